@@ -10,20 +10,56 @@
     sequence_start_positions  int32[batch, examples]     the [CLS] of every example in the row
     next_sentence_labels      int32[batch, examples]     0 = B continues A, 1 = B is random
     next_sentence_weights     float32[batch, examples]
+
+A padding row (the last batch of an evaluation) is all zeros: no segment, no weight.
 """
 
 from typing import NamedTuple
 
 
 class FeatureSpec(NamedTuple):
-    """One feature of a row.
+    """One feature of a batch.
 
     Attributes:
-      shape: the shape without the batch axis.
+      shape: the shape of one row, without the batch axis.
       dtype: a NumPy dtype name.
-      padding: the value that fills unused places and whole padding rows.
+      axes: the logical names of the row's axes, for sharding.
     """
 
     shape: tuple[int, ...]
     dtype: str
-    padding: int = 0
+    axes: tuple[str | None, ...]
+
+
+class RowShape(NamedTuple):
+    """The static sizes of a row: tokens, prediction slots, and examples ([CLS] tokens) in it."""
+
+    length: int
+    predictions: int
+    examples: int = 1
+
+
+def encoder_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """What every encoder reads of a row."""
+    tokens = FeatureSpec((shape.length,), "int32", ("length",))
+    return {name: tokens for name in ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids")}
+
+
+def masked_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """What a masked language model's loss reads of a row."""
+    slots = (shape.predictions,)
+    return {
+        "masked_positions": FeatureSpec(slots, "int32", (None,)),
+        "masked_target_tokens": FeatureSpec(slots, "int32", (None,)),
+        "masked_loss_weights": FeatureSpec(slots, "float32", (None,)),
+    }
+
+
+def next_sentence_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """What next-sentence prediction reads of a row."""
+    examples = (shape.examples,)
+    return {
+        "sequence_start_positions": FeatureSpec(examples, "int32", (None,)),
+        "next_sentence_labels": FeatureSpec(examples, "int32", (None,)),
+        "next_sentence_weights": FeatureSpec(examples, "float32", (None,)),
+    }

@@ -1,0 +1,98 @@
+"""The token cache: a corpus as flat ids with sentence and document starts, memory-mapped.
+
+    DIRECTORY/cache.json          format, fingerprint, counts
+    DIRECTORY/vocab/              the vocabulary of the ids
+    DIRECTORY/SPLIT/FEATURE.bin            all values, one after another
+    DIRECTORY/SPLIT/FEATURE.offsets.bin    int64[documents + 1], where each document's values begin
+
+A feature is any ragged sequence of integers per document. Running text has two: `tokens` (uint16 or uint32) and
+`sentence_starts` (int64, places in `tokens`). The cache holds clean tokens, never noise.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfam.data.documents import Documents
+from bertfam.errors import UserError
+
+FORMAT = 1
+SPLITS = ("train", "validation")
+
+
+class TokenCache:
+    """A built cache, opened for reading."""
+
+    def __init__(self, directory: str | Path) -> None:
+        """Opens DIRECTORY; raises UserError where it is no cache, of another format, or not whole."""
+        self.directory = Path(directory)
+        manifest = self.directory / "cache.json"
+        if not manifest.is_file():
+            raise UserError(f"{self.directory} holds no token cache (no cache.json); build one with `bertfam cache`")
+        try:
+            self._manifest = json.loads(manifest.read_text())
+            found = self._manifest["format"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{manifest} is damaged ({error}); delete {self.directory} and build it again") from None
+        if found != FORMAT:
+            raise UserError(
+                f"{self.directory} has cache format {found}, this version reads {FORMAT}; delete it and build it again"
+            )
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What the tokens depend on."""
+        return self._manifest["fingerprint"]
+
+    @property
+    def vocabulary_directory(self) -> Path:
+        """The vocabulary that made the ids."""
+        return self.directory / "vocab"
+
+    def counts(self, split: str) -> dict[str, int]:
+        """`documents`, `sentences` and `tokens` of a split."""
+        return self._manifest["splits"][split]["counts"]
+
+    def documents(self, split: str) -> Documents:
+        """Maps a split into memory."""
+        sentences = self._map(split, "sentence_starts", "offsets", "int64", self.counts(split)["documents"] + 1)
+        starts = self._map(split, "sentence_starts", "values", "int64", self.counts(split)["sentences"] + 1)
+        dtype = self._manifest["splits"][split]["dtypes"]["tokens"]
+        tokens = self._map(split, "tokens", "values", dtype, self.counts(split)["tokens"])
+        return Documents(f"the {split} split of {self.directory}", tokens, starts, sentences)
+
+    def _map(self, split: str, feature: str, part: str, dtype: str, count: int) -> np.ndarray:
+        path = feature_path(self.directory / split, feature, part)
+        expected = count * np.dtype(dtype).itemsize
+        size = path.stat().st_size if path.is_file() else -1
+        if size != expected:
+            state = "is missing" if size < 0 else f"has {size} bytes instead of {expected}"
+            raise UserError(f"{path} {state}; delete {self.directory} and build it again")
+        # An empty file cannot be mapped.
+        return np.memmap(path, dtype, "r", shape=(count,)) if count else np.zeros(0, dtype)
+
+
+def feature_path(directory: Path, feature: str, part: str) -> Path:
+    """Where a split keeps a feature's "values" or "offsets"."""
+    return directory / (f"{feature}.bin" if part == "values" else f"{feature}.{part}.bin")
+
+
+def check_fingerprint(cache: TokenCache, expected: dict[str, Any]) -> None:
+    """Refuses a cache that was built from something else, naming what differs."""
+    if cache.fingerprint != expected:
+        differing = _differences(cache.fingerprint, expected)
+        raise UserError(
+            f"{cache.directory} was built from something else ({differing}); delete it, or choose another --cache_dir"
+        )
+
+
+def _differences(old: Any, new: Any, path: str = "") -> str:
+    """Names the first place where two JSON values differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key) != new.get(key):
+                return _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    shown = [json.dumps(value) if len(json.dumps(value)) < 60 else "..." for value in (old, new)]
+    return f"{path}: {shown[0]} then, {shown[1]} now"

@@ -1,0 +1,121 @@
+"""Builds a token cache from a corpus: complete or absent, with progress."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfam.data.cache import FORMAT, SPLITS, TokenCache, check_fingerprint, feature_path
+from bertfam.data.sources import Corpus
+from bertfam.data.vocabularies import WordPiece
+from bertfam.errors import UserError
+
+_BATCH_CHARACTERS = 1_000_000
+
+
+def fingerprint(corpus: Corpus, vocabulary: WordPiece) -> dict[str, Any]:
+    """What a cache of this corpus with this vocabulary depends on, as JSON."""
+    return {"corpus": corpus.fingerprint(), "vocabulary": vocabulary.fingerprint}
+
+
+def build(corpus: Corpus, vocabulary: WordPiece, directory: str | Path) -> TokenCache:
+    """Tokenises a corpus into DIRECTORY, with progress on stderr; complete or absent.
+
+    Raises:
+      UserError: where the corpus cannot be read or has no training document.
+    """
+    target = Path(directory)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    try:
+        splits = {split: _write_split(corpus, split, vocabulary, partial / split) for split in SPLITS}
+        if not splits["train"]["counts"]["documents"]:
+            raise UserError("the corpus has no training document with any token in it; give more text")
+        vocabulary.save(partial / "vocab")
+        manifest = {"format": FORMAT, "fingerprint": fingerprint(corpus, vocabulary), "splits": splits}
+        (partial / "cache.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        try:
+            partial.rename(target)
+        except OSError:
+            # Another process was first; its bytes are the same if its fingerprint is.
+            check_fingerprint(TokenCache(target), manifest["fingerprint"])
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return TokenCache(target)
+
+
+def _write_split(corpus: Corpus, split: str, vocabulary: WordPiece, directory: Path) -> dict[str, Any]:
+    directory.mkdir(parents=True)
+    dtype = "uint16" if vocabulary.size <= 2**16 else "uint32"
+    tokens, sentences, skipped = 0, 0, 0
+    bounds = [0]
+    token_offsets = [0]
+    progress = _Progress(f"tokenising {split}")
+    with (
+        open(feature_path(directory, "tokens", "values"), "wb") as token_file,
+        open(feature_path(directory, "sentence_starts", "values"), "wb") as start_file,
+    ):
+        for batch in _batches(corpus.documents(split)):
+            encoded = iter(vocabulary.encode_batch([sentence for document in batch for sentence in document]))
+            for document in batch:
+                # A line that becomes no token at all is no sentence, and a document of such lines is none.
+                pieces = [ids for _, ids in zip(document, encoded, strict=False) if len(ids)]
+                if not pieces:
+                    skipped += 1
+                    continue
+                lengths = np.array([len(ids) for ids in pieces])
+                np.concatenate(pieces).astype(dtype).tofile(token_file)
+                (tokens + np.concatenate([[0], lengths[:-1].cumsum()])).astype(np.int64).tofile(start_file)
+                tokens += int(lengths.sum())
+                sentences += len(pieces)
+                bounds.append(sentences)
+                token_offsets.append(tokens)
+            progress.show(documents=len(bounds) - 1, tokens=tokens)
+        np.array([tokens], np.int64).tofile(start_file)
+    np.array(bounds, np.int64).tofile(feature_path(directory, "sentence_starts", "offsets"))
+    np.array(token_offsets, np.int64).tofile(feature_path(directory, "tokens", "offsets"))
+    progress.finish(documents=len(bounds) - 1, tokens=tokens, skipped=skipped)
+    return {
+        "counts": {"documents": len(bounds) - 1, "sentences": sentences, "tokens": tokens, "skipped_documents": skipped},
+        "dtypes": {"tokens": dtype, "sentence_starts": "int64"},
+    }
+
+
+def _batches(documents: Iterable[list[str]]) -> Iterator[list[list[str]]]:
+    """Groups documents into batches of about a million characters, enough for the tokenizer's threads."""
+    batch: list[list[str]] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += sum(map(len, document))
+        if size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class _Progress:
+    """One line on stderr, renewed each second on a terminal and written once at the end elsewhere."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._begin, self._last = title, time.monotonic(), 0.0
+
+    def _line(self, counts: dict[str, int]) -> str:
+        seconds = max(time.monotonic() - self._begin, 1e-9)
+        shown = ", ".join(f"{value:,} {name}" for name, value in counts.items() if value or name != "skipped")
+        return f"{self._title}: {shown}, {seconds:.0f} s, {counts['tokens'] / seconds:,.0f} tokens/s"
+
+    def show(self, **counts: int) -> None:
+        if sys.stderr.isatty() and time.monotonic() - self._last > 1:
+            self._last = time.monotonic()
+            print(f"\r\x1b[K{self._line(counts)}", end="", file=sys.stderr, flush=True)
+
+    def finish(self, **counts: int) -> None:
+        print(("\r\x1b[K" if sys.stderr.isatty() else "") + self._line(counts), file=sys.stderr, flush=True)

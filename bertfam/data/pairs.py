@@ -1,0 +1,180 @@
+"""BERT's sentence pairs with next-sentence labels (Devlin et al. 2019, appendix A.2, as in the published data script)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption.masking import TokenIds
+from bertfam.data.documents import Documents
+from bertfam.errors import UserError
+
+# Streams of a chunk's key (its plan) and of an example's key (drawn anew each epoch).
+_SHORT, _TARGET, _PLANNED_SPLIT, _PLANNED_NEXT = range(4)
+_SPLIT, _NEXT, _DOCUMENT, _SENTENCE, _TRIM_A, _TRIM_B = range(16, 22)
+IS_NEXT, IS_RANDOM = 0, 1
+
+
+@dataclass(frozen=True)
+class SentencePairs:
+    """`[CLS] A [SEP] B [SEP]` where B continues A or comes from another document.
+
+    A document is cut into chunks of sentences of at least length-3 tokens (with `short_sequence_rate` a length uniform in
+    [2, length-3]). A is the chunk's first a sentences, a uniform; B is the rest of the chunk, or with `random_next_rate` (and
+    always where the chunk has one sentence) as many sentences from a random place of a random other document as fill the
+    target; the next chunk then begins where A ended. A pair that is too long loses tokens of the longer side, from the front
+    or the back with equal chance. The chunks are fixed by the seed; splits, labels, negatives and cuts are drawn anew each epoch.
+
+    Attributes:
+      short_sequence_rate: the share of chunks with a shorter target.
+      random_next_rate: the share of pairs whose B is random, where the chunk allows both.
+    """
+
+    short_sequence_rate: float = 0.1
+    random_next_rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("short_sequence_rate", "random_next_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1]")
+
+    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> "PairExamples":
+        """Plans the chunks of all documents for rows of `length` tokens."""
+        if length < 5:
+            raise UserError(f"length {length} is too short for a sentence pair; use at least 5")
+        if len(documents) < 2:
+            raise UserError(
+                f"sentence pairs need at least two documents and {documents.name} has {len(documents)}; separate documents "
+                "by blank lines, or choose another --input_format"
+            )
+        return PairExamples(self, documents, length, tokens, *_plan(self, documents, length, seed))
+
+
+def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Walks all documents side by side, one chunk of each at a time.
+
+    Returns:
+      document int64[chunks], first sentence int64[chunks], sentences int64[chunks] and target int64[chunks], by document.
+    """
+    starts, bounds = documents.sentence_starts, documents.sentence_bounds
+    room = length - 3
+    active = np.arange(len(documents))
+    current = bounds[:-1].astype(np.int64)
+    parts = []
+    chunk = 0
+    while active.size:
+        key = random.fold(seed, active, chunk)
+        target = np.full(active.size, room)
+        if config.short_sequence_rate:
+            short = random.uniform(random.bits(key, _SHORT, 1)[:, 0]) < config.short_sequence_rate
+            target[short] = 2 + random.integers(random.bits(key, _TARGET, 1)[short, 0], room - 1)
+        count = _sentences_to(starts, current, target, bounds[active + 1])
+        parts.append((active, current, count, target))
+        split = 1 + random.integers(random.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
+        put_back = random.uniform(random.bits(key, _PLANNED_NEXT, 1)[:, 0]) < config.random_next_rate
+        current = current + np.where(put_back & (count > 1), split, count)
+        alive = current < bounds[active + 1]
+        active, current = active[alive], current[alive]
+        chunk += 1
+    document, first, count, target = (np.concatenate(column) for column in zip(*parts, strict=True))
+    by_document = np.argsort(document, kind="stable")
+    return document[by_document], first[by_document], count[by_document], target[by_document]
+
+
+def _sentences_to(starts: np.ndarray, first: np.ndarray, tokens: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """How many sentences from `first` on hold at least `tokens` tokens, at least one, none from `end` on: int64[n]."""
+    last = np.searchsorted(starts, starts[first] + tokens, side="left")
+    return np.clip(last - first, 1, end - first)
+
+
+class PairExamples:
+    """The examples of one corpus at one length: rows by index, a batch at a time."""
+
+    def __init__(
+        self,
+        config: SentencePairs,
+        documents: Documents,
+        length: int,
+        tokens: TokenIds,
+        document: np.ndarray,
+        first: np.ndarray,
+        count: np.ndarray,
+        target: np.ndarray,
+    ) -> None:
+        self._config, self._documents, self._length, self._tokens = config, documents, length, tokens
+        self._document, self._first, self._count, self._target = document, first, count, target
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    @property
+    def always_random(self) -> float:
+        """The share of chunks of one sentence, whose B is random whatever is drawn."""
+        return float(np.mean(self._count == 1))
+
+    def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+        """Builds uncorrupted rows.
+
+        Args:
+          examples: int64[n] in [0, len(self)).
+          keys: uint64[n], what is drawn anew.
+
+        Returns:
+          `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable`
+          bool[n, length], `sequence_start_positions`, `next_sentence_labels` int32[n, 1], `next_sentence_weights` float32[n, 1].
+        """
+        starts = self._documents.sentence_starts
+        first, count = self._first[examples], self._count[examples]
+        split = first + 1 + random.integers(random.bits(keys, _SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
+        is_random = random.uniform(random.bits(keys, _NEXT, 1)[:, 0]) < self._config.random_next_rate
+        is_random |= count == 1
+        split = np.minimum(split, first + count)
+
+        a_start, a_length = starts[first], starts[split] - starts[first]
+        b_start, b_length = starts[split], starts[first + count] - starts[split]
+        if is_random.any():
+            where = np.flatnonzero(is_random)
+            b_start[where], b_length[where] = self._negatives(
+                keys[where], self._document[examples[where]], self._target[examples[where]] - a_length[where]
+            )
+        cut_a, cut_b = _excess(a_length, b_length, self._length - 3)
+        a_start, a_length = a_start + random.coin_sums(keys, _TRIM_A, cut_a), a_length - cut_a
+        b_start, b_length = b_start + random.coin_sums(keys, _TRIM_B, cut_b), b_length - cut_b
+
+        # All [n, length]: the place of the row, and of [CLS] A [SEP] B [SEP] within it.
+        place = np.arange(self._length)
+        a_end, end = a_length[:, None] + 1, (a_length + b_length)[:, None] + 2
+        in_a, in_b = (place >= 1) & (place < a_end), (place > a_end) & (place < end)
+        source = np.where(in_a, a_start[:, None] + place - 1, b_start[:, None] + place - a_end - 1)
+        maskable = in_a | in_b
+        tokens = np.full(maskable.shape, self._tokens.pad, np.int32)
+        tokens[maskable] = self._documents.tokens[source[maskable]]
+        tokens[:, 0] = self._tokens.cls
+        np.put_along_axis(tokens, np.concatenate([a_end, end], axis=1), self._tokens.sep, axis=1)
+        return {
+            "encoder_input_tokens": tokens,
+            "encoder_segment_ids": (place <= end).astype(np.int32),
+            "encoder_token_type_ids": ((place > a_end) & (place <= end)).astype(np.int32),
+            "maskable": maskable,
+            "sequence_start_positions": np.zeros((len(tokens), 1), np.int32),
+            "next_sentence_labels": np.where(is_random, IS_RANDOM, IS_NEXT).astype(np.int32)[:, None],
+            "next_sentence_weights": np.ones((len(tokens), 1), np.float32),
+        }
+
+    def _negatives(self, keys: np.ndarray, own: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draws B from another document: token start int64[n] and length int64[n], about `wanted` tokens."""
+        starts, bounds = self._documents.sentence_starts, self._documents.sentence_bounds
+        other = random.integers(random.bits(keys, _DOCUMENT, 1)[:, 0], len(self._documents) - 1)
+        other += other >= own
+        begin, end = bounds[other], bounds[other + 1]
+        sentence = begin + random.integers(random.bits(keys, _SENTENCE, 1)[:, 0], end - begin)
+        count = _sentences_to(starts, sentence, np.maximum(wanted, 1), end)
+        return starts[sentence], starts[sentence + count] - starts[sentence]
+
+
+def _excess(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many tokens A and B lose when the longer one (B if equal) gives a token up until both fit into `room`."""
+    excess = np.maximum(a + b - room, 0)
+    uneven = np.minimum(excess, np.abs(a - b))
+    even = excess - uneven
+    return np.where(a > b, uneven, 0) + even // 2, np.where(a > b, 0, uneven) + (even + 1) // 2

@@ -1,0 +1,87 @@
+"""What every pretraining objective gives to the trainer, the loader, the plan and the exporter."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from bertfam.features import FeatureSpec, RowShape
+
+Batch = Mapping[str, jax.Array]
+Tree = Any
+
+
+class Sum(NamedTuple):
+    """A metric as a weighted sum, merged exactly over batches, microbatches and hosts: float32[] each."""
+
+    total: jax.Array
+    weight: jax.Array
+
+
+class LossOut(NamedTuple):
+    """What a forward pass gives.
+
+    Attributes:
+      terms: float32[] sums (not means) by name; the trainer divides each by the global batch's denominator of that name.
+      carry: what the next step reads without gradient; {} for most objectives.
+      metrics: sums to report.
+    """
+
+    terms: dict[str, jax.Array]
+    carry: Tree
+    metrics: dict[str, Sum]
+
+
+class Objective(Protocol):
+    """A frozen dataclass that owns its networks and heads. The loss is sum over t of coefficients[t] terms[t] / D[t]."""
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """The weight of each loss term."""
+        ...
+
+    def sized(self, vocabulary_size: int) -> "Objective":
+        """The objective with its models' vocabulary set; raises UserError where another size was asked for."""
+        ...
+
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        """The features that it reads of each row."""
+        ...
+
+    def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
+        """New (params, carry, aux); params are boxed with logical axis names."""
+        ...
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        """What each term is divided by, from the whole global batch alone: float32[] by name."""
+        ...
+
+    def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
+        """The loss terms of a batch; `key` feeds dropout and is None outside training."""
+        ...
+
+    def flops(self, shape: RowShape) -> int:
+        """Matrix-product FLOPs of training on one row, forward and backward."""
+        ...
+
+
+def masked_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, Sum]:
+    """Weighted sum of -log softmax(logits)[target], and the accuracy.
+
+    Args:
+      logits: float32[..., classes].
+      targets: int32[...].
+      weights: float32[...]; a place of weight 0 adds exactly nothing, whatever its logits.
+
+    Returns:
+      the loss' sum float32[], and the sum of weights where the best class is the target.
+    """
+    logits = logits.astype(jnp.float32)
+    # A comparison instead of a gather: it fuses, its gradient is no scatter, and it shards over the classes.
+    classes = jnp.arange(logits.shape[-1], dtype=targets.dtype)
+    # [..., classes] -> [...]
+    picked = jnp.sum(jnp.where(classes == targets[..., None], logits, 0.0), axis=-1)
+    loss = jax.nn.logsumexp(logits, axis=-1) - picked
+    correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
+    return jnp.sum(jnp.where(weights > 0, loss * weights, 0.0)), Sum(jnp.sum(correct * weights), jnp.sum(weights))
