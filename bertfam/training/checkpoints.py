@@ -1,0 +1,89 @@
+"""Checkpoints through Orbax: written in the background, complete or absent, restored onto any mesh.
+
+A checkpoint has two items: `params`, which evaluation and export read alone, and `rest` (step, optimizer state, carry).
+`aux` is read only and not part of it.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from bertfam.errors import UserError
+from bertfam.training.state import TrainState
+
+
+class Checkpoints:
+    """The checkpoints of one MODEL_DIR."""
+
+    def __init__(self, model_dir: str | Path, *, keep: int | None = None, read_only: bool = False) -> None:
+        """Opens MODEL_DIR/checkpoints.
+
+        Args:
+          model_dir: the run's directory.
+          keep: how many of the newest to keep; None keeps all.
+          read_only: never creates or deletes anything.
+        """
+        # Orbax tells every save in several lines of its own.
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        self._directory = Path(model_dir).absolute() / "checkpoints"
+        if read_only and not self._directory.is_dir():
+            raise UserError(f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`")
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, read_only=read_only, create=not read_only)
+        handlers = {"params": ocp.StandardCheckpointHandler(), "rest": ocp.StandardCheckpointHandler()}
+        self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
+
+    @property
+    def latest(self) -> int | None:
+        """The newest complete step."""
+        return self._manager.latest_step()
+
+    def find(self, step: int | None) -> int:
+        """The given step, or the newest; raises UserError where there is none."""
+        steps = sorted(self._manager.all_steps())
+        if not steps:
+            raise UserError(f"{self._directory} holds no complete checkpoint")
+        if step is not None and step not in steps:
+            raise UserError(f"{self._directory} has no step {step}; it has {', '.join(map(str, steps))}")
+        return steps[-1] if step is None else step
+
+    def save(self, state: TrainState) -> None:
+        """Starts to save; returns once the values are copied, and waits for the save before, if that still runs."""
+        step = int(state.step)
+        if step == self.latest:
+            return
+        rest = {"step": state.step, "opt_state": state.opt_state, "carry": state.carry}
+        args = ocp.args.Composite(params=ocp.args.StandardSave(state.params), rest=ocp.args.StandardSave(rest))
+        self._manager.save(step, args=args)
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """Reads a whole state.
+
+        Args:
+          step: which.
+          like: a state of `jax.ShapeDtypeStruct`s with the shardings wanted; its `aux` is kept.
+        """
+        rest = {"step": like.step, "opt_state": like.opt_state, "carry": like.carry}
+        args = ocp.args.Composite(params=ocp.args.StandardRestore(like.params), rest=ocp.args.StandardRestore(rest))
+        found = self._manager.restore(step, args=args)
+        return TrainState(found.rest["step"], found.params, found.rest["opt_state"], found.rest["carry"], like.aux)
+
+    def restore_params(self, step: int, like: Any) -> Any:
+        """Reads the parameters alone, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings."""
+        return self._manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like))).params
+
+    def save_params(self, step: int, params: Any) -> None:
+        """Saves parameters without a training state: an imported model."""
+        self._manager.save(step, args=ocp.args.Composite(params=ocp.args.StandardSave(params)))
+
+    def close(self) -> None:
+        """Waits until everything is written."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+
+def on_devices(shapes: Any, shardings: Any) -> Any:
+    """Puts shardings onto a tree of shapes."""
+    return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings)

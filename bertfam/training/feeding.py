@@ -1,0 +1,75 @@
+"""Carries rows to the devices that hold them, ahead of the step that needs them."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from bertfam.data.batches import BatchSource
+from bertfam.features import FeatureSpec
+
+Batch = dict[str, jax.Array]
+
+
+def global_batch(
+    source: BatchSource, step: int, batch_size: int, features: Mapping[str, FeatureSpec], shardings: Mapping[str, NamedSharding]
+) -> Batch:
+    """The step's batch as global arrays; this process builds only the rows that its own devices hold.
+
+    Args:
+      source: gives any rows of any step.
+      step: which batch.
+      batch_size: rows of the global batch.
+      features: the features to take; others that the source gives are left out.
+      shardings: of each feature.
+
+    Returns:
+      arrays [batch_size, ...] by feature name.
+    """
+    spans = [
+        index[0].indices(batch_size)[:2]
+        for name, sharding in shardings.items()
+        for index in sharding.addressable_devices_indices_map((batch_size, *features[name].shape)).values()
+    ]
+    start, stop = min(span[0] for span in spans), max(span[1] for span in spans)
+    rows = source.rows(step, start, stop)
+
+    def place(name: str, spec: FeatureSpec) -> jax.Array:
+        local = rows[name].astype(spec.dtype, copy=False)
+
+        def shard(index: tuple[slice, ...]) -> np.ndarray:
+            first, last, _ = index[0].indices(batch_size)
+            return local[(slice(first - start, last - start), *index[1:])]
+
+        return jax.make_array_from_callback((batch_size, *spec.shape), shardings[name], shard)
+
+    return {name: place(name, spec) for name, spec in features.items()}
+
+
+class Prefetcher:
+    """Makes the batches of steps start .. stop-1 in order on one thread, at most `depth` ahead of who takes them."""
+
+    def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int = 3) -> None:
+        self._make, self._next, self._stop = make, start, stop
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._waiting: deque[Future[Batch]] = deque()
+        for _ in range(depth):
+            self._submit()
+
+    def _submit(self) -> None:
+        if self._next < self._stop:
+            self._waiting.append(self._pool.submit(self._make, self._next))
+            self._next += 1
+
+    def take(self) -> Batch:
+        """The next step's batch; an error of its making is raised here."""
+        batch = self._waiting.popleft().result()
+        self._submit()
+        return batch
+
+    def close(self) -> None:
+        """Stops; batches under way are dropped."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,72 @@
+"""Metrics: exact sums on the device, read late, written as JSON lines and to TensorBoard."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertfam.objectives.objective import Sum
+from bertfam.training.step import Metrics
+
+
+def means(metrics: list[Metrics]) -> dict[str, float]:
+    """Merges steps' sums in float64 and divides; a metric without any weight is left out."""
+    fetched = jax.device_get(metrics)
+    result = {}
+    for name in fetched[0] if fetched else ():
+        total = sum(np.float64(step[name].total) for step in fetched)
+        weight = sum(np.float64(step[name].weight) for step in fetched)
+        if weight:
+            result[name] = float(total / weight)
+    return result
+
+
+def is_ready(metrics: Metrics) -> bool:
+    """Whether reading them would not wait."""
+    return all(leaf.is_ready() for leaf in jax.tree.leaves(metrics))
+
+
+def add(left: Metrics | None, right: Metrics) -> Metrics:
+    """Merges two steps' sums without reading them."""
+    return right if left is None else {name: Sum(*(a + b for a, b in zip(left[name], right[name], strict=True))) for name in right}
+
+
+class MetricsWriter:
+    """MODEL_DIR/metrics.jsonl, one object a line, and TensorBoard event files beside it."""
+
+    def __init__(self, model_dir: Path, step: int) -> None:
+        """Opens both for a run that stands at `step`; what an interrupted run wrote beyond it is dropped."""
+        from tensorboardX import SummaryWriter
+
+        path = model_dir / "metrics.jsonl"
+        if path.exists():
+            kept = [line for line in path.read_text().splitlines() if _step(line) <= step]
+            partial = path.with_suffix(".partial")
+            partial.write_text("".join(f"{line}\n" for line in kept))
+            os.replace(partial, path)
+        self._file = open(path, "a")
+        self._board = SummaryWriter(str(model_dir), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        """Adds one line: the step (updates made), the split ("train" or "eval") and the values."""
+        self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            self._board.add_scalar(f"{split}/{name}", value, step)
+
+    def close(self) -> None:
+        """Flushes and closes both."""
+        self._file.close()
+        self._board.close()
+
+
+def _step(line: str) -> int:
+    """The step of a line; a half-written one counts as beyond every step."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return 2**62

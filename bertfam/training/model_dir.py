@@ -1,0 +1,84 @@
+"""MODEL_DIR: what a run leaves behind, and how the commands that come after it read it.
+
+    config.gin     the resolved configuration; loads by itself
+    plan.json      what was printed before training
+    vocab/         the vocabulary
+    cache/         the token cache, unless the run names another
+    checkpoints/   Orbax
+    metrics.jsonl  one object a line, and TensorBoard event files
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from bertfam.config import load
+from bertfam.data.vocabularies import WordPiece
+from bertfam.errors import UserError
+from bertfam.training.checkpoints import Checkpoints
+from bertfam.training.run import Run
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A MODEL_DIR opened for evaluation, filling and export.
+
+    Attributes:
+      run: the configuration, with the vocabulary's size.
+      vocabulary: the vocabulary.
+      step: the checkpoint's step.
+      params: the parameters, whole on the first device.
+    """
+
+    run: Run
+    vocabulary: WordPiece
+    step: int
+    params: Any
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file's text; a reader sees the old text or the new one."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def read_run(model_dir: str | Path) -> Run:
+    """The configuration of a MODEL_DIR; raises UserError where there is none."""
+    path = Path(model_dir) / "config.gin"
+    if not path.is_file():
+        raise UserError(f"{model_dir} is no model folder (no config.gin); `bertfam pretrain` or `bertfam import` makes one")
+    return load([str(path)]).build("Run")
+
+
+def cache_directory(run: Run, model_dir: str | Path) -> Path:
+    """Where a run's token cache lies."""
+    return Path(run.cache_dir) if run.cache_dir else Path(model_dir) / "cache"
+
+
+def parameter_shapes(run: Run) -> Any:
+    """The unboxed shapes of a sized run's parameters."""
+    shapes = jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))
+    return nn.meta.unbox(shapes)
+
+
+def open_model(model_dir: str | Path, step: int | None = None) -> TrainedModel:
+    """Reads a MODEL_DIR's configuration, vocabulary and parameters of a step, by default the newest.
+
+    Raises:
+      UserError: where one of them is missing.
+    """
+    run = read_run(model_dir)
+    vocabulary = WordPiece.load(Path(model_dir) / "vocab")
+    run = run.sized(vocabulary.size)
+    checkpoints = Checkpoints(model_dir, read_only=True)
+    found = checkpoints.find(step)
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), parameter_shapes(run))
+    params = checkpoints.restore_params(found, like)
+    checkpoints.close()
+    return TrainedModel(run, vocabulary, found, params)

@@ -1,0 +1,123 @@
+"""The one thing that gin binds: everything that a run consists of."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from bertfam.corruption.masking import BertMasking
+from bertfam.data.pairs import SentencePairs
+from bertfam.errors import UserError
+from bertfam.features import RowShape
+from bertfam.objectives.objective import Objective
+from bertfam.partitioning.mesh import MeshShape
+from bertfam.training.optimizers import AdamW
+from bertfam.training.stages import Stage, total_steps
+
+
+@dataclass(frozen=True)
+class Run:
+    """A pretraining run.
+
+    Attributes:
+      objective: what is trained, with its model.
+      stages: steps, row length and batch size, one after another.
+      optimizer: how it is trained.
+      corpus: the text; None where `cache_dir` holds a token cache already.
+      vocabulary: the folder of the vocabulary; None where `cache_dir` holds a token cache already.
+      cache_dir: the token cache, built there where it is missing; None: MODEL_DIR/cache.
+      rows: how documents become rows.
+      corruption: the noise.
+      mesh: how devices are laid out.
+      microbatches: in how many pieces a batch is computed.
+      seed: of everything random.
+      log_every: updates between lines of metrics.
+      eval_every: updates between evaluations; 0 never evaluates.
+      eval_batches: at most so many batches an evaluation; None evaluates all held-out rows.
+      checkpoint_every: updates between checkpoints; the last step is always saved.
+      keep_checkpoints: how many of the newest stay; None keeps all.
+    """
+
+    objective: Objective
+    stages: tuple[Stage, ...]
+    optimizer: AdamW = AdamW()
+    corpus: Any = None
+    vocabulary: str | None = None
+    cache_dir: str | None = None
+    rows: SentencePairs = SentencePairs()
+    corruption: BertMasking = BertMasking()
+    mesh: MeshShape = MeshShape()
+    microbatches: int = 1
+    seed: int = 0
+    log_every: int = 50
+    eval_every: int = 1000
+    eval_batches: int | None = None
+    checkpoint_every: int = 1000
+    keep_checkpoints: int | None = 3
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise ValueError("stages is empty; a run needs at least one Stage")
+        for name in ("microbatches", "log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is less than 1")
+        if self.eval_every < 0:
+            raise ValueError(f"eval_every {self.eval_every} is negative; 0 never evaluates")
+        for name in ("eval_batches", "keep_checkpoints"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is less than 1")
+        if self.seed < 0:
+            raise ValueError(f"seed {self.seed} is negative")
+
+    @property
+    def total_steps(self) -> int:
+        """The updates of the whole run."""
+        return total_steps(self.stages)
+
+    def shape(self, stage: int) -> RowShape:
+        """The static sizes of a stage's rows."""
+        length = self.stages[stage].length
+        return RowShape(length, self.corruption.predictions(length))
+
+    def sized(self, vocabulary_size: int) -> "Run":
+        """The run with its model's vocabulary set."""
+        return dataclasses.replace(self, objective=self.objective.sized(vocabulary_size))
+
+
+# What may differ when a run goes on: where and how it is computed and told, never what is learned from what.
+_FREE = {
+    "Run": {"corpus", "vocabulary", "cache_dir", "mesh", "microbatches", "log_every", "eval_every", "eval_batches"}
+    | {"checkpoint_every", "keep_checkpoints"},
+    "Stage": {"steps"},
+}
+_FREE_CLASSES = {"Execution"}
+
+
+def check_resumable(old: Any, new: Any, where: str = "Run") -> None:
+    """Raises UserError where `new` would go on with something else than `old` learned, naming the first such value.
+
+    Stage.steps may change: a longer run's schedule is that of the new total.
+    """
+    if type(old) is not type(new):
+        _refuse(where, old, new)
+    name = type(old).__name__
+    if name in _FREE_CLASSES:
+        return
+    if dataclasses.is_dataclass(old):
+        for field in dataclasses.fields(old):
+            if field.name not in _FREE.get(name, ()):
+                check_resumable(getattr(old, field.name), getattr(new, field.name), f"{where}.{field.name}")
+    elif isinstance(old, tuple | list) and len(old) == len(new):
+        for index, (left, right) in enumerate(zip(old, new, strict=True)):
+            check_resumable(left, right, f"{where}[{index}]")
+    elif old != new:
+        _refuse(where, old, new)
+
+
+def _refuse(where: str, old: Any, new: Any) -> None:
+    raise UserError(
+        f"{where} was {_short(old)} when this run began and is {_short(new)} now; change it back, or use another --model_dir"
+    )
+
+
+def _short(value: Any) -> str:
+    return type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
