@@ -1,0 +1,235 @@
+"""Where text comes from: the `Corpus` protocol, and text files that people bring.
+
+A document is a list of sentences; a sentence is a stripped, non-empty line of text. Documents never span files.
+"""
+
+import glob
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from bertfam.data.sentences import check_language, split_sentences
+from bertfam.errors import UserError
+
+SPLITS = ("train", "validation")
+
+INPUT_FORMATS = {
+    "sentences": "a sentence a line, a blank line between documents (BERT's published format)",
+    "paragraphs": "a paragraph a line, split into sentences, a blank line between documents",
+    "lines": "a document a line, split into sentences",
+}
+
+_BOM = b"\xef\xbb\xbf"
+_BUFFER = 1 << 20
+# Files up to this size are digested whole (0.2 s); of larger ones, evenly spaced blocks of 1 MiB.
+_WHOLE_DIGEST = 256 << 20
+_DIGEST_BLOCKS = 64
+
+
+class Corpus(Protocol):
+    """Anything that yields documents."""
+
+    def documents(self, split: str) -> Iterator[list[str]]:
+        """Documents of "train" or "validation", always in the same order; none when the split is empty."""
+        ...
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What decides the documents (files, sizes, digests, settings), as JSON; equal if and only if they are."""
+        ...
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """Plain or gzipped UTF-8 text files.
+
+    Without `validation` files, documents are held out by a hash of their own text: a document is held out when its
+    hash falls below `validation_fraction`. The choice does not depend on the order or the number of files, and equal
+    documents land on the same side. The fraction is an expectation: a corpus of a few documents may hold out none, and
+    then "validation" is simply empty and there is nothing to evaluate on (give `validation` files, or a larger
+    fraction).
+
+    Attributes:
+      train: paths or globs (`**` goes into folders); each file is read once, sorted within a glob.
+      validation: paths or globs of held-out files.
+      input_format: one of `INPUT_FORMATS`.
+      language: for the sentence splitter, see `bertfam.data.sentences.LANGUAGES`.
+      validation_fraction: share of documents held out of `train` when there are no `validation` files, 0 to 1.
+
+    Raises:
+      UserError: a setting is wrong (when made); a path or its content is (when read).
+    """
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...] = ()
+    input_format: str = "sentences"
+    language: str = "en"
+    validation_fraction: float = 0.01
+
+    def __post_init__(self) -> None:
+        for field in ("train", "validation"):
+            value = getattr(self, field)
+            object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(value))
+        if not self.train:
+            raise UserError("no training text: give at least one file or glob")
+        if self.input_format not in INPUT_FORMATS:
+            raise UserError(f"input_format {self.input_format!r} is unknown: use one of {', '.join(INPUT_FORMATS)}")
+        if not 0 <= self.validation_fraction < 1:
+            raise UserError(f"validation_fraction is {self.validation_fraction}: it must be at least 0 and below 1")
+        check_language(self.language)
+
+    def files(self, split: str) -> list[Path]:
+        """The files that `split` is read from, in reading order; raises UserError for a path that names none."""
+        _check_split(split)
+        train = find_files(self.train)
+        if not self.validation:
+            return train
+        validation = find_files(self.validation)
+        shared = {path.resolve() for path in train} & {path.resolve() for path in validation}
+        if shared:
+            raise UserError(f"{min(shared)} is both training and validation text: leave it out of one of them")
+        return train if split == "train" else validation
+
+    def documents(self, split: str) -> Iterator[list[str]]:
+        """Documents of a split, streamed. Raises UserError where a file cannot be read or nothing is in any file."""
+        files = self.files(split)
+        by_hash = not self.validation
+        found = False
+        for path in files:
+            for lines in read_documents(path, line_is_document=self.input_format == "lines"):
+                found = True
+                if by_hash and self._held_out(lines) != (split == "validation"):
+                    continue
+                yield lines if self.input_format == "sentences" else self._split(lines)
+        if not found:
+            names = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
+            raise UserError(f"{names}: no document in {'it' if len(files) == 1 else 'them'}, only blank lines or nothing")
+
+    def fingerprint(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"kind": "text_files", "input_format": self.input_format}
+        if self.input_format != "sentences":
+            from importlib.metadata import version
+
+            settings |= {"language": self.language, "sentencex": version("sentencex")}
+        if not self.validation:
+            settings["validation_fraction"] = self.validation_fraction
+        settings["train"] = [file_fingerprint(path) for path in self.files("train")]
+        settings["validation"] = [file_fingerprint(path) for path in self.files("validation")] if self.validation else []
+        return settings
+
+    def _held_out(self, lines: list[str]) -> bool:
+        digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") < self.validation_fraction * 2**64
+
+    def _split(self, lines: list[str]) -> list[str]:
+        return [sentence for line in lines for sentence in split_sentences(line, self.language)]
+
+
+def find_files(patterns: tuple[str, ...]) -> list[Path]:
+    """Files that paths and globs name: patterns in the order given, sorted within a glob, each file once.
+
+    Raises:
+      UserError: a pattern names no file, or a folder.
+    """
+    found: dict[Path, Path] = {}  # resolved -> as named
+    for pattern in patterns:
+        if "://" in pattern:
+            raise UserError(f"{pattern}: text is read from local files only: copy it here, or mount the bucket")
+        path = Path(os.path.expanduser(pattern))
+        if path.is_dir():
+            raise UserError(f"{pattern} is a folder: name the files in it, as {os.path.join(pattern, '*.txt')}")
+        if path.exists():  # a name that holds glob characters is meant literally when it exists
+            matches = [path]
+        else:
+            matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not os.path.isdir(name)]
+        if not matches:
+            kind = "no file matches" if glob.has_magic(pattern) else "no such file:"
+            raise UserError(f"{kind} {pattern} (in {os.getcwd()})")
+        for match in matches:
+            found.setdefault(match.resolve(), match)
+    return list(found.values())
+
+
+def read_documents(path: str | os.PathLike[str], *, line_is_document: bool = False) -> Iterator[list[str]]:
+    """Stripped non-blank lines of each document of one file; a document ends at a blank line or the end of the file.
+
+    Args:
+      path: a plain or gzipped (by content, not by name) UTF-8 file. CRLF, a byte order mark at the start and a missing
+        final newline change nothing; a line of whitespace is blank.
+      line_is_document: every line is a document of its own.
+
+    Raises:
+      UserError: not readable, not UTF-8, a damaged gzip file, a NUL byte; names the file and line.
+    """
+    document: list[str] = []
+    for line in _read_lines(path):
+        if line:
+            document.append(line)
+        if document and (line_is_document or not line):
+            yield document
+            document = []
+    if document:
+        yield document
+
+
+def file_fingerprint(path: Path) -> dict[str, Any]:
+    """Name without folder, size in bytes, and a SHA-256 of the bytes on disk.
+
+    Files above 256 MiB are digested at 64 evenly spaced blocks of 1 MiB, so that starting a run never reads terabytes.
+    """
+    digest = hashlib.sha256()
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            if size <= _WHOLE_DIGEST:
+                while block := file.read(_BUFFER):
+                    digest.update(block)
+            else:
+                for i in range(_DIGEST_BLOCKS):
+                    file.seek((size - _BUFFER) * i // (_DIGEST_BLOCKS - 1))
+                    digest.update(file.read(_BUFFER))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    return {"name": path.name, "size": size, "sha256": digest.hexdigest()}
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise ValueError(f"split {split!r}: one of {SPLITS}")
+
+
+def _read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Stripped lines, blank ones as empty strings."""
+    number = offset = 0  # of the line being read, in the uncompressed text
+    try:
+        with open(path, "rb") as raw:
+            for number, line in enumerate(_open_text(raw), 1):
+                if number == 1 and line.startswith(_BOM):
+                    line = line[len(_BOM) :]
+                    offset = len(_BOM)
+                if b"\0" in line:
+                    raise UserError(f"{path}:{number}: a NUL byte at offset {offset + line.index(0)}: not a text file")
+                yield line.decode().strip()
+                offset += len(line)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}:{number}: not UTF-8 at byte offset {offset + error.start}: convert the file, as with iconv -t UTF-8"
+        ) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: the gzip file is cut off or damaged after line {number}: fetch it again") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _open_text(raw: BinaryIO) -> BinaryIO:
+    is_gzip = raw.read(2) == b"\x1f\x8b"
+    raw.seek(0)
+    if not is_gzip:
+        return raw
+    import io
+
+    return io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER)  # type: ignore[arg-type, return-value]
