@@ -1,0 +1,110 @@
+"""What an attention is asked to do, and what a backend says it can."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclass(frozen=True)
+class Request:
+    """One attention as a program sees it while it is traced; nothing here depends on data.
+
+    Attributes:
+      platform: "cpu", "gpu" or "tpu".
+      dtype: of queries, keys and values.
+      length: tokens in a row.
+      head_dim: width of a head.
+      packed: whether a row may hold several examples, which must not see each other. False promises segment ids of 1
+        for the tokens and 0 for padding, all of it at the end of the row.
+      dropout_rate: on the probabilities; 0 outside training.
+      maps: whether the probabilities are to be returned.
+      bias: whether a term is added to the scores.
+      compute_capability: of an NVIDIA GPU, such as 9.0; None elsewhere.
+    """
+
+    platform: str
+    dtype: str
+    length: int
+    head_dim: int
+    packed: bool = False
+    dropout_rate: float = 0.0
+    maps: bool = False
+    bias: bool = False
+    compute_capability: float | None = None
+
+    @classmethod
+    def of(cls, query: jax.Array, *, packed: bool, dropout_rate: float, maps: bool = False, bias: bool = False):
+        """The request for queries [batch, length, heads, head_dim] on this process's devices."""
+        return cls.here(str(query.dtype), query.shape[1], query.shape[3], packed, dropout_rate, maps, bias)
+
+    @classmethod
+    def here(cls, dtype: str, length: int, head_dim: int, packed: bool, dropout_rate: float, maps=False, bias=False):
+        """The request on this process's devices."""
+        capability = getattr(jax.local_devices()[0], "compute_capability", None)
+        return cls(
+            platform=jax.default_backend(),
+            dtype=dtype,
+            length=length,
+            head_dim=head_dim,
+            packed=packed,
+            dropout_rate=dropout_rate,
+            maps=maps,
+            bias=bias,
+            compute_capability=float(capability) if capability is not None else None,
+        )
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An implementation of attention.
+
+    Attributes:
+      name: what configs call it.
+      run: (query, key, value, *, segment_ids, request, bias, dropout_key) -> (mixed values, probabilities or None);
+        shapes as in `bertfam.kernels.attention.attend`.
+      platforms, dtypes: where and on what it works.
+      dropout, maps, packed, bias: whether it can do what the attributes of `Request` of these names ask for.
+      max_head_dim: largest head, which must also be a multiple of 8; None: any.
+      min_compute_capability: of NVIDIA GPUs; None: any.
+    """
+
+    name: str
+    run: Callable[..., tuple[jax.Array, jax.Array | None]]
+    platforms: tuple[str, ...] = ("cpu", "gpu", "tpu")
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    dropout: bool = False
+    maps: bool = False
+    packed: bool = False
+    bias: bool = False
+    max_head_dim: int | None = None
+    min_compute_capability: float | None = None
+
+    def clashes(self, request: Request) -> list[str]:
+        """What it cannot do of a request, in words, dropout aside."""
+        clashes = []
+        if request.platform not in self.platforms:
+            clashes.append(f"the platform is {request.platform}, not {' or '.join(self.platforms)}")
+        if request.dtype not in self.dtypes:
+            clashes.append(f"the dtype is {request.dtype}, not {' or '.join(self.dtypes)}")
+        if request.packed and not self.packed:
+            clashes.append("rows are packed")
+        if request.maps and not self.maps:
+            clashes.append("attention probabilities are asked for")
+        if request.bias and not self.bias:
+            clashes.append("scores have a bias")
+        if self.max_head_dim and (request.head_dim > self.max_head_dim or request.head_dim % 8):
+            clashes.append(f"heads are {request.head_dim} wide, not a multiple of 8 up to {self.max_head_dim}")
+        capability = request.compute_capability
+        if self.min_compute_capability and capability is not None and capability < self.min_compute_capability:
+            clashes.append(f"the GPU has compute capability {capability}, not {self.min_compute_capability} or more")
+        return clashes
+
+
+def same_segment(segment_ids: jax.Array) -> jax.Array:
+    """bool[batch, 1, length, length]: which key a query sees: those of its own segment.
+
+    Padding (segment 0) sees padding, so no row of scores is ever empty and nothing is NaN.
+    """
+    return jnp.equal(segment_ids[:, None, :, None], segment_ids[:, None, None, :])

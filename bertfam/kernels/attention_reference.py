@@ -1,0 +1,36 @@
+"""Attention in plain jax.numpy: every option, and the measure of the other backends."""
+
+import jax
+import jax.numpy as jnp
+
+from bertfam.kernels.attention_backend import Backend, Request, same_segment
+from bertfam.kernels.dropout import dropout
+
+
+def run(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    segment_ids: jax.Array,
+    request: Request,
+    bias: jax.Array | None,
+    dropout_key: jax.Array | None,
+) -> tuple[jax.Array, jax.Array | None]:
+    # [batch, length, heads, head_dim] x the same -> float32[batch, heads, queries, keys]
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+    scores = scores * query.shape[-1] ** -0.5
+    if bias is not None:
+        scores = scores + bias
+    # exp(lowest - max) is exactly 0: what is masked has no probability at all.
+    scores = jnp.where(same_segment(segment_ids), scores, jnp.finfo(jnp.float32).min)
+    probabilities = jax.nn.softmax(scores, axis=-1)
+    weights = probabilities.astype(value.dtype)
+    if dropout_key is not None:
+        weights = dropout(dropout_key, weights, request.dropout_rate)
+    # [batch, heads, queries, keys] x [batch, keys, heads, head_dim] -> [batch, queries, heads, head_dim]
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+    return mixed, probabilities if request.maps else None
+
+
+REFERENCE = Backend("reference", run, dropout=True, maps=True, packed=True, bias=True)

@@ -1,0 +1,23 @@
+"""Attention by `jax.nn.dot_product_attention`, left to XLA to fuse."""
+
+import jax
+
+from bertfam.kernels.attention_backend import Backend, Request, same_segment
+
+
+def run(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    segment_ids: jax.Array,
+    request: Request,
+    bias: jax.Array | None,
+    dropout_key: jax.Array | None,
+) -> tuple[jax.Array, None]:
+    mask = same_segment(segment_ids)
+    mixed = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=mask, implementation="xla")
+    return mixed, None
+
+
+XLA = Backend("xla", run, packed=True, bias=True)

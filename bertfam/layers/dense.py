@@ -1,0 +1,61 @@
+"""Affine maps over any number of axes, with logical axis names at their parameters."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from bertfam.layers.initializers import Initializer, logical, truncated_normal
+
+
+class Dense(nn.Module):
+    """`inputs @ kernel + bias`, contracting the last axes of the inputs.
+
+    Attributes:
+      features: sizes of the axes that come out.
+      axes: logical names of the kernel's axes: first those contracted, then those of `features`. Two axes of one
+        kernel may not share a name; None is never sharded.
+      dtype: of the computation; parameters are float32.
+      use_bias: whether `bias` [*features] is added.
+      kernel_init: initializer of the kernel, called with its full shape.
+    """
+
+    features: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    dtype: DTypeLike = jnp.float32
+    use_bias: bool = True
+    kernel_init: Initializer = truncated_normal(0.02)
+
+    @property
+    def contracted(self) -> int:
+        """How many trailing axes of the inputs are contracted."""
+        return len(self.axes) - len(self.features)
+
+    @nn.compact
+    def parameters(self, contracted_shape: Sequence[int]) -> tuple[jax.Array, jax.Array | None]:
+        """The kernel [*contracted_shape, *features] and the bias [*features], in `dtype`.
+
+        For callers that fuse several products into one.
+        """
+        kernel_init = logical(self.kernel_init, self.axes)
+        kernel = self.param("kernel", kernel_init, (*contracted_shape, *self.features), jnp.float32)
+        bias = None
+        if self.use_bias:
+            bias_init = logical(nn.initializers.zeros_init(), self.axes[self.contracted :])
+            bias = self.param("bias", bias_init, self.features, jnp.float32).astype(self.dtype)
+        return kernel.astype(self.dtype), bias
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """inputs: [..., *contracted] -> `dtype`[..., *features]."""
+        count = self.contracted
+        kernel, bias = self.parameters(inputs.shape[-count:])
+        return project(inputs.astype(self.dtype), kernel, bias, contracted=count)
+
+
+def project(inputs: jax.Array, kernel: jax.Array, bias: jax.Array | None, *, contracted: int = 1) -> jax.Array:
+    """[..., *contracted] x [*contracted, *features] (+ [*features]) -> [..., *features], in the dtype of the inputs."""
+    trailing = tuple(range(inputs.ndim - contracted, inputs.ndim))
+    outputs = jax.lax.dot_general(inputs, kernel, ((trailing, tuple(range(contracted))), ((), ())))
+    return outputs if bias is None else outputs + bias

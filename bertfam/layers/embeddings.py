@@ -1,0 +1,58 @@
+"""Lookup tables: words, positions, sentence types."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from bertfam.errors import UserError
+from bertfam.layers.gather import lookup_few
+from bertfam.layers.initializers import Initializer, logical, truncated_normal
+
+ROW_MULTIPLE = 128
+
+
+def padded_rows(rows: int) -> int:
+    """Rows of a vocabulary table: the next multiple of 128, which matrix units and shards divide well."""
+    return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+class Table(nn.Module):
+    """A parameter `table` float32[rows, features]; its logical axes are (axis, "embed")."""
+
+    rows: int
+    features: int
+    axis: str
+    table_init: Initializer = truncated_normal(0.02)
+
+    @nn.compact
+    def __call__(self) -> jax.Array:
+        initializer = logical(self.table_init, (self.axis, "embed"))
+        return self.param("table", initializer, (self.rows, self.features), jnp.float32)
+
+
+def embed_words(table: jax.Array, tokens: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """[rows, embed] at int32[batch, length] -> dtype[batch, length, embed].
+
+    Gathered before the cast, so that gradients of a frequent word add up in float32. An id outside the table gives
+    NaN, which the loss shows at once; clamping would hide it.
+    """
+    return jnp.take(table, tokens, axis=0, mode="fill").astype(dtype)
+
+
+def embed_positions(table: jax.Array, positions: jax.Array | None, length: int, dtype: DTypeLike) -> jax.Array:
+    """Learned absolute positions -> dtype[length, embed] or dtype[batch, length, embed].
+
+    positions: int32[batch, length], or None for 0, 1, 2, ... in every row (a slice, no lookup).
+
+    Raises:
+      UserError: when rows are longer than the table and positions are None.
+    """
+    if positions is not None:
+        return lookup_few(table, positions, dtype)
+    if length > table.shape[0]:
+        raise UserError(
+            f"rows of {length} tokens do not fit a model with max_length {table.shape[0]}: "
+            f"use shorter rows or set max_length to at least {length}"
+        )
+    return table[:length].astype(dtype)

@@ -1,0 +1,48 @@
+"""How a model is run, as opposed to what it is: precision, loop over layers, recomputation, attention backend."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from bertfam.errors import UserError
+from bertfam.kernels.attention import backend_names
+
+DTYPES: dict[str, DTypeLike] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+LAYER_LOOPS = ("scan", "unroll")
+REMAT = ("none", "full", "dots")
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Options that change speed and memory, never parameters or (up to rounding) results.
+
+    Attributes:
+      dtype: of activations and matrix products, "float32" or "bfloat16". Parameters stay float32.
+      layers: "scan" compiles one layer and loops over it; "unroll" compiles every layer.
+      remat: what the backward pass recomputes: "none", "full" (every layer from its input) or "dots" (all but the
+        results of matrix products with weights).
+      attention: "auto" or the name of one backend of `bertfam.kernels.attention`.
+
+    Raises:
+      UserError: for a value outside these lists.
+    """
+
+    dtype: str = "float32"
+    layers: str = "scan"
+    remat: str = "none"
+    attention: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("dtype", tuple(DTYPES)), ("layers", LAYER_LOOPS), ("remat", REMAT)):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise UserError(f"Execution.{name} = {value!r} is not one of {', '.join(allowed)}")
+        if self.attention != "auto" and self.attention not in backend_names():
+            names = ", ".join(("auto", *backend_names()))
+            raise UserError(f"Execution.attention = {self.attention!r} is not one of {names}")
+
+    @property
+    def compute_dtype(self) -> DTypeLike:
+        """The dtype of activations as an object."""
+        return DTYPES[self.dtype]

@@ -1,0 +1,29 @@
+"""Row lookup as a product with one-hot rows.
+
+A gather is transposed to a scatter-add, which XLA runs serially on hot indices (positions, types, [CLS]) and, on
+some GPU versions of jaxlib, hundreds of times slower than it should in float32. A product with one-hot rows costs few
+FLOPs where rows are few, runs on the matrix units in both directions, shards like any product and adds gradients
+in a fixed order. Its results are exact: every sum has one non-zero term, 1 x value, which needs the highest precision
+in float32 (TF32 or bfloat16 passes would round the value) and nothing in bfloat16.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+
+def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
+    """Rows of each sequence: [batch, length, embed] at int32[batch, count] -> [batch, count, embed], same dtype.
+
+    A position outside the sequence gives zeros.
+    """
+    # [batch, count, length]
+    selector = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)
+    return jnp.einsum("bpl,ble->bpe", selector, hidden, precision=jax.lax.Precision.HIGHEST)
+
+
+def lookup_few(table: jax.Array, indices: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """Rows of a small table: [rows, embed] at int32[...] -> dtype[..., embed]. An index outside gives zeros."""
+    # [..., rows]
+    selector = jax.nn.one_hot(indices, table.shape[0], dtype=dtype)
+    return jnp.einsum("...r,re->...e", selector, table.astype(dtype), precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,78 @@
+"""What stands on an encoder: pooling, classification, prediction of masked tokens."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bertfam.layers.activations import ACTIVATIONS
+from bertfam.layers.dense import Dense
+from bertfam.layers.execution import Execution
+from bertfam.layers.initializers import logical, truncated_normal
+from bertfam.layers.norm import LayerNorm
+
+# Logits of table rows that are no token; exp(logit - max) is exactly 0 in float32.
+NO_TOKEN_LOGIT = -1e9
+
+
+class Pooler(nn.Module):
+    """tanh(W h + b) of a sequence's first token."""
+
+    initializer_range: float = 0.02
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, first: jax.Array) -> jax.Array:
+        """first: [..., embed], hidden states at [CLS] -> dtype[..., embed]."""
+        kernel_init = truncated_normal(self.initializer_range)
+        dtype = self.execution.compute_dtype
+        dense = Dense((first.shape[-1],), ("embed", None), dtype, kernel_init=kernel_init, name="dense")
+        return jnp.tanh(dense(first))
+
+
+class ClassificationHead(nn.Module):
+    """A linear map to classes."""
+
+    num_classes: int
+    initializer_range: float = 0.02
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, pooled: jax.Array) -> jax.Array:
+        """pooled: [..., embed] -> float32[..., classes] logits."""
+        kernel_init = truncated_normal(self.initializer_range)
+        dtype = self.execution.compute_dtype
+        dense = Dense((self.num_classes,), ("embed", "classes"), dtype, kernel_init=kernel_init, name="dense")
+        return dense(pooled).astype(jnp.float32)
+
+
+class MaskedLmHead(nn.Module):
+    """dense -> activation -> LayerNorm -> product with the word table + a bias for each word.
+
+    Attributes:
+      vocab_size: real tokens; the table's further rows get no probability and no gradient.
+      tied: whether the product uses the encoder's word table; otherwise `decoder` [vocab, embed], a parameter here.
+    """
+
+    vocab_size: int
+    activation: str = "gelu"
+    layer_norm_epsilon: float = 1e-12
+    initializer_range: float = 0.02
+    tied: bool = True
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, hidden: jax.Array, word_table: jax.Array) -> jax.Array:
+        """hidden: [batch, predictions, embed], word_table: float32[rows, embed] -> float32[batch, predictions, rows]."""
+        dtype = self.execution.compute_dtype
+        rows, embed = word_table.shape
+        normal = truncated_normal(self.initializer_range)
+        hidden = Dense((embed,), ("embed", None), dtype, kernel_init=normal, name="dense")(hidden)
+        hidden = ACTIVATIONS[self.activation](hidden)
+        hidden = LayerNorm(self.layer_norm_epsilon, dtype, name="norm")(hidden)
+        if not self.tied:
+            word_table = self.param("decoder", logical(normal, ("vocab", "embed")), (rows, embed), jnp.float32)
+        bias = self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
+        # [batch, predictions, embed] x [rows, embed] -> [batch, predictions, rows], summed and kept in float32
+        logits = jnp.einsum("bpe,ve->bpv", hidden, word_table.astype(dtype), preferred_element_type=jnp.float32)
+        logits = nn.with_logical_constraint(logits + bias, ("batch", None, "vocab"))
+        return jnp.where(jnp.arange(rows) < self.vocab_size, logits, NO_TOKEN_LOGIT)
