@@ -1,0 +1,7 @@
+"""gin configuration: load files and flags, find mistakes, build the objects, tell where every value came from."""
+
+from bertfam.config.build import Config, load
+from bertfam.config.parse import Override
+from bertfam.config.registry import register
+
+__all__ = ["Config", "Override", "load", "register"]

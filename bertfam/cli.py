@@ -1,0 +1,132 @@
+"""`bertfam COMMAND [flags]`: a table of commands, each imported only when it is called.
+
+A module under bertfam.commands gives SUMMARY (one line), add_arguments(parser), main(args) -> exit status, and EXAMPLE
+(shown under its --help) if it likes. At its top it imports nothing heavy, so that help answers at once.
+
+Exit status: the command's own, 2 for a user's mistake (one line on stderr), 130 when interrupted, 141 when the reader
+of a pipe has gone. Faults of bertfam itself keep their traceback.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from bertfam import __version__
+from bertfam.errors import UserError
+from bertfam.suggest import did_you_mean
+
+
+class Command(NamedTuple):
+    module: str  # under bertfam.commands
+    summary: str
+
+
+COMMANDS = {
+    "vocab": Command("vocab", "train a WordPiece vocabulary on text"),
+    "cache": Command("cache", "tokenise a corpus once, into a token cache"),
+    "preview": Command("preview", "show corrupted training rows, decoded"),
+    "check": Command("check", "validate a configuration without compiling"),
+    "pretrain": Command("pretrain", "train a model"),
+    "evaluate": Command("evaluate", "measure a trained model on held-out text"),
+    "fill": Command("fill", "fill the [MASK]s of a text"),
+    "export": Command("export", "write a Hugging Face folder from a trained model"),
+    "import": Command("import_", "make a model folder from a Hugging Face folder"),
+}
+
+GIN_FLAG = "--gin."
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose mistakes are UserErrors (argparse would print the usage and exit)."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line (without the program's name; sys.argv by default) and returns its exit status."""
+    try:
+        status = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()  # a closed pipe shows here, where it is caught
+        return status
+    except UserError as mistake:
+        print("bertfam: error:", " ".join(str(mistake).split("\n")), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("bertfam: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Python flushes stdout once more on its way out: give it somewhere to write.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(argv: list[str]) -> int:
+    try:
+        name, flags = _choose(argv)
+        module = importlib.import_module(f"bertfam.commands.{COMMANDS[name].module}")
+        args = _parse(name, module, flags)
+    except SystemExit as done:  # --help and --version, which argparse ends by itself
+        return int(done.code or 0)
+    return module.main(args)
+
+
+def _choose(argv: list[str]) -> tuple[str, list[str]]:
+    """The command's name and the flags after it; answers --help and --version."""
+    if argv and argv[0] in COMMANDS:
+        return argv[0], argv[1:]
+    if argv and not argv[0].startswith("-"):
+        raise UserError(f"unknown command {argv[0]}{did_you_mean(argv[0], COMMANDS, 'see bertfam --help')}")
+    width = max(map(len, COMMANDS))
+    parser = Parser(
+        prog="bertfam",
+        usage="bertfam COMMAND [flags]",
+        description="Pretrain the BERT family in JAX.",
+        epilog="\n".join(
+            ["commands:"]
+            + [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
+            + ["", "bertfam COMMAND --help shows a command's flags and an example."]
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"bertfam {__version__}")
+    _, unknown = parser.parse_known_args(argv)
+    if unknown:
+        raise UserError(f"unknown flag {unknown[0]} before the command; write bertfam COMMAND {unknown[0]}")
+    raise UserError(f"no command given; one of {', '.join(COMMANDS)}")
+
+
+def _parse(name: str, module, flags: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog=f"bertfam {name}",
+        description=module.SUMMARY,
+        epilog=f"example:\n{module.EXAMPLE.strip(chr(10))}" if hasattr(module, "EXAMPLE") else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    takes_gin = parser.get_default("gin_bindings") is not None  # set by flags.add_config
+    gin_flags = [flag for flag in flags if flag.startswith(GIN_FLAG)]
+    if gin_flags and not takes_gin:
+        raise UserError(f"bertfam {name} reads no gin configuration: leave out {gin_flags[0]}")
+    args, unknown = parser.parse_known_args([flag for flag in flags if not flag.startswith(GIN_FLAG)])
+    if unknown:
+        flag = unknown[0].split("=", 1)[0]
+        known = [option for action in parser._actions for option in action.option_strings]
+        kind = "flag" if flag.startswith("-") else "argument"
+        raise UserError(f"bertfam {name}: unknown {kind} {flag}{did_you_mean(flag, known, f'see bertfam {name} --help')}")
+    if takes_gin:
+        args.gin_bindings = [_gin_binding(flag) for flag in gin_flags]
+    return args
+
+
+def _gin_binding(flag: str) -> str:
+    """'NAME = value' of '--gin.NAME=value'."""
+    name, equals, value = flag.removeprefix(GIN_FLAG).partition("=")
+    if not (name and equals):
+        raise UserError(f"{flag}: write --gin.NAME=value, without spaces around the equals sign")
+    return f"{name} = {value}"

@@ -1,0 +1,115 @@
+"""`load` reads and checks a configuration; `Config` builds from it, writes it down, and shows where values come from."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import gin
+
+from bertfam.config import lint, registry
+from bertfam.config.imports import import_module
+from bertfam.config.parse import Binding, Import, Origin, Override, parse_file, parse_override, render_binding
+from bertfam.errors import UserError
+
+
+def load(gin_files: Sequence[str], bindings: Sequence[str | Override] = (), module_imports: Sequence[str] = ()) -> Config:
+    """Reads gin files in order, then bindings ("NAME = value"); the later wins. Modules are imported first.
+
+    gin's own state is global: it is cleared here, and `Config.build` fills it. Raises UserError for every mistake that
+    can be seen without building, with its file and line (or the flag) and the fix.
+    """
+    gin.clear_config()
+    statements: list[Binding | Import] = [Import(module, Origin(f"--module_import={module}")) for module in module_imports]
+    for name in gin_files:
+        statements += parse_file(name, f"--gin_file={name}")
+    statements += map(parse_override, bindings)
+
+    imports = [statement for statement in statements if isinstance(statement, Import)]
+    for statement in imports:
+        import_module(statement)
+
+    complete = [lint.complete(statement) for statement in statements if isinstance(statement, Binding)]
+    live = {binding.key: binding for binding in complete}
+    lint.check_duplicates(complete)
+    lint.check_macros(complete, live)
+    lint.check_scopes(complete)
+    lint.check_types(live)
+    modules = tuple(dict.fromkeys(statement.module for statement in imports))
+    return Config(lint.reduce(live), modules, tuple(gin_files))
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked configuration."""
+
+    bindings: lint.Bindings
+    modules: tuple[str, ...]
+    files: tuple[str, ...]
+
+    def build(self, name: str) -> Any:
+        """The object that `@name()` gives, whole.
+
+        Raises UserError where a parameter that it needs is not bound, or where a constructor refuses its values
+        (ValueError or UserError); other exceptions are faults and pass through.
+        """
+        here = Origin(" ".join(self.files) or "no --gin_file")
+        lint.check_required(self.bindings, name, here)
+        gin.clear_config()
+        gin.parse_config(self.text())
+        try:
+            return gin.get_configurable(name)()
+        except (ValueError, UserError) as error:
+            raise self._refusal(error) from error
+
+    def text(self) -> str:
+        """The whole as gin text that loads by itself: imports, macros, then bindings; no includes."""
+        imports = [f"import {module}" for module in self.modules]
+        return _paragraphs(imports, *([line for line, _ in block] for block in self._blocks()))
+
+    def show(self) -> str:
+        """The text with the origin (FILE:LINE or flag) of every value beside it."""
+        blocks = self._blocks()
+        width = max((len(line.splitlines()[-1]) for block in blocks for line, _ in block), default=0)
+        return _paragraphs(
+            *(
+                [line + " " * (width - len(line.splitlines()[-1])) + f"  # {binding.origin}" for line, binding in block]
+                for block in blocks
+            )
+        )
+
+    def _blocks(self) -> list[list[tuple[str, Binding]]]:
+        """Gin text and binding: the macros first, then a block for every scope and configurable, all in sorted order."""
+        ordered = sorted(self.bindings.values(), key=_position)
+        groups = groupby(ordered, key=lambda binding: (binding.scope, binding.selector))
+        return [[(render_binding(lint.label(b), b.value), b) for b in block] for _, block in groups]
+
+    def _refusal(self, error: Exception) -> UserError:
+        """What a constructor said of its values, with the places that bind them."""
+        message = str(error).split("\n  In call to configurable ")[0]  # gin appends the chain of calls
+        # gin keeps the selector and scope of a call in its wrapper's frame; the innermost is the one that refused.
+        calls = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_name == "gin_wrapper"]
+        selector, scopes = calls[-1]["selector"], tuple(filter(None, calls[-1]["scope_str"].split("/")))
+        given = lint.bound(self.bindings, selector, scopes)
+        concerned = [b for b in given.values() if re.search(rf"\b{b.parameter}\b", message)] or list(given.values())
+        places = [f"{lint.label(b)} from {b.origin}{lint.macro_origins(b.value, self.bindings)}" for b in concerned]
+        name = registry.short_name(selector)
+        return UserError(f"{name}: {message} ({', '.join(places) or 'nothing is bound'})")
+
+
+def _position(binding: Binding) -> tuple:
+    """Macros by name, then configurables by name and scope with the parameters in the order of the signature."""
+    if binding.is_macro:
+        return "", "", 0, binding.parameter
+    order = list(registry.parameters(binding.selector) or ())
+    place = order.index(binding.parameter) if binding.parameter in order else len(order)
+    return registry.short_name(binding.selector), binding.scope, place, binding.parameter
+
+
+def _paragraphs(*blocks: Iterable[str]) -> str:
+    """Blocks of lines with an empty line between them."""
+    return "\n\n".join(filter(None, ("\n".join(block) for block in blocks))) + "\n"

@@ -1,0 +1,122 @@
+"""Does a gin value fit a type annotation, and if not, which value close to it would?"""
+
+from __future__ import annotations
+
+import ast
+import collections.abc
+import contextlib
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import gin
+
+from bertfam.config import registry
+from bertfam.config.parse import Reference, render
+from bertfam.suggest import nearest
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether `value` (macros already replaced) may stand where `hint` is annotated. What cannot be told fits."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if value is gin.REQUIRED or hint is Any or isinstance(hint, (typing.TypeVar, dataclasses.InitVar)):
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, arg) for arg in args)
+    if origin is typing.Annotated:
+        return fits(value, args[0])
+    if isinstance(value, Reference):
+        return _reference_fits(value, hint)
+    if origin is typing.Literal:
+        return any(value == arg and type(value) is type(arg) for arg in args)
+    if hint is None or hint is types.NoneType:
+        return value is None
+    if hint in (int, float):  # a bool is no number, an int is a float
+        return type(value) is int or (hint is float and type(value) is float)
+    cls = origin or hint
+    if not inspect.isclass(cls):
+        return True
+    if getattr(cls, "_is_protocol", False):
+        return False  # a literal has none of our interfaces
+    if isinstance(value, tuple):
+        return issubclass(cls, collections.abc.Iterable) and _tuple_fits(value, cls, args)
+    if isinstance(value, dict) and issubclass(dict, cls):
+        return len(args) != 2 or all(fits(key, args[0]) and fits(item, args[1]) for key, item in value.items())
+    # A string is a sequence of strings to Python, but hardly ever what was meant.
+    return isinstance(value, cls) and not (isinstance(value, str) and cls not in (str, object))
+
+
+def _tuple_fits(value: tuple, cls: type, args: tuple) -> bool:
+    if issubclass(cls, (str, bytes, collections.abc.Mapping)):
+        return False
+    if cls is tuple and args and args[-1] is not ...:
+        return len(value) == len(args) and all(map(fits, value, args))
+    return not args or all(fits(item, args[0]) for item in value)
+
+
+def _reference_fits(reference: Reference, hint: Any) -> bool:
+    target = registry.find(reference.name)[0].wrapped
+    cls = typing.get_origin(hint) or hint
+    if not reference.evaluated:
+        return cls is type or cls is object or not inspect.isclass(cls) or (callable(target) and "__call__" in vars(cls))
+    produced = target if inspect.isclass(target) else registry.type_hints(target).get("return", Any)
+    if not (inspect.isclass(cls) and inspect.isclass(produced)):
+        return cls is not typing.Literal and hint is not None
+    if getattr(cls, "_is_protocol", False):
+        return all(hasattr(produced, name) for name, member in vars(cls).items() if _is_interface(name, member))
+    return issubclass(produced, cls)
+
+
+def _is_interface(name: str, member: Any) -> bool:
+    return (not name.startswith("_") or name == "__call__") and (inspect.isfunction(member) or isinstance(member, property))
+
+
+def describe(hint: Any) -> str:
+    """An annotation in words: "int", "None or tuple[int, ...]", "one of 'scan', 'unroll'"."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(describe, args))
+    if origin is typing.Literal:
+        return ("one of " if len(args) > 1 else "") + ", ".join(map(repr, args))
+    if hint is types.NoneType:
+        return "None"
+    if inspect.isclass(hint) and not args:
+        return hint.__name__
+    return re.sub(r"[\w.]+\.(\w+)", r"\1", str(hint))
+
+
+def repair(value: Any, hint: Any) -> str | None:
+    """The value that was probably meant, as gin text; None where nothing near fits."""
+    for candidate in _neighbours(value):
+        if fits(candidate, hint):
+            return render(candidate)
+    if isinstance(value, str):
+        choices = [choice for choice in _choices(hint) if isinstance(choice, str)]
+        return next(map(repr, nearest(value, choices)), None)
+    return None
+
+
+def _neighbours(value: Any) -> Iterator[Any]:
+    yield (value,)
+    if isinstance(value, tuple) and len(value) == 1:
+        yield value[0]
+    if isinstance(value, Reference):
+        yield dataclasses.replace(value, evaluated=not value.evaluated)
+    if isinstance(value, float) and value.is_integer():
+        yield int(value)
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, SyntaxError):
+            yield ast.literal_eval(value)
+
+
+def _choices(hint: Any) -> Iterator[Any]:
+    """Everything that the Literals within an annotation allow."""
+    if typing.get_origin(hint) is typing.Literal:
+        yield from typing.get_args(hint)
+    else:
+        for arg in typing.get_args(hint):
+            yield from _choices(arg)

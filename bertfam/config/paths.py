@@ -1,0 +1,43 @@
+"""Where gin files are found: as named, then among those that come with bertfam."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertfam.errors import UserError
+from bertfam.suggest import nearest
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def packaged_folder() -> Path:
+    """The gin files shipped with bertfam: beside its modules when installed, else at the root of the repository."""
+    installed = _PACKAGE / "gin_configs"
+    return installed if installed.is_dir() else _PACKAGE.parent / "gin_configs"
+
+
+def read(name: str, named_at: str) -> tuple[str, str]:
+    """The path of a gin file, as error lines show it, and its text.
+
+    `named_at` is the flag or the file and line that names it. Raises UserError when there is no such file.
+    """
+    for path in (Path(name), packaged_folder() / name):
+        if path.is_file():
+            try:
+                return _shown(path), path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"{named_at}: cannot read {path} as text: {error}") from error
+    near = nearest(name, _candidates(Path(name).parent), count=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "write a path, or a name as in gin_configs/"
+    raise UserError(f"{named_at}: no gin file {name} here or among those of bertfam; {hint}")
+
+
+def _shown(path: Path) -> str:
+    """Relative to the current folder where the file lies in it, so that the line is short and can be opened."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else str(path)
+
+
+def _candidates(folder: Path) -> Iterator[str]:
+    packaged = packaged_folder()
+    yield from (path.relative_to(packaged).as_posix() for path in packaged.rglob("*.gin"))
+    yield from (str(path) for path in folder.glob("*.gin"))

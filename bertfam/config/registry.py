@@ -1,0 +1,89 @@
+"""Every configurable of bertfam, in one table; each module is imported when a configuration first names its class.
+
+Nothing else in bertfam registers with gin. Users' own come by --module_import: a module that calls
+`bertfam.config.register(TheirDataclass)`, or decorates with `gin.configurable`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import typing
+from typing import Any
+
+import gin
+from gin import config as gin_config
+
+# A new configurable is one line here.
+CONFIGURABLES = (
+    "bertfam.corruption.masking.BertMasking",
+    "bertfam.data.pairs.SentencePairs",
+    "bertfam.data.sources.TextFiles",
+    "bertfam.layers.execution.Execution",
+    "bertfam.models.bert.BertConfig",
+    "bertfam.objectives.bert.MlmNsp",
+    "bertfam.partitioning.mesh.MeshShape",
+    "bertfam.training.optimizers.AdamW",
+    "bertfam.training.run.Run",
+    "bertfam.training.schedules.LinearDecay",
+    "bertfam.training.stages.Stage",
+)
+
+
+class Parameter(typing.NamedTuple):
+    hint: Any  # typing.Any where there is none
+    required: bool
+
+
+def register(target: Any, module: str | None = None) -> Any:
+    """Makes a (frozen data)class or function configurable under its own name; returns it unchanged."""
+    gin.external_configurable(target, module=module)
+    return target
+
+
+def find(name: str) -> list[gin_config.Configurable]:
+    """The configurables that `name` (whole, or its last dotted parts) may mean: one, none, or several."""
+    for path in CONFIGURABLES:
+        if f".{path}".endswith(f".{name}"):
+            module, _, attribute = path.rpartition(".")
+            register(getattr(importlib.import_module(module), attribute), module)
+    return gin_config._REGISTRY.get_all_matches(name)  # gin has no public way to ask
+
+
+def get(selector: str) -> gin_config.Configurable:
+    """The configurable of a complete selector."""
+    return gin_config._REGISTRY[selector]
+
+
+def short_name(selector: str) -> str:
+    """The shortest name that still means only this configurable."""
+    return gin_config._REGISTRY.minimal_selector(selector)
+
+
+def names() -> set[str]:
+    """The last part of the name of every configurable, for suggestions."""
+    registered = [selector for selector, _ in gin_config._REGISTRY.items() if not selector.startswith("gin.")]
+    return {selector.rpartition(".")[2] for selector in (*CONFIGURABLES, *registered)}
+
+
+@functools.cache
+def parameters(selector: str) -> dict[str, Parameter] | None:
+    """Name -> Parameter in the order of the signature; None where any name is taken (**kwargs)."""
+    target = get(selector).wrapped
+    signature = inspect.signature(target).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature):
+        return None
+    hints = type_hints(target)
+    return {
+        parameter.name: Parameter(
+            hints.get(parameter.name, Any), parameter.default is parameter.empty or parameter.default is gin.REQUIRED
+        )
+        for parameter in signature
+    }
+
+
+def type_hints(target: Any) -> dict[str, Any]:
+    """The annotations of a dataclass, of another class's __init__, or of a function."""
+    annotated = target.__init__ if inspect.isclass(target) and not hasattr(target, "__dataclass_fields__") else target
+    return typing.get_type_hints(annotated)
