@@ -198,7 +198,7 @@ def _last(binding: Binding, live: Bindings) -> Binding:
 def macro_origins(value: Any, live: Bindings) -> str:
     """The end of an error line that says where the macros of a value are defined, or nothing."""
     names = dict.fromkeys(part.name for part in parts(value) if isinstance(part, Macro))
-    """The part of an error line that says where the macros of a value are defined; empty where it has none."""
+    places = [f"%{name} from {live['', '', name].origin}" for name in names if ("", "", name) in live]
     return f" ({', '.join(places)})" if places else ""
 
 
