@@ -1,0 +1,256 @@
+"""WordPiece vocabularies: trained, loaded, saved, and the text <-> ids that they define.
+
+The `tokenizers` library is the truth for pieces, ids and offsets. A vocabulary has two encoders over the same pieces:
+running text, where a typed "[MASK]" is ordinary text and no control id ever comes out, and prompts, where it is the
+control token.
+"""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece as WordPieceModel
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+
+from bertfam.data.vocabulary_files import read_settings, read_vocab_txt, write_vocabulary
+from bertfam.errors import UserError
+
+PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_WORD_CHARACTERS = 100  # a longer word is one [UNK]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """An encoded prompt.
+
+    Attributes:
+      ids: int32[length], with [CLS] first and [SEP] last.
+      pieces: the `length` pieces as text.
+      offsets: int32[length, 2], start and end of each piece in characters of the original text; (0, 0) for [CLS]/[SEP].
+    """
+
+    ids: np.ndarray
+    pieces: list[str]
+    offsets: np.ndarray
+
+
+class WordPiece:
+    """BERT's vocabulary: normalise, split at white space and punctuation, then the longest piece first.
+
+    An uncased vocabulary decomposes characters (NFD) and drops accents, as BERT is defined: か and が become one. For
+    languages where that loses letters (Japanese, Hindi, Vietnamese), use lowercase=False or strip_accents=False.
+
+    Attributes:
+      size: real ids are 0 .. size - 1.
+      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special pieces.
+      special_ids: these five, ascending.
+      fingerprint: SHA-256 of everything that decides ids.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        handle_chinese_chars: bool = True,
+    ) -> None:
+        """A vocabulary of `pieces` in the order of their ids.
+
+        Args:
+          pieces: all of `SPECIAL_PIECES` anywhere, words as they are, and continuations as "##ing".
+          lowercase: whether text is lower-cased.
+          strip_accents: whether accents are dropped; None: if and only if `lowercase`.
+          handle_chinese_chars: whether each CJK ideograph is a word.
+
+        Raises:
+          UserError: a special piece is missing, or a piece stands twice.
+        """
+        ids = {piece: id for id, piece in enumerate(pieces)}
+        missing = [piece for piece in SPECIAL_PIECES if piece not in ids]
+        if missing:
+            raise UserError(f"the vocabulary has no {' '.join(missing)}: BERT needs all of {' '.join(SPECIAL_PIECES)}")
+        if len(ids) != len(pieces):
+            twice = next(piece for id, piece in enumerate(pieces) if ids[piece] != id)
+            raise UserError(f"the vocabulary holds {twice!r} twice: each piece must have one id")
+        self.lowercase = lowercase
+        self.strip_accents = strip_accents
+        self.handle_chinese_chars = handle_chinese_chars
+        self.size = len(pieces)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[piece] for piece in SPECIAL_PIECES)
+        self.special_ids: tuple[int, ...] = tuple(sorted(ids[piece] for piece in SPECIAL_PIECES))
+        self._pieces = list(pieces)
+        self._prompts = self._tokenizer(ids)
+        self._running = self._tokenizer(ids)
+        self._running.encode_special_tokens = True  # typed special pieces are ordinary text
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        *,
+        size: int,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        handle_chinese_chars: bool = True,
+        min_frequency: int = 2,
+    ) -> "WordPiece":
+        """Learns pieces from texts; equal texts in any order give equal vocabularies, in every process.
+
+        Warns (`UserWarning`) when the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
+
+        Args:
+          texts: running text, read once.
+          size: pieces wanted, the five special ones included.
+          lowercase, strip_accents, handle_chinese_chars: see `WordPiece`.
+          min_frequency: how often two pieces must stand side by side to be joined.
+
+        Raises:
+          UserError: there is no text, or `size` or `min_frequency` is out of range.
+        """
+        from bertfam.data.vocabulary_training import learn_pieces
+
+        settings = {
+            "lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": handle_chinese_chars,
+        }
+        pieces = learn_pieces(texts, _normalizer(**settings), SPECIAL_PIECES, size=size, min_frequency=min_frequency)
+        return cls(pieces, **settings)
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        lowercase: bool | None = None,
+        strip_accents: bool | None = None,
+        handle_chinese_chars: bool | None = None,
+    ) -> "WordPiece":
+        """Reads a folder that holds vocab.txt or tokenizer.json, as published with every BERT.
+
+        Args:
+          directory: the folder.
+          lowercase, strip_accents, handle_chinese_chars: override what the folder says; None: as it says.
+
+        Raises:
+          UserError: it is no WordPiece vocabulary, or nothing says whether it is cased.
+        """
+        folder = Path(directory)
+        given = {
+            "lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": handle_chinese_chars,
+        }
+        pieces, settings = read_settings(folder)
+        settings |= {name: value for name, value in given.items() if value is not None}
+        if pieces is None:
+            pieces = read_vocab_txt(folder / "vocab.txt")
+        if "lowercase" not in settings:
+            cased = next((p for p in pieces if p not in SPECIAL_PIECES and p != p.lower() and p[:1] != "["), None)
+            if cased:
+                raise UserError(
+                    f"{folder}: vocab.txt holds {cased!r} but nothing says whether text is lower-cased: put "
+                    '{"do_lower_case": false} into tokenizer_config.json beside it'
+                )
+        try:
+            return cls(pieces, **settings)
+        except UserError as error:
+            raise UserError(f"{folder}: {error}") from error
+
+    def save(self, directory: str | os.PathLike[str], *, model_max_length: int | None = None) -> None:
+        """Writes tokenizer.json, vocab.txt, tokenizer_config.json and special_tokens_map.json into a folder.
+
+        Each file is complete or absent. `transformers.AutoTokenizer.from_pretrained(directory)` gives the same ids.
+
+        Args:
+          directory: made if need be; other files in it are left alone.
+          model_max_length: longest input of the model, in tokens; None: not stated.
+        """
+        write_vocabulary(
+            Path(directory),
+            self._pieces,
+            self._prompts.to_str(pretty=True),
+            lowercase=self.lowercase,
+            strip_accents=self.strip_accents,
+            handle_chinese_chars=self.handle_chinese_chars,
+            model_max_length=model_max_length,
+        )
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of running texts, int32[length] each; none of `special_ids` but [UNK], and no [CLS] or [SEP] added."""
+        _allow_threads()
+        encodings = self._running.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def encode_prompt(self, text: str) -> Encoding:
+        """One text in which "[MASK]" (or another special piece, spelt exactly so) is the control token."""
+        encoding = self._prompts.encode(text)
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        return Encoding(np.array(encoding.ids, np.int32), encoding.tokens, offsets)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """Text of ids: continuations joined, spaces before punctuation closed.
+
+        Args:
+          ids: any ids below `size`.
+          skip_special: leave [PAD], [CLS], [SEP], [MASK] and [UNK] out.
+        """
+        checked = [self._check(id) for id in ids]
+        return self._prompts.decode(checked, skip_special_tokens=skip_special)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each id."""
+        return [self._pieces[self._check(id)] for id in ids]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        settings = [self.lowercase, self.effective_strip_accents, self.handle_chinese_chars, MAX_WORD_CHARACTERS]
+        return hashlib.sha256(json.dumps([settings, self._pieces]).encode()).hexdigest()
+
+    @property
+    def effective_strip_accents(self) -> bool:
+        """`strip_accents`, with None resolved."""
+        return self.lowercase if self.strip_accents is None else self.strip_accents
+
+    def _tokenizer(self, ids: dict[str, int]) -> Tokenizer:
+        tokenizer = Tokenizer(WordPieceModel(ids, unk_token=UNK, max_input_chars_per_word=MAX_WORD_CHARACTERS))
+        tokenizer.normalizer = _normalizer(
+            lowercase=self.lowercase, strip_accents=self.strip_accents, handle_chinese_chars=self.handle_chinese_chars
+        )
+        tokenizer.pre_tokenizer = BertPreTokenizer()
+        tokenizer.post_processor = TemplateProcessing(
+            single=f"{CLS}:0 $A:0 {SEP}:0",
+            pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
+            special_tokens=[(CLS, ids[CLS]), (SEP, ids[SEP])],
+        )
+        tokenizer.decoder = WordPieceDecoder(prefix="##")
+        tokenizer.add_special_tokens(list(SPECIAL_PIECES))
+        return tokenizer
+
+    def _check(self, id: int) -> int:
+        if not 0 <= id < self.size:
+            raise ValueError(f"id {id} is outside the vocabulary of {self.size} pieces")
+        return int(id)
+
+
+def _normalizer(**settings: Any) -> BertNormalizer:
+    return BertNormalizer(clean_text=True, **settings)
+
+
+@functools.cache
+def _allow_threads() -> None:
+    """Threads here, and a forked child that encodes one text after the other, without the library's warning.
+
+    A choice that the user has made with TOKENIZERS_PARALLELISM is left alone.
+    """
+    if "TOKENIZERS_PARALLELISM" not in os.environ:
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=lambda: os.environ.__setitem__("TOKENIZERS_PARALLELISM", "false"))
