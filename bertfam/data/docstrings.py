@@ -1,0 +1,193 @@
+"""From Python source to the sentences of its docstrings.
+
+`python -m bertfam.data.docstrings` reads a JSON list of source files on stdin and writes, for each, a JSON line: the
+list of its docstrings, each a list of sentences; or null for a file that Python cannot parse.
+"""
+
+import ast
+import inspect
+import json
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+
+from bertfam.data.sentences import split_sentences
+
+# Bumped whenever the same source gives other sentences.
+VERSION = 1
+
+_MIN_WORDS = 3
+# Below this share of letters among the characters other than spaces, a sentence is code, a signature or a formula.
+_MIN_LETTERS = 0.75
+
+_UNDERLINE = re.compile(r"([=\-~^`#*+\"'.:_])\1{2,}$")
+_TABLE = re.compile(r"(\+[-=+]+\+|[|].*[|]|[=\-]{2,}(\s+[=\-]{2,})+)$")
+_DIRECTIVE = re.compile(r"\.\.(\s|$)")
+# Directives whose body is prose; of all others (code, maths, plots, links, footnotes) the body goes.
+_PROSE_DIRECTIVE = re.compile(
+    r"\.\. (?:note|warning|tip|important|hint|caution|attention|deprecated|versionadded|versionchanged)::\s*(.*)"
+)
+_VERSION_NUMBER = re.compile(r"v?\d[\w.]*\s*")
+_FENCE = re.compile(r"(```|~~~)")
+_BULLET = re.compile(r"(?:[-*+•]|\(?\d{1,2}[.)]|#\.)\s+")
+_FIELD = re.compile(
+    r":(?:param|parameter|arg|argument|key|keyword|returns?|raises?|except|ivar|cvar|var|yields?)\b[^:]*:\s*"
+)
+_DROPPED_FIELD = re.compile(r":\w+[^:]*:(\s|$)")
+# "name: text", "name (type): text" and "name -- text" of Google's and the standard library's argument lists.
+_ARGUMENT = re.compile(
+    r"[*`]{0,3}[A-Za-z_][\w.\[\]]*`{0,2}(?:, [*`]{0,3}\w+`{0,2})*(?:\s*\([^)]*\))?\s*(?::|--)\s+(?=\S)"
+)
+# "name : type" of NumPy's lists, whose text stands indented below.
+_NUMPY_ARGUMENT = re.compile(r"[*`]*[A-Za-z_][\w.*`, ]*\s:(\s|$)")
+_SECTION = re.compile(r"[A-Z][A-Za-z]*(?: [A-Za-z]+)?:{1,2}$")
+
+_INLINE = (
+    (re.compile(r"\[\d+\]_"), ""),  # footnote
+    (re.compile(r":[a-zA-Z:+\-]+:`~?(?:[^`<]*?\.)?([^`<.]+?)(?:\s*<[^`>]*>)?`"), r"\1"),  # role: the last name
+    (re.compile(r"!?\[([^\]]*)\]\([^)\s]*\)"), r"\1"),  # Markdown link
+    (re.compile(r"`([^`<]+?)\s*<[^`>]*>`_{0,2}"), r"\1"),  # RST link
+    (re.compile(r"``([^`]*)``"), r"\1"),
+    (re.compile(r"`([^`]*)`_{0,2}"), r"\1"),
+    (re.compile(r"\*\*([^*\s][^*]*)\*\*"), r"\1"),
+    (re.compile(r"(?<!\w)\*([^*\s][^*]*)\*(?!\w)"), r"\1"),
+    (re.compile(r"\\([*_`|\\ ])"), r"\1"),
+)
+_SPACE = re.compile(r"\s+")
+_WORD = re.compile(r"(?<!\w)[^\W\d_]{2,}(?!\w)")
+_NO_PROSE = re.compile(r"\\|://|\|")  # TeX, addresses, tables
+
+
+def sentences_of(source: bytes) -> list[list[str]] | None:
+    """Sentences of each docstring of a module, in the order of the file; None when it is not Python.
+
+    Modules, classes and functions at any depth count; docstrings without a sentence are left out.
+    """
+    if b'"""' not in source and b"'''" not in source:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+    return [sentences for docstring in _docstrings(tree) if (sentences := clean(docstring))]
+
+
+def clean(docstring: str) -> list[str]:
+    """The prose of one docstring as sentences: no examples, code, tables, titles, signatures or markup."""
+    sentences = []
+    for paragraph in _paragraphs(inspect.cleandoc(docstring).split("\n")):
+        for pattern, replacement in _INLINE:
+            paragraph = pattern.sub(replacement, paragraph)
+        paragraph = _SPACE.sub(" ", paragraph).strip()
+        sentences += [sentence for sentence in split_sentences(paragraph) if _is_prose(sentence)]
+    return sentences
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            if docstring:
+                yield docstring
+        # Definitions stand in statements only: blocks of if, try, with, for, and bodies.
+        for field in ("finalbody", "orelse", "handlers", "body"):
+            children = getattr(node, field, ())
+            if isinstance(children, list):
+                stack.extend(child for child in reversed(children) if hasattr(child, "body"))
+
+
+def _paragraphs(lines: list[str]) -> Iterator[str]:
+    """Paragraphs of running text, wrapped lines joined by spaces."""
+    paragraph: list[str] = []
+    margin = -1  # indentation of the paragraph
+    skip_deeper = None  # while set, lines indented deeper than this are a block that is dropped
+    in_fence = in_example = in_argument = False
+    for i, line in enumerate(lines):
+        text = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if _FENCE.match(text):
+            in_fence = not in_fence
+            text = ""
+        elif in_fence:
+            continue
+        if skip_deeper is not None:
+            if not text or indent > skip_deeper:
+                continue
+            skip_deeper = None
+        in_example = bool(text) and (in_example or text.startswith((">>>", "In [")))
+        following = lines[i + 1].strip() if i + 1 < len(lines) else ""
+        ends = not text or in_example or _UNDERLINE.match(text) or _TABLE.match(text) or _is_title(text, following)
+        argument = _ARGUMENT.match(text)
+        if ends or (indent != margin and paragraph) or _starts_item(text) or (in_argument and argument):
+            if paragraph:
+                yield " ".join(paragraph)
+            paragraph = []
+        if ends:
+            continue
+        if _DIRECTIVE.match(text):
+            prose = _PROSE_DIRECTIVE.match(text)
+            text = _VERSION_NUMBER.sub("", prose[1], count=1) if prose else ""
+            if not prose:
+                skip_deeper = indent
+        elif field := _FIELD.match(text):
+            text = text[field.end() :]
+        elif _DROPPED_FIELD.match(text) or _SECTION.match(text):
+            text = ""
+        elif bullet := _BULLET.match(text):
+            text = text[bullet.end() :]
+        elif not paragraph and _NUMPY_ARGUMENT.match(text):
+            text = ""
+        if not paragraph:
+            argument = _ARGUMENT.match(text)
+            in_argument = argument is not None
+            text = text[argument.end() :] if argument else text
+        if text.endswith("::"):
+            skip_deeper = indent
+            text = text[:-1]
+        if text:
+            # A wrapped list item goes on where its text begins.
+            margin = _next_indent(lines, i, indent) if not paragraph else indent
+            paragraph.append(text)
+    if paragraph:
+        yield " ".join(paragraph)
+
+
+def _next_indent(lines: list[str], i: int, indent: int) -> int:
+    """Indentation at which the paragraph that begins in line i goes on."""
+    following = lines[i + 1] if i + 1 < len(lines) else ""
+    deeper = len(following) - len(following.lstrip())
+    return deeper if following.strip() and deeper > indent else indent
+
+
+def _is_title(text: str, following: str) -> bool:
+    return bool(_UNDERLINE.match(following)) and len(following) >= min(len(text), 3) and not text.endswith(".")
+
+
+def _starts_item(text: str) -> bool:
+    return text.startswith((":", ".. ")) or bool(_BULLET.match(text) or _NUMPY_ARGUMENT.match(text))
+
+
+def _is_prose(sentence: str) -> bool:
+    words = len(_WORD.findall(sentence))
+    if words < _MIN_WORDS or _NO_PROSE.search(sentence):
+        return False
+    if sentence.count(",") >= words - 1:  # a list of names
+        return False
+    letters = sum(map(str.isalpha, sentence))
+    return letters >= _MIN_LETTERS * (len(sentence) - sentence.count(" "))
+
+
+def main() -> None:
+    for path in json.load(sys.stdin):
+        with open(path, "rb") as file:
+            found = sentences_of(file.read())
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

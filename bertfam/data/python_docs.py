@@ -1,0 +1,349 @@
+"""The embedded corpus: what the documentation of installed Python packages says, so that no text need be downloaded.
+
+The docstrings of the standard library, NumPy, SciPy, JAX, TensorFlow and the other packages that bertfam's own
+installation brings are about English, technical and repetitive: enough to see a model learn, not to make a good one.
+Nothing is imported: files are found on the path and parsed. They are extracted once (in processes of their own) and
+kept in a cache folder, named by the versions of everything that they depend on.
+
+A document is a source file. Whole packages and modules are held out for validation, and as packages copy each other's
+docstrings, a docstring is dropped when at least half of its sentences have been seen before, and a training sentence
+when a held-out package has it.
+"""
+
+import gzip
+import hashlib
+import importlib.machinery
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from bertfam.data import docstrings
+from bertfam.data.sources import SPLITS, read_documents
+from bertfam.errors import UserError
+
+STANDARD_LIBRARY = "stdlib"
+
+# Folder on the path -> distribution: the packages that an installation of bertfam brings. The list is fixed, so that
+# other packages in an environment do not change the corpus; those that are absent are skipped.
+PACKAGES = {
+    STANDARD_LIBRARY: STANDARD_LIBRARY,
+    "absl": "absl-py",
+    "array_record": "array_record",
+    "attr": "attrs",
+    "charset_normalizer": "charset-normalizer",
+    "clu": "clu",
+    "etils": "etils",
+    "flax": "flax",
+    "fsspec": "fsspec",
+    "gin": "gin-config",
+    "google/protobuf": "protobuf",
+    "grpc": "grpcio",
+    "h5py": "h5py",
+    "huggingface_hub": "huggingface_hub",
+    "humanize": "humanize",
+    "jax": "jax",
+    "jaxlib": "jaxlib",
+    "keras": "keras",
+    "ml_collections": "ml_collections",
+    "ml_dtypes": "ml_dtypes",
+    "msgpack": "msgpack",
+    "numpy": "numpy",
+    "opt_einsum": "opt_einsum",
+    "optax": "optax",
+    "optree": "optree",
+    "orbax/checkpoint": "orbax-checkpoint",
+    "packaging": "packaging",
+    "psutil": "psutil",
+    "pyglove": "pyglove",
+    "pygments": "Pygments",
+    "requests": "requests",
+    "rich": "rich",
+    "safetensors": "safetensors",
+    "scipy": "scipy",
+    "sentencepiece": "sentencepiece",
+    "seqio": "seqio",
+    "tensorboardX": "tensorboardX",
+    "tensorflow": "tensorflow",
+    "tensorflow_datasets": "tensorflow-datasets",
+    "tensorflow_text": "tensorflow-text",
+    "tensorstore": "tensorstore",
+    "tokenizers": "tokenizers",
+    "tqdm": "tqdm",
+    "tree": "dm-tree",
+    "treescope": "treescope",
+    "urllib3": "urllib3",
+    "yaml": "PyYAML",
+}
+
+# Packages, or first-level modules of one, that are held out: a part of every kind.
+HELD_OUT = ("optax", "scipy/ndimage", "scipy/interpolate", "numpy/linalg", "stdlib/asyncio", "stdlib/statistics.py")
+
+_SKIPPED_FOLDERS = {
+    "__pycache__", "_vendor", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "testing",
+    "testdata", "tests", "turtledemo",
+}  # fmt: skip
+_SKIPPED_FILES = ("_test.py", "_pb2.py", "_pb2_grpc.py", "conftest.py")
+_CHUNK_BYTES = 3 << 20  # of source a worker process
+_SEEN_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class PythonDocs:
+    """The embedded corpus as a `Corpus`; the first use extracts it, in well under a minute.
+
+    Attributes:
+      directory: cache folder; "": $BERTFAM_CACHE, else $XDG_CACHE_HOME/bertfam, else ~/.cache/bertfam.
+      packages: folder on the path (with slashes) -> distribution whose version counts.
+      held_out: names of packages, or of first-level modules or files as "package/name", that are for validation.
+      search_path: where packages are looked for; (): `sys.path`.
+    """
+
+    directory: str = ""
+    packages: tuple[tuple[str, str], ...] = tuple(PACKAGES.items())
+    held_out: tuple[str, ...] = HELD_OUT
+    search_path: tuple[str, ...] = ()
+
+    def documents(self, split: str) -> Iterator[list[str]]:
+        if split not in SPLITS:
+            raise ValueError(f"split {split!r}: one of {SPLITS}")
+        return read_documents(self.extract() / f"{split}.txt.gz")
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {
+            "kind": "python_docs",
+            "extractor": docstrings.VERSION,
+            "sentencex": importlib.metadata.version("sentencex"),
+            "held_out": list(self.held_out),
+            "packages": {name: _version(distribution) for name, distribution in self._installed().items()},
+        }
+
+    def extract(self) -> Path:
+        """The folder with train.txt.gz, validation.txt.gz ("sentences" format) and manifest.json, made if need be.
+
+        Complete or absent; several processes may call it at once.
+
+        Raises:
+          UserError: the cache folder cannot be written.
+        """
+        digest = hashlib.sha256(json.dumps(self.fingerprint(), sort_keys=True).encode()).hexdigest()[:16]
+        target = self._root() / "python_docs" / digest
+        if _is_complete(target):
+            return target
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{digest}."))
+        except OSError as error:
+            raise UserError(
+                f"{target.parent} cannot be written ({error.strerror}): set BERTFAM_CACHE to a folder that can"
+            ) from error
+        try:
+            self._write(partial)
+            partial.chmod(0o755)
+            _publish(partial, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return target
+
+    def _root(self) -> Path:
+        if self.directory:
+            return Path(self.directory).expanduser()
+        if cache := os.environ.get("BERTFAM_CACHE"):
+            return Path(cache).expanduser()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertfam"
+
+    def _installed(self) -> dict[str, str]:
+        return {name: dist for name, dist in self.packages if self._folder(name) is not None}
+
+    def _folder(self, name: str) -> Path | None:
+        """Where a package lies; found without importing anything."""
+        if name == STANDARD_LIBRARY:
+            return Path(sysconfig.get_path("stdlib"))
+        top, *inner = name.split("/")
+        spec = importlib.machinery.PathFinder.find_spec(top, list(self.search_path) or None)
+        for location in (spec and spec.submodule_search_locations) or ():
+            folder = Path(location, *inner)
+            if folder.is_dir():
+                return folder
+        return None
+
+    def _write(self, folder: Path) -> None:
+        begin = time.monotonic()
+        sources = [source for name in self._installed() for source in _sources(name, self._folder(name))]
+        # Held-out files first, so that what others share with them is dropped from the training text.
+        sources.sort(key=lambda source: (not self._is_held_out(source), source.name))
+        print(f"python_docs: extracting the docstrings of {len(sources):,} files, once", file=sys.stderr, flush=True)
+        tally = _Tally()
+        with (
+            gzip.open(folder / "validation.txt.gz", "wt", encoding="utf-8", compresslevel=5) as validation,
+            gzip.open(folder / "train.txt.gz", "wt", encoding="utf-8", compresslevel=5) as train,
+        ):
+            for source, found in _extract(sources):
+                held_out = self._is_held_out(source)
+                tally.add(source, found, held_out, validation if held_out else train)
+        manifest = {
+            "fingerprint": self.fingerprint(),
+            "absent": [name for name, _ in self.packages if name not in self._installed()],
+            "files": {f"{split}.txt.gz": (folder / f"{split}.txt.gz").stat().st_size for split in SPLITS},
+            **tally.summary(),
+        }
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        sizes = manifest["splits"]
+        shown = ", ".join(
+            f"{split} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['bytes'] / 1e6:.1f} MB"
+            for split, counts in sizes.items()
+        )
+        print(f"python_docs: {shown}, in {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+
+    def _is_held_out(self, source: "_Source") -> bool:
+        return source.package in self.held_out or source.unit in self.held_out
+
+
+@dataclass(frozen=True)
+class _Source:
+    package: str
+    unit: str  # "package/first-level module"
+    name: str  # "package/path/in/it.py"
+    path: Path
+    size: int
+
+
+class _Tally:
+    """Drops what has been seen, writes the rest, and counts."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._held_out: set[int] = set()
+        self._splits: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+        self._packages: dict[str, Counter[str]] = {}
+        self._dropped: Counter[str] = Counter(unparsable_files=0, docstrings=0, sentences=0)
+
+    def add(self, source: _Source, found: list[list[str]] | None, held_out: bool, file: TextIO) -> None:
+        """One source file; `found` is what `docstrings.sentences_of` gives."""
+        if found is None:
+            self._dropped["unparsable_files"] += 1
+        document = [sentence for sentences in found or () for sentence in self._fresh(sentences, held_out)]
+        if not document:
+            return
+        text = "\n".join(document) + "\n\n"
+        file.write(text)
+        counts = {"documents": 1, "sentences": len(document), "bytes": len(text.encode())}
+        self._splits["validation" if held_out else "train"].update(counts)
+        self._packages.setdefault(source.unit if held_out else source.package, Counter()).update(counts)
+
+    def summary(self) -> dict[str, Any]:
+        return {"splits": self._splits, "packages": self._packages, "dropped": self._dropped}
+
+    def _fresh(self, sentences: list[str], held_out: bool) -> list[str]:
+        keys = [_key(sentence) for sentence in sentences]
+        old = sum(key in self._seen for key in keys)
+        if old >= _SEEN_SHARE * len(keys):
+            fresh = []
+        elif held_out:
+            fresh = sentences
+        else:
+            fresh = [sentence for sentence, key in zip(sentences, keys, strict=True) if key not in self._held_out]
+        self._dropped["docstrings"] += not fresh
+        self._dropped["sentences"] += len(sentences) - len(fresh)
+        self._seen.update(keys)
+        if held_out:
+            self._held_out.update(keys)
+        return fresh
+
+
+def _key(sentence: str) -> int:
+    """Equal for sentences with the same letters in the same order, whatever else differs."""
+    letters = "".join(filter(str.isalpha, sentence.lower()))
+    return int.from_bytes(hashlib.blake2b(letters.encode(), digest_size=8).digest(), "big")
+
+
+def _sources(package: str, folder: Path | None) -> Iterator[_Source]:
+    if folder is None:
+        return
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
+        for file in sorted(files):
+            if not file.endswith(".py") or file.endswith(_SKIPPED_FILES) or file.startswith("test_"):
+                continue
+            path = Path(parent, file)
+            inner = path.relative_to(folder)
+            yield _Source(
+                package, f"{package}/{inner.parts[0]}", f"{package}/{inner.as_posix()}", path, path.stat().st_size
+            )
+
+
+def _extract(sources: list[_Source]) -> Iterator[tuple[_Source, list[list[str]] | None]]:
+    """Sources with what their docstrings say, in order, with progress.
+
+    The workers are plain processes, not those of multiprocessing: these would run the caller's script again, or fork a
+    process whose threads (JAX's) do not survive it.
+    """
+    from tqdm import tqdm
+
+    chunks: list[list[_Source]] = [[]]
+    for source in sources:
+        if sum(other.size for other in chunks[-1]) > _CHUNK_BYTES:
+            chunks.append([])
+        chunks[-1].append(source)
+    progress = tqdm(total=len(sources), unit=" files", desc="python_docs", disable=not sys.stderr.isatty(), leave=False)
+    with ThreadPoolExecutor(_cpus()) as pool, progress:
+        for chunk, found in zip(chunks, pool.map(_extract_chunk, chunks), strict=True):
+            yield from zip(chunk, found, strict=True)
+            progress.update(len(chunk))
+
+
+def _extract_chunk(chunk: list[_Source]) -> list[list[list[str]] | None]:
+    worker = subprocess.run(
+        [sys.executable, "-m", docstrings.__name__],
+        input=json.dumps([str(source.path) for source in chunk]),
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONIOENCODING": "utf-8"},
+    )
+    return [json.loads(line) for line in worker.stdout.splitlines()]
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Moves a finished folder into place; another process that was first wins."""
+    if target.exists() and not _is_complete(target):
+        shutil.rmtree(target, ignore_errors=True)
+    try:
+        partial.rename(target)
+    except OSError:
+        if not _is_complete(target):
+            raise
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        files = json.loads((folder / "manifest.json").read_text())["files"]
+        return all((folder / name).stat().st_size == size for name, size in files.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _version(distribution: str) -> str:
+    if distribution == STANDARD_LIBRARY:
+        return platform.python_version()
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _cpus() -> int:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(count, 8))
