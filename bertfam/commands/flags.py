@@ -74,7 +74,16 @@ def add_text(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--language", metavar="CODE", help="language of the text, for sentence splitting (en)")
     group.add_argument("--task", metavar="NAME", help="registered seqio task, instead of --input")
     group.add_argument("--vocab", metavar="DIR", help="vocabulary folder, as bertfam vocab writes it")
-    group.add_argument("--cache", metavar="DIR", help="token cache that bertfam cache has built, instead of text")
+
+
+def add_cache_dir(parser: argparse.ArgumentParser) -> None:
+    """Where the token cache lies."""
+    parser.add_argument(
+        "--cache_dir",
+        metavar="DIR",
+        help="token cache: one that bertfam cache has built needs no text and no --vocab; a missing one is built there "
+        "(default: MODEL_DIR/cache)",
+    )
 
 
 def text_bindings(args: argparse.Namespace) -> list[Override]:
@@ -88,13 +97,13 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
         raise UserError("--input and --task both say where the text comes from; give one of them")
     # (flag, its value, what it binds)
     table = [
-        ("input", args.input, {"Run.corpus": "@TextFiles()", "TextFiles.train": repr(tuple(args.input))}),
-        ("task", args.task, {"Run.corpus": "@SeqioTask()", "SeqioTask.name": repr(args.task)}),
+        ("input", args.input, {"TextData.corpus": "@TextFiles()", "TextFiles.train": repr(tuple(args.input))}),
+        ("task", args.task, _task(args.task)),
         ("validation_input", args.validation_input, {"TextFiles.validation": repr(tuple(args.validation_input))}),
         ("input_format", args.input_format, {"TextFiles.input_format": repr(args.input_format)}),
         ("language", args.language, {"TextFiles.language": repr(args.language)}),
-        ("vocab", args.vocab, {"Run.vocabulary": repr(args.vocab)}),
-        ("cache", args.cache, {"Run.cache_dir": repr(args.cache)}),
+        ("vocab", args.vocab, {"TextData.vocabulary": repr(args.vocab)}),
+        ("cache_dir", getattr(args, "cache_dir", None), {"TextData.cache_dir": repr(getattr(args, "cache_dir", None))}),
     ]
     return [
         Override(f"{name} = {value}", f"--{flag}={given if isinstance(given, str) else given[0]}")
@@ -102,3 +111,10 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
         if given
         for name, value in bindings.items()
     ]
+
+
+def _task(name: str | None) -> dict[str, str]:
+    """The embedded corpus is a task of its own, which needs no seqio."""
+    if name == "python_docs":
+        return {"TextData.corpus": "@PythonDocs()"}
+    return {"TextData.corpus": "@SeqioTask()", "SeqioTask.name": repr(name)}

@@ -6,6 +6,7 @@ Nothing else in bertfam registers with gin. Users' own come by --module_import: 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -19,7 +20,9 @@ from gin import config as gin_config
 CONFIGURABLES = (
     "bertfam.corruption.masking.BertMasking",
     "bertfam.data.pairs.SentencePairs",
+    "bertfam.data.python_docs.PythonDocs",
     "bertfam.data.sources.TextFiles",
+    "bertfam.data.text_data.TextData",
     "bertfam.layers.execution.Execution",
     "bertfam.models.bert.BertConfig",
     "bertfam.objectives.bert.MlmNsp",
@@ -84,6 +87,12 @@ def parameters(selector: str) -> dict[str, Parameter] | None:
 
 
 def type_hints(target: Any) -> dict[str, Any]:
-    """The annotations of a dataclass, of another class's __init__, or of a function."""
-    annotated = target.__init__ if inspect.isclass(target) and not hasattr(target, "__dataclass_fields__") else target
-    return typing.get_type_hints(annotated)
+    """The annotations of a dataclass, of another class's __init__, or of a function.
+
+    Empty where they name what only a type checker imports: such a configurable's values are not checked.
+    """
+    annotated = target.__init__ if inspect.isclass(target) and not dataclasses.is_dataclass(target) else target
+    try:
+        return typing.get_type_hints(annotated)
+    except NameError:
+        return {}

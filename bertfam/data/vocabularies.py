@@ -22,6 +22,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from bertfam.corruption.masking import TokenIds
 from bertfam.data.vocabulary_files import read_settings, read_vocab_txt, write_vocabulary
 from bertfam.errors import UserError
 
@@ -93,6 +94,11 @@ class WordPiece:
         self._prompts = self._tokenizer(ids)
         self._running = self._tokenizer(ids)
         self._running.encode_special_tokens = True  # typed special pieces are ordinary text
+
+    @property
+    def token_ids(self) -> TokenIds:
+        """What noise must know of the vocabulary."""
+        return TokenIds(self.size, self.pad_id, self.cls_id, self.sep_id, self.mask_id, self.special_ids)
 
     @classmethod
     def train(

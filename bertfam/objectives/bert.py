@@ -6,12 +6,23 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
+from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, encoder_features, masked_features, next_sentence_features
+from bertfam.kernels.attention import Request, choose
 from bertfam.layers.execution import Execution
-from bertfam.layers.heads import ClassificationHead, MaskedLmHead, Pooler, gather_positions
-from bertfam.models.bert import BertConfig, Encoder, flops_per_row, word_table
-from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, masked_cross_entropy
+from bertfam.layers.gather import gather_positions
+from bertfam.models.bert import (
+    BertConfig,
+    Encoder,
+    flops_per_row,
+    masked_lm_head,
+    next_sentence_head,
+    pooler,
+    word_table,
+)
+from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, masked_cross_entropy, with_vocabulary
 
 
 @dataclass(frozen=True)
@@ -37,25 +48,29 @@ class MlmNsp:
 
     def sized(self, vocabulary_size: int) -> "MlmNsp":
         """The objective with its model's vocabulary set; raises UserError where another size was asked for."""
-        return dataclasses.replace(self, model=self.model.sized(vocabulary_size))
+        return dataclasses.replace(self, model=with_vocabulary(self.model, vocabulary_size))
 
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         """The features that it reads of each row."""
+        if shape.length > self.model.max_length:
+            raise UserError(
+                f"Stage.length {shape.length} is more than BertConfig.max_length {self.model.max_length}; shorten the rows, or "
+                "enlarge the model's table of positions"
+            )
         return encoder_features(shape) | masked_features(shape) | next_sentence_features(shape)
 
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
         """New (params, {}, {}); params are {"encoder", "pooler", "mlm_head", "nsp_head"}, boxed with logical axis names."""
-        encoder_key, pooler_key, mlm_key, nsp_key = jax.random.split(key, 4)
+        keys = jax.random.split(key, 4)
         tokens = jnp.zeros((1, shape.length), jnp.int32)
-        encoder = self._encoder.init(encoder_key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"]
         hidden = jnp.zeros((1, 1, self.model.hidden_size), jnp.float32)
-        table = word_table(jax.tree.map(lambda leaf: leaf, encoder))
         params = {
-            "encoder": encoder,
-            "pooler": self._pooler.init(pooler_key, hidden)["params"],
-            "mlm_head": self._mlm_head.init(mlm_key, hidden, table)["params"],
-            "nsp_head": self._nsp_head.init(nsp_key, hidden)["params"],
+            "encoder": self._encoder.init(keys[0], tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"],
+            "pooler": pooler(self.model).init(keys[1], hidden)["params"],
+            "nsp_head": next_sentence_head(self.model).init(keys[2], hidden)["params"],
         }
+        table = word_table(nn.meta.unbox(params))
+        params["mlm_head"] = masked_lm_head(self.model).init(keys[3], hidden, table)["params"]
         return params, {}, {}
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
@@ -74,11 +89,12 @@ class MlmNsp:
         )
         # [batch, length, embed] -> [batch, predictions, embed] -> [batch, predictions, vocab]
         masked = gather_positions(hidden, batch["masked_positions"])
-        mlm_logits = self._mlm_head.apply({"params": params["mlm_head"]}, masked, word_table(params["encoder"]))
+        mlm_head = masked_lm_head(self.model, self.execution)
+        mlm_logits = mlm_head.apply({"params": params["mlm_head"]}, masked, word_table(params))
         # [batch, length, embed] -> [batch, examples, embed] -> [batch, examples, 2]
         first = gather_positions(hidden, batch["sequence_start_positions"])
-        pooled = self._pooler.apply({"params": params["pooler"]}, first)
-        nsp_logits = self._nsp_head.apply({"params": params["nsp_head"]}, pooled)
+        pooled = pooler(self.model, self.execution).apply({"params": params["pooler"]}, first)
+        nsp_logits = next_sentence_head(self.model, self.execution).apply({"params": params["nsp_head"]}, pooled)
 
         mlm, mlm_accuracy = masked_cross_entropy(mlm_logits, batch["masked_target_tokens"], batch["masked_loss_weights"])
         nsp, nsp_accuracy = masked_cross_entropy(nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
@@ -90,6 +106,12 @@ class MlmNsp:
         }
         return LossOut({"mlm": mlm, "nsp": nsp}, carry, metrics)
 
+    def attention(self, shape: RowShape) -> str:
+        """The attention backend of training and why."""
+        config, execution = self.model, self.execution
+        request = Request.here(execution.dtype, shape.length, config.head_dim, False, config.attention_dropout_rate)
+        return choose(request, execution.attention)[1]
+
     def flops(self, shape: RowShape) -> int:
         """Matrix-product FLOPs of training on one row, forward and backward."""
         return flops_per_row(self.model, shape.length, shape.predictions)
@@ -97,15 +119,3 @@ class MlmNsp:
     @property
     def _encoder(self) -> Encoder:
         return Encoder(self.model, self.execution)
-
-    @property
-    def _pooler(self) -> Pooler:
-        return Pooler(self.model, self.execution)
-
-    @property
-    def _mlm_head(self) -> MaskedLmHead:
-        return MaskedLmHead(self.model, self.execution)
-
-    @property
-    def _nsp_head(self) -> ClassificationHead:
-        return ClassificationHead(self.model, self.execution, classes=2)

@@ -1,11 +1,13 @@
 """What every pretraining objective gives to the trainer, the loader, the plan and the exporter."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape
 
 Batch = Mapping[str, jax.Array]
@@ -61,6 +63,10 @@ class Objective(Protocol):
         """The loss terms of a batch; `key` feeds dropout and is None outside training."""
         ...
 
+    def attention(self, shape: RowShape) -> str:
+        """The attention backend of training on this process's devices, and why."""
+        ...
+
     def flops(self, shape: RowShape) -> int:
         """Matrix-product FLOPs of training on one row, forward and backward."""
         ...
@@ -85,3 +91,13 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Arr
     loss = jax.nn.logsumexp(logits, axis=-1) - picked
     correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
     return jnp.sum(jnp.where(weights > 0, loss * weights, 0.0)), Sum(jnp.sum(correct * weights), jnp.sum(weights))
+
+
+def with_vocabulary(model: Any, size: int) -> Any:
+    """A model config with its `vocab_size` set; raises UserError where it asks for another size."""
+    if model.vocab_size not in (None, size):
+        raise UserError(
+            f"{type(model).__name__}.vocab_size is {model.vocab_size} and the vocabulary has {size} tokens; "
+            "leave vocab_size out, or give the vocabulary that it was meant for"
+        )
+    return dataclasses.replace(model, vocab_size=size)

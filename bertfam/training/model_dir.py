@@ -55,11 +55,6 @@ def read_run(model_dir: str | Path) -> Run:
     return load([str(path)]).build("Run")
 
 
-def cache_directory(run: Run, model_dir: str | Path) -> Path:
-    """Where a run's token cache lies."""
-    return Path(run.cache_dir) if run.cache_dir else Path(model_dir) / "cache"
-
-
 def parameter_shapes(run: Run) -> Any:
     """The unboxed shapes of a sized run's parameters."""
     shapes = jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))

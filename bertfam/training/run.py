@@ -4,8 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from bertfam.corruption.masking import BertMasking
-from bertfam.data.pairs import SentencePairs
+from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.objectives.objective import Objective
@@ -20,13 +19,9 @@ class Run:
 
     Attributes:
       objective: what is trained, with its model.
+      data: where the rows come from.
       stages: steps, row length and batch size, one after another.
       optimizer: how it is trained.
-      corpus: the text; None where `cache_dir` holds a token cache already.
-      vocabulary: the folder of the vocabulary; None where `cache_dir` holds a token cache already.
-      cache_dir: the token cache, built there where it is missing; None: MODEL_DIR/cache.
-      rows: how documents become rows.
-      corruption: the noise.
       mesh: how devices are laid out.
       microbatches: in how many pieces a batch is computed.
       seed: of everything random.
@@ -38,13 +33,9 @@ class Run:
     """
 
     objective: Objective
+    data: TextData
     stages: tuple[Stage, ...]
     optimizer: AdamW = AdamW()
-    corpus: Any = None
-    vocabulary: str | None = None
-    cache_dir: str | None = None
-    rows: SentencePairs = SentencePairs()
-    corruption: BertMasking = BertMasking()
     mesh: MeshShape = MeshShape()
     microbatches: int = 1
     seed: int = 0
@@ -75,8 +66,7 @@ class Run:
 
     def shape(self, stage: int) -> RowShape:
         """The static sizes of a stage's rows."""
-        length = self.stages[stage].length
-        return RowShape(length, self.corruption.predictions(length))
+        return self.data.shape(self.stages[stage].length)
 
     def sized(self, vocabulary_size: int) -> "Run":
         """The run with its model's vocabulary set."""
@@ -85,9 +75,9 @@ class Run:
 
 # What may differ when a run goes on: where and how it is computed and told, never what is learned from what.
 _FREE = {
-    "Run": {"corpus", "vocabulary", "cache_dir", "mesh", "microbatches", "log_every", "eval_every", "eval_batches"}
-    | {"checkpoint_every", "keep_checkpoints"},
+    "Run": {"mesh", "microbatches", "log_every", "eval_every", "eval_batches", "checkpoint_every", "keep_checkpoints"},
     "Stage": {"steps"},
+    "TextData": {"corpus", "vocabulary", "cache_dir"},
 }
 _FREE_CLASSES = {"Execution"}
 

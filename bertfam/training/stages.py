@@ -3,6 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from bertfam.data.batches import BatchSource
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -36,3 +40,16 @@ def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
 def total_steps(stages: Sequence[Stage]) -> int:
     """The updates of all stages."""
     return sum(stage.steps for stage in stages)
+
+
+@dataclass(frozen=True)
+class StagedBatches:
+    """The batches of a whole run: each stage has its own source, counted from its first step."""
+
+    stages: Sequence[Stage]
+    sources: Sequence[BatchSource]
+
+    def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
+        """See `BatchSource.rows`."""
+        index, within = locate(self.stages, step)
+        return self.sources[index].rows(within, start, stop)

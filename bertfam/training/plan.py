@@ -1,0 +1,92 @@
+"""What a run is going to do, before it does it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertfam.training.hardware import peak_flops
+from bertfam.training.run import Run
+
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def make_plan(run: Run, mesh: jax.sharding.Mesh, state: Any, attention: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """The plan as JSON.
+
+    Args:
+      run: the sized run.
+      mesh: its devices.
+      state: the TrainState as `jax.ShapeDtypeStruct`s with shardings.
+      attention: the attention backend and why.
+      counts: documents, sentences and tokens by split.
+    """
+    device = mesh.devices.flat[0]
+    stages = []
+    for index, stage in enumerate(run.stages):
+        shape = run.shape(index)
+        stages.append(
+            dataclasses.asdict(stage)
+            | {
+                "predictions": shape.predictions,
+                "tokens_per_step": stage.batch_size * stage.length,
+                "flops_per_step": stage.batch_size * run.objective.flops(shape),
+            }
+        )
+    return {
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "stages": stages,
+        "steps": run.total_steps,
+        "data": {split: dict(values) for split, values in counts.items()},
+        "mesh": dict(mesh.shape),
+        "device": device.device_kind,
+        "devices": mesh.size,
+        "peak_flops_per_device": peak_flops(device),
+        "state_bytes_per_device": sum(_local_bytes(leaf) for leaf in jax.tree.leaves(state)),
+        "attention": attention,
+        "microbatches": run.microbatches,
+    }
+
+
+def _local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+    assert leaf.sharding is not None
+    return int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
+
+
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """The plan for people."""
+    mesh = " x ".join(f"{axis} {size}" for axis, size in plan["mesh"].items())
+    lines = [
+        f"parameters   {plan['parameters']:,}",
+        f"devices      {plan['devices']} x {plan['device']}, mesh {mesh}",
+        f"state        {plan['state_bytes_per_device'] / 2**20:,.1f} MiB on each device (parameters and optimizer)",
+        f"attention    {plan['attention']}",
+    ]
+    for split, counts in plan["data"].items():
+        lines.append(f"{split:<12} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens")
+    for index, stage in enumerate(plan["stages"]):
+        lines.append(
+            f"stage {index + 1}      {stage['steps']:,} steps of {stage['batch_size']:,} rows x {stage['length']} tokens "
+            f"({stage['predictions']} predicted): {stage['tokens_per_step']:,} tokens and "
+            f"{si(stage['flops_per_step'])}FLOP a step"
+            + (f", in {plan['microbatches']} microbatches" if plan["microbatches"] > 1 else "")
+        )
+    return "\n".join(lines)
+
+
+def si(value: float) -> str:
+    """A number with three digits and a unit's prefix: 12.3 G."""
+    for size, prefix in _UNITS:
+        if value >= size:
+            return f"{value / size:.3g} {prefix}"
+    return f"{value:.3g} "
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 1 h 02 min, 3 min 05 s, 12 s."""
+    total = round(seconds)
+    if total >= 3600:
+        return f"{total // 3600} h {total % 3600 // 60:02d} min"
+    return f"{total // 60} min {total % 60:02d} s" if total >= 60 else f"{total} s"

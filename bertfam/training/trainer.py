@@ -1,0 +1,143 @@
+"""The training loop: compile, restore or start, step, observe."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+from flax import linen as nn
+
+from bertfam.data.batches import BatchSource
+from bertfam.data.text_data import HeldOut
+from bertfam.evaluation.evaluator import evaluate
+from bertfam.features import FeatureSpec
+from bertfam.partitioning.sharding import RULES, batch_shardings, check_batch, state_shardings
+from bertfam.training.checkpoints import Checkpoints, on_devices
+from bertfam.training.feeding import Batch, Prefetcher, global_batch
+from bertfam.training.hardware import peak_flops
+from bertfam.training.hooks import Hook
+from bertfam.training.progress import ProgressLog, Rates
+from bertfam.training.run import Run
+from bertfam.training.stages import locate
+from bertfam.training.state import TrainState, new_state
+from bertfam.training.step import make_eval_step, make_train_step
+
+
+@dataclass(frozen=True)
+class StageProgram:
+    """What one stage needs: its features, where they go, and its compiled step."""
+
+    features: dict[str, FeatureSpec]
+    shardings: dict[str, jax.sharding.NamedSharding]
+    batch_size: int
+    rates: Rates
+
+    def batch(self, source: BatchSource, step: int) -> Batch:
+        """A step's batch on the devices."""
+        return global_batch(source, step, self.batch_size, self.features, self.shardings)
+
+
+class Trainer:
+    """A sized run on a mesh; checks everything that can be checked before compiling."""
+
+    def __init__(self, run: Run, mesh: jax.sharding.Mesh) -> None:
+        """Raises UserError where sizes do not divide over the mesh."""
+        self.run, self.mesh = run, mesh
+        self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps)
+        self.schedule = run.optimizer.schedule.build(run.total_steps)
+        boxed = jax.eval_shape(self._fresh, jax.random.key(0))
+        self.shardings = state_shardings(boxed, mesh)
+        self.abstract_state: TrainState = on_devices(nn.meta.unbox(boxed), self.shardings)
+        self.stages = [self._stage(index) for index in range(len(run.stages))]
+        step = make_train_step(run.objective, self.optimizer, seed=run.seed, microbatches=run.microbatches)
+        self._step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
+        self._eval_step = jax.jit(make_eval_step(run.objective))
+
+    def _fresh(self, key: jax.Array) -> TrainState:
+        return new_state(self.run.objective, self.optimizer, key, self.run.shape(0))
+
+    def _stage(self, index: int) -> StageProgram:
+        stage, shape = self.run.stages[index], self.run.shape(index)
+        check_batch(stage.batch_size, self.run.microbatches, self.mesh)
+        features = self.run.objective.features(shape)
+        peak = peak_flops(self.mesh.devices.flat[0])
+        rates = Rates(
+            stage.batch_size * stage.length,
+            stage.batch_size * self.run.objective.flops(shape),
+            None if peak is None else peak * self.mesh.size,
+        )
+        return StageProgram(features, batch_shardings(features, self.mesh), stage.batch_size, rates)
+
+    def _in_mesh(self) -> Any:
+        return nn.logical_axis_rules(list(RULES.items()))
+
+    def new_state(self) -> TrainState:
+        """A fresh state, the same on every mesh."""
+        with self.mesh, self._in_mesh():
+            return jax.jit(lambda key: nn.meta.unbox(self._fresh(key)), out_shardings=self.shardings)(jax.random.key(self.run.seed))
+
+    def restored(self, checkpoints: Checkpoints, step: int) -> TrainState:
+        """A checkpoint's state on this mesh."""
+        return checkpoints.restore(step, self.abstract_state)
+
+    def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
+        """Compiles a stage's step; returns it, and its time and memory in words."""
+        program = self.stages[stage]
+        batch = {
+            name: jax.ShapeDtypeStruct((program.batch_size, *spec.shape), spec.dtype, sharding=program.shardings[name])
+            for name, spec in program.features.items()
+        }
+        began = time.monotonic()
+        with self.mesh, self._in_mesh():
+            compiled = self._step.lower(self.abstract_state, batch).compile()
+        memory = compiled.memory_analysis()
+        told = f"compiled stage {stage + 1} in {time.monotonic() - began:.1f} s"
+        if memory is not None:
+            used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.temp_size_in_bytes
+            told += f"; needs {used / 2**20:,.1f} MiB on each device"
+        return compiled, told
+
+    def scores(self, state: TrainState, held_out: HeldOut, stage: int) -> dict[str, float]:
+        """Means over held-out rows."""
+        program = self.stages[stage]
+        with self.mesh, self._in_mesh():
+            return evaluate(
+                lambda batch: self._eval_step(state.params, state.carry, state.aux, batch),
+                lambda step: program.batch(held_out.source, step),
+                held_out.steps,
+            )
+
+    def train(self, state: TrainState, source: BatchSource, log: ProgressLog, hooks: Sequence[Hook]) -> TrainState:
+        """Runs from the state's step to the end of the run."""
+        start, total = int(state.step), self.run.total_steps
+
+        def make(step: int) -> Batch:
+            return self.stages[locate(self.run.stages, step)[0]].batch(source, step)
+
+        batches = Prefetcher(make, start, total)
+        compiled_stage = -1
+        try:
+            for step in range(start, total):
+                stage, _ = locate(self.run.stages, step)
+                if stage != compiled_stage:
+                    began = time.monotonic()
+                    train_step, told = self.compile_step(stage)
+                    print(told, flush=True)
+                    compiled_stage = stage
+                    log.pause(time.monotonic() - began)
+                state, metrics = train_step(state, batches.take())
+                rate = float(self.schedule(step)) if log.ends_interval(step + 1) else None
+                log.add(metrics, self.stages[stage].rates, rate)
+                for hook in hooks:
+                    if hook.due(step + 1):
+                        jax.block_until_ready(state)
+                        log.flush()
+                        began = time.monotonic()
+                        state = hook.after(step + 1, state)
+                        log.pause(time.monotonic() - began)
+        finally:
+            batches.close()
+        log.flush()
+        return state
