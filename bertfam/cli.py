@@ -12,6 +12,8 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
+from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 from bertfam import __version__
@@ -45,6 +47,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
 
+    def _check_value(self, action: argparse.Action, value: str) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = list(action.choices)
+            hint = did_you_mean(str(value), choices, f"one of {', '.join(choices)}")
+            raise UserError(f"{'/'.join(action.option_strings)}={value} is no choice{hint}")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (without the program's name; sys.argv by default) and returns its exit status."""
@@ -53,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # a closed pipe shows here, where it is caught
         return status
     except UserError as mistake:
-        print("bertfam: error:", " ".join(str(mistake).split("\n")), file=sys.stderr)
+        print("bertfam: error:", " ".join(str(mistake).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("bertfam: interrupted", file=sys.stderr)
@@ -69,8 +77,8 @@ def _run(argv: list[str]) -> int:
         name, flags = _choose(argv)
         module = importlib.import_module(f"bertfam.commands.{COMMANDS[name].module}")
         args = _parse(name, module, flags)
-    except SystemExit as done:  # --help and --version, which argparse ends by itself
-        return int(done.code or 0)
+    except SystemExit:  # --help or --version: argparse has answered
+        return 0
     return module.main(args)
 
 
@@ -100,7 +108,7 @@ def _choose(argv: list[str]) -> tuple[str, list[str]]:
     raise UserError(f"no command given; one of {', '.join(COMMANDS)}")
 
 
-def _parse(name: str, module, flags: list[str]) -> argparse.Namespace:
+def _parse(name: str, module: ModuleType, flags: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog=f"bertfam {name}",
         description=module.SUMMARY,
@@ -112,16 +120,26 @@ def _parse(name: str, module, flags: list[str]) -> argparse.Namespace:
     takes_gin = parser.get_default("gin_bindings") is not None  # set by flags.add_config
     gin_flags = [flag for flag in flags if flag.startswith(GIN_FLAG)]
     if gin_flags and not takes_gin:
-        raise UserError(f"bertfam {name} reads no gin configuration: leave out {gin_flags[0]}")
-    args, unknown = parser.parse_known_args([flag for flag in flags if not flag.startswith(GIN_FLAG)])
-    if unknown:
-        flag = unknown[0].split("=", 1)[0]
-        known = [option for action in parser._actions for option in action.option_strings]
-        kind = "flag" if flag.startswith("-") else "argument"
-        raise UserError(f"bertfam {name}: unknown {kind} {flag}{did_you_mean(flag, known, f'see bertfam {name} --help')}")
+        raise UserError(f"bertfam {name} reads no gin configuration; leave out {gin_flags[0]}")
+    gin_bindings = [_gin_binding(flag) for flag in gin_flags]
+    flags = [flag for flag in flags if not flag.startswith(GIN_FLAG)]
+    before_end = takewhile(lambda word: word != "--", flags)
+    _refuse_unknown(parser, [word for word in before_end if word.startswith("--")])  # argparse names missing ones first
+    args, unknown = parser.parse_known_args(flags)
+    _refuse_unknown(parser, unknown)
     if takes_gin:
-        args.gin_bindings = [_gin_binding(flag) for flag in gin_flags]
+        args.gin_bindings = gin_bindings
     return args
+
+
+def _refuse_unknown(parser: Parser, words: list[str]) -> None:
+    known = [option for action in parser._actions for option in action.option_strings]
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag not in known:
+            kind = "flag" if flag.startswith("-") else "place for"
+            hint = did_you_mean(flag, known, f"see {parser.prog} --help")
+            raise UserError(f"{parser.prog} has no {kind} {flag}{hint}")
 
 
 def _gin_binding(flag: str) -> str:

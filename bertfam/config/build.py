@@ -57,7 +57,7 @@ class Config:
         Raises UserError where a parameter that it needs is not bound, or where a constructor refuses its values
         (ValueError or UserError); other exceptions are faults and pass through.
         """
-        here = Origin(" ".join(self.files) or "no --gin_file")
+        here = Origin(" ".join(self.files) or "command line")
         lint.check_required(self.bindings, name, here)
         gin.clear_config()
         gin.parse_config(self.text())

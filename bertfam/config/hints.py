@@ -64,6 +64,8 @@ def _reference_fits(reference: Reference, hint: Any) -> bool:
     if not reference.evaluated:
         return cls is type or cls is object or not inspect.isclass(cls) or (callable(target) and "__call__" in vars(cls))
     produced = target if inspect.isclass(target) else registry.type_hints(target).get("return", Any)
+    if produced is Any:
+        return True
     if not (inspect.isclass(cls) and inspect.isclass(produced)):
         return cls is not typing.Literal and hint is not None
     if getattr(cls, "_is_protocol", False):

@@ -1,15 +1,19 @@
 """Importing the modules that a user names."""
 
 import importlib
-import importlib.util
 import os
 import pkgutil
 import sys
+import sysconfig
 import traceback
+from pathlib import Path
 
 from bertfam.config.parse import Import
+from bertfam.config.paths import shown
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
+
+LONGEST = 200  # characters of an import error that are quoted
 
 
 def import_module(statement: Import) -> None:
@@ -23,23 +27,21 @@ def import_module(statement: Import) -> None:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise UserError(f"{origin}: no module {error.name}{did_you_mean(error.name, _siblings(error.name))}") from error
         summary = next(iter(str(error).splitlines()), "")
-        raise UserError(f"{origin}: {_place(error, name)}{type(error).__name__}: {summary}") from error
+        raise UserError(f"{origin}: {_place(error)}: {type(error).__name__}: {summary[:LONGEST]}") from error
 
 
 def _siblings(name: str) -> list[str]:
     """The modules in the package, or on the path, where `name` was looked for."""
     package = name.rpartition(".")[0]
-    path = sys.modules[package].__path__ if package in sys.modules else None
-    prefix = f"{package}." if package else ""
-    return [prefix + module.name for module in pkgutil.iter_modules(path)]
+    path = getattr(sys.modules.get(package), "__path__", []) if package else None
+    return [f"{package}.{module.name}".lstrip(".") for module in pkgutil.iter_modules(path)]
 
 
-def _place(error: Exception, name: str) -> str:
-    """File and line of the fault: in the user's module if it passed there, else where it was raised."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}: "
-    frames = traceback.extract_tb(error.__traceback__)
-    spec = importlib.util.find_spec(name)
-    own = [frame for frame in frames if spec and frame.filename == spec.origin]
-    frame = (own or list(frames))[-1]
-    return f"{frame.filename}:{frame.lineno}: "
+def _place(error: Exception) -> str:
+    """File and line of the fault: the last in the user's own code if it passed there, else where it was raised."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{shown(Path(error.filename))}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without import_module itself
+    libraries = ("<frozen", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+    frame = ([frame for frame in frames if not frame.filename.startswith(libraries)] or list(frames))[-1]
+    return f"{shown(Path(frame.filename))}:{frame.lineno}"

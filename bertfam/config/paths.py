@@ -23,7 +23,7 @@ def read(name: str, named_at: str) -> tuple[str, str]:
     for path in (Path(name), packaged_folder() / name):
         if path.is_file():
             try:
-                return _shown(path), path.read_text(encoding="utf-8")
+                return shown(path), path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise UserError(f"{named_at}: cannot read {path} as text: {error}") from error
     near = nearest(name, _candidates(Path(name).parent), count=3)
@@ -31,7 +31,7 @@ def read(name: str, named_at: str) -> tuple[str, str]:
     raise UserError(f"{named_at}: no gin file {name} here or among those of bertfam; {hint}")
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
     """Relative to the current folder where the file lies in it, so that the line is short and can be opened."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else str(path)

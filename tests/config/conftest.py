@@ -1,0 +1,19 @@
+"""An empty current folder with a writer of gin files."""
+
+import textwrap
+
+import pytest
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """write("name.gin", text): the file in the current folder; a leading newline of the text is dropped."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        return name
+
+    return write_file

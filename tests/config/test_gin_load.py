@@ -1,0 +1,187 @@
+"""Files, includes and flags merge as gin says; the result is written down so that it loads by itself."""
+
+import dataclasses
+import subprocess
+import sys
+import typing
+
+import pytest
+from gin_toys import ToyFiles, ToyModel, ToyRun, ToyStage
+
+from bertfam import config
+from bertfam.config import paths, registry
+
+BASE = """
+    # A comment.
+    STEPS = 10
+    UNUSED_LATER = 3
+    ToyRun:
+      model = @ToyModel()
+      stages = [@short/ToyStage(), @ToyStage()]
+      seed = %UNUSED_LATER
+    ToyModel.size = 4
+    ToyStage.steps = %STEPS
+    short/ToyStage.length = 64
+    old/ToyModel.size = 6
+    ToyRun.teacher = @old/ToyModel()
+"""
+RUN = """
+    include "parts/base.gin"
+    ToyRun.seed = 5
+    ToyRun.teacher = None
+    ToyModel.rate = 1
+    ToyRun.weights = {"mlm": 1, "nsp": 0.5}
+"""
+
+
+@pytest.fixture
+def run(write):
+    write("parts/base.gin", BASE)
+    return write("run.gin", RUN)
+
+
+def test_later_files_and_flags_win(run):
+    merged = config.load([run], ["STEPS = 20", "ToyModel.size = 8", "ToyModel.size = 16"])
+    assert merged.build("ToyRun") == ToyRun(
+        model=ToyModel(16, rate=1),
+        stages=(ToyStage(20, 64), ToyStage(20)),
+        seed=5,
+        weights={"mlm": 1, "nsp": 0.5},
+    )
+
+
+def test_text_is_sorted_without_includes_or_what_was_overridden(run):
+    assert config.load([run]).text() == (
+        "STEPS = 10\n"
+        "\n"
+        "ToyModel.size = 4\n"
+        "ToyModel.rate = 1\n"
+        "\n"
+        "ToyRun.model = @ToyModel()\n"
+        "ToyRun.stages = (@short/ToyStage(), @ToyStage())\n"
+        "ToyRun.seed = 5\n"
+        "ToyRun.weights = {'mlm': 1, 'nsp': 0.5}\n"
+        "ToyRun.teacher = None\n"
+        "\n"
+        "ToyStage.steps = %STEPS\n"
+        "\n"
+        "short/ToyStage.length = 64\n"
+    )
+
+
+def test_show_gives_the_origin_of_every_value(run):
+    lines = config.load([run], ["STEPS = 20"]).show().splitlines()
+    assert [line.split("  # ")[1] for line in lines if line] == [
+        "--gin.STEPS=20",
+        "parts/base.gin:8",
+        "run.gin:4",
+        "parts/base.gin:5",
+        "parts/base.gin:6",
+        "run.gin:2",
+        "run.gin:5",
+        "run.gin:3",
+        "parts/base.gin:9",
+        "parts/base.gin:10",
+    ]
+    assert len({line.index("  # ") for line in lines if line}) == 1
+
+
+def test_text_loads_by_itself(run, write, tmp_path):
+    write(
+        "own_toys.py",
+        """
+        import gin
+
+        @gin.configurable
+        def own_model(size=2):
+            import gin_toys
+            return gin_toys.ToyModel(size)
+    """,
+    )
+    bindings = [
+        "ToyRun.model = @own_model()",
+        "own_model.size = %SIZE",
+        "SIZE = 6",
+        "ToyRun.corpus = @ToyFiles()",
+        f"ToyFiles.train = {[f'a long name of a file number {number}' for number in range(9)]}",
+        "ToyRun.name = 'quo\"te\\n'",
+        "ToyRun.make = @short/ToyStage",
+        "ToyModel.rate = 3e-5",
+    ]
+    first = config.load([run], bindings, ["own_toys"])
+    again = tmp_path / "elsewhere" / "config.gin"
+    again.parent.mkdir()
+    again.write_text(first.text())
+    (tmp_path / "run.gin").unlink()
+    second = config.load([str(again)])
+    assert second.text() == first.text()
+    assert max(map(len, first.text().splitlines())) <= 100
+    built = [loaded.build("ToyRun") for loaded in (first, second)]
+    assert dataclasses.replace(built[0], make=None) == dataclasses.replace(built[1], make=None)
+    assert built[0].model.size == 6
+    assert built[0].corpus.documents("train") == ["train"]
+    assert built[0].make(steps=1) == ToyStage(1, 64)
+
+
+def test_scopes_inherit_from_outer_ones(write):
+    write(
+        "a.gin",
+        """
+        ToyRun.model = @a/b/ToyModel()
+        ToyRun.teacher = @a/ToyModel()
+        ToyModel.size = 6
+        a/ToyModel.heads = 3
+        a/b/ToyModel.size = 9
+    """,
+    )
+    built = config.load(["a.gin"]).build("ToyRun")
+    assert (built.model, built.teacher) == (ToyModel(9, 3), ToyModel(6, 3))
+
+
+def test_loads_do_not_see_each_other(write):
+    first = config.load([], ["ToyModel.size = 4", "ToyModel.heads = 4"])
+    second = config.load([], ["ToyModel.size = 6"])
+    assert second.build("ToyModel") == ToyModel(6)
+    assert first.build("ToyModel") == ToyModel(4, 4)
+
+
+def test_lists_become_tuples(write):
+    write("a.gin", "ToyFiles.train = %FILES\nFILES = ['a', 'b']")
+    assert config.load(["a.gin"]).build("ToyFiles") == ToyFiles(("a", "b"))
+
+
+def test_files_are_found_in_the_current_folder_then_among_bertfams(write, tmp_path, monkeypatch):
+    packaged = tmp_path / "site" / "gin_configs"
+    monkeypatch.setattr(paths, "packaged_folder", lambda: packaged)
+    write("site/gin_configs/models/m.gin", "ToyModel.size = 2")
+    write("site/gin_configs/runs/r.gin", "include 'models/m.gin'\nToyModel.heads = 1")
+    assert config.load(["runs/r.gin"]).show() == (
+        "ToyModel.size = 2   # site/gin_configs/models/m.gin:1\nToyModel.heads = 1  # site/gin_configs/runs/r.gin:2\n"
+    )
+    write("models/m.gin", "ToyModel.size = 4")
+    assert config.load(["runs/r.gin"]).build("ToyModel") == ToyModel(4, 1)
+
+
+def test_loading_is_quiet(run, capfd):
+    config.load([run]).build("ToyRun")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("path", registry.CONFIGURABLES)
+def test_the_table_names_frozen_dataclasses_with_annotations_that_resolve(path):
+    (found,) = registry.find(path)
+    assert dataclasses.is_dataclass(found.wrapped)
+    assert found.wrapped.__dataclass_params__.frozen
+    assert typing.get_type_hints(found.wrapped).keys() >= registry.parameters(path).keys()
+
+
+def test_the_table_needs_no_tensorflow():
+    code = (
+        "import sys\n"
+        "from bertfam.config import registry\n"
+        "assert 'jax' not in sys.modules\n"
+        "for path in registry.CONFIGURABLES: registry.find(path)\n"
+        "sys.exit(', '.join({'tensorflow', 'seqio'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,187 @@
+"""The command line: commands on demand, one line for a mistake, exit statuses."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import types
+from importlib.util import find_spec
+
+import pytest
+
+from bertfam import __version__, cli
+from bertfam.commands import flags
+from bertfam.errors import UserError
+
+HEAVY = ("jax", "flax", "numpy", "tensorflow", "tokenizers", "gin")
+WRITTEN = [name for name, command in cli.COMMANDS.items() if find_spec(f"bertfam.commands.{command.module}")]
+
+
+def toy_main(args):
+    if args.fail == "mistake":
+        raise UserError("a.gin:3: two lines\nbecome one")
+    if args.fail == "fault":
+        raise ValueError("a fault")
+    if args.fail == "interrupt":
+        raise KeyboardInterrupt
+    print(vars(args))
+    return 7
+
+
+def add_toy_arguments(parser):
+    flags.add_config(parser)
+    flags.add_model_dir(parser)
+    flags.add_json(parser)
+    flags.add_text(parser)
+    parser.add_argument("--fail")
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """A command that takes every shared flag, and one that takes none."""
+    module = types.ModuleType("bertfam.commands.toy")
+    vars(module).update(SUMMARY="a toy", EXAMPLE="  bertfam toy --json", add_arguments=add_toy_arguments, main=toy_main)
+    bare = types.ModuleType("bertfam.commands.bare")
+    vars(bare).update(SUMMARY="bare", add_arguments=lambda parser: None, main=lambda args: 0)
+    for made in (module, bare):
+        name = made.__name__.rpartition(".")[2]
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+        monkeypatch.setitem(cli.COMMANDS, name, cli.Command(name, "a toy"))
+
+
+def run(*argv, **kwargs):
+    return subprocess.run([sys.executable, "-m", "bertfam", *argv], capture_output=True, text=True, **kwargs)
+
+
+MISTAKES = [
+    (["toy", "--model_dir=m", "--fail=mistake"], "a.gin:3: two lines become one"),
+    (["toi"], "unknown command toi; did you mean toy?"),
+    (["qqqq"], "unknown command qqqq; see bertfam --help"),
+    ([], f"no command given; one of {', '.join(cli.COMMANDS)}, toy, bare"),
+    (["--json", "toy"], "unknown flag --json before the command; write bertfam COMMAND --json"),
+    (["toy", "--modle_dir=m"], "bertfam toy has no flag --modle_dir; did you mean --model_dir?"),
+    (["toy", "--model-dir", "m"], "bertfam toy has no flag --model-dir; did you mean --model_dir?"),
+    (["toy", "--model_dir=m", "--qqqq"], "bertfam toy has no flag --qqqq; see bertfam toy --help"),
+    (["toy", "--model_dir=m", "word"], "bertfam toy has no place for word; see bertfam toy --help"),
+    (["toy", "--model_di=m"], "bertfam toy has no flag --model_di; did you mean --model_dir?"),
+    (["toy"], "the following arguments are required: --model_dir (see bertfam toy --help)"),
+    (["toy", "--model_dir"], "argument --model_dir: expected one argument (see bertfam toy --help)"),
+    (["toy", "--model_dir=m", "--input_format=line"], "--input_format=line is no choice; did you mean lines?"),
+    (
+        ["toy", "--model_dir=m", "--input_format=zzz"],
+        "--input_format=zzz is no choice; one of sentences, paragraphs, lines",
+    ),
+    (
+        ["toy", "--model_dir=m", "--gin.STEPS", "3"],
+        "--gin.STEPS: write --gin.NAME=value, without spaces around the equals sign",
+    ),
+    (["bare", "--gin.STEPS=3"], "bertfam bare reads no gin configuration; leave out --gin.STEPS=3"),
+]
+
+
+@pytest.mark.parametrize(("argv", "message"), MISTAKES, ids=[" ".join(argv) for argv, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_status_2(toy, capsys, argv, message):
+    assert cli.main(argv) == 2
+    assert capsys.readouterr() == ("", f"bertfam: error: {message}\n")
+
+
+def test_a_fault_keeps_its_traceback(toy):
+    with pytest.raises(ValueError, match="a fault"):
+        cli.main(["toy", "--model_dir=m", "--fail=fault"])
+
+
+def test_an_interrupt_is_one_line_and_status_130(toy, capsys):
+    assert cli.main(["toy", "--model_dir=m", "--fail=interrupt"]) == 130
+    assert capsys.readouterr() == ("", "bertfam: interrupted\n")
+
+
+def test_flags_reach_the_command_and_its_status_is_returned(toy, capsys):
+    argv = ["--gin.A.b=1 == 2", "--gin_file=a.gin", "--gin.s/C.d=%X", "--model_dir", "m", "--gin_file", "b.gin", "--json"]
+    assert cli.main(["toy", *argv]) == 7
+    args = eval(capsys.readouterr().out)
+    assert args["gin_bindings"] == ["A.b = 1 == 2", "s/C.d = %X"]
+    assert args["gin_file"] == ["a.gin", "b.gin"]
+    assert (args["model_dir"], args["json"], args["module_import"]) == ("m", True, [])
+
+
+def test_repeatable_flags_do_not_remember_an_earlier_call(toy, capsys):
+    cli.main(["toy", "--model_dir=m", "--input=a", "--gin_file=a"])
+    cli.main(["toy", "--model_dir=m"])
+    args = eval(capsys.readouterr().out.splitlines()[-1])
+    assert (args["input"], args["gin_file"]) == ([], [])
+
+
+def text_args(**given):
+    names = ("task", "input_format", "language", "vocab", "cache_dir")
+    return types.SimpleNamespace(**{"input": [], "validation_input": [], **dict.fromkeys(names), **given})
+
+
+def test_text_flags_become_bindings_that_remember_their_flag():
+    args = text_args(input=["a/*.txt", "b"], validation_input=["v"], language="de", vocab="V", cache_dir="C")
+    assert [tuple(binding) for binding in flags.text_bindings(args)] == [
+        ("TextData.corpus = @TextFiles()", "--input=a/*.txt"),
+        ("TextFiles.train = ('a/*.txt', 'b')", "--input=a/*.txt"),
+        ("TextFiles.validation = ('v',)", "--validation_input=v"),
+        ("TextFiles.language = 'de'", "--language=de"),
+        ("TextData.vocabulary = 'V'", "--vocab=V"),
+        ("TextData.cache_dir = 'C'", "--cache_dir=C"),
+    ]
+    assert flags.text_bindings(text_args()) == []
+
+
+def test_two_sources_of_text_are_refused():
+    with pytest.raises(UserError, match="^--input and --task both say where the text comes from; give one of them$"):
+        flags.text_bindings(text_args(input=["a"], task="books"))
+
+
+def test_help_lists_every_command_and_says_how_gin_flags_are_written(toy, capsys):
+    assert cli.main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    assert all(f"  {name} " in overview and command.summary in overview for name, command in cli.COMMANDS.items())
+    assert cli.main(["toy", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--gin.NAME=value" in shown
+    assert shown.endswith("example:\n  bertfam toy --json\n")
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"bertfam {__version__}\n"
+
+
+def test_the_module_runs_as_a_program():
+    done = run("pretrian")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "bertfam: error: unknown command pretrian; did you mean pretrain?\n"
+    assert run("--version").returncode == 0
+
+
+@pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in WRITTEN)], ids=" ".join)
+def test_help_imports_nothing_heavy(argv):
+    code = (
+        "import sys; from bertfam.cli import main; status = main(sys.argv[1:]);"
+        f"heavy = set({HEAVY}) & set(sys.modules); sys.exit(f'{{heavy}}' if heavy else status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: bertfam ")
+
+
+def test_a_reader_that_goes_away_gets_no_traceback():
+    code = """
+        import sys, types
+        from bertfam import cli
+
+        module = types.ModuleType("bertfam.commands.talker")
+        module.SUMMARY, module.add_arguments = "talks", lambda parser: None
+        module.main = lambda args: print("x" * 100) or 0
+        sys.modules[module.__name__] = module
+        cli.COMMANDS["talker"] = cli.Command("talker", "talks")
+        sys.exit(cli.main(["talker"]))
+    """
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
