@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import types
+from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
@@ -154,6 +155,12 @@ def test_the_module_runs_as_a_program():
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "bertfam: error: unknown command pretrian; did you mean pretrain?\n"
     assert run("--version").returncode == 0
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_command_and_the_table_give_the_same_summary(name):
+    module = import_module(f"bertfam.commands.{cli.COMMANDS[name].module}")
+    assert cli.COMMANDS[name].summary == module.SUMMARY
 
 
 @pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in WRITTEN)], ids=" ".join)

@@ -20,8 +20,8 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     """
     group = parser.add_argument_group(
         "configuration",
-        "--gin.NAME=value binds one more value, over those of the files (repeatable): "
-        "--gin.TRAIN_STEPS=100, --gin.Run.vocabulary='\"vocab\"'",
+        "--gin.NAME=value binds one more value, over those of the files; repeatable:\n"
+        "--gin.TRAIN_STEPS=100 --gin.Execution.dtype='\"bfloat16\"'",
     )
     group.add_argument(
         "--gin_file",

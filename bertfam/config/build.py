@@ -98,7 +98,8 @@ class Config:
         concerned = [b for b in given.values() if re.search(rf"\b{b.parameter}\b", message)] or list(given.values())
         places = [f"{lint.label(b)} from {b.origin}{lint.macro_origins(b.value, self.bindings)}" for b in concerned]
         name = registry.short_name(selector)
-        return UserError(f"{name}: {message} ({', '.join(places) or 'nothing is bound'})")
+        message = message if message.startswith(name) else f"{name}: {message}"
+        return UserError(f"{message} ({', '.join(places) or 'nothing is bound'})")
 
 
 def _position(binding: Binding) -> tuple:

@@ -59,15 +59,17 @@ def _tuple_fits(value: tuple, cls: type, args: tuple) -> bool:
 
 
 def _reference_fits(reference: Reference, hint: Any) -> bool:
-    target = registry.find(reference.name)[0].wrapped
     cls = typing.get_origin(hint) or hint
-    if not reference.evaluated:
-        return cls is type or cls is object or not inspect.isclass(cls) or (callable(target) and "__call__" in vars(cls))
-    produced = target if inspect.isclass(target) else registry.type_hints(target).get("return", Any)
-    if produced is Any:
+    if cls in (typing.Literal, types.NoneType, None):
+        return False
+    if not inspect.isclass(cls):
         return True
-    if not (inspect.isclass(cls) and inspect.isclass(produced)):
-        return cls is not typing.Literal and hint is not None
+    if not reference.evaluated:
+        return cls in (type, object) or "__call__" in vars(cls)
+    target = registry.find(reference.name)[0].wrapped
+    produced = target if inspect.isclass(target) else registry.type_hints(target).get("return", Any)
+    if produced is Any or not inspect.isclass(produced):
+        return True
     if getattr(cls, "_is_protocol", False):
         return all(hasattr(produced, name) for name, member in vars(cls).items() if _is_interface(name, member))
     return issubclass(produced, cls)
