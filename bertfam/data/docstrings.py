@@ -1,10 +1,11 @@
 """From Python source to the sentences of its docstrings.
 
 `python -m bertfam.data.docstrings` reads a JSON list of source files on stdin and writes, for each, a JSON line: the
-list of its docstrings, each a list of sentences; or null for a file that Python cannot parse.
+list of its docstrings, each a list of sentences; or null for a file that cannot be read or parsed.
 """
 
 import ast
+import gc
 import inspect
 import json
 import re
@@ -35,9 +36,10 @@ _FIELD = re.compile(
     r":(?:param|parameter|arg|argument|key|keyword|returns?|raises?|except|ivar|cvar|var|yields?)\b[^:]*:\s*"
 )
 _DROPPED_FIELD = re.compile(r":\w+[^:]*:(\s|$)")
-# "name: text", "name (type): text" and "name -- text" of Google's and the standard library's argument lists.
+# "name: text", "name (type): text" and "name -- text" of Google's and the standard library's argument lists; the text may
+# begin on the next line.
 _ARGUMENT = re.compile(
-    r"[*`]{0,3}[A-Za-z_][\w.\[\]]*`{0,2}(?:, [*`]{0,3}\w+`{0,2})*(?:\s*\([^)]*\))?\s*(?::|--)\s+(?=\S)"
+    r"[*`]{0,3}[A-Za-z_][\w.\[\]]*`{0,2}(?:, [*`]{0,3}\w+`{0,2})*(?:\s*\([^)]*\))?\s*(?::|--)(?:\s+|$)"
 )
 # "name : type" of NumPy's lists, whose text stands indented below.
 _NUMPY_ARGUMENT = re.compile(r"[*`]*[A-Za-z_][\w.*`, ]*\s:(\s|$)")
@@ -117,6 +119,9 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
             continue
         if skip_deeper is not None:
             if not text or indent > skip_deeper:
+                if paragraph:
+                    yield " ".join(paragraph)
+                    paragraph = []
                 continue
             skip_deeper = None
         in_example = bool(text) and (in_example or text.startswith((">>>", "In [")))
@@ -183,10 +188,15 @@ def _is_prose(sentence: str) -> bool:
 
 
 def main() -> None:
+    gc.disable()  # syntax trees hold no cycles, and scanning them takes a fifth of the time
     for path in json.load(sys.stdin):
-        with open(path, "rb") as file:
-            found = sentences_of(file.read())
-        print(json.dumps(found))
+        try:
+            with open(path, "rb") as file:
+                source = file.read()
+        except OSError:
+            print("null")
+        else:
+            print(json.dumps(sentences_of(source)))
 
 
 if __name__ == "__main__":

@@ -12,15 +12,12 @@ when a held-out package has it.
 
 import gzip
 import hashlib
-import importlib.machinery
 import importlib.metadata
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections import Counter
@@ -31,71 +28,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bertfam.data import docstrings
+from bertfam.data.python_packages import HELD_OUT, PACKAGES, Source, find_package, find_sources, version
 from bertfam.data.sources import SPLITS, read_documents
 from bertfam.errors import UserError
 
-STANDARD_LIBRARY = "stdlib"
-
-# Folder on the path -> distribution: the packages that an installation of bertfam brings. The list is fixed, so that
-# other packages in an environment do not change the corpus; those that are absent are skipped.
-PACKAGES = {
-    STANDARD_LIBRARY: STANDARD_LIBRARY,
-    "absl": "absl-py",
-    "array_record": "array_record",
-    "attr": "attrs",
-    "charset_normalizer": "charset-normalizer",
-    "clu": "clu",
-    "etils": "etils",
-    "flax": "flax",
-    "fsspec": "fsspec",
-    "gin": "gin-config",
-    "google/protobuf": "protobuf",
-    "grpc": "grpcio",
-    "h5py": "h5py",
-    "huggingface_hub": "huggingface_hub",
-    "humanize": "humanize",
-    "jax": "jax",
-    "jaxlib": "jaxlib",
-    "keras": "keras",
-    "ml_collections": "ml_collections",
-    "ml_dtypes": "ml_dtypes",
-    "msgpack": "msgpack",
-    "numpy": "numpy",
-    "opt_einsum": "opt_einsum",
-    "optax": "optax",
-    "optree": "optree",
-    "orbax/checkpoint": "orbax-checkpoint",
-    "packaging": "packaging",
-    "psutil": "psutil",
-    "pyglove": "pyglove",
-    "pygments": "Pygments",
-    "requests": "requests",
-    "rich": "rich",
-    "safetensors": "safetensors",
-    "scipy": "scipy",
-    "sentencepiece": "sentencepiece",
-    "seqio": "seqio",
-    "tensorboardX": "tensorboardX",
-    "tensorflow": "tensorflow",
-    "tensorflow_datasets": "tensorflow-datasets",
-    "tensorflow_text": "tensorflow-text",
-    "tensorstore": "tensorstore",
-    "tokenizers": "tokenizers",
-    "tqdm": "tqdm",
-    "tree": "dm-tree",
-    "treescope": "treescope",
-    "urllib3": "urllib3",
-    "yaml": "PyYAML",
-}
-
-# Packages, or first-level modules of one, that are held out: a part of every kind.
-HELD_OUT = ("optax", "scipy/ndimage", "scipy/interpolate", "numpy/linalg", "stdlib/asyncio", "stdlib/statistics.py")
-
-_SKIPPED_FOLDERS = {
-    "__pycache__", "_vendor", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "testing",
-    "testdata", "tests", "turtledemo",
-}  # fmt: skip
-_SKIPPED_FILES = ("_test.py", "_pb2.py", "_pb2_grpc.py", "conftest.py")
 _CHUNK_BYTES = 3 << 20  # of source a worker process
 _SEEN_SHARE = 0.5
 
@@ -122,12 +58,13 @@ class PythonDocs:
         return read_documents(self.extract() / f"{split}.txt.gz")
 
     def fingerprint(self) -> dict[str, Any]:
+        folders = self._folders()
         return {
             "kind": "python_docs",
             "extractor": docstrings.VERSION,
             "sentencex": importlib.metadata.version("sentencex"),
             "held_out": list(self.held_out),
-            "packages": {name: _version(distribution) for name, distribution in self._installed().items()},
+            "packages": {name: version(dist) for name, dist in self.packages if name in folders},
         }
 
     def extract(self) -> Path:
@@ -164,26 +101,17 @@ class PythonDocs:
             return Path(cache).expanduser()
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertfam"
 
-    def _installed(self) -> dict[str, str]:
-        return {name: dist for name, dist in self.packages if self._folder(name) is not None}
-
-    def _folder(self, name: str) -> Path | None:
-        """Where a package lies; found without importing anything."""
-        if name == STANDARD_LIBRARY:
-            return Path(sysconfig.get_path("stdlib"))
-        top, *inner = name.split("/")
-        spec = importlib.machinery.PathFinder.find_spec(top, list(self.search_path) or None)
-        for location in (spec and spec.submodule_search_locations) or ():
-            folder = Path(location, *inner)
-            if folder.is_dir():
-                return folder
-        return None
+    def _folders(self) -> dict[str, Path]:
+        """Where the packages lie that are installed."""
+        found = {name: find_package(name, self.search_path) for name, _ in self.packages}
+        return {name: folder for name, folder in found.items() if folder is not None}
 
     def _write(self, folder: Path) -> None:
         begin = time.monotonic()
-        sources = [source for name in self._installed() for source in _sources(name, self._folder(name))]
+        folders = self._folders()
+        sources = [source for name, root in folders.items() for source in find_sources(name, root)]
         # Held-out files first, so that what others share with them is dropped from the training text.
-        sources.sort(key=lambda source: (not self._is_held_out(source), source.name))
+        sources.sort(key=lambda source: (self._held_out_name(source) is None, source.name))
         print(f"python_docs: extracting the docstrings of {len(sources):,} files, once", file=sys.stderr, flush=True)
         tally = _Tally()
         with (
@@ -191,11 +119,11 @@ class PythonDocs:
             gzip.open(folder / "train.txt.gz", "wt", encoding="utf-8", compresslevel=5) as train,
         ):
             for source, found in _extract(sources):
-                held_out = self._is_held_out(source)
-                tally.add(source, found, held_out, validation if held_out else train)
+                held_out = self._held_out_name(source)
+                tally.add(held_out or source.package, found, held_out is not None, validation if held_out else train)
         manifest = {
             "fingerprint": self.fingerprint(),
-            "absent": [name for name, _ in self.packages if name not in self._installed()],
+            "absent": [name for name, _ in self.packages if name not in folders],
             "files": {f"{split}.txt.gz": (folder / f"{split}.txt.gz").stat().st_size for split in SPLITS},
             **tally.summary(),
         }
@@ -207,17 +135,8 @@ class PythonDocs:
         )
         print(f"python_docs: {shown}, in {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
 
-    def _is_held_out(self, source: "_Source") -> bool:
-        return source.package in self.held_out or source.unit in self.held_out
-
-
-@dataclass(frozen=True)
-class _Source:
-    package: str
-    unit: str  # "package/first-level module"
-    name: str  # "package/path/in/it.py"
-    path: Path
-    size: int
+    def _held_out_name(self, source: Source) -> str | None:
+        return next((name for name in (source.package, source.unit) if name in self.held_out), None)
 
 
 class _Tally:
@@ -230,8 +149,8 @@ class _Tally:
         self._packages: dict[str, Counter[str]] = {}
         self._dropped: Counter[str] = Counter(unparsable_files=0, docstrings=0, sentences=0)
 
-    def add(self, source: _Source, found: list[list[str]] | None, held_out: bool, file: TextIO) -> None:
-        """One source file; `found` is what `docstrings.sentences_of` gives."""
+    def add(self, name: str, found: list[list[str]] | None, held_out: bool, file: TextIO) -> None:
+        """One source file, counted under `name`; `found` is what `docstrings.sentences_of` gives."""
         if found is None:
             self._dropped["unparsable_files"] += 1
         document = [sentence for sentences in found or () for sentence in self._fresh(sentences, held_out)]
@@ -241,7 +160,7 @@ class _Tally:
         file.write(text)
         counts = {"documents": 1, "sentences": len(document), "bytes": len(text.encode())}
         self._splits["validation" if held_out else "train"].update(counts)
-        self._packages.setdefault(source.unit if held_out else source.package, Counter()).update(counts)
+        self._packages.setdefault(name, Counter()).update(counts)
 
     def summary(self) -> dict[str, Any]:
         return {"splits": self._splits, "packages": self._packages, "dropped": self._dropped}
@@ -269,22 +188,7 @@ def _key(sentence: str) -> int:
     return int.from_bytes(hashlib.blake2b(letters.encode(), digest_size=8).digest(), "big")
 
 
-def _sources(package: str, folder: Path | None) -> Iterator[_Source]:
-    if folder is None:
-        return
-    for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
-        for file in sorted(files):
-            if not file.endswith(".py") or file.endswith(_SKIPPED_FILES) or file.startswith("test_"):
-                continue
-            path = Path(parent, file)
-            inner = path.relative_to(folder)
-            yield _Source(
-                package, f"{package}/{inner.parts[0]}", f"{package}/{inner.as_posix()}", path, path.stat().st_size
-            )
-
-
-def _extract(sources: list[_Source]) -> Iterator[tuple[_Source, list[list[str]] | None]]:
+def _extract(sources: list[Source]) -> Iterator[tuple[Source, list[list[str]] | None]]:
     """Sources with what their docstrings say, in order, with progress.
 
     The workers are plain processes, not those of multiprocessing: these would run the caller's script again, or fork a
@@ -292,7 +196,7 @@ def _extract(sources: list[_Source]) -> Iterator[tuple[_Source, list[list[str]] 
     """
     from tqdm import tqdm
 
-    chunks: list[list[_Source]] = [[]]
+    chunks: list[list[Source]] = [[]]
     for source in sources:
         if sum(other.size for other in chunks[-1]) > _CHUNK_BYTES:
             chunks.append([])
@@ -304,14 +208,15 @@ def _extract(sources: list[_Source]) -> Iterator[tuple[_Source, list[list[str]] 
             progress.update(len(chunk))
 
 
-def _extract_chunk(chunk: list[_Source]) -> list[list[list[str]] | None]:
+def _extract_chunk(chunk: list[Source]) -> list[list[list[str]] | None]:
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     worker = subprocess.run(
-        [sys.executable, "-m", docstrings.__name__],
+        [sys.executable, "-P", "-m", docstrings.__name__],
         input=json.dumps([str(source.path) for source in chunk]),
         stdout=subprocess.PIPE,
         encoding="utf-8",
         check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONIOENCODING": "utf-8"},
+        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"},
     )
     return [json.loads(line) for line in worker.stdout.splitlines()]
 
@@ -333,15 +238,6 @@ def _is_complete(folder: Path) -> bool:
         return all((folder / name).stat().st_size == size for name, size in files.items())
     except (OSError, ValueError, KeyError):
         return False
-
-
-def _version(distribution: str) -> str:
-    if distribution == STANDARD_LIBRARY:
-        return platform.python_version()
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _cpus() -> int:

@@ -32,4 +32,13 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     check_language(language)
     from sentencex import segment
 
-    return [sentence for piece in segment(language, text) if (sentence := piece.strip())]
+    sentences = []
+    begun = ""
+    for piece in segment(language, text):
+        begun += piece
+        # Full stops inside a name ("tf.DType", "example.com") end nothing: white space must follow.
+        if not begun.endswith((".", "!", "?")):
+            sentences.append(begun.strip())
+            begun = ""
+    sentences.append(begun.strip())
+    return [sentence for sentence in sentences if sentence]

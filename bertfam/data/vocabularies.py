@@ -9,10 +9,10 @@ import functools
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -24,10 +24,10 @@ from tokenizers.processors import TemplateProcessing
 
 from bertfam.corruption.masking import TokenIds
 from bertfam.data.vocabulary_files import read_settings, read_vocab_txt, write_vocabulary
+from bertfam.data.vocabulary_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
 from bertfam.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_WORD_CHARACTERS = 100  # a longer word is one [UNK]
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class WordPiece:
     ) -> "WordPiece":
         """Learns pieces from texts; equal texts in any order give equal vocabularies, in every process.
 
+        Continuations (##ing) are learnt from the same words that the encoder sees: normalised and split alike.
         Warns (`UserWarning`) when the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
 
         Args:
@@ -124,13 +125,32 @@ class WordPiece:
         Raises:
           UserError: there is no text, or `size` or `min_frequency` is out of range.
         """
-        from bertfam.data.vocabulary_training import learn_pieces
+        words = count_words(texts, make_normalizer(lowercase, strip_accents, handle_chinese_chars))
+        return cls.from_words(
+            words,
+            size=size,
+            lowercase=lowercase,
+            strip_accents=strip_accents,
+            handle_chinese_chars=handle_chinese_chars,
+            min_frequency=min_frequency,
+        )
 
-        settings = {
-            "lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": handle_chinese_chars,
-        }
-        pieces = learn_pieces(texts, _normalizer(**settings), SPECIAL_PIECES, size=size, min_frequency=min_frequency)
-        return cls(pieces, **settings)
+    @classmethod
+    def from_words(
+        cls,
+        words: Counter[str],
+        *,
+        size: int,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        handle_chinese_chars: bool = True,
+        min_frequency: int = 2,
+    ) -> "WordPiece":
+        """`train` on words that `count_words` has counted with the normaliser of the same settings."""
+        pieces = learn_pieces(words, SPECIAL_PIECES, size=size, min_frequency=min_frequency)
+        return cls(
+            pieces, lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars
+        )
 
     @classmethod
     def load(
@@ -227,9 +247,7 @@ class WordPiece:
 
     def _tokenizer(self, ids: dict[str, int]) -> Tokenizer:
         tokenizer = Tokenizer(WordPieceModel(ids, unk_token=UNK, max_input_chars_per_word=MAX_WORD_CHARACTERS))
-        tokenizer.normalizer = _normalizer(
-            lowercase=self.lowercase, strip_accents=self.strip_accents, handle_chinese_chars=self.handle_chinese_chars
-        )
+        tokenizer.normalizer = make_normalizer(self.lowercase, self.strip_accents, self.handle_chinese_chars)
         tokenizer.pre_tokenizer = BertPreTokenizer()
         tokenizer.post_processor = TemplateProcessing(
             single=f"{CLS}:0 $A:0 {SEP}:0",
@@ -246,8 +264,14 @@ class WordPiece:
         return int(id)
 
 
-def _normalizer(**settings: Any) -> BertNormalizer:
-    return BertNormalizer(clean_text=True, **settings)
+def make_normalizer(lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool) -> BertNormalizer:
+    """What BERT does to text before splitting it: control characters out, CJK apart, accents out, lower case."""
+    return BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=handle_chinese_chars,
+        strip_accents=strip_accents,
+        lowercase=lowercase,
+    )
 
 
 @functools.cache

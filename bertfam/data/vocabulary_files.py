@@ -56,7 +56,7 @@ def write_vocabulary(
     """Writes the four files; each is complete or absent, tokenizer.json (the one that is read first) last."""
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     special["mask_token"] = "[MASK]"
-    config = {
+    config: dict[str, Any] = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": lowercase,
         "strip_accents": strip_accents,

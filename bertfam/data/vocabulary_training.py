@@ -18,15 +18,19 @@ from tokenizers.trainers import WordPieceTrainer
 
 from bertfam.errors import UserError
 
-_MAX_WORD_CHARACTERS = 100  # longer words are [UNK] when encoded, so that nothing is to be learnt from them
+MAX_WORD_CHARACTERS = 100  # a longer word is one [UNK]
 _FOLD_AT = 1 << 20  # distinct raw words held before they are folded into normalised ones
 _CHUNK = 1 << 16  # characters a text handed to the trainer
 
 
-def learn_pieces(
-    texts: Iterable[str], normalizer: Normalizer, special: Sequence[str], *, size: int, min_frequency: int
-) -> list[str]:
+def learn_pieces(words: Counter[str], special: Sequence[str], *, size: int, min_frequency: int) -> list[str]:
     """Pieces in the order of their ids: `special`, single characters, then joined ones, the most frequent first.
+
+    Args:
+      words: how often each stands in the text, normalised; those longer than 100 characters are passed over.
+      special: pieces that no text is made of; the second is the unknown one.
+      size: pieces wanted, `special` included.
+      min_frequency: how often two pieces must stand side by side to be joined.
 
     When `size` has no room for every character, the most frequent ones are kept and words with others are left out.
 
@@ -37,7 +41,7 @@ def learn_pieces(
         raise UserError(f"vocabulary size {size} is too small: {len(special)} special pieces and the characters go in")
     if min_frequency < 1:
         raise UserError(f"min_frequency is {min_frequency}: it must be at least 1")
-    words = count_words(texts, normalizer)
+    words = Counter({word: count for word, count in words.items() if len(word) <= MAX_WORD_CHARACTERS})
     if not words:
         raise UserError("there is no text to learn a vocabulary from")
     alphabet, words = _choose_alphabet(words, size - len(special))
@@ -79,7 +83,7 @@ def count_words(texts: Iterable[str], normalizer: Normalizer) -> Counter[str]:
         if len(raw) > _FOLD_AT:
             fold()
     fold()
-    return Counter({word: count for word, count in words.items() if word and len(word) <= _MAX_WORD_CHARACTERS})
+    return words
 
 
 def _choose_alphabet(words: Counter[str], room: int) -> tuple[list[str], Counter[str]]:
