@@ -1,0 +1,201 @@
+"""Folders of Hugging Face's transformers: read into parameters, written from them, by each family's table."""
+
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from bertfam.errors import UserError
+from bertfam.interop.safetensors import SINGLE, read_json, read_tensors, write_tensors
+from bertfam.models.bert_huggingface import BERT
+from bertfam.models.mapping import Entry, Family
+
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT,)}
+DTYPES = ("float32", "bfloat16")
+
+
+class Imported(NamedTuple):
+    """A model read from a folder.
+
+    Attributes:
+      config: the family's config.
+      params: float32 NumPy arrays; {"encoder": ...} and the heads that the folder has.
+      ignored: names of tensors that have no place in it, such as a fine-tuned classifier's.
+    """
+
+    config: Any
+    params: dict[str, Any]
+    ignored: tuple[str, ...]
+
+
+def read(folder: str | Path) -> Imported:
+    """Reads config.json and the safetensors of a folder.
+
+    Raises:
+      UserError: when the folder is not complete, its model is not supported, or tensors do not fit its config.json.
+    """
+    folder = Path(folder)
+    content = read_json(folder / "config.json")
+    family = FAMILIES.get(content.get("model_type", ""))
+    if family is None:
+        known = ", ".join(FAMILIES)
+        raise UserError(f"{folder / 'config.json'}: model_type is {content.get('model_type')!r}, supported: {known}")
+    config = family.config_from_huggingface(content)
+    tensors = _with_known_names(read_tensors(folder), family)
+    config, tensors = _with_ties(config, tensors, family, folder)
+
+    entries = family.entries(config)
+    present = {entry.part for entry in entries if not tensors.keys().isdisjoint(_names(entry, config))}
+    parts = _largest(frozenset(present) | {"encoder"}, family)
+    entries = tuple(entry for entry in entries if entry.part in parts)
+    needed = [name for entry in entries for name in _names(entry, config)]
+    missing = [name for name in needed if name not in tensors]
+    if missing:
+        raise UserError(f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}")
+
+    shapes = traverse_util.flatten_dict(family.shapes(config, parts), sep="/")
+    params = {entry.ours: _gather(entry, config, tensors, shapes[entry.ours].shape, folder) for entry in entries}
+    ignored = sorted(name for name in tensors if name not in set(needed))
+    return Imported(config, traverse_util.unflatten_dict(params, sep="/"), tuple(ignored))
+
+
+def write(
+    folder: str | Path,
+    config: Any,
+    params: Mapping[str, Any],
+    *,
+    dtype: str = "float32",
+    tokenizer_files: Iterable[Path] = (),
+    extra: Mapping[str, Any] | None = None,
+    model_type: str = "bert",
+) -> str:
+    """Writes a folder that `from_pretrained` loads without missing or unexpected keys; it is complete or absent.
+
+    Args:
+      folder: must not exist, or be empty.
+      config: the family's config.
+      params: arrays, unboxed; the heads in it decide the class.
+      dtype: of the tensors, "float32" or "bfloat16".
+      tokenizer_files: copied beside them.
+      extra: further values of config.json, such as pad_token_id.
+      model_type: the family.
+
+    Returns:
+      the name of the class, such as "BertForPreTraining".
+
+    Raises:
+      UserError: when the folder is in use, the dtype is unknown, or no class has these heads.
+    """
+    folder = Path(folder)
+    family = FAMILIES[model_type]
+    if dtype not in DTYPES:
+        raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already: name another folder or remove it")
+    parts = frozenset(params)
+    architecture = family.architectures.get(parts)
+    if architecture is None:
+        raise UserError(f"no {family.model_type} class of transformers has just the parts {', '.join(sorted(parts))}")
+
+    content = family.config_to_huggingface(config) | {"architectures": [architecture], "torch_dtype": dtype}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        write_tensors(partial / SINGLE, to_tensors(family, config, params), dtype)
+        for path in tokenizer_files:
+            shutil.copyfile(path, partial / path.name)
+        text = json.dumps(content | dict(extra or {}), indent=2, sort_keys=True)
+        (partial / "config.json").write_text(text + "\n", encoding="utf-8")
+        os.chmod(partial, 0o777 & ~_umask())
+        os.replace(partial, folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return architecture
+
+
+def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Our tree -> float32 tensors by their names."""
+    flat = traverse_util.flatten_dict(params, sep="/")
+    entries = [entry for entry in family.entries(config) if entry.part in params]
+    left_over = sorted(set(flat) - {entry.ours for entry in entries})
+    if left_over:
+        raise ValueError(f"no entry of {family.model_type} maps {left_over[0]}")
+    has_head = any(not entry.theirs.startswith(family.prefix) for entry in entries)
+    tensors = {}
+    for entry in entries:
+        array = np.asarray(jax.device_get(flat[entry.ours]), np.float32)
+        layers = array if entry.stacked else array[None]
+        for name, layer in zip(_names(entry, config), layers, strict=True):
+            name = name if has_head else name.removeprefix(family.prefix)
+            tensors[name] = entry.to_theirs(layer, config.vocab_size)
+    return tensors
+
+
+def _names(entry: Entry, config: Any) -> list[str]:
+    if not entry.stacked:
+        return [entry.theirs]
+    return [entry.theirs.format(layer=layer) for layer in range(config.num_layers)]
+
+
+def _with_known_names(tensors: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
+    """Today's names, with the prefix, without buffers."""
+    renamed = {}
+    bare = not any(name.startswith(family.prefix) for name in tensors)
+    for name, tensor in tensors.items():
+        if name.endswith(family.buffers):
+            continue
+        for old, new in family.old_names.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
+        renamed[family.prefix + name if bare else name] = tensor
+    return renamed
+
+
+def _with_ties(config: Any, tensors: dict[str, np.ndarray], family: Family, folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
+    """Resolves second copies as transformers does: equal ones are one tensor, a head of its own values is untied."""
+    tensors = dict(tensors)
+    for alias, name in family.aliases.items():
+        if alias in tensors:
+            copy = tensors.pop(alias)
+            if not np.array_equal(tensors.setdefault(name, copy), copy):
+                raise UserError(f"{folder} holds {alias} and {name} with different values: one model has only one")
+    head, table = family.tied
+    if config.tie_embeddings and head in tensors and table in tensors:
+        if np.array_equal(tensors[head], tensors[table]):
+            del tensors[head]
+        else:
+            config = dataclasses.replace(config, tie_embeddings=False)
+    return config, tensors
+
+
+def _largest(present: frozenset[str], family: Family) -> frozenset[str]:
+    """The parts of the largest class that `present` holds."""
+    return max((parts for parts in family.architectures if parts <= present), key=len)
+
+
+def _gather(entry: Entry, config: Any, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...], folder: Path) -> np.ndarray:
+    one = shape[1:] if entry.stacked else shape
+    # the shape that the tensor must have, by the way back
+    expected = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.vocab_size).shape
+    layers = []
+    for name in _names(entry, config):
+        tensor = tensors[name]
+        if tensor.shape != expected:
+            raise UserError(f"{folder}: {name} has shape {tensor.shape}, and config.json asks for {expected}")
+        layers.append(entry.to_ours(tensor, one))
+    return np.stack(layers) if entry.stacked else layers[0]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,145 @@
+"""BERT in Hugging Face's files: config.json and names of tensors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bertfam.errors import UserError
+from bertfam.models.bert import BertConfig, Encoder, masked_lm_head, next_sentence_head, pooler, word_table
+from bertfam.models.mapping import Entry, Family
+
+# their name -> ours; the first six have no default that fits every model
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "feed_forward_size",
+    "max_position_embeddings": "max_length",
+}
+_OPTIONS = {
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout_prob": "dropout_rate",
+    "attention_probs_dropout_prob": "attention_dropout_rate",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "initializer_range": "initializer_range",
+    "tie_word_embeddings": "tie_embeddings",
+}
+_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+# options that change what is computed, and the values that are BERT
+_ONLY = {
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "is_encoder_decoder": (False, None),
+    "pruned_heads": ({}, None),
+}
+
+
+def config_from_huggingface(content: Mapping[str, Any]) -> BertConfig:
+    """config.json's content -> BertConfig.
+
+    Raises:
+      UserError: for a model that is not this BERT, or a size that is not stated.
+    """
+    for name, allowed in _ONLY.items():
+        if content.get(name) not in allowed:
+            raise UserError(f"config.json: {name} = {content[name]!r} is not supported, only {allowed[0]!r}")
+    missing = [name for name in _SIZES if not isinstance(content.get(name), int)]
+    if missing:
+        raise UserError(f"config.json: {', '.join(missing)} must be stated, as whole numbers")
+    activation = content.get("hidden_act", "gelu")
+    if activation not in _ACTIVATIONS:
+        raise UserError(f"config.json: hidden_act = {activation!r} is not supported, only {', '.join(_ACTIVATIONS)}")
+    values = {ours: content[theirs] for theirs, ours in (_SIZES | _OPTIONS).items() if content.get(theirs) is not None}
+    return BertConfig(activation=_ACTIVATIONS[activation], **values)
+
+
+def config_to_huggingface(config: BertConfig) -> dict[str, Any]:
+    """BertConfig -> config.json's content, without "architectures"."""
+    activation = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation]
+    values = {theirs: getattr(config, ours) for theirs, ours in (_SIZES | _OPTIONS).items()}
+    return {"model_type": "bert", "hidden_act": activation, "position_embedding_type": "absolute", **values}
+
+
+def entries(config: BertConfig) -> tuple[Entry, ...]:
+    """Every parameter of the encoder and of all heads."""
+    layer, theirs = "encoder/layers/", "bert.encoder.layer.{layer}."
+    attention = [
+        entry
+        for name in ("query", "key", "value")
+        for entry in _dense(f"{layer}attention/{name}", f"{theirs}attention.self.{name}")
+    ]
+    untied = [Entry("mlm_head/decoder", "cls.predictions.decoder.weight", "matrix", vocabulary=True)]
+    return (
+        Entry("encoder/embeddings/word/table", "bert.embeddings.word_embeddings.weight", "matrix", vocabulary=True),
+        Entry("encoder/embeddings/position/table", "bert.embeddings.position_embeddings.weight", "matrix"),
+        Entry("encoder/embeddings/token_type/table", "bert.embeddings.token_type_embeddings.weight", "matrix"),
+        *_norm("encoder/embeddings/norm", "bert.embeddings.LayerNorm"),
+        *attention,
+        *_dense(f"{layer}attention/output", f"{theirs}attention.output.dense", "linear_from_heads"),
+        *_norm(f"{layer}attention_norm", f"{theirs}attention.output.LayerNorm"),
+        *_dense(f"{layer}feed_forward/intermediate", f"{theirs}intermediate.dense"),
+        *_dense(f"{layer}feed_forward/output", f"{theirs}output.dense"),
+        *_norm(f"{layer}feed_forward_norm", f"{theirs}output.LayerNorm"),
+        *_dense("pooler/dense", "bert.pooler.dense"),
+        *_dense("mlm_head/dense", "cls.predictions.transform.dense"),
+        *_norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
+        Entry("mlm_head/bias", "cls.predictions.bias", "vector", vocabulary=True),
+        *([] if config.tie_embeddings else untied),
+        *_dense("nsp_head/dense", "cls.seq_relationship"),
+    )
+
+
+def _dense(ours: str, theirs: str, layout: str = "linear") -> tuple[Entry, Entry]:
+    return Entry(f"{ours}/kernel", f"{theirs}.weight", layout), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
+
+
+def _norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
+    return Entry(f"{ours}/scale", f"{theirs}.weight", "vector"), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
+
+
+def shapes(config: BertConfig, parts: frozenset[str]) -> dict[str, Any]:
+    """The tree of `jax.ShapeDtypeStruct`s of the given parts."""
+
+    def init(key: jax.Array) -> dict[str, Any]:
+        tokens = jnp.zeros((1, 1), jnp.int32)
+        hidden = jnp.zeros((1, 1, config.hidden_size), jnp.float32)
+        encoder = Encoder(config).init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)
+        params = {"encoder": nn.unbox(encoder["params"])}
+        heads: dict[str, tuple[Any, tuple[jax.Array, ...]]] = {
+            "pooler": (pooler(config), (hidden,)),
+            "nsp_head": (next_sentence_head(config), (hidden,)),
+            "mlm_head": (masked_lm_head(config), (hidden, word_table(params))),
+        }
+        for name, (module, inputs) in heads.items():
+            if name in parts:
+                params[name] = nn.unbox(module.init(key, *inputs)["params"])
+        return params
+
+    return jax.eval_shape(init, jax.random.key(0))
+
+
+BERT = Family(
+    model_type="bert",
+    prefix="bert.",
+    architectures={
+        frozenset({"encoder"}): "BertModel",
+        frozenset({"encoder", "pooler"}): "BertModel",
+        frozenset({"encoder", "mlm_head"}): "BertForMaskedLM",
+        frozenset({"encoder", "pooler", "nsp_head"}): "BertForNextSentencePrediction",
+        frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}): "BertForPreTraining",
+    },
+    config_from_huggingface=config_from_huggingface,
+    config_to_huggingface=config_to_huggingface,
+    entries=entries,
+    shapes=shapes,
+    # Both are the bias of the vocabulary; adding both would count it twice.
+    aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},
+    tied=("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    buffers=("position_ids",),
+)

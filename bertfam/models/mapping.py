@@ -1,0 +1,88 @@
+"""How a family's parameters are named and laid out in Hugging Face's files: the words that each family's table uses."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+LAYOUTS = ("vector", "matrix", "linear", "linear_from_heads")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter of ours and its tensor, or one for each layer.
+
+    Attributes:
+      ours: path in the tree, such as "encoder/layers/attention/query/kernel"; the first part is the network or head.
+      theirs: the tensor's name; "{layer}" stands for the index of ours along its first axis.
+      layout: "vector": flattened; "matrix": as it is; "linear": torch's (out, in), transposed, where in is the first
+        axis of ours; "linear_from_heads": the same where in is the first two axes (heads, head_dim).
+      vocabulary: whether our first axis is padded beyond the vocabulary.
+    """
+
+    ours: str
+    theirs: str
+    layout: str
+    vocabulary: bool = False
+
+    @property
+    def part(self) -> str:
+        """The network or head that it belongs to."""
+        return self.ours.partition("/")[0]
+
+    @property
+    def stacked(self) -> bool:
+        """Whether each layer has a tensor of its own."""
+        return "{layer}" in self.theirs
+
+    def to_theirs(self, array: np.ndarray, vocab_size: int) -> np.ndarray:
+        """Our array (of one layer) in their layout."""
+        if self.vocabulary:
+            array = array[:vocab_size]
+        if self.layout == "vector":
+            return array.reshape(-1)
+        if self.layout == "matrix":
+            return array
+        inputs = array.shape[:2] if self.layout == "linear_from_heads" else array.shape[:1]
+        # [*in, *out] -> [in, out] -> [out, in]
+        return array.reshape(int(np.prod(inputs)), -1).T
+
+    def to_ours(self, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Their tensor as our array (of one layer) of the given shape; padding of the vocabulary is zero."""
+        if self.layout.startswith("linear"):
+            tensor = tensor.T
+        if self.vocabulary:
+            tensor = np.pad(tensor, [(0, shape[0] - tensor.shape[0])] + [(0, 0)] * (tensor.ndim - 1))
+        return tensor.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Family:
+    """All that the engine in `bertfam.interop.huggingface` must know of a family.
+
+    Attributes:
+      model_type: as in config.json.
+      prefix: of the encoder's names wherever a head is present.
+      architectures: the class for each set of parts.
+      config_from_huggingface: config.json's content -> our config; raises UserError for what we have not.
+      config_to_huggingface: our config -> config.json's content, without the architecture.
+      entries: our config -> all entries of all parts.
+      shapes: (config, parts) -> tree of `jax.ShapeDtypeStruct`.
+      aliases: names of second copies of a tensor -> the name that is kept.
+      tied: their head's table -> the word table, for heads that share it unless both are present and differ.
+      old_names: endings of tensor names in old files -> today's.
+      buffers: endings of tensors that are no parameters.
+    """
+
+    model_type: str
+    prefix: str
+    architectures: Mapping[frozenset[str], str]
+    config_from_huggingface: Callable[[Mapping[str, Any]], Any]
+    config_to_huggingface: Callable[[Any], dict[str, Any]]
+    entries: Callable[[Any], tuple[Entry, ...]]
+    shapes: Callable[[Any, frozenset[str]], Any]
+    aliases: Mapping[str, str]
+    tied: tuple[str, str]
+    old_names: Mapping[str, str]
+    buffers: tuple[str, ...]

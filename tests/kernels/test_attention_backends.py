@@ -1,0 +1,144 @@
+"""Every backend that runs here against the reference, and the choice among backends."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertfam.errors import UserError
+from bertfam.kernels.attention import BACKENDS, CUDNN_FROM_LENGTH, Request, attend, choose
+
+BATCH, LENGTH, HEADS, HEAD_DIM = 3, 24, 2, 8
+PADDED = np.array([[1] * 24, [1] * 10 + [0] * 14, [0] * 24], np.int32)  # the last row is nothing but padding
+PACKED = np.array([[1] * 9 + [2] * 15, [1] * 4 + [2] * 3 + [3] * 10 + [0] * 7, [0] * 24], np.int32)
+HERE = [name for name, backend in BACKENDS.items() if jax.default_backend() in backend.platforms]
+TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
+
+
+def inputs(dtype):
+    keys = jax.random.split(jax.random.key(0), 3)
+    return [jax.random.normal(key, (BATCH, LENGTH, HEADS, HEAD_DIM)).astype(dtype) for key in keys]
+
+
+def run(name, arrays, segment_ids, packed, bias=None, **options):
+    request = Request.of(arrays[0], packed=packed, dropout_rate=0.0, bias=bias is not None, **options)
+    return attend(BACKENDS[name], *arrays, segment_ids=jnp.asarray(segment_ids), request=request, bias=bias)
+
+
+def real(values, segment_ids):
+    return np.where(segment_ids[:, :, None, None] > 0, np.asarray(values, np.float32), 0)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("name", [name for name in HERE if name != "reference"])
+def test_equals_the_reference_forward_and_gradient(name, dtype, packed, with_bias):
+    arrays, segment_ids = inputs(dtype), PACKED if packed else PADDED
+    bias = jax.random.normal(jax.random.key(3), (1, HEADS, LENGTH, LENGTH)) if with_bias else None
+    request = Request.of(arrays[0], packed=packed, dropout_rate=0.0, bias=with_bias)
+    if BACKENDS[name].clashes(request):
+        pytest.skip("; ".join(BACKENDS[name].clashes(request)))
+    weights = jax.random.normal(jax.random.key(4), arrays[0].shape)
+
+    def loss(name, arrays):
+        mixed, _ = run(name, arrays, segment_ids, packed, bias)
+        return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, mixed.astype(jnp.float32) * weights, 0)), mixed
+
+    found, expected = (jax.grad(loss, 1, has_aux=True)(which, arrays) for which in (name, "reference"))
+    np.testing.assert_allclose(real(found[1], segment_ids), real(expected[1], segment_ids), atol=TOLERANCE[dtype])
+    for one, other in zip(found[0], expected[0], strict=True):
+        scale = float(jnp.max(jnp.abs(other)))
+        np.testing.assert_allclose(np.float32(one), np.float32(other), atol=TOLERANCE[dtype] * scale)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("segment_ids", [PADDED, PACKED])
+@pytest.mark.parametrize("name", HERE)
+def test_rows_of_padding_give_no_nan(name, segment_ids, dtype):
+    def loss(arrays):
+        return jnp.sum(jnp.square(run(name, arrays, segment_ids, True)[0].astype(jnp.float32)))
+
+    value, gradient = jax.value_and_grad(loss)(inputs(dtype))
+    assert jnp.isfinite(value) and all(jnp.all(jnp.isfinite(leaf)) for leaf in gradient)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", HERE)
+def test_packed_examples_do_not_see_each_other(name, dtype):
+    arrays = inputs(dtype)
+    # another first example, with values that would dwarf the second
+    changed = [jnp.where(PACKED[:, :, None, None] == 1, 1e4 * array, array) for array in arrays]
+    before, after = (run(name, which, PACKED, True)[0] for which in (arrays, changed))
+    other = PACKED != 1
+    assert np.array_equal(np.float32(before)[other], np.float32(after)[other])
+    assert not np.array_equal(np.float32(before)[~other], np.float32(after)[~other])
+
+
+def test_maps_are_probabilities_within_the_segment():
+    _, maps = run("reference", inputs("bfloat16"), PACKED, True, maps=True)
+    assert maps.shape == (BATCH, HEADS, LENGTH, LENGTH) and maps.dtype == jnp.float32
+    np.testing.assert_allclose(jnp.sum(maps, -1), 1, atol=1e-6)
+    assert np.all(np.asarray(maps[0, :, :9, 9:]) == 0) and np.all(np.asarray(maps[0, :, 9:, :9]) == 0)
+
+
+def test_reference_drops_probabilities():
+    arrays, rate = inputs("float32"), 0.25
+    arrays[2] = jnp.ones_like(arrays[2])
+    request = Request.of(arrays[0], packed=False, dropout_rate=rate)
+    mixed, _ = attend(
+        BACKENDS["reference"],
+        *arrays,
+        segment_ids=jnp.ones((BATCH, LENGTH), jnp.int32),
+        request=request,
+        dropout_key=jax.random.key(0),
+    )
+    assert not jnp.allclose(mixed, 1) and abs(float(jnp.mean(mixed)) - 1) < 0.1
+
+
+GPU = Request("gpu", "bfloat16", CUDNN_FROM_LENGTH, 64, compute_capability=9.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        ({}, "cudnn", "fastest"),
+        ({"length": CUDNN_FROM_LENGTH - 1}, "xla", "fastest"),
+        ({"dtype": "float32"}, "xla", "not cudnn, because the dtype is float32"),
+        ({"packed": True}, "xla", "not cudnn, because rows are packed"),
+        ({"head_dim": 20}, "xla", "heads are 20 wide"),
+        ({"compute_capability": 7.5}, "xla", "compute capability 7.5"),
+        ({"maps": True}, "reference", "not xla, because attention probabilities are asked for"),
+        ({"dropout_rate": 0.1}, "cudnn", "attention dropout 0.1 is left out"),
+        ({"platform": "cpu"}, "xla", "on cpu"),
+        ({"platform": "tpu"}, "xla", "on tpu"),
+    ],
+)
+def test_auto_takes_the_fastest_that_can_and_says_why(change, name, words):
+    backend, reason = choose(dataclasses.replace(GPU, **change))
+    assert backend.name == name
+    assert reason.startswith(f"{name}: ") and words in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("cudnn", {"packed": True}, "rows are packed"),
+        ("cudnn", {"dtype": "float32"}, "the dtype is float32"),
+        ("cudnn", {"platform": "cpu"}, "the platform is cpu"),
+        ("cudnn", {"bias": True}, "scores have a bias"),
+        ("xla", {"maps": True}, "attention probabilities"),
+        ("xla", {"dropout_rate": 0.1}, "attention_dropout_rate is 0.1"),
+    ],
+)
+def test_a_named_backend_that_cannot_is_refused(name, change, words):
+    with pytest.raises(UserError, match=words) as error:
+        choose(dataclasses.replace(GPU, **change), name)
+    assert "Execution.attention = 'auto'" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_named_backend_that_can_is_taken():
+    assert choose(GPU, "cudnn")[0].name == "cudnn"
+    assert choose(dataclasses.replace(GPU, dropout_rate=0.1, maps=True), "reference")[0].name == "reference"

@@ -1,0 +1,88 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertfam.errors import UserError
+from bertfam.kernels.dropout import dropout
+from bertfam.layers.embeddings import embed_positions, embed_words, padded_rows
+from bertfam.layers.execution import Execution
+from bertfam.layers.gather import gather_positions, lookup_few
+from bertfam.layers.heads import MaskedLmHead
+from bertfam.layers.norm import LayerNorm
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gather_is_exact(dtype):
+    hidden = jax.random.normal(jax.random.key(0), (3, 17, 8)).astype(dtype) * 1000
+    positions = jnp.array([[0, 16, 3, 3], [5, 1, 2, 0], [7, 7, 7, 7]])
+    expected = jnp.take_along_axis(hidden, positions[..., None], axis=1)
+    found = gather_positions(hidden, positions)
+    assert found.dtype == hidden.dtype and jnp.array_equal(found, expected)
+
+
+def test_lookup_is_exact_and_its_gradient_adds_up():
+    table = jax.random.normal(jax.random.key(0), (3, 5))
+    indices = jnp.array([[0, 2, 2, 1]])
+    assert jnp.array_equal(lookup_few(table, indices, jnp.float32), table[indices])
+    gradient = jax.grad(lambda table: jnp.sum(lookup_few(table, indices, jnp.float32)))(table)
+    assert jnp.array_equal(gradient, jnp.broadcast_to(jnp.array([[1.0], [1.0], [2.0]]), (3, 5)))
+
+
+def test_positions_as_slice_or_lookup_agree():
+    table = jax.random.normal(jax.random.key(0), (9, 4))
+    given = jnp.broadcast_to(jnp.arange(6), (2, 6))
+    assert jnp.array_equal(
+        embed_positions(table, given, 6, jnp.float32),
+        jnp.broadcast_to(embed_positions(table, None, 6, jnp.float32), (2, 6, 4)),
+    )
+    with pytest.raises(UserError, match="10 tokens.*max_length 9"):
+        embed_positions(table, None, 10, jnp.float32)
+
+
+def test_a_word_outside_the_table_is_nan_not_another_word():
+    table = jnp.ones((128, 4))
+    assert jnp.all(jnp.isnan(embed_words(table, jnp.array([[128]]), jnp.float32)))
+
+
+def test_padded_rows():
+    assert [padded_rows(rows) for rows in (1, 128, 129, 30522)] == [128, 128, 256, 30592]
+
+
+def test_norm_keeps_statistics_in_float32():
+    inputs = (100 + jax.random.normal(jax.random.key(0), (4, 64))).astype(jnp.bfloat16)
+    module = LayerNorm(1e-12, jnp.bfloat16)
+    found = module.apply(module.init(jax.random.key(0), inputs), inputs)
+    wide = np.asarray(inputs, np.float64)
+    expected = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float64(found), expected, rtol=2**-8, atol=1e-4)
+
+
+def test_dropout_rate_and_scale():
+    found = dropout(jax.random.key(0), jnp.ones((200, 200)), 0.1)
+    assert set(np.unique(found)) == {np.float32(0), np.float32(1 / 0.9)}
+    assert abs(float(jnp.mean(found)) - 1) < 0.01
+    assert dropout(jax.random.key(0), jnp.ones((8,), jnp.bfloat16), 0.1).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_padded_vocabulary_takes_no_probability_and_no_gradient(tied):
+    head = MaskedLmHead(vocab_size=100, tied=tied, execution=Execution(dtype="bfloat16"))
+    hidden, table = jax.random.normal(jax.random.key(0), (2, 3, 16)), jax.random.normal(jax.random.key(1), (128, 16))
+    params = head.init(jax.random.key(2), hidden, table)
+    logits = head.apply(params, hidden, table)
+    assert logits.shape == (2, 3, 128) and logits.dtype == jnp.float32
+    assert np.all(np.asarray(jax.nn.softmax(logits))[..., 100:] == 0)
+    gradient = jax.grad(lambda table: jnp.sum(jax.nn.logsumexp(head.apply(params, hidden, table), -1)))(table)
+    assert np.all(np.asarray(gradient)[100:] == 0)
+    assert np.any(np.asarray(gradient)[:100] != 0) == tied
+
+
+@pytest.mark.parametrize(
+    "options", [{"dtype": "float16"}, {"layers": "loop"}, {"remat": "some"}, {"attention": "flash"}]
+)
+def test_execution_names_what_it_does_not_know(options):
+    ((name, value),) = options.items()
+    with pytest.raises(UserError, match=f"Execution.{name} = '{value}'"):
+        Execution(**options)

@@ -1,0 +1,74 @@
+"""Scan, unroll and rematerialisation are one model: same tree, initial values, dropout, results, gradients."""
+
+import sys
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertfam.layers.execution import Execution
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+import small_bert  # noqa: E402
+
+VARIANTS = [
+    Execution(layers=layers, remat=remat, attention="reference")
+    for layers in ("scan", "unroll")
+    for remat in ("none", "full", "dots")
+]
+
+
+def loss_and_gradient(execution, key):
+    module = small_bert.bert.Encoder(small_bert.CONFIG, execution)
+    inputs = small_bert.batch()
+    weights = jax.random.normal(jax.random.key(5), (4, 20, 48)) * inputs["segment_ids"][..., None]
+
+    def loss(params):
+        rngs = None if key is None else {"dropout": key}
+        hidden, _ = module.apply({"params": params}, **inputs, train=key is not None, rngs=rngs)
+        return jnp.sum(hidden * weights) / 100, hidden
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(small_bert.random_params())
+
+
+@pytest.fixture(scope="module", params=[None, 7], ids=["without dropout", "with dropout"])
+def expected(request):
+    key = None if request.param is None else jax.random.key(request.param)
+    return key, loss_and_gradient(VARIANTS[0], key)
+
+
+@pytest.mark.parametrize("execution", VARIANTS[1:], ids=lambda execution: f"{execution.layers} {execution.remat}")
+def test_variants_agree(expected, execution):
+    key, ((_, hidden), gradient) = expected
+    (_, found), found_gradient = loss_and_gradient(execution, key)
+    np.testing.assert_allclose(found, hidden, atol=1e-6, rtol=1e-6)
+    for one, other in zip(jax.tree.leaves(found_gradient), jax.tree.leaves(gradient), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6 * max(1.0, float(jnp.max(jnp.abs(other)))))
+
+
+def test_initial_values_are_the_same_and_differ_by_layer():
+    scanned, unrolled = (small_bert.init(execution=Execution(layers=layers)) for layers in ("scan", "unroll"))
+    assert jax.tree.structure(scanned) == jax.tree.structure(unrolled)
+    jax.tree.map(np.testing.assert_array_equal, nn.unbox(scanned), nn.unbox(unrolled))
+    kernel = nn.unbox(scanned)["layers"]["attention"]["query"]["kernel"]
+    assert not np.array_equal(kernel[0], kernel[1])
+
+
+def test_dropout_differs_by_layer_and_by_key():
+    params, inputs = small_bert.random_params(), small_bert.batch()
+    one, again, other = (
+        small_bert.apply(params, inputs, key=jax.random.key(seed), collect=frozenset({"hidden_states"}))[1]
+        for seed in (1, 1, 2)
+    )
+    assert np.array_equal(one["hidden_states"], again["hidden_states"])
+    assert not np.allclose(one["hidden_states"], other["hidden_states"])
+
+
+def test_a_tree_of_another_depth_is_refused():
+    params = jax.tree.map(lambda leaf: leaf, small_bert.random_params())
+    params["layers"] = jax.tree.map(lambda leaf: leaf[:2], params["layers"])
+    with pytest.raises(ValueError, match="holds 2 layers, not 3"):
+        small_bert.apply(params, small_bert.batch())

@@ -1,0 +1,60 @@
+"""Small models and batches that several tests share."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertfam.layers.execution import Execution
+from bertfam.models import bert
+
+CONFIG = bert.BertConfig(
+    vocab_size=99, num_layers=3, hidden_size=48, num_heads=4, feed_forward_size=80, max_length=24, type_vocab_size=3
+)
+LENGTHS = (20, 1, 7, 13)
+
+
+def without_dropout(config: bert.BertConfig = CONFIG) -> bert.BertConfig:
+    return dataclasses.replace(config, dropout_rate=0.0, attention_dropout_rate=0.0)
+
+
+def batch(config: bert.BertConfig = CONFIG, lengths: tuple[int, ...] = LENGTHS, length: int = 20) -> dict[str, np.ndarray]:
+    """Random tokens and types with ragged padding."""
+    generator = np.random.default_rng(0)
+    shape = (len(lengths), length)
+    return {
+        "tokens": generator.integers(0, config.vocab_size, shape, dtype=np.int32),
+        "segment_ids": (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32),
+        "token_type_ids": generator.integers(0, config.type_vocab_size, shape, dtype=np.int32),
+    }
+
+
+def init(config: bert.BertConfig = CONFIG, execution: Execution = Execution()):  # noqa: B008
+    """Boxed parameters of the encoder."""
+    inputs = batch(config)
+    module = bert.Encoder(config, execution)
+    return jax.jit(lambda key: module.init(key, **inputs, train=False)["params"])(jax.random.key(0))
+
+
+def random_params(config: bert.BertConfig = CONFIG):
+    """Every parameter of the encoder random at scale 0.3, norm scales around 1."""
+    leaves, structure = jax.tree.flatten_with_path(nn.unbox(init(config)))
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    values = [
+        0.3 * jax.random.normal(key, leaf.shape) + (path[-1].key == "scale")
+        for key, (path, leaf) in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, values)
+
+
+def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, **options):  # noqa: B008
+    """(hidden, collected) of the encoder, jitted; dropout is on where there is a key."""
+    module = bert.Encoder(config, execution)
+    rngs = None if key is None else {"dropout": key}
+
+    def run(params, inputs):
+        return module.apply({"params": params}, **inputs, train=key is not None, rngs=rngs, **options)
+
+    return jax.jit(run)(params, {name: jnp.asarray(value) for name, value in inputs.items()})
