@@ -12,6 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from bertfam.data.sentences import split_sentences
 
@@ -31,6 +32,7 @@ _PROSE_DIRECTIVE = re.compile(
 )
 _VERSION_NUMBER = re.compile(r"v?\d[\w.]*\s*")
 _FENCE = re.compile(r"(```|~~~)")
+_EXAMPLE = re.compile(r">>>|In \[")
 _BULLET = re.compile(r"(?:[-*+•]|\(?\d{1,2}[.)]|#\.)\s+")
 _FIELD = re.compile(
     r":(?:param|parameter|arg|argument|key|keyword|returns?|raises?|except|ivar|cvar|var|yields?)\b[^:]*:\s*"
@@ -104,77 +106,82 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Paragraphs of running text, wrapped lines joined by spaces."""
+    """Paragraphs of running text, wrapped lines joined by spaces; a list item is a paragraph."""
+    kept = list(_without_blocks(lines))
     paragraph: list[str] = []
-    margin = -1  # indentation of the paragraph
-    skip_deeper = None  # while set, lines indented deeper than this are a block that is dropped
-    in_fence = in_example = in_argument = False
-    for i, line in enumerate(lines):
-        text = line.strip()
-        indent = len(line) - len(line.lstrip())
-        if _FENCE.match(text):
-            in_fence = not in_fence
-            text = ""
-        elif in_fence:
-            continue
-        if skip_deeper is not None:
-            if not text or indent > skip_deeper:
-                if paragraph:
-                    yield " ".join(paragraph)
-                    paragraph = []
-                continue
-            skip_deeper = None
-        in_example = bool(text) and (in_example or text.startswith((">>>", "In [")))
-        following = lines[i + 1].strip() if i + 1 < len(lines) else ""
-        ends = not text or in_example or _UNDERLINE.match(text) or _TABLE.match(text) or _is_title(text, following)
-        argument = _ARGUMENT.match(text)
-        if ends or (indent != margin and paragraph) or _starts_item(text) or (in_argument and argument):
-            if paragraph:
-                yield " ".join(paragraph)
+    margin = 0  # indentation of the paragraph
+    in_argument = False
+    for i, (indent, text) in enumerate(kept):
+        begins = not paragraph or indent != margin
+        item = _item(text, in_list=begins or in_argument)
+        if paragraph and (begins or item or not text):
+            yield " ".join(paragraph)
             paragraph = []
-        if ends:
-            continue
-        if _DIRECTIVE.match(text):
-            prose = _PROSE_DIRECTIVE.match(text)
-            text = _VERSION_NUMBER.sub("", prose[1], count=1) if prose else ""
-            if not prose:
-                skip_deeper = indent
-        elif field := _FIELD.match(text):
-            text = text[field.end() :]
-        elif _DROPPED_FIELD.match(text) or _SECTION.match(text):
-            text = ""
-        elif bullet := _BULLET.match(text):
-            text = text[bullet.end() :]
-        elif not paragraph and _NUMPY_ARGUMENT.match(text):
-            text = ""
-        if not paragraph:
-            argument = _ARGUMENT.match(text)
-            in_argument = argument is not None
-            text = text[argument.end() :] if argument else text
-        if text.endswith("::"):
-            skip_deeper = indent
-            text = text[:-1]
+        if item:
+            text = item.text
         if text:
-            # A wrapped list item goes on where its text begins.
-            margin = _next_indent(lines, i, indent) if not paragraph else indent
+            if not paragraph:
+                in_argument = item is not None and item.is_argument
+                # A wrapped item goes on where its text begins.
+                following, has_more = kept[i + 1] if i + 1 < len(kept) else (indent, "")
+                margin = following if item and has_more and following > indent else indent
             paragraph.append(text)
+        elif item:
+            in_argument = item.is_argument
     if paragraph:
         yield " ".join(paragraph)
 
 
-def _next_indent(lines: list[str], i: int, indent: int) -> int:
-    """Indentation at which the paragraph that begins in line i goes on."""
-    following = lines[i + 1] if i + 1 < len(lines) else ""
-    deeper = len(following) - len(following.lstrip())
-    return deeper if following.strip() and deeper > indent else indent
+def _without_blocks(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """(indentation, stripped text) of each line; code, examples, tables, titles and directives are blank lines."""
+    skip_deeper = None  # while set, lines indented deeper than this belong to a block
+    in_fence = in_example = False
+    for i, line in enumerate(lines):
+        text = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if skip_deeper is not None and text and indent <= skip_deeper:
+            skip_deeper = None
+        is_fence = bool(_FENCE.match(text))
+        in_fence ^= is_fence
+        # Examples and tables go on to the next blank line.
+        in_example = bool(text) and (in_example or bool(_EXAMPLE.match(text) or _TABLE.match(text)))
+        title = bool(_UNDERLINE.match(text)) or _is_title(text, lines[i + 1].strip() if i + 1 < len(lines) else "")
+        if is_fence or in_fence or in_example or title or skip_deeper is not None:
+            text = ""
+        elif _DIRECTIVE.match(text) and not _PROSE_DIRECTIVE.match(text):
+            skip_deeper = indent
+            text = ""
+        elif text.endswith("::") and not _DIRECTIVE.match(text):
+            skip_deeper = indent
+            text = text[:-1]
+        yield indent, text
+
+
+class _Item(NamedTuple):
+    text: str  # without the marker; may be empty
+    is_argument: bool
+
+
+def _item(text: str, *, in_list: bool) -> _Item | None:
+    """What a line that begins an item of a list says, or None; arguments are recognised `in_list` only."""
+    marked = True
+    if prose := _PROSE_DIRECTIVE.match(text):
+        text = _VERSION_NUMBER.sub("", prose[1], count=1)
+    elif field := _FIELD.match(text):
+        text = text[field.end() :]
+    elif _DROPPED_FIELD.match(text) or _SECTION.match(text) or _NUMPY_ARGUMENT.match(text):
+        text = ""
+    elif bullet := _BULLET.match(text):
+        text = text[bullet.end() :]
+    else:
+        marked = False
+    if (marked or in_list) and (argument := _ARGUMENT.match(text)):
+        return _Item(text[argument.end() :], True)
+    return _Item(text, False) if marked else None
 
 
 def _is_title(text: str, following: str) -> bool:
     return bool(_UNDERLINE.match(following)) and len(following) >= min(len(text), 3) and not text.endswith(".")
-
-
-def _starts_item(text: str) -> bool:
-    return text.startswith((":", ".. ")) or bool(_BULLET.match(text) or _NUMPY_ARGUMENT.match(text))
 
 
 def _is_prose(sentence: str) -> bool:

@@ -1,0 +1,102 @@
+import json
+
+import pytest
+
+from bertfam import cli
+from bertfam.data import python_docs
+from bertfam.data.vocabularies import WordPiece
+
+TEXT = "The cat sat on the mat.\nThe cats saw the café.\n\nA caterpillar sat there.\n"
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(TEXT)
+    return tmp_path
+
+
+def vocab(*flags):
+    return cli.main(["vocab", *flags])
+
+
+def test_learns_from_all_of_the_text(text, capsys):
+    assert vocab("--input=a.txt", "--size=36", "--output=out", "--json") == 0
+    out, err = capsys.readouterr()
+    summary = json.loads(out)
+    assert summary["size"] == 36 and summary["documents"] == 2 and summary["words"] == 18
+    assert summary["characters"] == len(TEXT) - 4 and summary["unk_share"] == 0
+    vocabulary = WordPiece.load("out")
+    lines = TEXT.split("\n")
+    assert summary["pieces_per_word"] == pytest.approx(sum(map(len, vocabulary.encode_batch(lines))) / 18)
+    assert "warning" not in err and "learnt 36 pieces" in err
+
+
+def test_too_large_a_size_warns_once(text, capsys):
+    (text / "b.txt").write_text("a b c d a b c")
+    assert vocab("--input=b.txt", "--size=4000", "--output=out") == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("out: 9 pieces from 1 documents") and err.count("warning") == 1
+    assert "vocab: warning: the text allows only 9 pieces" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "lowercase", "strip_accents", "cafe"),
+    [
+        ([], True, None, "cafe"),
+        (["--cased"], False, None, "café"),
+        (["--strip_accents=false"], True, False, "café"),
+        (["--cased", "--strip_accents=true"], False, True, "cafe"),
+    ],
+)
+def test_casing_and_accents(text, flags, lowercase, strip_accents, cafe):
+    assert vocab("--input=a.txt", "--size=200", "--min_frequency=1", "--output=out", *flags) == 0
+    vocabulary = WordPiece.load("out")
+    assert (vocabulary.lowercase, vocabulary.strip_accents) == (lowercase, strip_accents)
+    assert vocabulary.pieces(vocabulary.encode_batch(["café"])[0]) == [cafe]
+
+
+def test_the_embedded_corpus_is_a_task(text, monkeypatch):
+    class Docs(python_docs.PythonDocs):
+        def documents(self, split):
+            assert split == "train"
+            return iter([["The docs say this.", "They say the same."]] * 3)
+
+    monkeypatch.setattr(python_docs, "PythonDocs", Docs)
+    assert vocab("--task=python_docs", "--size=30", "--output=out") == 0
+    assert WordPiece.load("out").size == 30
+
+
+def test_overwrites_only_when_told(text, capsys):
+    assert vocab("--input=a.txt", "--size=36", "--output=out") == 0
+    before = WordPiece.load("out").fingerprint
+    assert vocab("--input=a.txt", "--size=37", "--output=out") == 2
+    assert "--output=out is not empty (it holds special_tokens_map.json)" in capsys.readouterr().err
+    assert WordPiece.load("out").fingerprint == before
+    assert vocab("--input=a.txt", "--size=37", "--output=out", "--overwrite") == 0
+    assert WordPiece.load("out").size == 37
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "no text: give --input=GLOB for text files, or --task=python_docs"),
+        (["--input=a.txt", "--task=python_docs"], "--input and --task both say"),
+        (["--task=python_docs", "--input_format=lines"], "--input_format says how --input is read"),
+        (["--input=none.txt"], "no such file: none.txt"),
+        (["--input=empty.txt"], "empty.txt: no document in it"),
+        (["--input=void.txt"], "there is no text to learn a vocabulary from"),
+        (["--input=a.txt", "--size=5"], "--size=5 is too small"),
+        (["--input=a.txt", "--min_frequency=0"], "--min_frequency=0 must be at least 1"),
+        (["--input=a.txt", "--output=a.txt"], "--output=a.txt is a file"),
+        (["--input=a.txt", "--output=a.txt/out"], "a.txt is no folder that can be written"),
+    ],
+)
+def test_mistakes_are_one_line_and_write_nothing(text, capsys, flags, message):
+    (text / "empty.txt").write_text(" \n")
+    (text / "void.txt").write_text("\u200d\n")
+    before = sorted(text.rglob("*"))
+    assert vocab("--output=out", *flags) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.strip().split("\n")[-1].startswith("bertfam: error: ") and message in err
+    assert sorted(text.rglob("*")) == before

@@ -1,0 +1,134 @@
+import gzip
+import random
+
+import pytest
+
+from bertfam.data.sentences import split_sentences
+from bertfam.data.sources import TextFiles
+from bertfam.errors import UserError
+
+DOCUMENTS = [["One.", "Two é."], ["Three."], ["Four.", "Five.", "Six."]]
+TEXT = "One.\nTwo é.\n\nThree.\n\nFour.\nFive.\nSix.\n"
+
+
+def read(*paths, split="train", **settings):
+    settings = {"validation_fraction": 0.0} | settings
+    return list(TextFiles(tuple(map(str, paths)), **settings).documents(split))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TEXT.encode(),
+        TEXT.rstrip("\n").encode(),
+        TEXT.replace("\n\n", "\n  \n\t\n").encode(),
+        TEXT.replace("\n", "\r\n").encode(),
+        ("\n\n" + TEXT + "\n\n\n").encode(),
+        TEXT.encode("utf-8-sig"),
+        gzip.compress(TEXT.encode()),
+        gzip.compress(TEXT[:9].encode()) + gzip.compress(TEXT[9:].encode()),
+        TEXT.replace("Two", " Two").replace("Six.", "Six. ").encode(),
+    ],
+    ids="final-newline none blank-of-spaces crlf many-blank-lines bom gzip gzip-members padded-lines".split(),
+)
+def test_the_same_documents_however_they_are_written(tmp_path, data):
+    (tmp_path / "a.txt").write_bytes(data)
+    assert read(tmp_path / "a.txt") == DOCUMENTS
+
+
+def test_input_formats(tmp_path):
+    (tmp_path / "a.txt").write_text("He met Dr. Smith. She left!\nThey ate.\n\nIt rained.\n")
+    split = [["He met Dr. Smith.", "She left!", "They ate."], ["It rained."]]
+    assert read(tmp_path / "a.txt") == [["He met Dr. Smith. She left!", "They ate."], ["It rained."]]
+    assert read(tmp_path / "a.txt", input_format="paragraphs") == split
+    assert read(tmp_path / "a.txt", input_format="lines") == [split[0][:2], ["They ate."], ["It rained."]]
+
+
+def test_sentences_keep_dotted_names_whole():
+    assert split_sentences("Use tf.DType here. See example.com too.") == ["Use tf.DType here.", "See example.com too."]
+    assert split_sentences("你好。世界。", "und") == ["你好。", "世界。"]
+    assert split_sentences(" \t ") == []
+
+
+def test_globs_are_sorted_and_each_file_is_read_once(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for name in "bca":
+        (tmp_path / f"{name}.txt").write_text(f"{name} text")  # no final newline: documents never span files
+    assert read(tmp_path / "*", tmp_path / "b.txt") == [["a text"], ["b text"], ["c text"]]
+    assert read(tmp_path / "b.txt", tmp_path / "?.txt") == [["b text"], ["a text"], ["c text"]]
+    (tmp_path / "[a].txt").write_text("brackets")
+    assert read(tmp_path / "[a].txt") == [["brackets"]]
+
+
+def test_held_out_documents_depend_on_their_content_only(tmp_path):
+    documents = [f"Document {i}." for i in range(400)]
+    (tmp_path / "a.txt").write_text("\n\n".join(documents))
+    random.Random(0).shuffle(documents)
+    (tmp_path / "b1.txt").write_text("\r\n\r\n".join(documents[:150]))
+    (tmp_path / "b2.txt").write_text("\n\n".join(documents[150:] + documents[:150]))
+    a = {split: read(tmp_path / "a.txt", split=split, validation_fraction=0.1) for split in ("train", "validation")}
+    b = {split: read(tmp_path / "b*.txt", split=split, validation_fraction=0.1) for split in ("train", "validation")}
+    assert 20 < len(a["validation"]) < 60 and len(a["train"]) + len(a["validation"]) == 400
+    for split in a:
+        assert {tuple(d) for d in a[split]} == {tuple(d) for d in b[split]}
+    assert read(tmp_path / "a.txt", split="validation") == []  # validation_fraction 0
+
+
+def test_validation_files_take_the_place_of_held_out_documents(tmp_path):
+    (tmp_path / "t.txt").write_text(TEXT)
+    (tmp_path / "v.txt").write_text("Seven.")
+    corpus = TextFiles(str(tmp_path / "t.txt"), [str(tmp_path / "v.txt")], validation_fraction=0.9)
+    assert list(corpus.documents("train")) == DOCUMENTS and list(corpus.documents("validation")) == [["Seven."]]
+    with pytest.raises(UserError, match="both training and validation"):
+        list(TextFiles(str(tmp_path / "t.txt"), str(tmp_path / "*.txt")).documents("train"))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", r"^{}: no document in it, only blank lines or nothing$"),
+        (b" \n\r\n\t\n", r"^{}: no document in it"),
+        (b"\xef\xbb\xbffine\nr\xe9sum\xe9\n", r"^{}:2: not UTF-8 at byte offset 9: convert"),
+        ("text".encode("utf-16"), r"^{}:1: (not UTF-8 at byte offset 0|a NUL byte)"),
+        (b"one\ntwo\0\n", r"^{}:2: a NUL byte at offset 7: not a text file$"),
+        (gzip.compress(random.Random(0).randbytes(99).hex().encode() * 9)[:-20], r"^{}: the gzip file is cut off"),
+        (gzip.compress(b"one two three")[:-8] + b"12345678", r"^{}: the gzip file is cut off or damaged"),
+    ],
+    ids="empty blank latin-1 utf-16 nul gzip-cut gzip-checksum".split(),
+)
+def test_bad_files_are_named(tmp_path, data, message):
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=message.replace("{}", str(path))) as raised:
+        read(path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train": ("{}/none.txt",)}, "^no such file: {}/none.txt"),
+        ({"train": ("{}/*.gz",)}, r"^no file matches {}/\*.gz"),
+        ({"train": ("{}",)}, r"^{} is a folder: name the files in it, as {}/\*.txt$"),
+        ({"train": ("gs://b/x",)}, "local files only"),
+        ({"train": ()}, "no training text"),
+        ({"train": ("{}/a",), "input_format": "csv"}, "input_format 'csv' is unknown: use one of sentences, "),
+        ({"train": ("{}/a",), "language": "qqq"}, "language 'qqq' has no sentence rules: use one of am, .*\"und\""),
+        ({"train": ("{}/a",), "validation_fraction": 1.0}, "validation_fraction is 1.0"),
+    ],
+)
+def test_bad_settings_are_named(tmp_path, settings, message):
+    settings["train"] = tuple(path.replace("{}", str(tmp_path)) for path in settings["train"])
+    with pytest.raises(UserError, match=message.replace("{}", str(tmp_path))):
+        list(TextFiles(**settings).documents("train"))
+
+
+def test_fingerprint_follows_names_bytes_and_settings(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text(TEXT)
+    first = TextFiles((str(path),)).fingerprint()
+    assert first["train"][0]["name"] == "a.txt" and first["train"][0]["size"] == len(TEXT.encode())
+    assert TextFiles((str(tmp_path / "*.txt"),)).fingerprint() == first
+    assert TextFiles((str(path),), input_format="lines").fingerprint() != first
+    path.write_text(TEXT.replace("Six", "Sox"))
+    assert TextFiles((str(path),)).fingerprint() != first

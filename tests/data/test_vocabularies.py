@@ -1,0 +1,313 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
+from bertfam.errors import UserError
+
+ENGLISH = ["the cat sat on the mat", "the cats sat, and the mats were flat", "a caterpillar chatted"] * 4
+JAPANESE = ["がかばはでて がが かか", "はば がか"] * 3
+KOREAN = [f"한국어 문장 {i} 입니다" for i in "가나다라마"] * 3
+
+
+def vocabulary(pieces, **settings):
+    return WordPiece([*SPECIAL_PIECES, *pieces.split()], **settings)
+
+
+def pieces(vocabulary, text):
+    """Of running text, of the prompt (without [CLS] and [SEP]), and where transformers is, of the exported folder."""
+    running = vocabulary.pieces(vocabulary.encode_batch([text])[0])
+    assert vocabulary.encode_prompt(text).pieces[1:-1] == running
+    return running
+
+
+@pytest.fixture
+def same_in_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+
+    def check(vocabulary, texts, name="exported"):
+        vocabulary.save(tmp_path / name, model_max_length=128)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+        assert tokenizer.model_max_length == 128
+        assert (tokenizer.pad_token_id, tokenizer.mask_token_id) == (vocabulary.pad_id, vocabulary.mask_id)
+        for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
+            assert tokenizer(text, add_special_tokens=False)["input_ids"] == ids.tolist()
+            prompt = vocabulary.encode_prompt(text)
+            encoded = tokenizer(text, return_offsets_mapping=True)
+            assert encoded["input_ids"] == prompt.ids.tolist()
+            assert encoded["offset_mapping"] == [tuple(pair) for pair in prompt.offsets.tolist()]
+            assert set(encoded["token_type_ids"]) == {0}
+            assert tokenizer.decode(ids) == vocabulary.decode(ids)
+        return tokenizer
+
+    return check
+
+
+ACCENTS = "cafe café na ##ive ##ïve"
+ACCENT_CASES = [
+    ({"lowercase": False}, "na ##ïve café"),
+    ({"lowercase": True}, "na ##ive cafe"),
+    ({"lowercase": True, "strip_accents": False}, "na ##ïve café"),
+    ({"lowercase": False, "strip_accents": True}, "na ##ive cafe"),
+]
+
+
+@pytest.mark.parametrize(("settings", "expected"), ACCENT_CASES)
+def test_accents_go_with_capitals_unless_told_otherwise(settings, expected, same_in_transformers, tmp_path):
+    made = vocabulary(ACCENTS, **settings)
+    assert pieces(made, "naïve café") == expected.split()
+    same_in_transformers(made, ["naïve café", "Naïve Café"])
+    (tmp_path / "exported" / "tokenizer.json").unlink()  # the settings survive in vocab.txt + tokenizer_config.json too
+    for folder_says, given in [(True, {}), (False, settings)]:
+        if not folder_says:
+            (tmp_path / "exported" / "tokenizer_config.json").unlink()
+        loaded = WordPiece.load(tmp_path / "exported", **given)
+        assert pieces(loaded, "naïve café") == expected.split() and loaded.fingerprint == made.fingerprint
+
+
+@pytest.mark.filterwarnings("ignore:the text allows")
+def test_japanese_voiced_kana():
+    assert pieces(vocabulary("か が"), "が か") == ["か", "か"]  # as BERT is defined
+    assert pieces(vocabulary("か が", strip_accents=False), "が か") == ["が", "か"]
+    assert pieces(vocabulary("か が", lowercase=False), "が か") == ["が", "か"]
+    kept, merged = (WordPiece.train(JAPANESE, size=40, strip_accents=strip) for strip in (False, None))
+    assert len({tuple(ids) for ids in kept.encode_batch(["が", "か"])}) == 2
+    assert len({tuple(ids) for ids in merged.encode_batch(["が", "か"])}) == 1
+
+
+@pytest.mark.filterwarnings("ignore:the text allows")
+@pytest.mark.parametrize("texts", [KOREAN, JAPANESE, ENGLISH, ["日本ごはん 한국어로", "naïve İstanbul"]])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_no_unknown_in_the_text_learnt_from(texts, lowercase, same_in_transformers):
+    trained = WordPiece.train(texts, size=80, lowercase=lowercase)
+    assert all(trained.unk_id not in ids for ids in trained.encode_batch(texts))
+    same_in_transformers(trained, texts)
+
+
+def test_composed_korean_vocabulary_is_unknown_when_uncased():
+    assert pieces(vocabulary("한국", lowercase=True), "한국") == ["[UNK]"]
+    assert pieces(vocabulary("한국", lowercase=False), "한국") == ["한국"]
+
+
+def test_decomposed_spelling(same_in_transformers):
+    texts = ["caf\u00e9", "cafe\u0301", "か\u3099"]
+    uncased, cased = vocabulary("cafe café が"), vocabulary("cafe café が", lowercase=False)
+    assert pieces(uncased, texts[0]) == pieces(uncased, texts[1]) == ["cafe"]
+    assert pieces(cased, texts[0]) == ["café"] and pieces(cased, texts[1]) == ["[UNK]"]
+    same_in_transformers(uncased, texts, "uncased")
+    same_in_transformers(cased, texts, "cased")
+
+
+def test_private_use_and_invisible_characters_give_no_piece(same_in_transformers):
+    made = vocabulary("ok", lowercase=False)
+    texts = ["ok \uf059 ok", "ok \U000fe4fa ok", "\u200d", "\ufeff", "\x07\x1b", ""]
+    assert [pieces(made, text) for text in texts] == [["ok", "ok"]] * 2 + [[]] * 4
+    assert [ids.shape for ids in made.encode_batch(texts[2:])] == [(0,)] * 4
+    same_in_transformers(made, texts[:2])
+
+
+def test_emoji(same_in_transformers):
+    uncased, cased = vocabulary("hello ok"), vocabulary("hello ok", lowercase=False)
+    assert pieces(uncased, "hello 😃") == ["hello", "[UNK]"]
+    assert pieces(uncased, "hello😃") == ["[UNK]"]
+    assert uncased.encode_prompt("hello😃 ok").offsets.tolist() == [[0, 0], [0, 6], [7, 9], [0, 0]]
+    assert pieces(uncased, "ok ok\ufe0f") == ["ok", "ok"] and pieces(cased, "ok ok\ufe0f") == ["ok", "[UNK]"]
+    same_in_transformers(uncased, ["hello 😃", "hello😃", "ok ok\ufe0f"])
+
+
+def test_ascii_symbols_stay(same_in_transformers):
+    made = vocabulary("price $ 5 < a + b > " + " ".join("=^`|~"))
+    assert pieces(made, "price $5<a+b>") == "price $ 5 < a + b >".split()
+    assert pieces(made, "$+<=>^`|~") == list("$+<=>^`|~")
+    printable = "".join(map(chr, range(33, 127)))
+    symbols = [c for c in printable if not c.isalnum()]
+    assert [len(ids) for ids in made.encode_batch(symbols)] == [1] * len(symbols)
+    same_in_transformers(made, ["price $5<a+b>", *symbols])
+
+
+def test_long_words_are_counted_in_characters(same_in_transformers):
+    thai = "กขคง" * 15
+    made = vocabulary("x ##x " + " ".join([*"กขคง", *("##" + c for c in "กขคง")]))
+    assert len(pieces(made, "x" * 100)) == 100 and pieces(made, "x" * 101) == ["[UNK]"]
+    assert made.encode_prompt("x" * 101).offsets[1].tolist() == [0, 101]
+    assert len(pieces(made, thai)) == 60 and made.unk_id not in made.encode_batch([thai])[0]
+    same_in_transformers(made, ["x" * 100, "x" * 101, thai])
+
+
+def test_ideographs_are_words_kana_and_hangul_are_not(same_in_transformers):
+    made = vocabulary("日 本 ごはん 한국어로 \U00020000 Ａ b", lowercase=False)
+    assert pieces(made, "日本ごはん") == ["日", "本", "ごはん"]
+    assert pieces(made, "한국어로") == ["한국어로"]
+    assert pieces(made, "b\U00020000b") == ["b", "\U00020000", "b"]
+    assert pieces(made, "b\u3000Ａ\u00a0b\u2028b") == ["b", "Ａ", "b", "b"]
+    same_in_transformers(made, ["日本ごはん", "한국어로", "b\U00020000b", "b\u3000Ａ\u00a0b\u2028b"])
+    whole = vocabulary("日本ごはん 日 本 ごはん", lowercase=False, handle_chinese_chars=False)
+    assert pieces(whole, "日本ごはん") == ["日本ごはん"]
+    same_in_transformers(whole, ["日本ごはん"], "whole")
+
+
+def test_dotted_capital_i_keeps_offsets(same_in_transformers):
+    made = vocabulary("istanbul isparta")
+    encoding = made.encode_prompt("İstanbul ISPARTA")
+    assert encoding.pieces == ["[CLS]", "istanbul", "isparta", "[SEP]"]
+    assert encoding.offsets.tolist() == [[0, 0], [0, 8], [9, 16], [0, 0]]
+    same_in_transformers(made, ["İstanbul ISPARTA"])
+
+
+def test_typed_special_pieces_are_text_when_running_and_control_in_prompts():
+    made = vocabulary("bert writes [ ] mask and sep , . the ok")
+    text = "BERT writes [MASK] and [SEP], [PAD][CLS][UNK]."
+    controls = set(made.special_ids) - {made.unk_id}
+    failures = []
+
+    def encode():
+        for _ in range(50):
+            if any(controls & set(ids.tolist()) for ids in made.encode_batch([text] * 20)):
+                failures.append(1)
+            if made.encode_prompt("the [MASK] ok").ids[2] != made.mask_id:
+                failures.append(2)
+
+    threads = [threading.Thread(target=encode) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert made.pieces(made.encode_batch([text])[0])[:9] == "bert writes [ mask ] and [ sep ]".split()
+    prompt = made.encode_prompt("the [MASK] ok [mask]")
+    assert prompt.pieces == "[CLS] the [MASK] ok [ mask ] [SEP]".split()
+    assert prompt.offsets[2].tolist() == [4, 10] and prompt.ids.dtype == np.int32
+    assert made.decode(prompt.ids) == "[CLS] the [MASK] ok [ mask ] [SEP]"
+    assert made.decode(prompt.ids, skip_special=True) == "the ok [ mask ]"
+
+
+def test_fixed_ids_and_edges():
+    trained = WordPiece.train(ENGLISH, size=60)
+    assert (trained.pad_id, trained.unk_id, trained.cls_id, trained.sep_id, trained.mask_id) == (0, 1, 2, 3, 4)
+    assert trained.special_ids == (0, 1, 2, 3, 4) and trained.size == 60
+    assert trained.encode_batch([]) == [] and trained.encode_batch(["the"])[0].dtype == np.int32
+    assert trained.pieces(trained.encode_batch(["the cat"])[0]) == ["the", "cat"]
+    assert trained.decode(trained.encode_batch(["The cats, sat."])[0]) == "the cats, sat [UNK]"
+    with pytest.raises(ValueError, match="id 60 is outside the vocabulary of 60"):
+        trained.decode([60])
+
+
+def test_training_is_deterministic_in_every_process(tmp_path):
+    code = (
+        "import sys; from bertfam.data.vocabularies import WordPiece; import random\n"
+        "texts = [' '.join('abcdefgh'[i % 8] + 'xyzw'[i % 4] + 'ab'[j % 2] for j in range(i)) for i in range(1, 40)]\n"
+        "random.Random(int(sys.argv[1])).shuffle(texts)\n"
+        "print(WordPiece.train(texts, size=70).fingerprint)"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code, seed],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in "123"
+    }  # fmt: skip
+    assert len(runs) == 1
+
+
+def test_a_size_that_the_text_does_not_allow_gives_a_smaller_vocabulary():
+    with pytest.warns(UserWarning, match="allows only 9 pieces .* not the 4,000") as caught:
+        trained = WordPiece.train(["a b c d a b c"], size=4000)
+    assert trained.size == 9 and len(caught) == 1
+    with pytest.warns(UserWarning, match="allows only 6 pieces"):
+        assert WordPiece.train(["a"], size=4000).size == 6
+
+
+def test_more_characters_than_pieces_keeps_the_most_frequent():
+    with pytest.warns(UserWarning, match=r"7 different characters .* room for 4: \d+\.\d+% of all") as caught:
+        trained = WordPiece.train(["日日日日 本本本 語語 文 字 学 校"], size=9)
+    assert trained.size == 9 and len(caught) == 1
+    assert {"日", "本", "語"} < set(trained.pieces(range(9)))
+
+
+def test_min_frequency():
+    with pytest.warns(UserWarning):
+        rare = WordPiece.train(["zebra", *ENGLISH], size=999, min_frequency=2)
+    with pytest.warns(UserWarning):
+        all_of_it = WordPiece.train(["zebra", *ENGLISH], size=999, min_frequency=1)
+    assert len(rare.encode_batch(["zebra"])[0]) > 1 and len(all_of_it.encode_batch(["zebra"])[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "message"),
+    [
+        ([], {}, "no text to learn"),
+        (["", "  ", "\u200d"], {}, "no text to learn"),
+        (["a"], {"size": 5}, "size 5 is too small"),
+        (["a"], {"min_frequency": 0}, "min_frequency is 0"),
+    ],
+)
+def test_nothing_to_learn(texts, settings, message):
+    with pytest.raises(UserError, match=message):
+        WordPiece.train(texts, **({"size": 100} | settings))
+
+
+def test_save_and_load(tmp_path):
+    trained = WordPiece.train(ENGLISH, size=60)
+    trained.save(tmp_path / "a" / "b")
+    assert sorted(p.name for p in (tmp_path / "a" / "b").iterdir()) == [
+        "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
+    ]  # fmt: skip
+    loaded = WordPiece.load(tmp_path / "a" / "b")
+    assert loaded.fingerprint == trained.fingerprint
+    trained.save(tmp_path / "a" / "b", model_max_length=64)
+    assert json.loads((tmp_path / "a" / "b" / "tokenizer_config.json").read_text())["model_max_length"] == 64
+    assert WordPiece([*SPECIAL_PIECES, "a"]).fingerprint != WordPiece([*SPECIAL_PIECES, "a"], lowercase=False).fingerprint
+    assert (
+        WordPiece([*SPECIAL_PIECES, "a"]).fingerprint == WordPiece([*SPECIAL_PIECES, "a"], strip_accents=True).fingerprint
+    )
+
+
+def test_special_pieces_may_stand_anywhere(tmp_path, same_in_transformers):
+    published = ["[PAD]", *(f"[unused{i}]" for i in range(9)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"]
+    (tmp_path / "vocab.txt").write_text("\n".join(published) + "\n")
+    loaded = WordPiece.load(tmp_path)
+    assert (loaded.pad_id, loaded.unk_id, loaded.cls_id, loaded.sep_id, loaded.mask_id) == (0, 10, 11, 12, 13)
+    assert loaded.encode_prompt("The [MASK] thes").ids.tolist() == [11, 14, 13, 14, 15, 12]
+    same_in_transformers(loaded, ["The thes", "xyz"])
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "holds neither vocab.txt nor tokenizer.json"),
+        ({"vocab.txt": "a\nb\n"}, r"the vocabulary has no \[PAD\] \[UNK\]"),
+        ({"vocab.txt": "\n".join([*SPECIAL_PIECES, "a", "a"])}, "holds 'a' twice"),
+        ({"vocab.txt": "\n".join([*SPECIAL_PIECES, "Paris"])}, "holds 'Paris' but nothing says .*do_lower_case"),
+        ({"tokenizer.json": "{"}, "tokenizer.json is not JSON"),
+        ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "is a BPE tokenizer: only WordPiece"),
+        ({"tokenizer.json": '{"model": {"type": "WordPiece"}}'}, "does not normalise and split text as BERT does"),
+    ],
+)
+def test_what_is_no_vocabulary(tmp_path, files, message):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message) as raised:
+        WordPiece.load(tmp_path)
+    assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)
+    with pytest.raises(UserError, match="is no folder"):
+        WordPiece.load(tmp_path / "none")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_forks_are_silent_and_can_encode():
+    code = (
+        "import os\nfrom bertfam.data.vocabularies import WordPiece, SPECIAL_PIECES\n"
+        "v = WordPiece([*SPECIAL_PIECES, 'a'])\nv.encode_batch(['a'] * 5000)\n"
+        "pid = os.fork()\nif not pid:\n    v.encode_batch(['a'] * 5000)\n    os._exit(0)\n"
+        "raise SystemExit(os.waitpid(pid, 0)[1])"
+    )
+    env = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == ""
