@@ -21,18 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Builds the cache; returns the exit status."""
-    from bertfam.config import load
     from bertfam.errors import UserError
+    from bertfam.training.data import check_buildable
 
     output = Path(args.output)
     if output.exists():
         raise UserError(f"{output} exists already; delete it, or choose another --output")
-    config = load(args.gin_file, [*flags.text_bindings(args), *args.gin_bindings], args.module_import)
-    data = config.build("TextData")
-    if data.corpus is None:
-        raise UserError("no text: give --input=GLOB or --task=NAME")
-    if data.vocabulary is None:
-        raise UserError("no vocabulary: train one with `bertfam vocab --output=DIR` and give it with --vocab=DIR")
+    data = flags.load_config(args).build("TextData")
+    check_buildable(data)
 
     from bertfam.data.cache_builder import build
     from bertfam.data.vocabularies import WordPiece

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
-    from bertfam.config import Override
+    from bertfam.config import Config, Override
 
 INPUT_FORMATS = ("sentences", "paragraphs", "lines")
 
@@ -86,11 +86,20 @@ def add_cache_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def text_bindings(args: argparse.Namespace) -> list[Override]:
-    """The gin bindings that the flags of add_text stand for, each with its flag as origin.
+def load_config(args: argparse.Namespace) -> Config:
+    """The configuration that the flags of add_config and add_text describe.
 
-    They come before args.gin_bindings: `load(args.gin_file, [*text_bindings(args), *args.gin_bindings], ...)`.
+    With --task the modules are those that register seqio tasks: they import TensorFlow, so only the process that reads the
+    text imports them.
     """
+    from bertfam.config import load
+
+    modules = () if args.task else args.module_import
+    return load(args.gin_file, [*text_bindings(args), *args.gin_bindings], modules)
+
+
+def text_bindings(args: argparse.Namespace) -> list[Override]:
+    """The gin bindings that the flags of add_text stand for, each with its flag as origin."""
     from bertfam.config import Override
 
     if args.input and args.task:
@@ -98,7 +107,7 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
     # (flag, its value, what it binds)
     table = [
         ("input", args.input, {"TextData.corpus": "@TextFiles()", "TextFiles.train": repr(tuple(args.input))}),
-        ("task", args.task, _task(args.task)),
+        ("task", args.task, _task(args.task, args.module_import)),
         ("validation_input", args.validation_input, {"TextFiles.validation": repr(tuple(args.validation_input))}),
         ("input_format", args.input_format, {"TextFiles.input_format": repr(args.input_format)}),
         ("language", args.language, {"TextFiles.language": repr(args.language)}),
@@ -113,8 +122,8 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
     ]
 
 
-def _task(name: str | None) -> dict[str, str]:
+def _task(name: str | None, modules: list[str]) -> dict[str, str]:
     """The embedded corpus is a task of its own, which needs no seqio."""
     if name == "python_docs":
         return {"TextData.corpus": "@PythonDocs()"}
-    return {"TextData.corpus": "@SeqioTask()", "SeqioTask.name": repr(name)}
+    return {"TextData.corpus": "@SeqioTask()", "SeqioTask.name": repr(name), "SeqioTask.modules": repr(tuple(modules))}

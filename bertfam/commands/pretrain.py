@@ -30,7 +30,8 @@ def main(args: argparse.Namespace) -> int:
     began_with = model_dir / "config.gin"
     if not args.gin_file and not began_with.is_file():
         raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
-    config = load(args.gin_file or [str(began_with)], [*flags.text_bindings(args), *args.gin_bindings], args.module_import)
+    args.gin_file = args.gin_file or [str(began_with)]
+    config = flags.load_config(args)
     run = config.build("Run")
     if began_with.is_file():
         from bertfam.training.run import check_resumable
@@ -93,7 +94,7 @@ def main(args: argparse.Namespace) -> int:
 
     def scores(step, state):
         stage, _ = locate(run.stages, step - 1)
-        return trainer.scores(state, evaluations[stage], stage)
+        return trainer.scores(state.params, evaluations[stage], stage)
 
     writer = MetricsWriter(model_dir, step or 0)
     hooks = [SaveHook(run.checkpoint_every, run.total_steps, checkpoints)]

@@ -23,14 +23,15 @@ def token_cache(config: Config, data: TextData, directory: Path) -> TokenCache:
       SystemExit: where the child refuses its input, which it has said by then.
     """
     if not directory.exists():
-        _check_buildable(data, directory)
+        check_buildable(data)
         _build_in_child(config, directory)
     return TokenCache(directory)
 
 
-def _check_buildable(data: TextData, directory: Path) -> None:
+def check_buildable(data: TextData) -> None:
+    """Raises UserError where there is nothing to build a token cache from."""
     if data.corpus is None:
-        raise UserError(f"no text: give --input=GLOB or --task=NAME (or --cache_dir of a built token cache; {directory} is none)")
+        raise UserError("no text: give --input=GLOB, --task=NAME, or --cache_dir=DIR of a token cache that is built already")
     if data.vocabulary is None:
         raise UserError("no vocabulary: train one with `bertfam vocab --output=DIR` and give it with --vocab=DIR")
 

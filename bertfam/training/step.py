@@ -83,10 +83,10 @@ def _interleave(value: jax.Array, pieces: int) -> jax.Array:
     return value.reshape(value.shape[0] // pieces, pieces, *value.shape[1:]).swapaxes(0, 1)
 
 
-def make_eval_step(objective: Objective) -> Callable[[Any, Any, Any, Batch], Metrics]:
-    """Builds `eval_step(params, carry, aux, batch) -> metrics` without dropout."""
+def make_eval_step(objective: Objective) -> Callable[[Any, Batch], Metrics]:
+    """Builds `eval_step(params, batch) -> metrics`: no dropout, and no memory of the batches before."""
 
-    def eval_step(params: Any, carry: Any, aux: Any, batch: Batch) -> Metrics:
-        return objective.loss(params, carry, aux, batch, key=None, train=False).metrics
+    def eval_step(params: Any, batch: Batch) -> Metrics:
+        return objective.loss(params, {}, {}, batch, key=None, train=False).metrics
 
     return eval_step

@@ -99,12 +99,12 @@ class Trainer:
             told += f"; needs {used / 2**20:,.1f} MiB on each device"
         return compiled, told
 
-    def scores(self, state: TrainState, held_out: HeldOut, stage: int) -> dict[str, float]:
-        """Means over held-out rows."""
+    def scores(self, params: Any, held_out: HeldOut, stage: int) -> dict[str, float]:
+        """Means over held-out rows of a stage's shape."""
         program = self.stages[stage]
         with self.mesh, self._in_mesh():
             return evaluate(
-                lambda batch: self._eval_step(state.params, state.carry, state.aux, batch),
+                lambda batch: self._eval_step(params, batch),
                 lambda step: program.batch(held_out.source, step),
                 held_out.steps,
             )

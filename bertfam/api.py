@@ -1,0 +1,118 @@
+"""The Python API: a trained or imported model, its vocabulary, and a function to apply it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertfam.data.vocabularies import WordPiece
+from bertfam.errors import UserError
+from bertfam.interop import huggingface
+from bertfam.layers.execution import Execution
+from bertfam.layers.gather import gather_positions
+from bertfam.models.bert import BertConfig, Encoder, masked_lm_head, next_sentence_head, pooler, word_table
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model ready to use.
+
+    Attributes:
+      config: its sizes.
+      params: {"encoder": ...} and the heads that it has among "pooler", "mlm_head", "nsp_head".
+      vocabulary: its vocabulary.
+    """
+
+    config: BertConfig
+    params: dict[str, Any]
+    vocabulary: WordPiece
+
+    def apply(
+        self,
+        tokens: np.ndarray | jax.Array,
+        *,
+        segment_ids: np.ndarray | jax.Array | None = None,
+        token_type_ids: np.ndarray | jax.Array | None = None,
+        masked_positions: np.ndarray | jax.Array | None = None,
+        collect: Collection[str] = (),
+    ) -> dict[str, jax.Array]:
+        """Runs the model in float32, without dropout.
+
+        Args:
+          tokens: int32[batch, length].
+          segment_ids: int32[batch, length], 1 for tokens and 0 for padding; None: padding is where the pad token stands.
+          token_type_ids: int32[batch, length], 0 or 1; None: all 0.
+          masked_positions: int32[batch, predictions], where to predict tokens; None: everywhere.
+          collect: "hidden_states" or "attention_probs", to be returned too.
+
+        Returns:
+          `hidden` float32[batch, length, embed]; where the model has these heads `pooled` float32[batch, embed], `mlm_logits`
+          float32[batch, predictions, vocabulary] and `nsp_logits` float32[batch, 2]; and what `collect` names.
+
+        Raises:
+          UserError: for rows longer than the model's table of positions.
+        """
+        tokens = jnp.asarray(tokens, jnp.int32)
+        if segment_ids is None:
+            segment_ids = tokens != self.vocabulary.pad_id
+        if token_type_ids is None:
+            token_type_ids = jnp.zeros_like(tokens)
+        segment_ids, token_type_ids = (jnp.asarray(value, jnp.int32) for value in (segment_ids, token_type_ids))
+        return self._forward(self.params, tokens, segment_ids, token_type_ids, masked_positions, tuple(sorted(collect)))
+
+    @cached_property
+    def _forward(self) -> Any:
+        config, execution = self.config, Execution()
+
+        def forward(
+            params: Any, tokens: jax.Array, segment_ids: jax.Array, types: jax.Array, positions: Any, collect: tuple[str, ...]
+        ) -> dict[str, jax.Array]:
+            hidden, collected = Encoder(config, execution).apply(
+                {"params": params["encoder"]},
+                tokens,
+                segment_ids=segment_ids,
+                token_type_ids=types,
+                train=False,
+                collect=frozenset(collect),
+            )
+            result = {"hidden": hidden, **collected}
+            if "pooler" in params:
+                result["pooled"] = pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
+            if "nsp_head" in params:
+                result["nsp_logits"] = next_sentence_head(config).apply({"params": params["nsp_head"]}, result["pooled"])
+            if "mlm_head" in params:
+                picked = hidden if positions is None else gather_positions(hidden, jnp.asarray(positions, jnp.int32))
+                logits = masked_lm_head(config).apply({"params": params["mlm_head"]}, picked, word_table(params))
+                result["mlm_logits"] = logits[..., : config.known_vocab_size]
+            return result
+
+        return jax.jit(forward, static_argnums=5)
+
+
+def load(path: str | Path, *, step: int | None = None) -> Model:
+    """Opens a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
+
+    Args:
+      path: the folder.
+      step: which checkpoint of a MODEL_DIR; None: the newest.
+
+    Raises:
+      UserError: where it is neither, or not whole.
+    """
+    folder = Path(path)
+    if (folder / "config.gin").is_file():
+        from bertfam.training.model_dir import open_model
+
+        opened = open_model(folder, step)
+        return Model(opened.run.objective.model, opened.params, opened.vocabulary)
+    if (folder / "config.json").is_file():
+        if step is not None:
+            raise UserError(f"{folder} is a Hugging Face folder and has no checkpoints; leave the step out")
+        imported = huggingface.read(folder)
+        return Model(imported.config, imported.params, WordPiece.load(folder))
+    raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")

@@ -1,0 +1,53 @@
+"""`bertfam check`: everything that can be found wrong with a run before compiling it."""
+
+import argparse
+
+from bertfam.commands import flags
+
+SUMMARY = "validate a configuration without compiling"
+EXAMPLE = "  bertfam check --gin_file=runs/quickstart.gin --vocab=vocab --show"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's flags."""
+    flags.add_config(parser)
+    flags.add_text(parser)
+    flags.add_cache_dir(parser)
+    parser.add_argument("--show", action="store_true", help="print the merged configuration with the origin of every value")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Checks; returns the exit status."""
+    from pathlib import Path
+
+    from bertfam.errors import UserError
+
+    if not args.gin_file:
+        raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
+    config = flags.load_config(args)
+    if args.show:
+        print(config.show())
+    run = config.build("Run")
+
+    # -- Text and vocabulary, without building the cache
+    from bertfam.data.cache import TokenCache
+    from bertfam.data.vocabularies import WordPiece
+    from bertfam.training.data import check_buildable
+
+    built = run.data.cache_dir is not None and Path(run.data.cache_dir).exists()
+    if built:
+        vocabulary = WordPiece.load(TokenCache(run.data.cache_dir).vocabulary_directory)
+    else:
+        check_buildable(run.data)
+        vocabulary = WordPiece.load(run.data.vocabulary)
+        run.data.corpus.fingerprint()
+
+    # -- Model, mesh and batches
+    from bertfam.training.plan import make_plan, plan_text
+    from bertfam.training.trainer import Trainer
+
+    trainer = Trainer(run.sized(vocabulary.size), run.mesh.build())
+    counts = {"train": TokenCache(run.data.cache_dir).counts("train")} if built else {}
+    print(plan_text(make_plan(trainer.run, trainer.mesh, trainer.abstract_state, trainer.run.objective.attention(run.shape(0)), counts)))
+    print("ok")
+    return 0

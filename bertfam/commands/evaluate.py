@@ -1,0 +1,67 @@
+"""`bertfam evaluate`: a trained model's scores on held-out text."""
+
+import argparse
+
+from bertfam.commands import flags
+
+SUMMARY = "measure a trained model on held-out text"
+EXAMPLE = "  bertfam evaluate --model_dir=runs/quickstart/model --baselines"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's flags."""
+    flags.add_model_dir(parser)
+    parser.add_argument("--step", type=int, metavar="N", help="checkpoint to measure (default: the newest)")
+    parser.add_argument("--split", choices=("validation", "train"), default="validation", help="of the token cache (default: validation)")
+    parser.add_argument("--cache_dir", metavar="DIR", help="another token cache of the same vocabulary (default: the run's own)")
+    parser.add_argument("--batches", type=int, metavar="N", help="at most so many batches (default: all)")
+    parser.add_argument("--baselines", action="store_true", help="also score predictors that see no context, on the same masks")
+    flags.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Evaluates and prints; returns the exit status."""
+    import dataclasses
+    import json
+
+    from bertfam.data.cache import TokenCache
+    from bertfam.data.vocabularies import WordPiece
+    from bertfam.errors import UserError
+    from bertfam.training.model_dir import open_model, read_run
+
+    # -- What to evaluate on
+    if args.batches is not None and args.batches < 1:
+        raise UserError(f"--batches={args.batches} is less than 1")
+    run = read_run(args.model_dir)
+    cache = TokenCache(args.cache_dir or run.data.cache_directory(args.model_dir))
+    opened = open_model(args.model_dir, args.step)
+    if WordPiece.load(cache.vocabulary_directory).fingerprint != opened.vocabulary.fingerprint:
+        raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
+
+    # -- How: on all devices here, whatever mesh the run was trained on
+    from bertfam.partitioning.mesh import MeshShape
+    from bertfam.training.trainer import Trainer
+
+    stage = run.stages[-1]
+    held_out = run.data.held_out(
+        cache, opened.vocabulary.token_ids, stage.length, stage.batch_size, split=args.split, at_most=args.batches
+    )
+    if held_out is None:
+        raise UserError(f"the {args.split} split of {cache.directory} has no document; give held-out text with --validation_input")
+    trainer = Trainer(dataclasses.replace(opened.run, mesh=MeshShape(), microbatches=1), MeshShape().build())
+    scores = trainer.scores(opened.params, held_out, len(run.stages) - 1)
+
+    # -- Beside what
+    if args.baselines:
+        from bertfam.evaluation.baselines import baselines, unigram_counts
+
+        counts = unigram_counts(cache.documents("train"), opened.vocabulary.size)
+        scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts)
+
+    if args.json:
+        print(json.dumps({"step": opened.step, "split": args.split, **scores}))
+        return 0
+    print(f"step {opened.step:,} of {args.model_dir} on the {args.split} split of {cache.directory}")
+    for name, value in scores.items():
+        print(f"  {name:<24} {value:.4f}")
+    return 0

