@@ -66,9 +66,10 @@ PACKAGES = {
 # Packages, or first-level modules of one, that are held out: a part of every kind.
 HELD_OUT = ("optax", "scipy/ndimage", "scipy/interpolate", "numpy/linalg", "stdlib/asyncio", "stdlib/statistics.py")
 
+# Tests, vendored copies, and TensorFlow's folders of aliases.
 _SKIPPED_FOLDERS = {
-    "__pycache__", "_vendor", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "testing",
-    "testdata", "tests", "turtledemo",
+    "__pycache__", "_api", "_tf_keras", "_vendor", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages",
+    "test", "testing", "testdata", "tests", "turtledemo",
 }  # fmt: skip
 _SKIPPED_FILES = ("_test.py", "_pb2.py", "_pb2_grpc.py", "conftest.py")
 

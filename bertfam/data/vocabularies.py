@@ -211,7 +211,6 @@ class WordPiece:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of running texts, int32[length] each; none of `special_ids` but [UNK], and no [CLS] or [SEP] added."""
-        _allow_threads()
         encodings = self._running.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
@@ -272,15 +271,3 @@ def make_normalizer(lowercase: bool, strip_accents: bool | None, handle_chinese_
         strip_accents=strip_accents,
         lowercase=lowercase,
     )
-
-
-@functools.cache
-def _allow_threads() -> None:
-    """Threads here, and a forked child that encodes one text after the other, without the library's warning.
-
-    A choice that the user has made with TOKENIZERS_PARALLELISM is left alone.
-    """
-    if "TOKENIZERS_PARALLELISM" not in os.environ:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true"
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=lambda: os.environ.__setitem__("TOKENIZERS_PARALLELISM", "false"))
