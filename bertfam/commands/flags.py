@@ -11,13 +11,11 @@ if TYPE_CHECKING:
     from bertfam.config import Config, Override
 
 INPUT_FORMATS = ("sentences", "paragraphs", "lines")
+EMBEDDED = "python_docs"  # a task that needs no seqio
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """--gin_file, --module_import, and args.gin_bindings, filled from the --gin.NAME=value flags.
-
-    A command reads them by `config.load(args.gin_file, args.gin_bindings, args.module_import)`.
-    """
+    """--gin_file, --module_import, and args.gin_bindings, filled from the --gin.NAME=value flags; read by `load_config`."""
     group = parser.add_argument_group(
         "configuration",
         "--gin.NAME=value binds one more value, over those of the files; repeatable:\n"
@@ -35,7 +33,8 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="Python module to import first, such as one that registers your own configurables; repeatable",
+        help="Python module to import first: one that registers your own configurables, or the one that registers --task; "
+        "repeatable",
     )
     parser.set_defaults(gin_bindings=[])
 
@@ -72,7 +71,12 @@ def add_text(parser: argparse.ArgumentParser) -> None:
         "paragraphs: running text, an empty line ends a document; lines: every line is a document",
     )
     group.add_argument("--language", metavar="CODE", help="language of the text, for sentence splitting (en)")
-    group.add_argument("--task", metavar="NAME", help="registered seqio task, instead of --input")
+    group.add_argument(
+        "--task",
+        metavar="NAME",
+        help="registered seqio task, instead of --input; --module_import=MODULE names the module that registers it; "
+        "python_docs: the documentation of installed Python packages",
+    )
     group.add_argument("--vocab", metavar="DIR", help="vocabulary folder, as bertfam vocab writes it")
 
 
@@ -89,12 +93,12 @@ def add_cache_dir(parser: argparse.ArgumentParser) -> None:
 def load_config(args: argparse.Namespace) -> Config:
     """The configuration that the flags of add_config and add_text describe.
 
-    With --task the modules are those that register seqio tasks: they import TensorFlow, so only the process that reads the
-    text imports them.
+    With a seqio task the modules are those that register it: they import TensorFlow, so only the process that reads the text
+    imports them.
     """
     from bertfam.config import load
 
-    modules = () if args.task else args.module_import
+    modules = () if args.task and args.task != EMBEDDED else args.module_import
     return load(args.gin_file, [*text_bindings(args), *args.gin_bindings], modules)
 
 
@@ -107,7 +111,7 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
     # (flag, its value, what it binds)
     table = [
         ("input", args.input, {"TextData.corpus": "@TextFiles()", "TextFiles.train": repr(tuple(args.input))}),
-        ("task", args.task, _task(args.task, args.module_import)),
+        ("task", args.task, _task(args) if args.task else {}),
         ("validation_input", args.validation_input, {"TextFiles.validation": repr(tuple(args.validation_input))}),
         ("input_format", args.input_format, {"TextFiles.input_format": repr(args.input_format)}),
         ("language", args.language, {"TextFiles.language": repr(args.language)}),
@@ -122,8 +126,11 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
     ]
 
 
-def _task(name: str | None, modules: list[str]) -> dict[str, str]:
-    """The embedded corpus is a task of its own, which needs no seqio."""
-    if name == "python_docs":
+def _task(args: argparse.Namespace) -> dict[str, str]:
+    if args.task == EMBEDDED:
         return {"TextData.corpus": "@PythonDocs()"}
-    return {"TextData.corpus": "@SeqioTask()", "SeqioTask.name": repr(name), "SeqioTask.modules": repr(tuple(modules))}
+    return {
+        "TextData.corpus": "@SeqioTask()",
+        "SeqioTask.name": repr(args.task),
+        "SeqioTask.modules": repr(tuple(args.module_import)),
+    }

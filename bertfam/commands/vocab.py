@@ -72,10 +72,11 @@ def main(args: argparse.Namespace) -> int:
     _check_output(output, args.overwrite)
 
     from bertfam.data.corpora import corpus_from_flags
+    from bertfam.data.seqio_task import SeqioTask
     from bertfam.data.sources import TextFiles
 
     corpus = corpus_from_flags(args)
-    if isinstance(corpus, TextFiles):
+    if isinstance(corpus, TextFiles | SeqioTask):
         corpus = dataclasses.replace(corpus, validation_fraction=0.0)  # all of it: nothing is evaluated here
 
     # Count words.

@@ -21,6 +21,7 @@ CONFIGURABLES = (
     "bertfam.corruption.masking.BertMasking",
     "bertfam.data.pairs.SentencePairs",
     "bertfam.data.python_docs.PythonDocs",
+    "bertfam.data.seqio_task.SeqioTask",
     "bertfam.data.sources.TextFiles",
     "bertfam.data.text_data.TextData",
     "bertfam.layers.execution.Execution",

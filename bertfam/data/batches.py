@@ -58,10 +58,13 @@ class CorruptedBatches:
         """See `BatchSource.rows`."""
         epochs, examples = self.order.index(step, np.arange(start, stop))
         padding = examples < 0
-        examples = np.maximum(examples, 0)
-        keys = random.fold(self.key, epochs, examples)
-        rows = self.corruption.corrupt(self.examples.rows(examples, keys), keys, self.tokens)
+        rows = self.rows_of(epochs, np.maximum(examples, 0))
         if padding.any():
             for value in rows.values():
                 value[padding] = 0
         return rows
+
+    def rows_of(self, epochs: np.ndarray, examples: np.ndarray) -> dict[str, np.ndarray]:
+        """The rows of examples int64[n] as they are in epochs int64[n]: [n, ...] each."""
+        keys = random.fold(self.key, epochs, examples)
+        return self.corruption.corrupt(self.examples.rows(examples, keys), keys, self.tokens)

@@ -31,9 +31,9 @@ def corpus_from_flags(args: argparse.Namespace) -> Corpus:
         from bertfam.data.python_docs import PythonDocs
 
         return PythonDocs()
-    from bertfam.data.tasks import SeqioTask
+    from bertfam.data.seqio_task import SeqioTask
 
-    return SeqioTask(name=args.task, module_imports=tuple(getattr(args, "module_import", ())))
+    return SeqioTask(args.task, tuple(getattr(args, "module_import", ())))
 
 
 def _text_files(args: argparse.Namespace) -> TextFiles:

@@ -102,7 +102,7 @@ class TextFiles:
         for path in files:
             for lines in read_documents(path, line_is_document=self.input_format == "lines"):
                 found = True
-                if by_hash and self._held_out(lines) != (split == "validation"):
+                if by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation"):
                     continue
                 yield lines if self.input_format == "sentences" else self._split(lines)
         if not found:
@@ -121,12 +121,14 @@ class TextFiles:
         settings["validation"] = [file_fingerprint(path) for path in self.files("validation")] if self.validation else []
         return settings
 
-    def _held_out(self, lines: list[str]) -> bool:
-        digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") < self.validation_fraction * 2**64
-
     def _split(self, lines: list[str]) -> list[str]:
         return [sentence for line in lines for sentence in split_sentences(line, self.language)]
+
+
+def is_held_out(lines: list[str], fraction: float) -> bool:
+    """Whether a document is among the `fraction` that is held out, by a hash of its text alone."""
+    digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
 
 
 def find_files(patterns: tuple[str, ...]) -> list[Path]:

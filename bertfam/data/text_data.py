@@ -1,9 +1,7 @@
 """Where a run's rows come from: corpus, vocabulary, cache, rows, noise."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
 
 from bertfam.corruption import keys as random
 from bertfam.corruption.masking import BertMasking, TokenIds
@@ -11,6 +9,7 @@ from bertfam.data.batches import CorruptedBatches
 from bertfam.data.cache import TokenCache
 from bertfam.data.order import Contiguous, Shuffled
 from bertfam.data.pairs import SentencePairs
+from bertfam.data.sources import Corpus
 from bertfam.features import RowShape
 
 _PLAN, _ORDER, _NOISE = range(3)
@@ -30,7 +29,7 @@ class TextData:
       corruption: the noise.
     """
 
-    corpus: Any = None
+    corpus: Corpus | None = None
     vocabulary: str | None = None
     cache_dir: str | None = None
     rows: SentencePairs = SentencePairs()
@@ -45,24 +44,37 @@ class TextData:
         return Path(self.cache_dir) if self.cache_dir else Path(model_dir) / "cache"
 
     def training(
-        self, cache: TokenCache, tokens: TokenIds, length: int, batch_size: int, seed: int, stage: int = 0
+        self,
+        cache: TokenCache,
+        tokens: TokenIds,
+        length: int,
+        batch_size: int,
+        seed: int,
+        stage: int = 0,
+        *,
+        split: str = "train",
     ) -> CorruptedBatches:
         """The shuffled batches of one stage, without end; every epoch has a new order and new noise."""
-        examples = self.rows.examples(cache.documents("train"), length, _key(seed, _PLAN, stage), tokens)
+        examples = self.rows.examples(cache.documents(split), length, _key(seed, _PLAN, stage), tokens)
         order = Shuffled(len(examples), batch_size, _key(seed, _ORDER, stage))
         return CorruptedBatches(order, examples, self.corruption, tokens, _key(seed, _NOISE, stage))
 
     def held_out(
-        self, cache: TokenCache, tokens: TokenIds, length: int, batch_size: int, *, split: str = "validation", at_most: int | None = None
+        self,
+        cache: TokenCache,
+        tokens: TokenIds,
+        length: int,
+        batch_size: int,
+        *,
+        split: str = "validation",
+        at_most: int | None = None,
     ) -> "HeldOut | None":
         """A split's rows, each once, at most so many batches; None where the split has no document."""
-        documents = cache.documents(split)
-        if not len(documents):
+        if not cache.counts(split)["documents"]:
             return None
-        examples = self.rows.examples(documents, length, _key(_HELD_OUT_SEED, _PLAN, 0), tokens)
-        order = Contiguous(len(examples), batch_size)
-        source = CorruptedBatches(order, examples, self.corruption, tokens, _key(_HELD_OUT_SEED, _NOISE, 0))
-        return HeldOut(source, min(order.steps, at_most or order.steps), batch_size)
+        shuffled = self.training(cache, tokens, length, batch_size, _HELD_OUT_SEED, split=split)
+        order = Contiguous(len(shuffled.examples), batch_size)
+        return HeldOut(replace(shuffled, order=order), min(order.steps, at_most or order.steps), batch_size)
 
 
 @dataclass(frozen=True)

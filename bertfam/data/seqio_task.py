@@ -1,0 +1,180 @@
+"""The text of a registered seqio task as a `Corpus`; seqio, and TensorFlow with it, are imported when text is read."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertfam.data.sentences import check_language, split_sentences
+from bertfam.data.sources import SPLITS, file_fingerprint, is_held_out
+from bertfam.errors import UserError
+from bertfam.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    import seqio
+
+
+@dataclass(frozen=True)
+class SeqioTask:
+    """The documents of a task in seqio's registry, after the preprocessors up to `seqio.CacheDatasetPlaceholder`, or all.
+
+    An element is a document: a string, or a dict with a string `text` (a line break ends a sentence, and each line is split
+    into sentences) or a vector of strings `sentences` (taken as they are). Documents come in the source's order, unshuffled.
+    A task without a validation split has documents held out by a hash of their text, as `TextFiles` does.
+
+    Attributes:
+      name: the task's name in the registry.
+      modules: imported first; they register the task.
+      language: for the sentence splitter, see `bertfam.data.sentences.LANGUAGES`.
+      validation_fraction: share of documents held out where the task has no validation split.
+
+    Raises:
+      UserError: a setting is wrong (when made); the task is not known, or does not give text (when read).
+    """
+
+    name: str
+    modules: tuple[str, ...] = ()
+    language: str = "en"
+    validation_fraction: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation_fraction < 1:
+            raise UserError(f"validation_fraction is {self.validation_fraction}: it must be at least 0 and below 1")
+        check_language(self.language)
+
+    def documents(self, split: str) -> Iterator[list[str]]:
+        """Documents of "train" or "validation", streamed; raises UserError where the task cannot be read."""
+        if split not in SPLITS:
+            raise ValueError(f"split {split!r}: one of {SPLITS}")
+        task = self._find()
+        by_hash = "validation" not in task.splits
+        for lines, are_sentences in self._read(task, "train" if by_hash else split):
+            if not lines or (by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation")):
+                continue
+            yield lines if are_sentences else [found for line in lines for found in split_sentences(line, self.language)]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The names of task and splits, the digests of the modules' own files, the versions of what splits and reads.
+
+        Of the source: the corpus' fingerprint (`CorpusSource`), sizes and digests of files (a file-based source; only sizes
+        for those that are not local), name and version (TFDS), the function's name (`FunctionDataSource`), else its class.
+        What a function reads, and what modules that are not named import, is not covered.
+        """
+        from importlib.metadata import version
+
+        task = self._find()
+        splits = [split for split in SPLITS if split in task.splits]
+        settings: dict[str, Any] = {
+            "kind": "seqio_task",
+            "name": self.name,
+            "modules": {module: _module_digest(module) for module in self.modules},
+            "seqio": version("seqio"),
+            "sentencex": version("sentencex"),
+            "language": self.language,
+            "splits": splits,
+            "source": _source_fingerprint(task.source, splits),
+        }
+        return settings if "validation" in splits else settings | {"validation_fraction": self.validation_fraction}
+
+    def _find(self) -> seqio.Task:
+        """The task, after importing the modules."""
+        from bertfam.config.imports import import_module
+        from bertfam.config.parse import Import, Origin
+
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow greets on stderr otherwise
+        import seqio
+        import tensorflow as tf
+
+        try:
+            tf.config.set_visible_devices([], "GPU")  # text needs none, and JAX may hold its memory
+        except RuntimeError:
+            pass  # TensorFlow is in use already
+        from bertfam.data import tasks  # noqa: F401  (registers bertfam's own)
+
+        for module in self.modules:
+            import_module(Import(module, Origin(f"--module_import={module}")))
+        if self.name in seqio.MixtureRegistry.names():
+            parts = ", ".join(sorted(task.name for task in seqio.MixtureRegistry.get(self.name).tasks))
+            raise UserError(f"--task={self.name} is a mixture, which has no end: name a task ({parts})")
+        if self.name not in (known := set(seqio.TaskRegistry.names())):
+            hint = did_you_mean(self.name, known, "give the module that registers it with --module_import=MODULE")
+            raise UserError(f"--task={self.name} is no registered seqio task{hint}")
+        task = seqio.TaskRegistry.get(self.name)
+        if "train" not in task.splits:
+            raise UserError(f"--task={self.name} has no train split, only {', '.join(task.splits)}")
+        return task
+
+    def _read(self, task: seqio.Task, split: str) -> Iterator[tuple[list[str], bool]]:
+        """Stripped lines of each document, and whether they are sentences."""
+        import tensorflow as tf
+
+        number = 0
+        try:
+            dataset = task.source.get_dataset(split=split, shuffle=False)
+            if task.supports_caching:
+                dataset = task.preprocess_precache(dataset, seed=0)
+            else:
+                dataset = task.preprocess_postcache(dataset, sequence_length=None, seed=0)
+            name = self._text_feature(dataset.element_spec)
+            if name:
+                dataset = dataset.map(lambda element: element[name])
+            for number, value in enumerate(dataset.as_numpy_iterator(), 1):
+                lines = [line.decode() for line in value] if name == "sentences" else value.decode().split("\n")
+                yield [line.strip() for line in lines if line.strip()], name == "sentences"
+        except UnicodeDecodeError as error:
+            raise UserError(f"--task={self.name}: document {number} of {split} is not UTF-8 at byte offset {error.start}") from error
+        except (tf.errors.OpError, ValueError, OSError) as error:
+            summary = next(iter(str(error).splitlines()), "")[:300]
+            raise UserError(f"--task={self.name} cannot be read after {number} documents of {split}: {summary}") from error
+
+    def _text_feature(self, spec: Any) -> str:
+        """Which feature of the elements is the text; "" where they are strings themselves."""
+        import tensorflow as tf
+
+        text = {"text": 0, "sentences": 1}
+        if isinstance(spec, tf.TensorSpec):
+            if spec.dtype == tf.string and spec.shape.rank == 0:
+                return ""
+            given = f"{spec.dtype.name} of rank {spec.shape.rank}"
+        else:
+            named = [name for name in text if name in spec]
+            if len(named) == 1 and spec[named[0]].dtype == tf.string and spec[named[0]].shape.rank == text[named[0]]:
+                return named[0]
+            given = ", ".join(f"{name} ({value.dtype.name} of rank {value.shape.rank})" for name, value in sorted(spec.items()))
+        raise UserError(
+            f"--task={self.name} gives {given}: give one string `text`, or a vector of strings `sentences`; put "
+            "seqio.CacheDatasetPlaceholder() behind the preprocessor that has made it"
+        )
+
+
+def _module_digest(module: str) -> str:
+    """SHA-256 of a module's source file, "" where it has none."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.has_location or spec.origin is None:
+        return ""
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+
+
+def _source_fingerprint(source: seqio.DataSource, splits: list[str]) -> Any:
+    import seqio
+    import tensorflow as tf
+
+    from bertfam.data.tasks import CorpusSource
+
+    def of_file(path: str) -> dict[str, Any]:
+        local = Path(path)
+        return file_fingerprint(local) if local.exists() else {"name": path, "size": tf.io.gfile.stat(path).length}
+
+    described: dict[str, Any] = {"class": type(source).__name__}
+    if isinstance(source, CorpusSource):
+        described["corpus"] = source.corpus.fingerprint()
+    elif isinstance(source, seqio.FileDataSource):
+        described["files"] = {split: [of_file(path) for path in source.list_shards(split)] for split in splits}
+    elif isinstance(source, seqio.TfdsDataSource | seqio.FunctionDataSource):
+        described["described"] = str(source)
+    return described
