@@ -76,7 +76,7 @@ class PythonDocs:
           UserError: the cache folder cannot be written.
         """
         digest = hashlib.sha256(json.dumps(self.fingerprint(), sort_keys=True).encode()).hexdigest()[:16]
-        target = self._root() / "python_docs" / digest
+        target = cache_root(self.directory) / "python_docs" / digest
         if _is_complete(target):
             return target
         try:
@@ -93,13 +93,6 @@ class PythonDocs:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         return target
-
-    def _root(self) -> Path:
-        if self.directory:
-            return Path(self.directory).expanduser()
-        if cache := os.environ.get("BERTFAM_CACHE"):
-            return Path(cache).expanduser()
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertfam"
 
     def _folders(self) -> dict[str, Path]:
         """Where the packages lie that are installed."""
@@ -137,6 +130,13 @@ class PythonDocs:
 
     def _held_out_name(self, source: Source) -> str | None:
         return next((name for name in (source.package, source.unit) if name in self.held_out), None)
+
+
+def cache_root(directory: str = "") -> Path:
+    """Where bertfam keeps what can be made again: `directory`, $BERTFAM_CACHE, $XDG_CACHE_HOME/bertfam or ~/.cache/bertfam."""
+    if given := directory or os.environ.get("BERTFAM_CACHE"):
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertfam"
 
 
 class _Tally:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,14 +88,13 @@ class SeqioTask:
         from bertfam.config.imports import import_module
         from bertfam.config.parse import Import, Origin
 
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow greets on stderr otherwise
-        import seqio
-        import tensorflow as tf
+        with _tensorflow_silenced():
+            import tensorflow as tf
 
-        try:
-            tf.config.set_visible_devices([], "GPU")  # text needs none, and JAX may hold its memory
-        except RuntimeError:
-            pass  # TensorFlow is in use already
+            with contextlib.suppress(RuntimeError):  # TensorFlow is in use already
+                tf.config.set_visible_devices([], "GPU")  # text needs none, and JAX may hold its memory
+        import seqio
+
         from bertfam.data import tasks  # noqa: F401  (registers bertfam's own)
 
         for module in self.modules:
@@ -113,7 +114,7 @@ class SeqioTask:
         """Stripped lines of each document, and whether they are sentences."""
         import tensorflow as tf
 
-        number = 0
+        read = 0
         try:
             dataset = task.source.get_dataset(split=split, shuffle=False)
             if task.supports_caching:
@@ -123,14 +124,13 @@ class SeqioTask:
             name = self._text_feature(dataset.element_spec)
             if name:
                 dataset = dataset.map(lambda element: element[name])
-            for number, value in enumerate(dataset.as_numpy_iterator(), 1):
+            for value in dataset.as_numpy_iterator():
                 lines = [line.decode() for line in value] if name == "sentences" else value.decode().split("\n")
                 yield [line.strip() for line in lines if line.strip()], name == "sentences"
-        except UnicodeDecodeError as error:
-            raise UserError(f"--task={self.name}: document {number} of {split} is not UTF-8 at byte offset {error.start}") from error
+                read += 1
         except (tf.errors.OpError, ValueError, OSError) as error:
             summary = next(iter(str(error).splitlines()), "")[:300]
-            raise UserError(f"--task={self.name} cannot be read after {number} documents of {split}: {summary}") from error
+            raise UserError(f"--task={self.name} cannot be read beyond document {read} of {split}: {summary}") from error
 
     def _text_feature(self, spec: Any) -> str:
         """Which feature of the elements is the text; "" where they are strings themselves."""
@@ -150,6 +150,21 @@ class SeqioTask:
             f"--task={self.name} gives {given}: give one string `text`, or a vector of strings `sentences`; put "
             "seqio.CacheDatasetPlaceholder() behind the preprocessor that has made it"
         )
+
+
+@contextlib.contextmanager
+def _tensorflow_silenced() -> Iterator[None]:
+    """TensorFlow's greetings, which no setting stops, stay off stderr; exceptions still tell what goes wrong."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def _module_digest(module: str) -> str:

@@ -1,0 +1,205 @@
+"""Finished pretraining rows as a seqio task. Imports TensorFlow."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from bertfam.data import cache_builder
+from bertfam.data.batches import CorruptedBatches
+from bertfam.data.cache import SPLITS, TokenCache, check_fingerprint
+from bertfam.data.python_docs import cache_root
+from bertfam.data.sources import Corpus
+from bertfam.data.text_data import TextData
+from bertfam.data.vocabularies import WordPiece
+from bertfam.features import FeatureSpec, encoder_features, masked_features, next_sentence_features
+
+_ROWS_AT_ONCE = 256
+_ENDLESS = 2**62
+
+
+class RowTask(seqio.Task):
+    """A task whose source makes finished rows; it also tells the source the row length and the epochs."""
+
+    def get_dataset(  # type: ignore[override]
+        self,
+        sequence_length: Mapping[str, int] | None = None,
+        split: str = "train",
+        use_cached: bool = False,
+        shuffle: bool = True,
+        shuffle_buffer_size: int | None = None,
+        seed: int | None = None,
+        shard_info: seqio.ShardInfo | None = None,
+        num_epochs: int | None = 1,
+        trim_output_features: bool = True,
+        try_in_mem_cache: bool = True,
+    ) -> tf.data.Dataset:
+        """See `tasks.add_pretraining_task`; the order is a whole permutation: there is no buffer to size, and no cache."""
+        dataset = self.source.get_dataset(
+            split, shuffle, seed, shard_info, sequence_length=sequence_length, num_epochs=num_epochs
+        )
+        return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+class RowSource(seqio.DataSource):
+    """Finished rows of a `TextData`, see `tasks.add_pretraining_task`."""
+
+    def __init__(self, name: str, data: TextData, length: int, vocabulary_size: int) -> None:
+        super().__init__(splits=SPLITS, caching_permitted=False, performs_internal_shuffling=True)
+        self._name, self._data, self._length, self._vocabulary_size = name, data, length, vocabulary_size
+        self._lock = threading.Lock()
+        self._opened: tuple[TokenCache, WordPiece] | None = None
+
+    @property
+    def supports_arbitrary_sharding(self) -> bool:
+        return True
+
+    @property
+    def vocabulary(self) -> WordPiece:
+        """The vocabulary of the cache."""
+        return self._open()[1]
+
+    def list_shards(self, split: str) -> list[str]:
+        return [split]
+
+    def num_input_examples(self, split: str) -> int:
+        """The number of rows in an epoch, at the task's own length."""
+        return len(self._batches(split, self._length, 0).examples)
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: seqio.ShardInfo | None = None,
+        *,
+        sequence_length: Mapping[str, int] | None = None,
+        use_cached: bool = False,
+        num_epochs: int | None = 1,
+    ) -> tf.data.Dataset:
+        """See `tasks.add_pretraining_task`."""
+        length = self._row_length(sequence_length)
+        specs = row_features(self._data, length)
+        signature = {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()}
+        if not self._open()[0].counts(split)["documents"]:
+            return tf.data.Dataset.from_generator(lambda: iter(()), output_signature=signature)
+        batches = self._batches(split, length, 0 if seed is None else int(seed))
+        size = len(batches.examples)
+        shard, shards = shard_of(shard_info)
+        own = len(range(shard, size, shards))  # rows of an epoch that are this shard's
+
+        def rows(numbers: np.ndarray) -> list[np.ndarray]:
+            epochs, places = np.divmod(numbers, max(own, 1))
+            places = places * shards + shard
+            # An order of single-row batches: place p of epoch e is row e * size + p.
+            epochs, examples = batches.order.index(0, epochs * size + places) if shuffle else (epochs, places)
+            found = batches.rows_of(epochs, examples)
+            return [found[name].astype(spec.dtype, copy=False) for name, spec in specs.items()]
+
+        def features(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+            arrays = tf.numpy_function(rows, [numbers], [spec.dtype for spec in specs.values()], stateful=False)
+            return {name: tf.ensure_shape(array, (None, *specs[name].shape)) for name, array in zip(specs, arrays, strict=True)}
+
+        total = min(_ENDLESS if num_epochs is None else own * num_epochs, own * _ENDLESS)
+        numbers = tf.data.Dataset.range(total).batch(_ROWS_AT_ONCE)
+        return numbers.map(features, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+
+    def _row_length(self, sequence_length: Mapping[str, int] | None) -> int:
+        given = sequence_length or {}
+        lengths = {given[name] for name in encoder_features(self._data.shape(self._length)) if given.get(name) is not None}
+        if len(lengths) > 1:
+            raise ValueError(f"task {self._name}: rows have one length, sequence_length gives {sorted(lengths)}")
+        return lengths.pop() if lengths else self._length
+
+    def _batches(self, split: str, length: int, seed: int) -> CorruptedBatches:
+        cache, vocabulary = self._open()
+        return self._data.training(cache, vocabulary.token_ids, length, 1, seed, split=split)
+
+    def _open(self) -> tuple[TokenCache, WordPiece]:
+        with self._lock:
+            if self._opened is None:
+                cache = self._built()
+                self._opened = cache, WordPiece.load(cache.vocabulary_directory)
+            return self._opened
+
+    def _built(self) -> TokenCache:
+        corpus, given = self._data.corpus, self._data.vocabulary
+        if corpus is None:
+            assert self._data.cache_dir is not None
+            return TokenCache(self._data.cache_dir)
+        vocabulary = None if given is None else WordPiece.load(given)
+        directory = Path(self._data.cache_dir) if self._data.cache_dir else self._default_directory(corpus, vocabulary)
+        if directory.exists():
+            cache = TokenCache(directory)
+            expected = cache_builder.fingerprint(corpus, vocabulary or WordPiece.load(cache.vocabulary_directory))
+            check_fingerprint(cache, expected)
+            return cache
+        if vocabulary is None:
+            sentences = (sentence for document in corpus.documents("train") for sentence in document)
+            vocabulary = WordPiece.train(sentences, size=self._vocabulary_size)
+        return cache_builder.build(corpus, vocabulary, directory)
+
+    def _default_directory(self, corpus: Corpus, vocabulary: WordPiece | None) -> Path:
+        decisive = [corpus.fingerprint(), vocabulary.fingerprint if vocabulary else self._vocabulary_size]
+        digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+        return cache_root() / "tasks" / f"{self._name}-{digest}"
+
+
+class PieceVocabulary(seqio.Vocabulary):
+    """A `WordPiece` for seqio, asked for at first use; running text, without [CLS] and [SEP]."""
+
+    def __init__(self, load: Callable[[], WordPiece]) -> None:
+        super().__init__()
+        self._load = load
+
+    @property
+    def eos_id(self) -> None:
+        return None
+
+    @property
+    def unk_id(self) -> int:
+        return self._load().unk_id
+
+    @property
+    def pad_id(self) -> int:
+        return self._load().pad_id
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return self._load().size
+
+    def _encode(self, s: str) -> list[int]:
+        return self._load().encode_batch([s])[0].tolist()
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._load().decode(ids)
+
+    def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
+        ids = tf.numpy_function(lambda text: self._load().encode_batch([text.decode()])[0], [s], tf.int32, stateful=False)
+        return tf.ensure_shape(ids, [None])
+
+    def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
+        text = tf.numpy_function(lambda found: self._load().decode(found.tolist()), [ids], tf.string, stateful=False)
+        return tf.ensure_shape(text, [])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PieceVocabulary) and self._load().fingerprint == other._load().fingerprint
+
+    def __hash__(self) -> int:
+        return id(PieceVocabulary)
+
+
+def row_features(data: TextData, length: int) -> dict[str, FeatureSpec]:
+    """The features of rows of `length` tokens, as in `bertfam.features`."""
+    shape = data.shape(length)
+    return encoder_features(shape) | masked_features(shape) | next_sentence_features(shape)
+
+
+def shard_of(info: seqio.ShardInfo | None) -> tuple[int, int]:
+    """Which shard, and of how many."""
+    return (0, 1) if info is None else (info.index, info.num_shards)

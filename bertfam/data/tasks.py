@@ -1,0 +1,115 @@
+"""The seqio side: corpora as sources of tasks, and tasks that give finished pretraining rows. Imports TensorFlow.
+
+A module that registers text of its own, for `--task=my_books --module_import=THE_MODULE`:
+
+    import seqio
+    from bertfam.data import tasks
+    from bertfam.data.sources import TextFiles
+
+    seqio.TaskRegistry.add(
+        "my_books",
+        source=tasks.CorpusSource(TextFiles(train=("books/*.txt.gz",), input_format="paragraphs")),
+        preprocessors=[],
+        output_features=tasks.SENTENCES,
+    )
+
+Any other source whose elements, after the preprocessors, are {"text": a document} or {"sentences": its sentences} will do.
+Registered here: `python_docs`, the text of the embedded corpus, and `python_docs_mlm_nsp`, BERT's rows of it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import seqio
+import tensorflow as tf
+
+from bertfam.data.cache import SPLITS
+from bertfam.data.python_docs import PythonDocs
+from bertfam.data.seqio_rows import PieceVocabulary, RowSource, RowTask, row_features, shard_of
+from bertfam.data.sources import Corpus
+from bertfam.data.text_data import TextData
+from bertfam.errors import UserError
+
+_TEXT = seqio.PassThroughVocabulary(size=0)
+# Output features of tasks that give text.
+SENTENCES = {"sentences": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=1)}
+DOCUMENTS = {"text": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=0)}
+
+
+class CorpusSource(seqio.DataSource):
+    """A `Corpus` as a source: an element is {"sentences": string[n]}, a document.
+
+    Splits are "train" and "validation". Documents come in the corpus' order; shard i of n has documents i, i + n, ...,
+    however many files there are, and reads all of them.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        super().__init__(splits=SPLITS)
+        self.corpus = corpus
+
+    @property
+    def supports_arbitrary_sharding(self) -> bool:
+        return True
+
+    def list_shards(self, split: str) -> list[str]:
+        return [split]
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: seqio.ShardInfo | None = None,
+        **unused: Any,
+    ) -> tf.data.Dataset:
+        """Documents of a split; shuffling is left to the task's buffer."""
+        shard, shards = shard_of(shard_info)
+
+        def documents() -> Iterator[dict[str, list[str]]]:
+            for number, sentences in enumerate(self.corpus.documents(split)):
+                if number % shards == shard:
+                    yield {"sentences": sentences}
+
+        return tf.data.Dataset.from_generator(documents, output_signature={"sentences": tf.TensorSpec([None], tf.string)})
+
+
+def join_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A preprocessor: {"sentences": string[n]} to {"text": string}, a sentence a line."""
+    return dataset.map(lambda document: {"text": tf.strings.reduce_join(document["sentences"], separator="\n")})
+
+
+def add_pretraining_task(name: str, data: TextData, *, length: int = 128, vocabulary_size: int = 8192) -> seqio.Task:
+    """Registers a task that gives finished rows: BERT's masked language model and next-sentence features.
+
+    The rows, their names and dtypes are those that `bertfam pretrain` trains on: shuffled with seed s, element i of the task
+    is row i of the batches, one after another, of a run with `Run.seed` s. Nothing is read before the first use, which builds
+    the token cache if it is missing. What `get_dataset` heeds:
+
+      sequence_length: the length of `encoder_input_tokens` decides the row length; without it, `length`.
+      seed: of the chunks, the order and the noise; None: 0. Equal seeds give equal rows.
+      shuffle: False gives the examples in the order of the text, the noise being the same.
+      num_epochs: each epoch has a new order and new noise; None: without end.
+      shard_info: element i of an epoch goes to shard i % n, whose rows do not depend on n.
+
+    Args:
+      name: of the task.
+      data: cache, corpus and vocabulary, rows and noise. Without `cache_dir` the cache lies in bertfam's cache folder; without
+        `vocabulary` one is learnt from the training text.
+      length: tokens a row where `sequence_length` is not given.
+      vocabulary_size: pieces to learn where `data.vocabulary` is None.
+    """
+    if data.corpus is None and data.cache_dir is None:
+        raise UserError(f"task {name} needs a corpus, or a cache_dir that holds a token cache")
+    source = RowSource(name, data, length, vocabulary_size)
+    pieces, plain = PieceVocabulary(lambda: source.vocabulary), seqio.PassThroughVocabulary(size=0)
+    features = {
+        feature: seqio.Feature(pieces if feature.endswith("_tokens") else plain, add_eos=False, dtype=tf.as_dtype(spec.dtype))
+        for feature, spec in row_features(data, length).items()
+    }
+    return seqio.TaskRegistry.add(name, source=source, output_features=features, task_cls=RowTask)
+
+
+seqio.TaskRegistry.add(
+    "python_docs", source=CorpusSource(PythonDocs()), preprocessors=[join_sentences], output_features=DOCUMENTS
+)
+add_pretraining_task("python_docs_mlm_nsp", TextData(corpus=PythonDocs()))
