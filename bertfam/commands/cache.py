@@ -16,23 +16,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
     flags.add_config(parser)
     flags.add_text(parser)
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder of the cache; must not exist")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder of the cache; one that is there is checked")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Builds the cache; returns the exit status."""
-    from bertfam.errors import UserError
+    """Builds the cache, or checks that the one there is of this text and vocabulary; returns the exit status."""
     from bertfam.training.data import check_buildable
 
-    output = Path(args.output)
-    if output.exists():
-        raise UserError(f"{output} exists already; delete it, or choose another --output")
     data = flags.load_config(args).build("TextData")
     check_buildable(data)
 
-    from bertfam.data.cache_builder import build
+    from bertfam.data.cache import TokenCache
+    from bertfam.data.cache_builder import build, check_sources
     from bertfam.data.vocabularies import WordPiece
 
-    cache = build(data.corpus, WordPiece.load(data.vocabulary), output)
-    print(f"token cache: {cache.directory}")
+    output, vocabulary = Path(args.output), WordPiece.load(data.vocabulary)
+    if output.exists():
+        check_sources(TokenCache(output), data.corpus, vocabulary)
+        print(f"token cache: {output}, built already")
+    else:
+        build(data.corpus, vocabulary, output)
+        print(f"token cache: {output}")
     return 0

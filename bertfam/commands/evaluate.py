@@ -47,7 +47,9 @@ def main(args: argparse.Namespace) -> int:
         cache, opened.vocabulary.token_ids, stage.length, stage.batch_size, split=args.split, at_most=args.batches
     )
     if held_out is None:
-        raise UserError(f"the {args.split} split of {cache.directory} has no document; give held-out text with --validation_input")
+        raise UserError(
+            f"the {args.split} split of {cache.directory} has too few documents; give held-out text with --validation_input"
+        )
     trainer = Trainer(dataclasses.replace(opened.run, mesh=MeshShape(), microbatches=1), MeshShape().build())
     scores = trainer.scores(opened.params, held_out, len(run.stages) - 1)
 

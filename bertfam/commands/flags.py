@@ -9,6 +9,7 @@ from bertfam.errors import UserError
 
 if TYPE_CHECKING:
     from bertfam.config import Config, Override
+    from bertfam.data.text_data import TextData
 
 INPUT_FORMATS = ("sentences", "paragraphs", "lines")
 EMBEDDED = "python_docs"  # a task that needs no seqio
@@ -100,6 +101,14 @@ def load_config(args: argparse.Namespace) -> Config:
 
     modules = () if args.task and args.task != EMBEDDED else args.module_import
     return load(args.gin_file, [*text_bindings(args), *args.gin_bindings], modules)
+
+
+def named_text(args: argparse.Namespace, data: TextData) -> TextData:
+    """`data` with only the corpus and the vocabulary that the flags of add_text name."""
+    import dataclasses
+
+    corpus = data.corpus if args.input or args.task else None
+    return dataclasses.replace(data, corpus=corpus, vocabulary=data.vocabulary if args.vocab else None)
 
 
 def text_bindings(args: argparse.Namespace) -> list[Override]:

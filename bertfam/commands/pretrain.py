@@ -40,10 +40,10 @@ def main(args: argparse.Namespace) -> int:
 
     # -- Data: the token cache, built in a child process if it is missing; the vocabulary of its ids
     from bertfam.data.vocabularies import WordPiece
-    from bertfam.training.data import check_vocabulary, token_cache
+    from bertfam.training.data import check_vocabulary, token_cache, warn
 
     check_vocabulary(run.data, model_dir)
-    cache = token_cache(config, run.data, run.data.cache_directory(model_dir))
+    cache = token_cache(config, run.data, run.data.cache_directory(model_dir), flags.named_text(args, run.data))
     vocabulary = WordPiece.load(cache.vocabulary_directory)
     run = run.sized(vocabulary.size)
 
@@ -58,6 +58,7 @@ def main(args: argparse.Namespace) -> int:
         sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
         sources.append(run.data.training(*sizes, run.seed, index))
         evaluations.append(run.data.held_out(*sizes, at_most=run.eval_batches))
+    warn(sources, evaluations, run.eval_every)
 
     # -- Plan
     import json

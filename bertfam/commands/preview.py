@@ -33,7 +33,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.data.preview import records, shares, text
     from bertfam.data.vocabularies import WordPiece
     from bertfam.errors import UserError
-    from bertfam.training.data import token_cache
+    from bertfam.training.data import token_cache, warn
     from bertfam.training.model_dir import read_run
     from bertfam.training.stages import locate
 
@@ -58,9 +58,10 @@ def main(args: argparse.Namespace) -> int:
     # -- Its rows; without a folder for the cache it is built for this once
     with tempfile.TemporaryDirectory() as scratch:
         directory = data.cache_directory(args.model_dir or scratch)
-        cache = token_cache(config, data, directory)
+        cache = token_cache(config, data, directory, flags.named_text(args, data))
         vocabulary = WordPiece.load(cache.vocabulary_directory)
         source = data.training(cache, vocabulary.token_ids, length, batch_size, run.seed if run else 0, index)
+        warn([source], [], 0)
         rows: list[dict] = []
         while len(rows) < args.examples:
             rows += records(source.rows(within, 0, min(batch_size, args.examples - len(rows))), vocabulary)

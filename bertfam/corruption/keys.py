@@ -9,6 +9,7 @@ import numpy as np
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_AT_ONCE = 4096
 
 
 def _mix(words: np.ndarray) -> np.ndarray:
@@ -70,11 +71,14 @@ def coin_sums(keys: np.ndarray, stream: int, tosses: np.ndarray) -> np.ndarray:
     """
     sums = np.zeros(len(keys), np.int64)
     remaining = tosses.astype(np.int64)
-    word = 0
+    word, at_once = 0, 1
     while (active := np.flatnonzero(remaining > 0)).size:
-        here = np.minimum(remaining[active], 64)
-        mask = np.uint64(2**64 - 1) >> (np.uint64(64) - here.astype(np.uint64))
-        sums[active] += np.bitwise_count(bits(fold(keys[active], word), stream, 1)[:, 0] & mask)
-        remaining[active] -= here
-        word += 1
+        # [active, at_once]: word w of a key is the first of key (key, w)
+        words = np.arange(word, word + at_once)
+        drawn = bits(fold(keys[active][:, None], words).ravel(), stream, 1).reshape(active.size, at_once)
+        here = np.clip(remaining[active][:, None] - 64 * np.arange(at_once), 0, 64).astype(np.uint64)
+        mask = np.where(here > 0, np.uint64(2**64 - 1) >> ((np.uint64(64) - here) & np.uint64(63)), np.uint64(0))
+        sums[active] += np.bitwise_count(drawn & mask).sum(axis=1, dtype=np.int64)
+        remaining[active] -= 64 * at_once
+        word, at_once = word + at_once, min(at_once * 8, _AT_ONCE)
     return sums

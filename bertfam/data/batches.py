@@ -21,6 +21,11 @@ class BatchSource(Protocol):
 class Examples(Protocol):
     """Uncorrupted rows by index."""
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is amiss with the text, a line each."""
+        ...
+
     def __len__(self) -> int: ...
 
     def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:

@@ -82,17 +82,26 @@ def feature_path(directory: Path, feature: str, part: str) -> Path:
 def check_fingerprint(cache: TokenCache, expected: dict[str, Any]) -> None:
     """Refuses a cache that was built from something else, naming what differs."""
     if cache.fingerprint != expected:
-        differing = _differences(cache.fingerprint, expected)
         raise UserError(
-            f"{cache.directory} was built from something else ({differing}); delete it, or choose another --cache_dir"
+            f"{cache.directory} was built from something else ({_difference(cache.fingerprint, expected)}); delete it to build "
+            "it anew, choose another folder, or name no text to use it as it is"
         )
 
 
-def _differences(old: Any, new: Any, path: str = "") -> str:
+def _difference(old: Any, new: Any, path: str = "") -> str:
     """Names the first place where two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
+        for key in sorted(old.keys() | new.keys(), key=lambda key: (key != "kind", key)):
             if old.get(key) != new.get(key):
-                return _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-    shown = [json.dumps(value) if len(json.dumps(value)) < 60 else "..." for value in (old, new)]
-    return f"{path}: {shown[0]} then, {shown[1]} now"
+                return _difference(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (before, now) in enumerate(zip(old, new, strict=True)):
+            if before != now:
+                name = before.get("name", index) if isinstance(before, dict) else index
+                return _difference(before, now, f"{path}[{name}]")
+    return f"{path} was {_short(old)} and is {_short(new)} now"
+
+
+def _short(value: Any) -> str:
+    text = f"{len(value)} entries" if isinstance(value, list | dict) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:16]}..."

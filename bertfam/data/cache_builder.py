@@ -1,5 +1,6 @@
 """Builds a token cache from a corpus: complete or absent, with progress."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -24,6 +25,15 @@ def fingerprint(corpus: Corpus, vocabulary: WordPiece) -> dict[str, Any]:
     return {"corpus": corpus.fingerprint(), "vocabulary": vocabulary.fingerprint}
 
 
+def check_sources(cache: TokenCache, corpus: Corpus | None, vocabulary: WordPiece | None) -> None:
+    """Refuses a cache of other text or of another vocabulary than is given, naming what differs; None is not compared."""
+    given = {
+        "corpus": corpus.fingerprint() if corpus else cache.fingerprint["corpus"],
+        "vocabulary": vocabulary.fingerprint if vocabulary else cache.fingerprint["vocabulary"],
+    }
+    check_fingerprint(cache, given)
+
+
 def build(corpus: Corpus, vocabulary: WordPiece, directory: str | Path) -> TokenCache:
     """Tokenises a corpus into DIRECTORY, with progress on stderr; complete or absent.
 
@@ -31,27 +41,36 @@ def build(corpus: Corpus, vocabulary: WordPiece, directory: str | Path) -> Token
       UserError: where the corpus cannot be read or has no training document.
     """
     target = Path(directory)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    expected = fingerprint(corpus, vocabulary)
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    made = [folder for folder in target.absolute().parents if not folder.exists()]  # the innermost first
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"{target.parent} cannot be written ({error.strerror}); choose another folder for the cache") from error
     try:
         splits = {split: _write_split(corpus, split, vocabulary, partial / split) for split in SPLITS}
         if not splits["train"]["counts"]["documents"]:
             raise UserError("the corpus has no training document with any token in it; give more text")
         vocabulary.save(partial / "vocab")
-        manifest = {"format": FORMAT, "fingerprint": fingerprint(corpus, vocabulary), "splits": splits}
+        manifest = {"format": FORMAT, "fingerprint": expected, "splits": splits}
         (partial / "cache.json").write_text(json.dumps(manifest, indent=1) + "\n")
         try:
             partial.rename(target)
         except OSError:
             # Another process was first; its bytes are the same if its fingerprint is.
-            check_fingerprint(TokenCache(target), manifest["fingerprint"])
+            check_fingerprint(TokenCache(target), expected)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        if not target.exists():
+            for folder in made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
     return TokenCache(target)
 
 
 def _write_split(corpus: Corpus, split: str, vocabulary: WordPiece, directory: Path) -> dict[str, Any]:
-    directory.mkdir(parents=True)
+    directory.mkdir()
     dtype = "uint16" if vocabulary.size <= 2**16 else "uint32"
     tokens, sentences, skipped = 0, 0, 0
     bounds = [0]

@@ -1,6 +1,7 @@
 """BERT's sentence pairs with next-sentence labels (Devlin et al. 2019, appendix A.2, as in the published data script)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from bertfam.errors import UserError
 _SHORT, _TARGET, _PLANNED_SPLIT, _PLANNED_NEXT = range(4)
 _SPLIT, _NEXT, _DOCUMENT, _SENTENCE, _TRIM_A, _TRIM_B = range(16, 22)
 IS_NEXT, IS_RANDOM = 0, 1
+_MANY = 0.5
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,12 @@ class SentencePairs:
     or the back with equal chance. The chunks are fixed by the seed; splits, labels, negatives and cuts are drawn anew each epoch.
 
     Attributes:
-      short_sequence_rate: the share of chunks with a shorter target.
+      short_sequence_rate: the share of chunks with a shorter target (the published script draws this once a document, and
+        repeats the corpus with other draws; here no document is read in short chunks only).
       random_next_rate: the share of pairs whose B is random, where the chunk allows both.
     """
+
+    least_documents: ClassVar[int] = 2  # B comes from another one
 
     short_sequence_rate: float = 0.1
     random_next_rate: float = 0.5
@@ -42,7 +47,7 @@ class SentencePairs:
         """Plans the chunks of all documents for rows of `length` tokens."""
         if length < 5:
             raise UserError(f"length {length} is too short for a sentence pair; use at least 5")
-        if len(documents) < 2:
+        if len(documents) < self.least_documents:
             raise UserError(
                 f"sentence pairs need at least two documents and {documents.name} has {len(documents)}; separate documents "
                 "by blank lines, or choose another --input_format"
@@ -111,6 +116,17 @@ class PairExamples:
     def always_random(self) -> float:
         """The share of chunks of one sentence, whose B is random whatever is drawn."""
         return float(np.mean(self._count == 1))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is amiss with the text, a line each."""
+        if self._config.random_next_rate == 1 or self.always_random <= _MANY:
+            return []
+        return [
+            f"{self.always_random:.0%} of the sentence pairs of {self._documents.name} at length {self._length} have a random "
+            "second sentence whatever is drawn, as their text is a single sentence; next-sentence prediction learns little from "
+            "that: give longer documents, or shorter sentences (see --input_format)"
+        ]
 
     def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
         """Builds uncorrupted rows.

@@ -69,8 +69,8 @@ class TextData:
         split: str = "validation",
         at_most: int | None = None,
     ) -> "HeldOut | None":
-        """A split's rows, each once, at most so many batches; None where the split has no document."""
-        if not cache.counts(split)["documents"]:
+        """A split's rows, each once, at most so many batches; None where the split has too few documents."""
+        if cache.counts(split)["documents"] < self.rows.least_documents:
             return None
         shuffled = self.training(cache, tokens, length, batch_size, _HELD_OUT_SEED, split=split)
         order = Contiguous(len(shuffled.examples), batch_size)

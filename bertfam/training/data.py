@@ -4,27 +4,41 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertfam.config import Config
+from bertfam.data.batches import CorruptedBatches
 from bertfam.data.cache import TokenCache
+from bertfam.data.cache_builder import check_sources
+from bertfam.data.seqio_task import SeqioTask
+from bertfam.data.text_data import HeldOut, TextData
 from bertfam.data.vocabularies import WordPiece
 from bertfam.errors import UserError
-from bertfam.data.text_data import TextData
 
 
-def token_cache(config: Config, data: TextData, directory: Path) -> TokenCache:
+def token_cache(config: Config, data: TextData, directory: Path, named: TextData) -> TokenCache:
     """Opens the token cache, after building it in a child process if it is missing.
 
     The child keeps TensorFlow, which a seqio task may need, out of the training process.
 
+    Args:
+      config: what the child is told.
+      data: the run's.
+      directory: of the cache.
+      named: `data` without the corpus and vocabulary that this command's own flags do not name: a cache that is there may
+        be of other text than a run file says by default, but not of other text than the user names.
+
     Raises:
-      UserError: where the cache is missing and nothing does say what to build it from.
+      UserError: where the cache is missing and nothing does say what to build it from, or is of something else than named.
       SystemExit: where the child refuses its input, which it has said by then.
     """
-    if not directory.exists():
+    if not directory.exists() or isinstance(named.corpus, SeqioTask):
         check_buildable(data)
-        _build_in_child(config, directory)
+        _run_child(config, directory)
+    else:
+        vocabulary = WordPiece.load(named.vocabulary) if named.vocabulary else None
+        check_sources(TokenCache(directory), named.corpus, vocabulary)
     return TokenCache(directory)
 
 
@@ -36,7 +50,7 @@ def check_buildable(data: TextData) -> None:
         raise UserError("no vocabulary: train one with `bertfam vocab --output=DIR` and give it with --vocab=DIR")
 
 
-def _build_in_child(config: Config, directory: Path) -> None:
+def _run_child(config: Config, directory: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         gin_file = Path(scratch) / "config.gin"
         gin_file.write_text(config.text())
@@ -50,6 +64,15 @@ def _build_in_child(config: Config, directory: Path) -> None:
 def _environment() -> dict[str, str]:
     """The child's environment: the accelerator stays with the parent, and modules are found alike."""
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def warn(sources: Sequence[CorruptedBatches], evaluations: Sequence[HeldOut | None], eval_every: int) -> None:
+    """Writes to stderr, once each, what is amiss with the text but stops no run."""
+    lines = [line for source in sources for line in source.examples.warnings]
+    if eval_every and not all(evaluations):
+        lines.append("the text has too few held-out documents: nothing is evaluated; give some with --validation_input")
+    for line in dict.fromkeys(lines):
+        print(f"bertfam: warning: {line}", file=sys.stderr, flush=True)
 
 
 def check_vocabulary(data: TextData, model_dir: Path) -> None:
