@@ -50,7 +50,7 @@ def read(folder: str | Path) -> Imported:
         raise UserError(f"{folder / 'config.json'}: model_type is {content.get('model_type')!r}, supported: {known}")
     config = family.config_from_huggingface(content)
     tensors = _with_known_names(read_tensors(folder), family)
-    config, tensors = _with_ties(config, tensors, family, folder)
+    config, tensors = _with_ties(config, tensors, family)
 
     entries = family.entries(config)
     present = {entry.part for entry in entries if not tensors.keys().isdisjoint(_names(entry, config))}
@@ -160,20 +160,20 @@ def _with_known_names(tensors: dict[str, np.ndarray], family: Family) -> dict[st
     return renamed
 
 
-def _with_ties(config: Any, tensors: dict[str, np.ndarray], family: Family, folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
+def _with_ties(config: Any, tensors: dict[str, np.ndarray], family: Family) -> tuple[Any, dict[str, np.ndarray]]:
     """Resolves second copies as transformers does: equal ones are one tensor, a head of its own values is untied."""
     tensors = dict(tensors)
-    for alias, name in family.aliases.items():
-        if alias in tensors:
-            copy = tensors.pop(alias)
-            if not np.array_equal(tensors.setdefault(name, copy), copy):
-                raise UserError(f"{folder} holds {alias} and {name} with different values: one model has only one")
     head, table = family.tied
     if config.tie_embeddings and head in tensors and table in tensors:
         if np.array_equal(tensors[head], tensors[table]):
             del tensors[head]
         else:
             config = dataclasses.replace(config, tie_embeddings=False)
+    for used, written in family.aliases.items():
+        if config.tie_embeddings and used in tensors:
+            tensors[written] = tensors.pop(used)
+        elif not config.tie_embeddings and written in tensors:
+            tensors.setdefault(used, tensors[written])
     return config, tensors
 
 

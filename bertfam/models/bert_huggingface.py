@@ -73,7 +73,11 @@ def entries(config: BertConfig) -> tuple[Entry, ...]:
         for name in ("query", "key", "value")
         for entry in _dense(f"{layer}attention/{name}", f"{theirs}attention.self.{name}")
     ]
-    untied = [Entry("mlm_head/decoder", "cls.predictions.decoder.weight", "matrix", vocabulary=True)]
+    # An untied head has two biases there, of which only the decoder's is used; written twice, read from the last.
+    untied = [
+        Entry("mlm_head/decoder", "cls.predictions.decoder.weight", "matrix", vocabulary=True),
+        Entry("mlm_head/bias", "cls.predictions.decoder.bias", "vector", vocabulary=True),
+    ]
     return (
         Entry("encoder/embeddings/word/table", "bert.embeddings.word_embeddings.weight", "matrix", vocabulary=True),
         Entry("encoder/embeddings/position/table", "bert.embeddings.position_embeddings.weight", "matrix"),
@@ -137,7 +141,7 @@ BERT = Family(
     config_to_huggingface=config_to_huggingface,
     entries=entries,
     shapes=shapes,
-    # Both are the bias of the vocabulary; adding both would count it twice.
+    # One bias of the vocabulary; adding both would count it twice. The decoder's is the one that is used.
     aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},
     tied=("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},

@@ -69,7 +69,7 @@ class Family:
       config_to_huggingface: our config -> config.json's content, without the architecture.
       entries: our config -> all entries of all parts.
       shapes: (config, parts) -> tree of `jax.ShapeDtypeStruct`.
-      aliases: names of second copies of a tensor -> the name that is kept.
+      aliases: tensors that a tied head has under two names: the one that is used where they differ -> the one written.
       tied: their head's table -> the word table, for heads that share it unless both are present and differ.
       old_names: endings of tensor names in old files -> today's.
       buffers: endings of tensors that are no parameters.

@@ -79,9 +79,7 @@ def test_padded_vocabulary_takes_no_probability_and_no_gradient(tied):
     assert np.any(np.asarray(gradient)[:100] != 0) == tied
 
 
-@pytest.mark.parametrize(
-    "options", [{"dtype": "float16"}, {"layers": "loop"}, {"remat": "some"}, {"attention": "flash"}]
-)
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"layers": "loop"}, {"remat": "some"}, {"attention": "flash"}])
 def test_execution_names_what_it_does_not_know(options):
     ((name, value),) = options.items()
     with pytest.raises(UserError, match=f"Execution.{name} = '{value}'"):

@@ -40,13 +40,16 @@ def init(config: bert.BertConfig = CONFIG, execution: Execution = Execution()): 
 
 def random_params(config: bert.BertConfig = CONFIG):
     """Every parameter of the encoder random at scale 0.3, norm scales around 1."""
-    leaves, structure = jax.tree.flatten_with_path(nn.unbox(init(config)))
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    values = [
-        0.3 * jax.random.normal(key, leaf.shape) + (path[-1].key == "scale")
-        for key, (path, leaf) in zip(keys, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, values)
+    module, tokens = bert.Encoder(config), np.zeros((1, 1), np.int32)
+    shapes = jax.eval_shape(
+        lambda key: module.init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"],
+        jax.random.key(0),
+    )
+    generator = np.random.default_rng(1)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: np.float32(0.3 * generator.standard_normal(leaf.shape) + (path[-1].key == "scale")),
+        nn.unbox(shapes),
+    )
 
 
 def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, **options):  # noqa: B008

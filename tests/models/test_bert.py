@@ -88,9 +88,7 @@ def test_sizes_and_flops_of_bert_base():
     tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
 
     def init(tokens):
-        return bert.Encoder(config).init(
-            jax.random.key(0), tokens, segment_ids=tokens, token_type_ids=tokens, train=False
-        )
+        return bert.Encoder(config).init(jax.random.key(0), tokens, segment_ids=tokens, token_type_ids=tokens, train=False)
 
     padding = (30592 - 30522) * 768
     assert bert.parameter_count(nn.unbox(jax.eval_shape(init, tokens))) == 108_891_648 + padding

