@@ -1,0 +1,52 @@
+"""A small real text for the tests: the language reference that comes with Python, its vocabulary and its token cache."""
+
+import pydoc_data.topics
+from dataclasses import dataclass
+
+import pytest
+
+from bertfam.data.cache import TokenCache
+from bertfam.data.cache_builder import build
+from bertfam.data.sentences import split_sentences
+from bertfam.data.vocabularies import WordPiece
+
+
+@dataclass(frozen=True)
+class LanguageReference:
+    """A document is a topic of `help()`: about 75 for training, 5 held out, 90,000 words."""
+
+    def documents(self, split):
+        for number, name in enumerate(sorted(pydoc_data.topics.topics)):
+            if (number % 16 == 15) == (split == "validation"):
+                paragraphs = pydoc_data.topics.topics[name].split("\n\n")
+                sentences = [found for text in paragraphs for found in split_sentences(" ".join(text.split()))]
+                if sentences:
+                    yield sentences
+
+    def fingerprint(self):
+        return {"kind": "language_reference"}
+
+
+@pytest.fixture(scope="session")
+def corpus():
+    return LanguageReference()
+
+
+@pytest.fixture(scope="session")
+def vocabulary(corpus):
+    return WordPiece.train((sentence for document in corpus.documents("train") for sentence in document), size=2000)
+
+
+@pytest.fixture(scope="session")
+def cache_dir(corpus, vocabulary, tmp_path_factory):
+    return build(corpus, vocabulary, tmp_path_factory.mktemp("reference") / "cache").directory
+
+
+@pytest.fixture(scope="session")
+def cache(cache_dir):
+    return TokenCache(cache_dir)
+
+
+@pytest.fixture(scope="session")
+def tokens(vocabulary):
+    return vocabulary.token_ids
