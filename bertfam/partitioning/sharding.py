@@ -1,5 +1,6 @@
 """From logical axis names to shardings: one rules table for parameters, optimizer state and batches."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec
+from bertfam.layers.embeddings import ROW_MULTIPLE
 
 # What each logical axis is split over; an axis that is not named here is whole on every device.
 RULES: Mapping[str, str | tuple[str, ...]] = {
@@ -44,7 +46,7 @@ def state_shardings(boxed: Any, mesh: Mesh) -> Any:
             return NamedSharding(mesh, PartitionSpec())
         spec = partition_spec(leaf.names)
         for axis, size, mesh_axes in zip(leaf.names, leaf.value.shape, spec, strict=True):
-            _check_divisible(f"{axis} of {_name(path)}", size, mesh_axes, mesh)
+            _check_divisible(f"{axis} of {_name(path)}", size, mesh_axes, mesh, ROW_MULTIPLE if axis == "vocab" else 1)
         return NamedSharding(mesh, spec)
 
     return jax.tree_util.tree_map_with_path(sharding, boxed, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
@@ -62,15 +64,15 @@ def check_batch(batch_size: int, microbatches: int, mesh: Mesh) -> None:
     _check_divisible("the rows of a microbatch", batch_size // microbatches, RULES["batch"], mesh)
 
 
-def _check_divisible(what: str, size: int, mesh_axes: str | tuple[str, ...] | None, mesh: Mesh) -> None:
+def _check_divisible(what: str, size: int, mesh_axes: str | tuple[str, ...] | None, mesh: Mesh, multiple: int = 1) -> None:
     names = (mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes or ()
     parts = 1
     for name in names:
         parts *= mesh.shape[name]
     if size % parts:
-        below, above = size - size % parts, size - size % parts + parts
-        near = " or ".join(str(number) for number in (below, above) if number)
-        divisors = ", ".join(str(number) for number in range(1, min(size, parts) + 1) if size % number == 0)
+        step = math.lcm(parts, multiple)
+        near = " or ".join(str(number) for number in (size // step * step, size // step * step + step) if number)
+        divisors = ", ".join(str(number) for number in range(1, parts) if size % number == 0)
         raise UserError(
             f"{what} is {size}, which does not divide over the {parts} parts of mesh axis {' x '.join(names)}; "
             f"use {near}, or a mesh axis of {divisors}"
