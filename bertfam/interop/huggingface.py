@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +12,7 @@ import numpy as np
 from flax import traverse_util
 
 from bertfam.errors import UserError
+from bertfam.interop.folders import check_unused, new_folder
 from bertfam.interop.safetensors import SINGLE, read_json, read_tensors, write_tensors
 from bertfam.models.bert_huggingface import BERT
 from bertfam.models.mapping import Entry, Family
@@ -94,31 +93,22 @@ def write(
     Raises:
       UserError: when the folder is in use, the dtype is unknown, or no class has these heads.
     """
-    folder = Path(folder)
     family = FAMILIES[model_type]
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists already: name another folder or remove it")
+    check_unused(folder)
     parts = frozenset(params)
     architecture = family.architectures.get(parts)
     if architecture is None:
         raise UserError(f"no {family.model_type} class of transformers has just the parts {', '.join(sorted(parts))}")
 
     content = family.config_to_huggingface(config) | {"architectures": [architecture], "torch_dtype": dtype}
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
+    with new_folder(folder) as partial:
         write_tensors(partial / SINGLE, to_tensors(family, config, params), dtype)
         for path in tokenizer_files:
             shutil.copyfile(path, partial / path.name)
         text = json.dumps(content | dict(extra or {}), indent=2, sort_keys=True)
         (partial / "config.json").write_text(text + "\n", encoding="utf-8")
-        os.chmod(partial, 0o777 & ~_umask())
-        os.replace(partial, folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return architecture
 
 
@@ -193,9 +183,3 @@ def _gather(entry: Entry, config: Any, tensors: Mapping[str, np.ndarray], shape:
             raise UserError(f"{folder}: {name} has shape {tensor.shape}, and config.json asks for {expected}")
         layers.append(entry.to_ours(tensor, one))
     return np.stack(layers) if entry.stacked else layers[0]
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

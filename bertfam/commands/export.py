@@ -1,0 +1,51 @@
+"""`bertfam export`: a trained model as a Hugging Face folder."""
+
+import argparse
+
+from bertfam.commands import flags
+
+SUMMARY = "write a Hugging Face folder from a trained model"
+EXAMPLE = """\
+  bertfam export --model_dir=model --output=huggingface
+  python -c "from transformers import pipeline; print(pipeline('fill-mask', 'huggingface')('Returns a new [MASK].'))\""""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's flags."""
+    flags.add_model_dir(parser)
+    parser.add_argument(
+        "--output", required=True, metavar="DIR", help="folder to make: config.json, safetensors, tokenizer files"
+    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the tensors (default: float32)")
+    parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Exports; returns the exit status."""
+    import tempfile
+    from pathlib import Path
+
+    from bertfam.interop import huggingface
+    from bertfam.interop.folders import check_unused
+    from bertfam.training.model_dir import open_model
+
+    # -- Refused before a checkpoint is read
+    check_unused(args.output)
+
+    # -- The model
+    opened = open_model(args.model_dir, args.step)
+    config = opened.run.objective.model
+
+    # -- The folder, with the tokenizer for rows as long as the model takes
+    with tempfile.TemporaryDirectory() as tokenizer:
+        opened.vocabulary.save(tokenizer, model_max_length=config.max_length)
+        architecture = huggingface.write(
+            args.output,
+            config,
+            opened.params,
+            dtype=args.dtype,
+            tokenizer_files=sorted(Path(tokenizer).iterdir()),
+            extra={"pad_token_id": opened.vocabulary.pad_id},
+        )
+    print(f"exported step {opened.step:,} of {args.model_dir} to {args.output}: {architecture}, {args.dtype}")
+    return 0

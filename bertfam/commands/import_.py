@@ -1,0 +1,64 @@
+"""`bertfam import`: a Hugging Face folder as a model folder."""
+
+import argparse
+
+SUMMARY = "make a model folder from a Hugging Face folder"
+EXAMPLE = """\
+  bertfam import --input=bert-base-uncased --output=model
+  bertfam fill --model_dir=model "Paris is the [MASK] of France."
+--input is a folder on disk with config.json, model.safetensors and the tokenizer's files."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's flags."""
+    parser.add_argument(
+        "--input", required=True, metavar="DIR", help="Hugging Face folder: config.json, safetensors, tokenizer files"
+    )
+    parser.add_argument("--output", required=True, metavar="MODEL_DIR", help="model folder to make")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Imports; returns the exit status."""
+    import dataclasses
+
+    import jax
+
+    from bertfam.config import Override, load
+    from bertfam.data.vocabularies import WordPiece
+    from bertfam.errors import UserError
+    from bertfam.interop import huggingface
+    from bertfam.interop.folders import check_unused, new_folder
+    from bertfam.training.checkpoints import Checkpoints
+
+    # -- The model and its vocabulary
+    check_unused(args.output)
+    model, params, ignored = huggingface.read(args.input)
+    vocabulary = WordPiece.load(args.input)
+    if vocabulary.size != model.vocab_size:
+        raise UserError(
+            f"{args.input}: config.json says vocab_size {model.vocab_size} and the tokenizer has {vocabulary.size} tokens; "
+            "put the tokenizer there that the model was trained with"
+        )
+
+    # -- A configuration: this model, and the defaults of a run to go on with
+    values = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "vocab_size"}
+    bindings = {f"{type(model).__name__}.{name}": value for name, value in values.items()}
+    bindings["Stage.length"] = min(128, model.max_length)
+    origin = f"--input={args.input}"
+    config = load(
+        ["objectives/mlm_nsp.gin", "runs/defaults.gin"],
+        [Override(f"{name} = {value!r}", origin) for name, value in bindings.items()],
+    )
+    config.build("Run")
+
+    # -- The folder
+    with new_folder(args.output) as folder:
+        (folder / "config.gin").write_text(config.text())
+        vocabulary.save(folder / "vocab", model_max_length=model.max_length)
+        checkpoints = Checkpoints(folder)
+        checkpoints.save_params(0, jax.tree.map(jax.numpy.asarray, params))
+        checkpoints.close()
+    for name in ignored:
+        print(f"left out {name}: it has no place in this model")
+    print(f"imported {args.input} to {args.output}: {', '.join(sorted(params))}")
+    return 0

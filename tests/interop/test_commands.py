@@ -1,0 +1,60 @@
+"""`bertfam import` and `bertfam export`."""
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertfam.cli import main
+from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
+from bertfam.interop import huggingface
+from bertfam.models.bert import BertConfig
+from bertfam.models.bert_huggingface import BERT
+
+PARTS = frozenset({"encoder", "pooler", "mlm_head", "nsp_head"})
+VOCABULARY = WordPiece([*SPECIAL_PIECES, *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")])
+CONFIG = BertConfig(
+    vocab_size=VOCABULARY.size, num_layers=2, hidden_size=16, num_heads=2, feed_forward_size=24, max_length=12, activation="relu"
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A Hugging Face folder with its tokenizer."""
+    generator = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, np.float32), BERT.shapes(CONFIG, PARTS))
+    VOCABULARY.save(tmp_path / "tokenizer")
+    files = sorted((tmp_path / "tokenizer").iterdir())
+    huggingface.write(tmp_path / "theirs", CONFIG, params, tokenizer_files=files)
+    return tmp_path / "theirs"
+
+
+def test_there_and_back(folder, tmp_path, capsys):
+    model_dir, out = tmp_path / "model", tmp_path / "out"
+    assert main(["import", f"--input={folder}", f"--output={model_dir}"]) == 0
+    assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
+    assert "BertForPreTraining" in capsys.readouterr().out
+    theirs, ours = (load_file(path / "model.safetensors") for path in (folder, out))
+    assert theirs.keys() == ours.keys() and all(np.array_equal(theirs[name], ours[name]) for name in theirs)
+    assert huggingface.read(out).config == CONFIG
+
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    assert tokenizer("a bad [MASK]").input_ids == list(VOCABULARY.encode_prompt("a bad [MASK]").ids)
+    assert tokenizer.model_max_length == CONFIG.max_length and tokenizer.mask_token_id == VOCABULARY.mask_id
+    pytest.importorskip("torch")
+    _, info = transformers.AutoModelForMaskedLM.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"]
+
+
+def test_a_mistake_is_one_line_and_writes_nothing(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["export", f"--model_dir={tmp_path / 'nowhere'}", f"--output={out}"]) == 2
+    assert main(["import", f"--input={tmp_path / 'nowhere'}", f"--output={out}"]) == 2
+    assert main(["import", f"--input={folder}", f"--output={folder}"]) == 2
+    WordPiece([*SPECIAL_PIECES, "a"]).save(folder)
+    assert main(["import", f"--input={folder}", f"--output={out}"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("bertfam: error: ") for line in lines] == [True] * 4
+    assert "exists already" in lines[2] and f"vocab_size {VOCABULARY.size} and the tokenizer has 6" in lines[3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs", "tokenizer"]
