@@ -32,8 +32,10 @@ class TokenCache:
         if not manifest.is_file():
             raise UserError(f"{self.directory} holds no token cache (no cache.json); build one with `bertfam cache`")
         try:
-            self._manifest = json.loads(manifest.read_text())
-            found = self._manifest["format"]
+            content = json.loads(manifest.read_text())
+            found = content["format"]
+            if found == FORMAT:
+                self._fingerprint, self._splits = content["fingerprint"], content["splits"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{manifest} is damaged ({error}); delete {self.directory} and build it again") from None
         if found != FORMAT:
@@ -44,7 +46,7 @@ class TokenCache:
     @property
     def fingerprint(self) -> dict[str, Any]:
         """What the tokens depend on."""
-        return self._manifest["fingerprint"]
+        return self._fingerprint
 
     @property
     def vocabulary_directory(self) -> Path:
@@ -53,13 +55,13 @@ class TokenCache:
 
     def counts(self, split: str) -> dict[str, int]:
         """`documents`, `sentences` and `tokens` of a split."""
-        return self._manifest["splits"][split]["counts"]
+        return self._splits[split]["counts"]
 
     def documents(self, split: str) -> Documents:
         """Maps a split into memory."""
         sentences = self._map(split, "sentence_starts", "offsets", "int64", self.counts(split)["documents"] + 1)
         starts = self._map(split, "sentence_starts", "values", "int64", self.counts(split)["sentences"] + 1)
-        dtype = self._manifest["splits"][split]["dtypes"]["tokens"]
+        dtype = self._splits[split]["dtypes"]["tokens"]
         tokens = self._map(split, "tokens", "values", dtype, self.counts(split)["tokens"])
         return Documents(f"the {split} split of {self.directory}", tokens, starts, sentences)
 

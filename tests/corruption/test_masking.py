@@ -7,6 +7,7 @@ from bertfam.corruption.keys import fold
 from bertfam.corruption.masking import BertMasking, TokenIds
 
 TOY = TokenIds(size=12, pad=0, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4))
+DEFAULT = BertMasking()
 
 
 def toy_rows(lengths, width, ids=TOY, seed=0):
@@ -27,7 +28,7 @@ def toy_rows(lengths, width, ids=TOY, seed=0):
     }
 
 
-def corrupt(rows, masking=BertMasking(), ids=TOY, seed=1):
+def corrupt(rows, masking=DEFAULT, ids=TOY, seed=1):
     return masking.corrupt(rows, fold(seed, np.arange(len(rows["maskable"]))), ids)
 
 
@@ -146,7 +147,7 @@ def test_every_maskable_position_is_equally_likely():
     assert np.all(np.abs(counts[maskable] - expected) < 4.5 * math.sqrt(expected))
 
 
-@pytest.mark.parametrize(("masking", "slots"), [(BertMasking(), 20), (BertMasking(max_predictions=76), 76), (BertMasking(rate=1), 128)])
+@pytest.mark.parametrize(("masking", "slots"), [(DEFAULT, 20), (BertMasking(max_predictions=76), 76), (BertMasking(rate=1), 128)])
 def test_slots_at_128(masking, slots):
     rows = toy_rows([128, 5, 6, 64], 128)
     result = corrupt(rows, masking)
@@ -172,8 +173,9 @@ def test_rows_do_not_depend_on_their_neighbours(rows, corrupted):
 
 def test_other_keys_mask_otherwise(rows, corrupted):
     other = corrupt(rows, seed=2)
-    same = (other["masked_positions"] == corrupted["masked_positions"]).all(axis=1) & (corrupted["masked_loss_weights"].sum(1) > 3)
-    assert same.mean() < 0.01
+    several = corrupted["masked_loss_weights"].sum(axis=1) > 3
+    same = (other["masked_positions"] == corrupted["masked_positions"]).all(axis=1)
+    assert same[several].mean() < 0.01
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,157 @@
+"""Contract: a batch is a pure function of (seed, step)."""
+
+import math
+import random
+import time
+
+import numpy as np
+import pytest
+
+from bertfam.data.text_data import TextData
+from bertfam.features import encoder_features, masked_features, next_sentence_features
+
+LENGTH, BATCH = 64, 32
+
+
+@pytest.fixture(scope="module")
+def data():
+    return TextData()
+
+
+@pytest.fixture(scope="module")
+def source(data, cache, tokens):
+    return data.training(cache, tokens, LENGTH, BATCH, seed=1)
+
+
+def epoch_rows(source, epoch):
+    """The rows of a whole epoch by example."""
+    examples = np.arange(len(source.examples))
+    return source.rows_of(np.full(len(examples), epoch), examples)
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a)
+
+
+def test_features_have_their_declared_shapes_and_types(data, source):
+    shape = data.shape(LENGTH)
+    specs = encoder_features(shape) | masked_features(shape) | next_sentence_features(shape)
+    rows = source.rows(3, 0, BATCH)
+    assert {name: (value.shape, value.dtype.name) for name, value in rows.items()} == {
+        name: ((BATCH, *spec.shape), spec.dtype) for name, spec in specs.items()
+    }
+
+
+def test_any_rows_of_a_step_are_slices_of_its_batch(source):
+    choose = random.Random(0)
+    for step in (0, 5, 10**6):
+        whole = source.rows(step, 0, BATCH)
+        for _ in range(10):
+            start = choose.randrange(BATCH)
+            stop = choose.randrange(start, BATCH + 1)
+            assert equal(source.rows(step, start, stop), {name: value[start:stop] for name, value in whole.items()})
+
+
+def test_any_step_is_served_at_once(source):
+    source.rows(0, 0, BATCH)
+    began = time.monotonic()
+    for step in (10**6, 10**9):
+        source.rows(step, 0, BATCH)
+    assert time.monotonic() - began < 0.5
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(data, cache, tokens, source):
+    again, other, stage = (
+        data.training(cache, tokens, LENGTH, BATCH, seed=seed, stage=stage) for seed, stage in ((1, 0), (2, 0), (1, 1))
+    )
+    assert equal(source.rows(7, 0, BATCH), again.rows(7, 0, BATCH))
+    for another in (other, stage):
+        rows, others = source.rows(7, 0, BATCH), another.rows(7, 0, BATCH)
+        assert not any(np.array_equal(rows[name], others[name]) for name in ("encoder_input_tokens", "masked_positions"))
+
+
+def test_every_example_once_an_epoch(source):
+    count = len(source.examples)
+    seen = {0: [], 1: [], 1000: []}
+    for epoch, found in seen.items():
+        for step in range(epoch * count // BATCH, (epoch + 1) * count // BATCH + 1):
+            epochs, examples = source.order.index(step, np.arange(BATCH))
+            found += examples[epochs == epoch].tolist()
+    assert all(sorted(found) == list(range(count)) for found in seen.values())
+    assert len({tuple(found) for found in seen.values()}) == 3
+
+
+def test_epochs_differ_in_masks_splits_labels_and_negatives(source):
+    epochs = [epoch_rows(source, epoch) for epoch in (0, 1, 1000)]
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        first, second = epochs[a], epochs[b]
+        assert np.mean((first["masked_positions"] == second["masked_positions"]).all(axis=1)) < 0.05
+        assert 0.2 < np.mean(first["next_sentence_labels"] != second["next_sentence_labels"]) < 0.6
+        clean = [restore(rows) for rows in (first, second)]
+        is_next = np.flatnonzero(((first["next_sentence_labels"] == 0) & (second["next_sentence_labels"] == 0))[:, 0])
+        types = [types_of(rows)[is_next] for rows in (first, second)]
+        assert 0.3 < np.mean((types[0] != types[1]).any(axis=1)) < 1  # split elsewhere
+        is_random = np.flatnonzero(((first["next_sentence_labels"] == 1) & (second["next_sentence_labels"] == 1))[:, 0])
+        b_tokens = [
+            [row[types == 1] for row, types in zip(rows[is_random], types_of(whole)[is_random], strict=True)]
+            for rows, whole in zip(clean, (first, second), strict=True)
+        ]
+        assert np.mean([np.array_equal(*pair) for pair in zip(*b_tokens, strict=True)]) < 0.02
+
+
+def types_of(rows):
+    return rows["encoder_token_type_ids"]
+
+
+def restore(rows):
+    clean = rows["encoder_input_tokens"].copy()
+    row, slot = np.nonzero(rows["masked_loss_weights"])
+    clean[row, rows["masked_positions"][row, slot]] = rows["masked_target_tokens"][row, slot]
+    return clean
+
+
+def near(count, total, share):
+    return abs(count / total - share) < 4 * math.sqrt(share * (1 - share) / total)
+
+
+def test_statistics_of_real_rows(source, tokens):
+    parts = [epoch_rows(source, epoch) for epoch in range(3)]
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    assert len(rows["masked_positions"]) >= 2000
+    real, used = rows["encoder_segment_ids"] == 1, rows["masked_loss_weights"] == 1
+    lengths, slots = real.sum(axis=1), rows["masked_positions"].shape[1]
+    # Predictions: 15 % of each row's tokens, never a control token, never padding.
+    assert used.sum(axis=1).tolist() == [min(slots, max(1, round(0.15 * int(n)))) for n in lengths]
+    assert abs(used.sum() / real.sum() - 0.15) < 0.01  # 10 of 64 in most rows
+    assert (rows["encoder_input_tokens"][~real] == tokens.pad).all()
+    # Targets put back give [CLS] A [SEP] B [SEP] of real tokens.
+    clean = restore(rows)
+    control = np.isin(clean, [tokens.cls, tokens.sep])
+    assert (control.sum(axis=1) == 3).all() and (clean[:, 0] == tokens.cls).all()
+    assert not np.isin(clean[real], [tokens.pad, tokens.mask]).any()
+    assert np.array_equal(clean[control], rows["encoder_input_tokens"][control])
+    # 80/10/10.
+    inputs = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)[used]
+    targets = rows["masked_target_tokens"][used]
+    assert near((inputs == tokens.mask).sum(), inputs.size, 0.8)
+    assert near((inputs == targets).sum(), inputs.size, 0.1 + 0.1 / (tokens.size - 5))
+    replaced = inputs[(inputs != tokens.mask) & (inputs != targets)]
+    assert replaced.min() >= 0 and replaced.max() < tokens.size and not np.isin(replaced, tokens.special).any()
+    assert len(np.unique(replaced)) > 0.5 * min(replaced.size, tokens.size)
+    # Labels.
+    assert 0.45 < rows["next_sentence_labels"].mean() < 0.8
+
+
+def test_held_out_rows_come_once_and_are_the_same_for_everyone(data, cache, tokens):
+    held_out = data.held_out(cache, tokens, LENGTH, BATCH)
+    count = len(held_out.source.examples)
+    assert held_out.steps == -(-count // BATCH) and count % BATCH
+    batches = [held_out.source.rows(step, 0, BATCH) for step in range(held_out.steps)]
+    rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    assert all(not value[count:].any() for value in rows.values())
+    assert rows["encoder_segment_ids"][:count].any(axis=1).all() and rows["next_sentence_weights"].sum() == count
+    assert equal({name: value[:count] for name, value in rows.items()}, epoch_rows(held_out.source, 0))
+    other_size = data.held_out(cache, tokens, LENGTH, 7)
+    assert np.array_equal(other_size.source.rows(0, 0, 7)["encoder_input_tokens"], rows["encoder_input_tokens"][:7])
+    assert data.held_out(cache, tokens, LENGTH, BATCH, at_most=2).steps == 2
+    assert data.held_out(cache, tokens, LENGTH, BATCH, split="train").steps > held_out.steps
