@@ -68,7 +68,7 @@ class RowSource(seqio.DataSource):
         return [split]
 
     def num_input_examples(self, split: str) -> int:
-        """The number of rows in an epoch, at the task's own length."""
+        """The number of rows in an epoch, at the task's own length with seed 0; other seeds cut other chunks."""
         return len(self._batches(split, self._length, 0).examples)
 
     def get_dataset(
@@ -174,13 +174,17 @@ class PieceVocabulary(seqio.Vocabulary):
         return self._load().size
 
     def _encode(self, s: str) -> list[int]:
-        return self._load().encode_batch([s])[0].tolist()
+        return self._encode_array(s.encode()).tolist()
+
+    def _encode_array(self, text: bytes) -> np.ndarray:
+        return self._load().encode_batch([text.decode()])[0]
 
     def _decode(self, ids: list[int]) -> str:
         return self._load().decode(ids)
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
-        ids = tf.numpy_function(lambda text: self._load().encode_batch([text.decode()])[0], [s], tf.int32, stateful=False)
+        # Graphs hand over bytes, eager calls an array.
+        ids = tf.numpy_function(lambda text: self._encode_array(np.asarray(text).item()), [s], tf.int32, stateful=False)
         return tf.ensure_shape(ids, [None])
 
     def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
