@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bertfam.data.sources import Corpus
     from bertfam.data.vocabularies import WordPiece
 
-SUMMARY = "Learn a WordPiece vocabulary from text: pieces by frequency, as BERT's, the same ones each time."
+SUMMARY = "train a WordPiece vocabulary on text"
 
 EXAMPLE = "  bertfam vocab --task=python_docs --size=8192 --output=vocab-8k"
 
