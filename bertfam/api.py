@@ -87,7 +87,7 @@ class Model:
                 result["nsp_logits"] = next_sentence_head(config).apply({"params": params["nsp_head"]}, result["pooled"])
             if "mlm_head" in params:
                 picked = hidden if positions is None else gather_positions(hidden, jnp.asarray(positions, jnp.int32))
-                logits = masked_lm_head(config).apply({"params": params["mlm_head"]}, picked, word_table(params))
+                logits: Any = masked_lm_head(config).apply({"params": params["mlm_head"]}, picked, word_table(params))
                 result["mlm_logits"] = logits[..., : config.known_vocab_size]
             return result
 

@@ -21,15 +21,14 @@ _MANY = 0.5
 class SentencePairs:
     """`[CLS] A [SEP] B [SEP]` where B continues A or comes from another document.
 
-    A document is cut into chunks of sentences of at least length-3 tokens (with `short_sequence_rate` a length uniform in
-    [2, length-3]). A is the chunk's first a sentences, a uniform; B is the rest of the chunk, or with `random_next_rate` (and
+    A document is cut into chunks of sentences of at least length-3 tokens, or in a document that is drawn with
+    `short_sequence_rate` of at least a number uniform in [2, length-3], the same for all its chunks. A is the chunk's first a sentences, a uniform; B is the rest of the chunk, or with `random_next_rate` (and
     always where the chunk has one sentence) as many sentences from a random place of a random other document as fill the
     target; the next chunk then begins where A ended. A pair that is too long loses tokens of the longer side, from the front
     or the back with equal chance. The chunks are fixed by the seed; splits, labels, negatives and cuts are drawn anew each epoch.
 
     Attributes:
-      short_sequence_rate: the share of chunks with a shorter target (the published script draws this once a document, and
-        repeats the corpus with other draws; here no document is read in short chunks only).
+      short_sequence_rate: the share of documents that are cut into shorter chunks.
       random_next_rate: the share of pairs whose B is random, where the chunk allows both.
     """
 
@@ -65,14 +64,13 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
     room = length - 3
     active = np.arange(len(documents))
     current = bounds[:-1].astype(np.int64)
+    key = random.fold(seed, active)
+    short = random.uniform(random.bits(key, _SHORT, 1)[:, 0]) < config.short_sequence_rate
+    targets = np.where(short, 2 + random.integers(random.bits(key, _TARGET, 1)[:, 0], room - 1), room)
     parts = []
     chunk = 0
     while active.size:
-        key = random.fold(seed, active, chunk)
-        target = np.full(active.size, room)
-        if config.short_sequence_rate:
-            short = random.uniform(random.bits(key, _SHORT, 1)[:, 0]) < config.short_sequence_rate
-            target[short] = 2 + random.integers(random.bits(key, _TARGET, 1)[short, 0], room - 1)
+        key, target = random.fold(seed, active, chunk), targets[active]
         count = _sentences_to(starts, current, target, bounds[active + 1])
         parts.append((active, current, count, target))
         split = 1 + random.integers(random.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -90,11 +91,11 @@ class MlmNsp:
         # [batch, length, embed] -> [batch, predictions, embed] -> [batch, predictions, vocab]
         masked = gather_positions(hidden, batch["masked_positions"])
         mlm_head = masked_lm_head(self.model, self.execution)
-        mlm_logits = mlm_head.apply({"params": params["mlm_head"]}, masked, word_table(params))
+        mlm_logits: Any = mlm_head.apply({"params": params["mlm_head"]}, masked, word_table(params))
         # [batch, length, embed] -> [batch, examples, embed] -> [batch, examples, 2]
         first = gather_positions(hidden, batch["sequence_start_positions"])
         pooled = pooler(self.model, self.execution).apply({"params": params["pooler"]}, first)
-        nsp_logits = next_sentence_head(self.model, self.execution).apply({"params": params["nsp_head"]}, pooled)
+        nsp_logits: Any = next_sentence_head(self.model, self.execution).apply({"params": params["nsp_head"]}, pooled)
 
         mlm, mlm_accuracy = masked_cross_entropy(mlm_logits, batch["masked_target_tokens"], batch["masked_loss_weights"])
         nsp, nsp_accuracy = masked_cross_entropy(nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"])

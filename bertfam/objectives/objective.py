@@ -43,6 +43,11 @@ class Objective(Protocol):
         """The weight of each loss term."""
         ...
 
+    @property
+    def model(self) -> Any:
+        """The config of the network that is exported and asked to fill."""
+        ...
+
     def sized(self, vocabulary_size: int) -> "Objective":
         """The objective with its models' vocabulary set; raises UserError where another size was asked for."""
         ...

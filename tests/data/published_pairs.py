@@ -2,10 +2,7 @@
 
 
 def create_instances_from_document(all_documents, document_index, max_seq_length, draw):
-    """Yields (first segment, segments, target length, tokens_a, tokens_b, is_random_next) of each instance.
-
-    Where the script draws one target length for the document, `draw` is asked before each chunk.
-    """
+    """Yields (first segment, segments, target length, tokens_a, tokens_b, is_random_next) of each instance."""
     document = all_documents[document_index]
     max_num_tokens = max_seq_length - 3
     target_seq_length = draw.target(max_num_tokens)
@@ -29,7 +26,6 @@ def create_instances_from_document(all_documents, document_index, max_seq_length
             current_chunk = []
             current_length = 0
             draw.next_chunk()
-            target_seq_length = draw.target(max_num_tokens)
         i += 1
 
 

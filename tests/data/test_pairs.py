@@ -58,8 +58,9 @@ class Planned:
         return bits(fold(self.seed, self.number, self.chunk), stream, 1)[:, 0]
 
     def target(self, room):
-        if uniform(self._word(pairs._SHORT))[0] < self.config.short_sequence_rate:
-            return 2 + int(integers(self._word(pairs._TARGET), room - 1)[0])  # randint(2, room)
+        key = fold(self.seed, self.number)
+        if uniform(bits(key, pairs._SHORT, 1)[:, 0])[0] < self.config.short_sequence_rate:
+            return 2 + int(integers(bits(key, pairs._TARGET, 1)[:, 0], room - 1)[0])  # randint(2, room)
         return room
 
     def split(self, last):
@@ -232,13 +233,15 @@ def test_every_document_and_sentence_is_drawn_alike():
 
 
 @pytest.mark.parametrize(("rate", "low", "high"), [(0.1, 0.07, 0.13), (0.0, 0.0, 0.0), (1.0, 0.95, 1.0)])
-def test_share_of_short_chunks(rate, low, high):
-    documents = made(*[[1] * 4000] * 20)
-    target = pairs._plan(SentencePairs(short_sequence_rate=rate), documents, 67, 1)[3]
-    assert len(target) > 1000 and target.min() >= 2 and target.max() <= 64
-    assert low <= np.mean(target < 64) <= high
+def test_share_of_documents_in_short_chunks(rate, low, high):
+    documents = made(*[[1] * 40] * 1500)
+    document, _, _, target = pairs._plan(SentencePairs(short_sequence_rate=rate), documents, 43, 1)
+    assert target.min() >= 2 and target.max() <= 40
+    of_document = {number: set(target[document == number].tolist()) for number in range(1500)}
+    assert all(len(targets) == 1 for targets in of_document.values())
+    assert low <= np.mean([min(targets) < 40 for targets in of_document.values()]) <= high
     if rate == 1:
-        assert set(target.tolist()) == set(range(2, 65))
+        assert set().union(*of_document.values()) == set(range(2, 41))
 
 
 def test_every_token_of_the_text_is_in_a_chunk(toy):
