@@ -1,0 +1,48 @@
+# Two commands set everything up on a fresh machine: make quickstart, make test.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+RUN = runs/quickstart
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
+
+.PHONY: quickstart test lint format
+
+# Trains a small BERT on the documentation of the installed Python packages, exports it and tries it out.
+quickstart: $(VENV)/installed
+	test -d $(RUN)/vocab || $(BIN)/bertfam vocab --task=python_docs --size=8192 --output=$(RUN)/vocab
+	$(BIN)/bertfam pretrain --gin_file=runs/quickstart.gin --vocab=$(RUN)/vocab --model_dir=$(RUN)/model
+	rm -rf $(RUN)/export
+	$(BIN)/bertfam export --model_dir=$(RUN)/model --output=$(RUN)/export
+	$(BIN)/bertfam evaluate --model_dir=$(RUN)/model --baselines
+	$(BIN)/bertfam fill --model_dir=$(RUN)/model \
+	  "Returns a new [MASK] with the same shape as the input." \
+	  "If [MASK], the result is written to this array." \
+	  "Raised when the file [MASK] not exist." \
+	  "The default [MASK] is None." \
+	  "A list of [MASK] to be used by the function."
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/installed: setup.py | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/installed-test: setup.py | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	touch $@ $(VENV)/installed
