@@ -71,7 +71,9 @@ def _reference_fits(reference: Reference, hint: Any) -> bool:
     if produced is Any or not inspect.isclass(produced):
         return True
     if getattr(cls, "_is_protocol", False):
-        return all(hasattr(produced, name) for name, member in vars(cls).items() if _is_interface(name, member))
+        # A dataclass' field without a default is no attribute of its class.
+        fields = {field.name for field in dataclasses.fields(produced)} if dataclasses.is_dataclass(produced) else set()
+        return all(hasattr(produced, name) or name in fields for name, member in vars(cls).items() if _is_interface(name, member))
     return issubclass(produced, cls)
 
 
