@@ -40,9 +40,9 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/installed: setup.py | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable .
 	touch $@
 
 $(VENV)/installed-test: setup.py | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable ".[test]"
 	touch $@ $(VENV)/installed
