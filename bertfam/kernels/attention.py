@@ -15,8 +15,9 @@ __all__ = ["BACKENDS", "Backend", "Request", "attend", "backend_names", "choose"
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (REFERENCE, XLA, CUDNN)}
 
-# Under this length attention is a few per cent of a step on a GPU and XLA's fusions are as fast as the kernel.
-CUDNN_FROM_LENGTH = 512
+# Forward and backward of 12 heads of 64 on 32,768 tokens in bfloat16, on an H200: at length 128 cuDNN takes 0.44 ms and XLA
+# 1.00 ms, at 512 0.55 ms and 2.89 ms. Shorter rows have not been measured.
+CUDNN_FROM_LENGTH = 128
 
 
 def backend_names() -> tuple[str, ...]:
