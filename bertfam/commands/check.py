@@ -48,6 +48,10 @@ def main(args: argparse.Namespace) -> int:
 
     trainer = Trainer(run.sized(vocabulary.size), run.mesh.build())
     counts = {"train": TokenCache(run.data.cache_dir).counts("train")} if built else {}
-    print(plan_text(make_plan(trainer.run, trainer.mesh, trainer.abstract_state, trainer.run.objective.attention(run.shape(0)), counts)))
+    print(
+        plan_text(
+            make_plan(trainer.run, trainer.mesh, trainer.abstract_state, trainer.run.objective.attention(run.shape(0)), counts)
+        )
+    )
     print("ok")
     return 0

@@ -12,7 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
     flags.add_model_dir(parser)
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint to measure (default: the newest)")
-    parser.add_argument("--split", choices=("validation", "train"), default="validation", help="of the token cache (default: validation)")
+    parser.add_argument(
+        "--split", choices=("validation", "train"), default="validation", help="of the token cache (default: validation)"
+    )
     parser.add_argument("--cache_dir", metavar="DIR", help="another token cache of the same vocabulary (default: the run's own)")
     parser.add_argument("--batches", type=int, metavar="N", help="at most so many batches (default: all)")
     parser.add_argument("--baselines", action="store_true", help="also score predictors that see no context, on the same masks")
@@ -39,19 +41,23 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
 
     # -- How: on all devices here, whatever mesh the run was trained on
+    import jax
+
     from bertfam.partitioning.mesh import MeshShape
     from bertfam.training.trainer import Trainer
 
-    stage = run.stages[-1]
-    held_out = run.data.held_out(
-        cache, opened.vocabulary.token_ids, stage.length, stage.batch_size, split=args.split, at_most=args.batches
-    )
+    mesh = MeshShape().build()
+    last = run.stages[-1]
+    # Rows fill the devices; they are the same in batches of any size.
+    stage = dataclasses.replace(last, batch_size=-(-last.batch_size // mesh.size) * mesh.size)
+    sizes = (cache, opened.vocabulary.token_ids, stage.length, stage.batch_size)
+    held_out = run.data.held_out(*sizes, split=args.split, at_most=args.batches)
     if held_out is None:
         raise UserError(
             f"the {args.split} split of {cache.directory} has too few documents; give held-out text with --validation_input"
         )
-    trainer = Trainer(dataclasses.replace(opened.run, mesh=MeshShape(), microbatches=1), MeshShape().build())
-    scores = trainer.scores(opened.params, held_out, len(run.stages) - 1)
+    trainer = Trainer(dataclasses.replace(opened.run, stages=(stage,), microbatches=1), mesh)
+    scores = trainer.scores(jax.device_put(opened.params, trainer.shardings.params), held_out, 0)
 
     # -- Beside what
     if args.baselines:

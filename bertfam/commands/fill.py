@@ -33,7 +33,8 @@ def main(args: argparse.Namespace) -> int:
     filled = fill(load(args.model_dir, step=args.step), args.text, args.top_k)
     if args.json:
         results = [
-            {"text": text, "masks": [dataclasses.asdict(mask) for mask in masks]} for text, masks in zip(args.text, filled, strict=True)
+            {"text": text, "masks": [dataclasses.asdict(mask) for mask in masks]}
+            for text, masks in zip(args.text, filled, strict=True)
         ]
         print(json.dumps(results, ensure_ascii=False))
         return 0

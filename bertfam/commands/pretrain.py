@@ -25,34 +25,58 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.config import load
     from bertfam.errors import UserError
 
-    # -- Configuration: the flags', and what the folder began with
+    # -- Configuration: the flags', or what the folder began with
     model_dir = Path(args.model_dir)
     began_with = model_dir / "config.gin"
+    if model_dir.exists() and not model_dir.is_dir():
+        raise UserError(f"--model_dir={model_dir} is a file; name a folder")
     if not args.gin_file and not began_with.is_file():
         raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
     args.gin_file = args.gin_file or [str(began_with)]
     config = flags.load_config(args)
     run = config.build("Run")
-    if began_with.is_file():
-        from bertfam.training.run import check_resumable
+    named = flags.named_text(args, run.data)
 
-        check_resumable(load([str(began_with)]).build("Run"), run)
-
-    # -- Data: the token cache, built in a child process if it is missing; the vocabulary of its ids
+    # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data.vocabularies import WordPiece
-    from bertfam.training.data import check_vocabulary, token_cache, warn
+    from bertfam.training.data import check_text, check_vocabulary, token_cache, vocabulary_folder, warn
 
-    check_vocabulary(run.data, model_dir)
-    cache = token_cache(config, run.data, run.data.cache_directory(model_dir), flags.named_text(args, run.data))
-    vocabulary = WordPiece.load(cache.vocabulary_directory)
+    directory = run.data.cache_directory(model_dir)
+    folder = vocabulary_folder(run.data, directory)
+    vocabulary = WordPiece.load(folder)
     run = run.sized(vocabulary.size)
 
-    # -- Model and mesh: all that can be refused is refused here, before compiling and before anything is written
-    from bertfam.training.plan import make_plan, plan_text
-    from bertfam.training.stages import StagedBatches, locate
+    # -- What the folder has learned so far: a run to go on with, an imported model to start from, or nothing
+    from bertfam.training.checkpoints import Checkpoints, has_training_state, newest
+
+    step = newest(model_dir)
+    goes_on = step is not None and has_training_state(model_dir, step)
+    if step is not None:
+        from bertfam.training.run import check_resumable
+
+        for given in (named.vocabulary or folder, folder):
+            check_vocabulary(given, model_dir)
+        began = load([str(began_with)]).build("Run").sized(vocabulary.size)
+        if goes_on:
+            check_resumable(began, run)
+        else:
+            check_resumable(began.objective.model, run.objective.model, "Run.objective.model")
+
+    # -- Model and mesh: sizes are refused here, before the text is read and anything is compiled
+    import jax
+
+    from bertfam.training.hardware import check_jaxlib
     from bertfam.training.trainer import Trainer
 
+    check_jaxlib(jax.default_backend(), jax.lib.__version__)
     trainer = Trainer(run, run.mesh.build())
+
+    # -- Data: the token cache, built in a child process if it is missing
+    from bertfam.training.stages import StagedBatches, locate
+
+    cache = token_cache(config, run.data, directory, named)
+    if goes_on:
+        check_text(cache, model_dir)
     sources, evaluations = [], []
     for index, stage in enumerate(run.stages):
         sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
@@ -64,32 +88,34 @@ def main(args: argparse.Namespace) -> int:
     import json
 
     from bertfam.data.cache import SPLITS
-    from bertfam.training.model_dir import write_atomically
+    from bertfam.training.model_dir import make_folder, write_atomically
+    from bertfam.training.plan import make_plan, plan_text
 
+    if goes_on and step >= run.total_steps:
+        print(f"finished already: {model_dir} stands at step {step:,} of {run.total_steps:,}", flush=True)
+        return 0
     counts = {split: cache.counts(split) for split in SPLITS}
-    plan = make_plan(run, trainer.mesh, trainer.abstract_state, run.objective.attention(run.shape(0)), counts)
+    plan = make_plan(run, trainer.mesh, trainer.abstract_state, run.objective.attention(run.shape(0)), counts, cache.fingerprint)
     print(plan_text(plan), flush=True)
-    model_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(model_dir)
     write_atomically(began_with, config.text())
     write_atomically(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
-    if not (model_dir / "vocab").exists():
+    if step is None:
         vocabulary.save(model_dir / "vocab")
 
-    # -- State: the newest checkpoint's, or a fresh one
-    from bertfam.training.checkpoints import Checkpoints
-
+    # -- State
     checkpoints = Checkpoints(model_dir, keep=run.keep_checkpoints)
-    step = checkpoints.latest
-    if step is not None and step >= run.total_steps:
-        print(f"finished already: {model_dir} stands at step {step:,} of {run.total_steps:,}", flush=True)
-        checkpoints.close()
-        return 0
-    state = trainer.new_state() if step is None else trainer.restored(checkpoints, step)
-    if step is not None:
+    if step is None:
+        state = trainer.new_state()
+    elif goes_on:
+        state = trainer.restored(checkpoints, step)
         print(f"resumed from step {step:,}", flush=True)
+    else:
+        state, step = trainer.started_from(checkpoints, step), None
+        print(f"started from the model in {model_dir}", flush=True)
 
     # -- Training
-    from bertfam.training.hooks import EvaluateHook, SaveHook
+    from bertfam.training.hooks import EvaluateHook, Hook, SaveHook
     from bertfam.training.metrics import MetricsWriter
     from bertfam.training.progress import ProgressLog
 
@@ -98,10 +124,11 @@ def main(args: argparse.Namespace) -> int:
         return trainer.scores(state.params, evaluations[stage], stage)
 
     writer = MetricsWriter(model_dir, step or 0)
-    hooks = [SaveHook(run.checkpoint_every, run.total_steps, checkpoints)]
+    hooks: list[Hook] = []
     if run.eval_every and all(evaluations):
-        hooks.insert(0, EvaluateHook(run.eval_every, run.total_steps, scores, writer))
-    log = ProgressLog(writer, step or 0, run.total_steps, run.log_every)
+        hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer))
+    hooks.append(SaveHook(run.checkpoint_every, run.total_steps, checkpoints))
+    log = ProgressLog(writer, step or 0, run.total_steps, run.log_every, run.flops_after)
     trainer.train(state, StagedBatches(run.stages, sources), log, hooks)
 
     # -- End: the last checkpoint is whole before the command says so

@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_cache_dir(parser)
     flags.add_model_dir(parser, required=False)
     parser.add_argument("--examples", type=int, default=5, metavar="N", help="rows to show (default: 5)")
-    parser.add_argument("--step", type=int, default=0, metavar="N", help="show the batch that update N + 1 trains on (default: 0)")
+    parser.add_argument(
+        "--step", type=int, default=0, metavar="N", help="show the batch that update N + 1 trains on (default: 0)"
+    )
     parser.add_argument("--length", type=int, metavar="N", help=f"tokens a row (default: the run's, else {_LENGTH})")
     flags.add_json(parser)
 

@@ -85,22 +85,22 @@ def check_fingerprint(cache: TokenCache, expected: dict[str, Any]) -> None:
     """Refuses a cache that was built from something else, naming what differs."""
     if cache.fingerprint != expected:
         raise UserError(
-            f"{cache.directory} was built from something else ({_difference(cache.fingerprint, expected)}); delete it to build "
+            f"{cache.directory} was built from something else ({difference(cache.fingerprint, expected)}); delete it to build "
             "it anew, choose another folder, or name no text to use it as it is"
         )
 
 
-def _difference(old: Any, new: Any, path: str = "") -> str:
+def difference(old: Any, new: Any, path: str = "") -> str:
     """Names the first place where two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys(), key=lambda key: (key != "kind", key)):
             if old.get(key) != new.get(key):
-                return _difference(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+                return difference(old.get(key), new.get(key), f"{path}.{key}" if path else key)
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, (before, now) in enumerate(zip(old, new, strict=True)):
             if before != now:
                 name = before.get("name", index) if isinstance(before, dict) else index
-                return _difference(before, now, f"{path}[{name}]")
+                return difference(before, now, f"{path}[{name}]")
     return f"{path} was {_short(old)} and is {_short(new)} now"
 
 

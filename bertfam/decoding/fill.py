@@ -69,7 +69,10 @@ def fill(model: Model, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]
         probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), min(top_k, model.config.known_vocab_size))
         results.append(
             [
-                Mask(int(position), [Prediction(int(id), piece, float(p)) for id, piece, p in zip(row_ids, pieces, row_p, strict=True)])
+                Mask(
+                    int(position),
+                    [Prediction(int(id), piece, float(p)) for id, piece, p in zip(row_ids, pieces, row_p, strict=True)],
+                )
                 for position, row_ids, row_p, pieces in (
                     (position, row_ids, row_p, model.vocabulary.pieces(row_ids))
                     for position, row_ids, row_p in zip(positions, np.asarray(ids), np.asarray(probabilities), strict=True)

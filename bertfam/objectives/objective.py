@@ -83,19 +83,20 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Arr
     Args:
       logits: float32[..., classes].
       targets: int32[...].
-      weights: float32[...]; a place of weight 0 adds exactly nothing, whatever its logits.
+      weights: float32[...]; a place of weight 0 adds exactly nothing, to the gradient too, whatever its logits.
 
     Returns:
       the loss' sum float32[], and the sum of weights where the best class is the target.
     """
-    logits = logits.astype(jnp.float32)
+    # [..., classes]; 0 times a gradient that is not finite would not be 0.
+    logits = jnp.where(weights[..., None] > 0, logits.astype(jnp.float32), 0.0)
     # A comparison instead of a gather: it fuses, its gradient is no scatter, and it shards over the classes.
     classes = jnp.arange(logits.shape[-1], dtype=targets.dtype)
     # [..., classes] -> [...]
     picked = jnp.sum(jnp.where(classes == targets[..., None], logits, 0.0), axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - picked
     correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
-    return jnp.sum(jnp.where(weights > 0, loss * weights, 0.0)), Sum(jnp.sum(correct * weights), jnp.sum(weights))
+    return jnp.sum(loss * weights), Sum(jnp.sum(correct * weights), jnp.sum(weights))
 
 
 def with_vocabulary(model: Any, size: int) -> Any:

@@ -30,7 +30,9 @@ class Checkpoints:
         logging.getLogger("absl").setLevel(logging.ERROR)
         self._directory = Path(model_dir).absolute() / "checkpoints"
         if read_only and not self._directory.is_dir():
-            raise UserError(f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`")
+            raise UserError(
+                f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`"
+            )
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, read_only=read_only, create=not read_only)
         handlers = {"params": ocp.StandardCheckpointHandler(), "rest": ocp.StandardCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
@@ -82,6 +84,17 @@ class Checkpoints:
         """Waits until everything is written."""
         self._manager.wait_until_finished()
         self._manager.close()
+
+
+def newest(model_dir: str | Path) -> int | None:
+    """The newest complete step in MODEL_DIR; None where there is none. Writes nothing."""
+    directory = Path(model_dir).absolute() / "checkpoints"
+    return max(ocp.utils.checkpoint_steps(directory), default=None) if directory.is_dir() else None
+
+
+def has_training_state(model_dir: str | Path, step: int) -> bool:
+    """Whether a run can go on from a step; an imported model has its parameters alone."""
+    return (Path(model_dir) / "checkpoints" / str(step) / "rest").is_dir()
 
 
 def on_devices(shapes: Any, shardings: Any) -> Any:

@@ -1,5 +1,6 @@
 """Makes sure that a run has its token cache and its vocabulary before anything is compiled."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from bertfam.config import Config
 from bertfam.data.batches import CorruptedBatches
-from bertfam.data.cache import TokenCache
+from bertfam.data.cache import TokenCache, difference
 from bertfam.data.cache_builder import check_sources
 from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.text_data import HeldOut, TextData
@@ -75,12 +76,30 @@ def warn(sources: Sequence[CorruptedBatches], evaluations: Sequence[HeldOut | No
         print(f"bertfam: warning: {line}", file=sys.stderr, flush=True)
 
 
-def check_vocabulary(data: TextData, model_dir: Path) -> None:
-    """Refuses a vocabulary that is not the one that the run began with, or that cannot be read."""
-    if data.vocabulary is None:
-        return
-    given, began_with = WordPiece.load(data.vocabulary), model_dir / "vocab"
-    if began_with.exists() and WordPiece.load(began_with).fingerprint != given.fingerprint:
+def vocabulary_folder(data: TextData, directory: Path) -> Path:
+    """The vocabulary of the token cache in `directory`, or where there is none yet, of the one that will be built.
+
+    Raises:
+      UserError: where there is neither a cache nor what to build it from.
+    """
+    if directory.exists():
+        return TokenCache(directory).vocabulary_directory
+    check_buildable(data)
+    return Path(str(data.vocabulary))
+
+
+def check_vocabulary(given: str | Path, model_dir: Path) -> None:
+    """Refuses a vocabulary that is not the one that the model in MODEL_DIR began with."""
+    if WordPiece.load(given).fingerprint != WordPiece.load(model_dir / "vocab").fingerprint:
+        raise UserError(f"{given} is not the vocabulary that {model_dir} began with; leave it out, or use another --model_dir")
+
+
+def check_text(cache: TokenCache, model_dir: Path) -> None:
+    """Refuses a token cache of other text than the one that the run in MODEL_DIR began with."""
+    plan = model_dir / "plan.json"
+    began_with = json.loads(plan.read_text()).get("fingerprint") if plan.is_file() else None
+    if began_with is not None and began_with != cache.fingerprint:
         raise UserError(
-            f"{data.vocabulary} is not the vocabulary that {model_dir} began with; leave --vocab out, or use another --model_dir"
+            f"{cache.directory} is not the text that {model_dir} began with ({difference(began_with, cache.fingerprint)}); leave "
+            "--cache_dir out, or use another --model_dir"
         )

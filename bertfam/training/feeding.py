@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,6 +34,7 @@ def global_batch(
         index[0].indices(batch_size)[:2]
         for name, sharding in shardings.items()
         for index in sharding.addressable_devices_indices_map((batch_size, *features[name].shape)).values()
+        if index is not None
     ]
     start, stop = min(span[0] for span in spans), max(span[1] for span in spans)
     rows = source.rows(step, start, stop)
@@ -40,7 +42,7 @@ def global_batch(
     def place(name: str, spec: FeatureSpec) -> jax.Array:
         local = rows[name].astype(spec.dtype, copy=False)
 
-        def shard(index: tuple[slice, ...]) -> np.ndarray:
+        def shard(index: Any) -> np.ndarray:  # a slice for each axis
             first, last, _ = index[0].indices(batch_size)
             return local[(slice(first - start, last - start), *index[1:])]
 

@@ -1,6 +1,13 @@
-"""Peak speeds, for model-FLOPs utilisation."""
+"""What is known of devices: peak speeds, for model-FLOPs utilisation, and a jaxlib that is too slow for them."""
+
+import re
 
 import jax
+
+from bertfam.errors import UserError
+
+# The first jaxlib that adds float32 scatters on GPUs at full speed; the ones before are hundreds of times slower.
+_GPU_JAXLIB = (0, 11, 1)
 
 # Dense bf16 matrix-product peaks of one JAX device by a part of its `device_kind`, FLOP/s, from the vendors' datasheets.
 _PEAKS = {
@@ -18,3 +25,12 @@ _PEAKS = {
 def peak_flops(device: jax.Device) -> float | None:
     """The device's peak in FLOP/s; None where it is not known (a CPU)."""
     return next((peak for kind, peak in _PEAKS.items() if kind in device.device_kind), None)
+
+
+def check_jaxlib(platform: str, version: str) -> None:
+    """Raises UserError where jaxlib is too old for the platform ("cpu", "gpu", "tpu") of the devices."""
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if platform == "gpu" and found < _GPU_JAXLIB:
+        raise UserError(
+            f"jaxlib {version} on a GPU is hundreds of times too slow for this: install bertfam[cuda] on Python >= 3.12"
+        )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ def is_ready(metrics: Metrics) -> bool:
 
 def add(left: Metrics | None, right: Metrics) -> Metrics:
     """Merges two steps' sums without reading them."""
-    return right if left is None else {name: Sum(*(a + b for a, b in zip(left[name], right[name], strict=True))) for name in right}
+    return (
+        right if left is None else {name: Sum(*(a + b for a, b in zip(left[name], right[name], strict=True))) for name in right}
+    )
 
 
 class MetricsWriter:
@@ -40,8 +43,6 @@ class MetricsWriter:
 
     def __init__(self, model_dir: Path, step: int) -> None:
         """Opens both for a run that stands at `step`; what an interrupted run wrote beyond it is dropped."""
-        from tensorboardX import SummaryWriter
-
         path = model_dir / "metrics.jsonl"
         if path.exists():
             kept = [line for line in path.read_text().splitlines() if _step(line) <= step]
@@ -49,7 +50,7 @@ class MetricsWriter:
             partial.write_text("".join(f"{line}\n" for line in kept))
             os.replace(partial, path)
         self._file = open(path, "a")
-        self._board = SummaryWriter(str(model_dir), purge_step=step + 1 if step else None)
+        self._board = _summary_writer()(str(model_dir), purge_step=step + 1 if step else None)
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Adds one line: the step (updates made), the split ("train" or "eval") and the values."""
@@ -62,6 +63,19 @@ class MetricsWriter:
         """Flushes and closes both."""
         self._file.close()
         self._board.close()
+
+
+def _summary_writer() -> Any:
+    """tensorboardX's writer; on its import it takes torch along where that is installed, which it needs for figures only."""
+    absent = "torch" not in sys.modules
+    if absent:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if absent:
+            del sys.modules["torch"]
+    return SummaryWriter
 
 
 def _step(line: str) -> int:

@@ -1,11 +1,11 @@
 """MODEL_DIR: what a run leaves behind, and how the commands that come after it read it.
 
-    config.gin     the resolved configuration; loads by itself
-    plan.json      what was printed before training
-    vocab/         the vocabulary
-    cache/         the token cache, unless the run names another
-    checkpoints/   Orbax
-    metrics.jsonl  one object a line, and TensorBoard event files
+config.gin     the resolved configuration; loads by itself
+plan.json      what was printed before training
+vocab/         the vocabulary
+cache/         the token cache, unless the run names another
+checkpoints/   Orbax
+metrics.jsonl  one object a line, and TensorBoard event files
 """
 
 import os
@@ -45,6 +45,14 @@ def write_atomically(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text)
     os.replace(partial, path)
+
+
+def make_folder(model_dir: Path) -> None:
+    """Makes sure that MODEL_DIR is there; raises UserError where it cannot be."""
+    try:
+        model_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{model_dir} cannot be made ({error.strerror}); choose another --model_dir") from error
 
 
 def read_run(model_dir: str | Path) -> Run:

@@ -13,7 +13,14 @@ from bertfam.training.run import Run
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def make_plan(run: Run, mesh: jax.sharding.Mesh, state: Any, attention: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+def make_plan(
+    run: Run,
+    mesh: jax.sharding.Mesh,
+    state: Any,
+    attention: str,
+    counts: Mapping[str, Mapping[str, int]],
+    fingerprint: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The plan as JSON.
 
     Args:
@@ -22,6 +29,7 @@ def make_plan(run: Run, mesh: jax.sharding.Mesh, state: Any, attention: str, cou
       state: the TrainState as `jax.ShapeDtypeStruct`s with shardings.
       attention: the attention backend and why.
       counts: documents, sentences and tokens by split.
+      fingerprint: of the token cache, what its tokens depend on.
     """
     device = mesh.devices.flat[0]
     stages = []
@@ -47,6 +55,7 @@ def make_plan(run: Run, mesh: jax.sharding.Mesh, state: Any, attention: str, cou
         "state_bytes_per_device": sum(_local_bytes(leaf) for leaf in jax.tree.leaves(state)),
         "attention": attention,
         "microbatches": run.microbatches,
+        "fingerprint": fingerprint,
     }
 
 
@@ -65,7 +74,9 @@ def plan_text(plan: Mapping[str, Any]) -> str:
         f"attention    {plan['attention']}",
     ]
     for split, counts in plan["data"].items():
-        lines.append(f"{split:<12} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens")
+        lines.append(
+            f"{split:<12} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens"
+        )
     for index, stage in enumerate(plan["stages"]):
         lines.append(
             f"stage {index + 1}      {stage['steps']:,} steps of {stage['batch_size']:,} rows x {stage['length']} tokens "

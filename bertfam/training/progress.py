@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -26,29 +27,45 @@ class Rates:
 class ProgressLog:
     """Collects each step's metrics without waiting for them; writes a line every `every` steps once they are there."""
 
-    def __init__(self, writer: MetricsWriter, start: int, total: int, every: int) -> None:
-        self._writer, self._total, self._every = writer, total, every
-        self._step = self._logged = start
+    def __init__(self, writer: MetricsWriter, start: int, total: int, every: int, flops_after: Callable[[int], int]) -> None:
+        """A log of a run that goes on at `start`.
+
+        Args:
+          writer: where the lines go.
+          start: the updates made before.
+          total: the updates of the whole run.
+          every: updates between lines.
+          flops_after: the work that is left after a step, by which the time left is told.
+        """
+        self._writer, self._total, self._every, self._flops_after = writer, total, every, flops_after
+        self._start = self._step = start
         self._current: list[Metrics] = []
         self._due: deque[tuple[int, list[Metrics], dict[str, float]]] = deque()
         self._recent: deque[Metrics] = deque()
-        self._mark = time.monotonic()
+        self._begin = self._mark = time.monotonic()
         self._paused = 0.0
-        self._training_seconds, self._trained = 0.0, 0
+        self._tokens = self._flops = 0
 
     def pause(self, seconds: float) -> None:
-        """Takes time that was not training (compiling, evaluating, saving) out of the rates."""
+        """Takes time that was not training (evaluating, saving) out of the rates."""
         self._paused += seconds
+
+    def compiled(self, seconds: float) -> None:
+        """Takes time of compiling, which does not come again, out of the rates and the time left."""
+        self._paused += seconds
+        self._begin += seconds
 
     def add(self, metrics: Metrics, rates: Rates, learning_rate: float | None) -> None:
         """Counts one update; `learning_rate` is given at steps that end an interval."""
         self._step += 1
+        self._tokens += rates.tokens_per_step
+        self._flops += rates.flops_per_step
         self._current.append(metrics)
         self._recent.append(metrics)
         if len(self._recent) > _AHEAD:
             jax.block_until_ready(self._recent.popleft())
         if learning_rate is not None:
-            self._close_interval(rates, learning_rate)
+            self._close_interval(rates.peak_flops, learning_rate)
         while self._due and is_ready(self._due[0][1][-1]):
             self._write(*self._due.popleft())
 
@@ -61,19 +78,17 @@ class ProgressLog:
         while self._due:
             self._write(*self._due.popleft())
 
-    def _close_interval(self, rates: Rates, learning_rate: float) -> None:
+    def _close_interval(self, peak_flops: float | None, learning_rate: float) -> None:
         now = time.monotonic()
-        steps = self._step - self._logged
         seconds = max(now - self._mark - self._paused, 1e-9)
-        self._training_seconds += seconds
-        self._trained += steps
-        speed = {"tokens_per_second": steps * rates.tokens_per_step / seconds}
-        if rates.peak_flops:
-            speed["mfu"] = steps * rates.flops_per_step / seconds / rates.peak_flops
-        left = (self._total - self._step) * self._training_seconds / self._trained
+        speed = {"tokens_per_second": self._tokens / seconds}
+        if peak_flops:
+            speed["mfu"] = self._flops / seconds / peak_flops
+        ahead = self._flops_after(self._step)
+        left = ahead * (now - self._begin) / (self._flops_after(self._start) - ahead)
         values = {"learning_rate": learning_rate, **speed, "seconds_left": left}
         self._due.append((self._step, self._current, values))
-        self._current, self._logged, self._mark, self._paused = [], self._step, now, 0.0
+        self._current, self._mark, self._paused, self._tokens, self._flops = [], now, 0.0, 0, 0
 
     def _write(self, step: int, metrics: list[Metrics], values: dict[str, float]) -> None:
         scores = means(metrics)

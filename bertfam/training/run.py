@@ -64,6 +64,15 @@ class Run:
         """The updates of the whole run."""
         return total_steps(self.stages)
 
+    def flops_after(self, step: int) -> int:
+        """Matrix-product FLOPs of the updates after the first `step`."""
+        left = 0
+        for index, stage in enumerate(self.stages):
+            done = min(step, stage.steps)
+            left += (stage.steps - done) * stage.batch_size * self.objective.flops(self.shape(index))
+            step -= done
+        return left
+
     def shape(self, stage: int) -> RowShape:
         """The static sizes of a stage's rows."""
         return self.data.shape(self.stages[stage].length)

@@ -76,11 +76,17 @@ class Trainer:
     def new_state(self) -> TrainState:
         """A fresh state, the same on every mesh."""
         with self.mesh, self._in_mesh():
-            return jax.jit(lambda key: nn.meta.unbox(self._fresh(key)), out_shardings=self.shardings)(jax.random.key(self.run.seed))
+            return jax.jit(lambda key: nn.meta.unbox(self._fresh(key)), out_shardings=self.shardings)(
+                jax.random.key(self.run.seed)
+            )
 
     def restored(self, checkpoints: Checkpoints, step: int) -> TrainState:
         """A checkpoint's state on this mesh."""
         return checkpoints.restore(step, self.abstract_state)
+
+    def started_from(self, checkpoints: Checkpoints, step: int) -> TrainState:
+        """A fresh state with a checkpoint's parameters: an imported model's."""
+        return self.new_state()._replace(params=checkpoints.restore_params(step, self.abstract_state.params))
 
     def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
         """Compiles a stage's step; returns it, and its time and memory in words."""
@@ -95,7 +101,12 @@ class Trainer:
         memory = compiled.memory_analysis()
         told = f"compiled stage {stage + 1} in {time.monotonic() - began:.1f} s"
         if memory is not None:
-            used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.temp_size_in_bytes
+            used = (
+                memory.argument_size_in_bytes
+                + memory.output_size_in_bytes
+                - memory.alias_size_in_bytes
+                + memory.temp_size_in_bytes
+            )
             told += f"; needs {used / 2**20:,.1f} MiB on each device"
         return compiled, told
 
@@ -126,17 +137,18 @@ class Trainer:
                     train_step, told = self.compile_step(stage)
                     print(told, flush=True)
                     compiled_stage = stage
-                    log.pause(time.monotonic() - began)
+                    log.compiled(time.monotonic() - began)
                 state, metrics = train_step(state, batches.take())
-                rate = float(self.schedule(step)) if log.ends_interval(step + 1) else None
+                due = [hook for hook in hooks if hook.due(step + 1)]
+                # An interval ends at every checkpoint too: a run that goes on from there logs what an unbroken one does.
+                rate = float(self.schedule(step)) if due or log.ends_interval(step + 1) else None
                 log.add(metrics, self.stages[stage].rates, rate)
-                for hook in hooks:
-                    if hook.due(step + 1):
-                        jax.block_until_ready(state)
-                        log.flush()
-                        began = time.monotonic()
-                        state = hook.after(step + 1, state)
-                        log.pause(time.monotonic() - began)
+                for hook in due:
+                    jax.block_until_ready(state)
+                    log.flush()
+                    began = time.monotonic()
+                    state = hook.after(step + 1, state)
+                    log.pause(time.monotonic() - began)
         finally:
             batches.close()
         log.flush()
