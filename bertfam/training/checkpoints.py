@@ -76,6 +76,10 @@ class Checkpoints:
         """Reads the parameters alone, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings."""
         return self._manager.restore(step, args=ocp.args.Composite(params=ocp.args.StandardRestore(like))).params
 
+    def parts(self, step: int) -> frozenset[str]:
+        """The networks and heads that a step's parameters hold; an imported model may lack heads of the objective."""
+        return frozenset(self._manager.item_metadata(step).params.tree)
+
     def save_params(self, step: int, params: Any) -> None:
         """Saves parameters without a training state: an imported model."""
         self._manager.save(step, args=ocp.args.Composite(params=ocp.args.StandardSave(params)))

@@ -31,7 +31,7 @@ class TrainedModel:
       run: the configuration, with the vocabulary's size.
       vocabulary: the vocabulary.
       step: the checkpoint's step.
-      params: the parameters, whole on the first device.
+      params: the parameters, whole on the first device; of an imported model only the heads that it came with.
     """
 
     run: Run
@@ -81,7 +81,9 @@ def open_model(model_dir: str | Path, step: int | None = None) -> TrainedModel:
     checkpoints = Checkpoints(model_dir, read_only=True)
     found = checkpoints.find(step)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), parameter_shapes(run))
+    parts = checkpoints.parts(found)
+    shapes = {name: shape for name, shape in parameter_shapes(run).items() if name in parts}
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
     params = checkpoints.restore_params(found, like)
     checkpoints.close()
     return TrainedModel(run, vocabulary, found, params)
