@@ -57,6 +57,9 @@ def main(args: argparse.Namespace) -> int:
             f"the {args.split} split of {cache.directory} has too few documents; give held-out text with --validation_input"
         )
     trainer = Trainer(dataclasses.replace(opened.run, stages=(stage,), microbatches=1), mesh)
+    missing = sorted(trainer.shardings.params.keys() - opened.params.keys())
+    if missing:
+        raise UserError(f"{args.model_dir} was imported without {', '.join(missing)}; train them with `bertfam pretrain` first")
     scores = trainer.scores(jax.device_put(opened.params, trainer.shardings.params), held_out, 0)
 
     # -- Beside what

@@ -70,7 +70,7 @@ def make_train_step(
 
         # Each microbatch gave its part of the one loss.
         metrics["loss"] = Sum(metrics["loss"].total, jnp.ones(()))
-        metrics["gradient_norm"] = Sum(optax.global_norm(gradient), jnp.ones(()))
+        metrics["gradient_norm"] = Sum(optax.tree.norm(gradient), jnp.ones(()))
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         return TrainState(state.step + 1, params, opt_state, carry, state.aux), metrics

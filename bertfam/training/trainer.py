@@ -70,12 +70,12 @@ class Trainer:
         )
         return StageProgram(features, batch_shardings(features, self.mesh), stage.batch_size, rates)
 
-    def _in_mesh(self) -> Any:
+    def _axis_rules(self) -> Any:
         return nn.logical_axis_rules(list(RULES.items()))
 
     def new_state(self) -> TrainState:
         """A fresh state, the same on every mesh."""
-        with self.mesh, self._in_mesh():
+        with jax.set_mesh(self.mesh), self._axis_rules():
             return jax.jit(lambda key: nn.meta.unbox(self._fresh(key)), out_shardings=self.shardings)(
                 jax.random.key(self.run.seed)
             )
@@ -85,8 +85,10 @@ class Trainer:
         return checkpoints.restore(step, self.abstract_state)
 
     def started_from(self, checkpoints: Checkpoints, step: int) -> TrainState:
-        """A fresh state with a checkpoint's parameters: an imported model's."""
-        return self.new_state()._replace(params=checkpoints.restore_params(step, self.abstract_state.params))
+        """A fresh state with a checkpoint's parameters, those of an imported model; heads that it lacks are new."""
+        state, parts = self.new_state(), checkpoints.parts(step)
+        like = {name: part for name, part in self.abstract_state.params.items() if name in parts}
+        return state._replace(params=state.params | checkpoints.restore_params(step, like))
 
     def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
         """Compiles a stage's step; returns it, and its time and memory in words."""
@@ -96,7 +98,7 @@ class Trainer:
             for name, spec in program.features.items()
         }
         began = time.monotonic()
-        with self.mesh, self._in_mesh():
+        with jax.set_mesh(self.mesh), self._axis_rules():
             compiled = self._step.lower(self.abstract_state, batch).compile()
         memory = compiled.memory_analysis()
         told = f"compiled stage {stage + 1} in {time.monotonic() - began:.1f} s"
@@ -113,7 +115,7 @@ class Trainer:
     def scores(self, params: Any, held_out: HeldOut, stage: int) -> dict[str, float]:
         """Means over held-out rows of a stage's shape."""
         program = self.stages[stage]
-        with self.mesh, self._in_mesh():
+        with jax.set_mesh(self.mesh), self._axis_rules():
             return evaluate(
                 lambda batch: self._eval_step(params, batch),
                 lambda step: program.batch(held_out.source, step),

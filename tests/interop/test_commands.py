@@ -10,6 +10,7 @@ from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
 from bertfam.models.bert_huggingface import BERT
+from bertfam.training.model_dir import open_model
 
 PARTS = frozenset({"encoder", "pooler", "mlm_head", "nsp_head"})
 VOCABULARY = WordPiece([*SPECIAL_PIECES, *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")])
@@ -18,15 +19,19 @@ CONFIG = BertConfig(
 )
 
 
+def written(folder, parts=PARTS):
+    """A Hugging Face folder with its tokenizer and random parameters."""
+    generator = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, np.float32), BERT.shapes(CONFIG, frozenset(parts)))
+    VOCABULARY.save(folder.parent / "tokenizer")
+    files = sorted((folder.parent / "tokenizer").iterdir())
+    huggingface.write(folder, CONFIG, params, tokenizer_files=files)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
-    """A Hugging Face folder with its tokenizer."""
-    generator = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, np.float32), BERT.shapes(CONFIG, PARTS))
-    VOCABULARY.save(tmp_path / "tokenizer")
-    files = sorted((tmp_path / "tokenizer").iterdir())
-    huggingface.write(tmp_path / "theirs", CONFIG, params, tokenizer_files=files)
-    return tmp_path / "theirs"
+    return written(tmp_path / "theirs")
 
 
 def test_there_and_back(folder, tmp_path, capsys):
@@ -45,6 +50,30 @@ def test_there_and_back(folder, tmp_path, capsys):
     pytest.importorskip("torch")
     _, info = transformers.AutoModelForMaskedLM.from_pretrained(out, output_loading_info=True)
     assert not info["missing_keys"]
+
+
+@pytest.mark.parametrize("parts", [{"encoder", "pooler"}, {"encoder", "mlm_head"}])
+def test_a_model_without_all_heads(tmp_path, capsys, parts):
+    theirs, model_dir, out = written(tmp_path / "theirs", parts), tmp_path / "model", tmp_path / "out"
+    assert main(["import", f"--input={theirs}", f"--output={model_dir}"]) == 0
+    assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
+    before, after = (load_file(path / "model.safetensors") for path in (theirs, out))
+    assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
+    if "mlm_head" not in parts:
+        assert main(["fill", f"--model_dir={model_dir}", "a [MASK]"]) == 2
+        assert capsys.readouterr().err.startswith("bertfam: error: the model has no masked-language-model head")
+
+    # Pretraining goes on from it, with new heads where it has none.
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join("a bad cab\na fad\nbed a cab" for _ in range(4)) + "\n")
+    flags = ["--gin.TRAIN_STEPS=1", "--gin.BATCH_SIZE=2", "--gin.Stage.length=12", "--gin.LinearDecay.peak=0.0"]
+    flags += [f"--input={text}", f"--vocab={model_dir / 'vocab'}", "--gin.EVAL_EVERY=0"]
+    assert main(["pretrain", f"--model_dir={model_dir}", *flags]) == 0
+    assert f"started from the model in {model_dir}" in capsys.readouterr().out
+    trained = open_model(model_dir)
+    assert trained.step == 1 and trained.params.keys() == PARTS
+    whole = huggingface.to_tensors(BERT, CONFIG, {name: trained.params[name] for name in parts})
+    assert all(np.array_equal(whole[name], before[name]) for name in before)
 
 
 def test_a_mistake_is_one_line_and_writes_nothing(folder, tmp_path, capsys):
