@@ -1,0 +1,40 @@
+"""Peak speeds by device name, and the jaxlib that GPUs need."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from bertfam.errors import UserError
+from bertfam.training.hardware import check_jaxlib, peak_flops
+
+
+@pytest.mark.parametrize(
+    ("kind", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("TPU v4", 275e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5p", 459e12),
+        ("TPU v5", 459e12),
+        ("TPU v6 lite", 918e12),
+        ("cpu", None),
+    ],
+)
+def test_peaks(kind, peak):
+    assert peak_flops(SimpleNamespace(device_kind=kind)) == peak
+
+
+def test_old_jaxlibs_are_refused_on_gpus_alone():
+    with pytest.raises(UserError) as caught:
+        check_jaxlib("gpu", "0.10.2")
+    assert str(caught.value) == (
+        "jaxlib 0.10.2 on a GPU is hundreds of times too slow for this: install bertfam[cuda] on Python >= 3.12"
+    )
+    for version in ("0.11.0", "0.11", "0.9.10"):
+        with pytest.raises(UserError):
+            check_jaxlib("gpu", version)
+    for version in ("0.11.1", "0.11.2.dev20261101", "0.12.0", "1.0.0"):
+        check_jaxlib("gpu", version)
+    for platform in ("cpu", "tpu"):
+        check_jaxlib(platform, "0.10.2")

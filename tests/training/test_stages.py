@@ -1,0 +1,33 @@
+"""Which stage a step belongs to."""
+
+import numpy as np
+import pytest
+
+from bertfam.training.stages import Stage, StagedBatches, locate, total_steps
+
+STAGES = (Stage(3, 16, 4), Stage(1, 32, 2), Stage(5, 64, 1))
+
+
+def test_every_step_has_its_place():
+    found = [locate(STAGES, step) for step in range(total_steps(STAGES))]
+    assert found == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3), (2, 4)]
+    with pytest.raises(IndexError):
+        locate(STAGES, 9)
+
+
+def test_every_stage_has_its_own_source_counted_from_its_first_step():
+    class Source:
+        def __init__(self, number):
+            self.number = number
+
+        def rows(self, step, start, stop):
+            return {"x": np.array([self.number, step, start, stop])}
+
+    batches = StagedBatches(STAGES, [Source(number) for number in range(3)])
+    assert [batches.rows(step, 1, 2)["x"].tolist() for step in (2, 3, 8)] == [[0, 2, 1, 2], [1, 0, 1, 2], [2, 4, 1, 2]]
+
+
+@pytest.mark.parametrize("settings", [{"steps": 0}, {"steps": 1, "length": 0}, {"steps": 1, "batch_size": 0}])
+def test_empty_stages_are_refused(settings):
+    with pytest.raises(ValueError, match="0 is less than 1"):
+        Stage(**settings)

@@ -1,0 +1,107 @@
+"""The training step is a pure function of (state, batch), exact under microbatches (contracts 2 and 3)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny
+from flax import linen as nn
+
+from bertfam.objectives.objective import LossOut, Sum
+from bertfam.training.optimizers import AdamW
+from bertfam.training.schedules import LinearDecay
+from bertfam.training.state import TrainState, new_state
+from bertfam.training.step import make_eval_step, make_train_step
+
+ADAMW = AdamW(LinearDecay(peak=1e-3, warmup_steps=0), epsilon=1e-6)
+# Eight rows with very different numbers of predictions; the rows of one microbatch have none at all.
+COUNTS = [4, 0, 1, 0, 4, 0, 4, 0]
+
+
+def make_step(dropout=0.0, microbatches=1):
+    return tiny.jit(make_train_step(tiny.objective(dropout), ADAMW.build(100), seed=0, microbatches=microbatches))
+
+
+def numbers(metrics):
+    return {name: (float(value.total), float(value.weight)) for name, value in metrics.items()}
+
+
+@pytest.fixture(scope="module")
+def state():
+    """A state that has made no step."""
+    return tiny.jit(lambda key: nn.meta.unbox(new_state(tiny.objective(), ADAMW.build(100), key, tiny.SHAPE)))(jax.random.key(1))
+
+
+@pytest.fixture(scope="module")
+def whole_step():
+    return make_step()
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_microbatches_give_the_same_update(state, whole_step, microbatches):
+    batch = tiny.batch(8, predictions=COUNTS)
+    expected, expected_metrics = whole_step(state, batch)
+    found, metrics = make_step(microbatches=microbatches)(state, batch)
+    moved = 0.0
+    for old, left, right in zip(*map(jax.tree.leaves, (state.params, expected.params, found.params)), strict=True):
+        np.testing.assert_allclose(right, left, rtol=0, atol=1e-6)
+        moved = max(moved, float(jnp.max(jnp.abs(left - old))))
+    assert moved > 5e-4 and int(found.step) == 1
+    expected_numbers, found_numbers = numbers(expected_metrics), numbers(metrics)
+    assert expected_numbers.keys() == found_numbers.keys()
+    for name, value in expected_numbers.items():
+        assert found_numbers[name] == pytest.approx(value, rel=1e-5), name
+    assert found_numbers["mlm_loss"][1] == sum(COUNTS) and found_numbers["nsp_loss"][1] == 8
+    assert found_numbers["loss"][0] == pytest.approx(
+        found_numbers["mlm_loss"][0] / sum(COUNTS) + found_numbers["nsp_loss"][0] / 8, rel=1e-5
+    )
+
+
+def test_ten_targets_and_a_hundred_do_not_weigh_alike():
+    """The mean over all targets, (10 * 2 + 100 * 1) / 110, not the mean of the microbatches' means, 1.5."""
+
+    class Constant:
+        coefficients = {"x": 1.0}
+
+        def denominators(self, batch):
+            return {"x": jnp.sum(batch["weights"])}
+
+        def loss(self, params, carry, aux, batch, *, key, train):
+            total = jnp.sum(batch["losses"] * batch["weights"]) * params["w"]
+            return LossOut({"x": total}, carry, {"x_loss": Sum(total, jnp.sum(batch["weights"]))})
+
+    optimizer = optax.sgd(1.0)
+    # Rows are dealt out in turn: the even ones make the first of two microbatches.
+    batch = {"losses": jnp.array([2.0, 1.0, 2.0, 1.0]), "weights": jnp.array([4.0, 30.0, 6.0, 70.0])}
+    params = {"w": jnp.ones(())}
+    for microbatches in (1, 2, 4):
+        state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, {})
+        found, metrics = make_train_step(Constant(), optimizer, seed=0, microbatches=microbatches)(state, batch)
+        assert float(1 - found.params["w"]) == pytest.approx(120 / 110, abs=1e-6)
+        assert float(metrics["loss"].total) == pytest.approx(120 / 110) and float(metrics["loss"].weight) == 1
+
+
+def test_a_step_with_nothing_to_predict_changes_no_parameter_to_nan(state, whole_step):
+    found, metrics = whole_step(state, {name: np.zeros_like(value) for name, value in tiny.batch(8).items()})
+    assert numbers(metrics)["loss"] == (0.0, 1.0) and numbers(metrics)["gradient_norm"] == (0.0, 1.0)
+    assert int(found.step) == 1
+    decay = 1 - 1e-3 * 0.99 * 0.01  # the rate of the first of 100 updates, and the weight decay
+    for path, new in jax.tree_util.tree_leaves_with_path(found.params):
+        old = state.params
+        for key in path:
+            old = old[key.key]
+        np.testing.assert_allclose(new, old * (1 if path[-1].key in ("bias", "scale") else decay), rtol=1e-6, atol=1e-9)
+
+
+def test_dropout_is_a_function_of_the_step(state):
+    step, batch = make_step(dropout=0.5), tiny.batch(8)
+    first, again = step(state, batch), step(state, batch)
+    for left, right in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
+        assert np.array_equal(left, right)
+    later = step(state._replace(step=state.step + 1), batch)
+    losses = {numbers(metrics)["loss"][0] for _, metrics in (first, later)}
+    assert len(losses) == 2 and abs(max(losses) - min(losses)) > 1e-3
+    # Evaluation has none.
+    scores = [tiny.jit(make_eval_step(tiny.objective(dropout)))(state.params, batch) for dropout in (0.5, 0.0)]
+    assert numbers(scores[0]) == numbers(scores[1])
