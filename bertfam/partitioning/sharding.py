@@ -61,7 +61,7 @@ def check_batch(batch_size: int, microbatches: int, mesh: Mesh) -> None:
     """Raises UserError where a batch cannot be cut into equal microbatches and device shares."""
     if batch_size % microbatches:
         raise UserError(f"batch size {batch_size} is not divisible by {microbatches} microbatches")
-    _check_divisible("the rows of a microbatch", batch_size // microbatches, RULES["batch"], mesh)
+    _check_divisible("the number of rows in a microbatch", batch_size // microbatches, RULES["batch"], mesh)
 
 
 def _check_divisible(what: str, size: int, mesh_axes: str | tuple[str, ...] | None, mesh: Mesh, multiple: int = 1) -> None:

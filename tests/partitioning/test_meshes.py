@@ -1,0 +1,74 @@
+"""Training is the same on every mesh, and a checkpoint is restored on any other."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import mesh_runs
+import numpy as np
+import pytest
+from once import once
+
+from bertfam.training.checkpoints import Checkpoints
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """MODEL_DIR and what mesh_runs.py found."""
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+
+    def make(directory):
+        done = subprocess.run(
+            [sys.executable, mesh_runs.__file__, str(directory)],
+            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        (directory / "found.json").write_text(done.stdout.splitlines()[-1])
+
+    directory = once(tmp_path_factory, "meshes", make)
+    return directory, json.loads((directory / "found.json").read_text())
+
+
+def test_the_losses_are_the_same_on_every_mesh(runs):
+    """Over data, fsdp and tensor axes, with dropout, 50 steps in float32."""
+    _, found = runs
+    alone = np.array(found["meshes"]["1x1x1"]["losses"])
+    assert len(alone) == 50 and alone[-5:].mean() < alone[:5].mean() - 0.5
+    for name, run in found["meshes"].items():
+        np.testing.assert_allclose(run["losses"], alone, rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_parameters_start_from_the_same_bits_and_are_split(runs):
+    _, found = runs
+    assert len({run["first"] for run in found["meshes"].values()}) == 1
+    shares = {name: (run["kernel"], run["share"]) for name, run in found["meshes"].items()}
+    assert shares == {
+        "1x1x1": ([2, 16, 32], [2, 16, 32]),
+        "4x1x1": ([2, 16, 32], [2, 16, 32]),
+        "1x2x2": ([2, 16, 32], [2, 8, 16]),
+        "2x2x2": ([2, 16, 32], [2, 8, 16]),
+    }
+
+
+def test_devices_hold_their_own_rows_of_the_batch(runs):
+    _, found = runs
+    for run in found["meshes"].values():
+        assert run["fed"] and run["asked"] == [[0, 0, 8], [1, 0, 8]]
+
+
+def test_a_checkpoint_of_eight_devices_is_restored_on_any_number(runs):
+    directory, found = runs
+    saved = found["checkpoint"]
+    assert {count: entry["devices"] for count, entry in saved["restored"].items()} == {"1": 1, "2": 2, "3": 3, "8": 8}
+    assert {entry["digest"] for entry in saved["restored"].values()} == {saved["saved"]}
+    # This process has never seen eight devices.
+    assert jax.device_count() == 1
+    trainer = mesh_runs.trainer_on((1, 1, 1))
+    checkpoints = Checkpoints(directory, read_only=True)
+    assert mesh_runs.digest(trainer.restored(checkpoints, 7)) == saved["saved"]
+    assert mesh_runs.digest(checkpoints.restore_params(7, trainer.abstract_state.params)) == saved["params"]
+    checkpoints.close()
