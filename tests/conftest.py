@@ -3,12 +3,17 @@
 import pydoc_data.topics
 from dataclasses import dataclass
 
+import jax
+import numpy as np
 import pytest
 
 from bertfam.data.cache import TokenCache
 from bertfam.data.cache_builder import build
 from bertfam.data.sentences import split_sentences
 from bertfam.data.vocabularies import WordPiece
+from bertfam.interop import huggingface
+from bertfam.models.bert import BertConfig
+from bertfam.models.bert_huggingface import BERT
 
 
 @dataclass(frozen=True)
@@ -50,3 +55,18 @@ def cache(cache_dir):
 @pytest.fixture(scope="session")
 def tokens(vocabulary):
     return vocabulary.token_ids
+
+
+@pytest.fixture(scope="session")
+def random_model(vocabulary, tmp_path_factory):
+    """A Hugging Face folder of a random model."""
+    root = tmp_path_factory.mktemp("random")
+    config = BertConfig(
+        vocab_size=vocabulary.size, num_layers=2, hidden_size=32, num_heads=2, feed_forward_size=64, max_length=64
+    )
+    generator = np.random.default_rng(0)
+    shapes = BERT.shapes(config, frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}))
+    params = jax.tree.map(lambda leaf: 0.3 * generator.standard_normal(leaf.shape, np.float32), shapes)
+    vocabulary.save(root / "tokenizer", model_max_length=config.max_length)
+    huggingface.write(root / "model", config, params, tokenizer_files=sorted((root / "tokenizer").iterdir()))
+    return root / "model"
