@@ -48,7 +48,6 @@ def test_parameters_start_from_the_same_bits_and_are_split(runs):
     shares = {name: (run["kernel"], run["share"]) for name, run in found["meshes"].items()}
     assert shares == {
         "1x1x1": ([2, 16, 32], [2, 16, 32]),
-        "4x1x1": ([2, 16, 32], [2, 16, 32]),
         "1x2x2": ([2, 16, 32], [2, 8, 16]),
         "2x2x2": ([2, 16, 32], [2, 8, 16]),
     }

@@ -1,0 +1,96 @@
+"""Checkpoints: every bit as it was when saved, though training goes on; complete or absent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertfam.errors import UserError
+from bertfam.training.checkpoints import Checkpoints, has_training_state, newest, on_devices
+from bertfam.training.state import TrainState
+
+
+@pytest.fixture
+def state():
+    params = {"w": jnp.arange(200_000, dtype=jnp.float32), "b": {"c": jnp.ones((3, 5), jnp.bfloat16)}}
+    return TrainState(jnp.zeros((), jnp.int32), params, {"m": jnp.zeros(7)}, {}, {})
+
+
+def like(state):
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return on_devices(jax.eval_shape(lambda: state), jax.tree.map(lambda _: here, state))
+
+
+@jax.jit
+def update(state):
+    return jax.tree.map(lambda leaf: (leaf * 1.5 + 1).astype(leaf.dtype), state)._replace(step=state.step + 1)
+
+
+def equal(left, right):
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs)
+
+
+def test_a_save_under_way_is_of_its_own_step_though_buffers_are_donated(state, tmp_path):
+    step = jax.jit(update, donate_argnums=0)
+    checkpoints, kept = Checkpoints(tmp_path), {}
+    for _ in range(6):
+        state = step(state)
+        kept[int(state.step)] = jax.tree.map(np.array, state)
+        checkpoints.save(state)
+    checkpoints.close()
+    opened = Checkpoints(tmp_path, read_only=True)
+    for number, expected in kept.items():
+        assert equal(opened.restore(number, like(state)), expected)
+        assert equal(opened.restore_params(number, like(state).params), expected.params)
+    opened.close()
+
+
+def test_the_newest_are_kept_and_found(state, tmp_path):
+    assert newest(tmp_path) is None
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    assert newest(tmp_path) is None
+    with pytest.raises(UserError) as caught:
+        checkpoints.find(None)
+    assert str(caught.value) == f"{tmp_path}/checkpoints holds no complete checkpoint"
+    for _ in range(4):
+        state = update(state)
+        checkpoints.save(state)
+        checkpoints.save(state)  # saved already
+    checkpoints.close()
+    opened = Checkpoints(tmp_path, read_only=True)
+    assert newest(tmp_path) == 4 == opened.find(None) == opened.latest and opened.find(3) == 3
+    with pytest.raises(UserError) as caught:
+        opened.find(1)
+    assert str(caught.value) == f"{tmp_path}/checkpoints has no step 1; it has 3, 4"
+    opened.close()
+    assert has_training_state(tmp_path, 4)
+
+
+def test_a_save_that_was_cut_off_is_no_checkpoint(state, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(update(state))
+    checkpoints.close()
+    (tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp-0" / "params").mkdir(parents=True)
+    assert newest(tmp_path) == 1
+    again = Checkpoints(tmp_path)
+    assert again.latest == 1
+    again.save(update(update(state)))
+    again.close()
+    assert newest(tmp_path) == 2
+
+
+def test_parameters_alone_are_no_training_state(state, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save_params(0, state.params)
+    checkpoints.close()
+    assert newest(tmp_path) == 0 and not has_training_state(tmp_path, 0)
+
+
+def test_a_folder_without_checkpoints_is_refused_and_stays_as_it_is(tmp_path):
+    with pytest.raises(UserError) as caught:
+        Checkpoints(tmp_path / "m", read_only=True)
+    assert str(caught.value) == (
+        f"{tmp_path}/m has no checkpoints; train a model there with `bertfam pretrain --model_dir={tmp_path}/m`"
+    )
+    assert list(tmp_path.iterdir()) == []

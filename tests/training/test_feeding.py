@@ -1,0 +1,78 @@
+"""The prefetching thread: order, depth, errors."""
+
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from jax.sharding import NamedSharding, PartitionSpec
+
+from bertfam.partitioning.mesh import MeshShape
+from bertfam.training.feeding import Prefetcher, global_batch
+
+
+def test_batches_come_in_order_and_at_most_so_far_ahead():
+    made, lock = [], threading.Lock()
+
+    def make(step):
+        time.sleep(0.001 * (step % 3))
+        with lock:
+            made.append(step)
+        return {"x": step}
+
+    batches = Prefetcher(make, 5, 25, depth=3)
+    for step in range(5, 25):
+        assert batches.take() == {"x": step}
+        time.sleep(0.002)
+        with lock:
+            assert len(made) <= step - 5 + 1 + 3
+    batches.close()
+    assert made == list(range(5, 25))
+
+
+def test_an_error_of_the_thread_is_raised_where_its_batch_is_taken():
+    def make(step):
+        if step == 2:
+            raise OSError("the disk is gone")
+        return {"x": step}
+
+    batches = Prefetcher(make, 0, 10)
+    assert [batches.take()["x"] for _ in range(2)] == [0, 1]
+    with pytest.raises(OSError, match="the disk is gone"):
+        batches.take()
+    batches.close()
+
+
+def test_closing_drops_what_is_under_way():
+    started = []
+
+    def make(step):
+        started.append(step)
+        time.sleep(0.05)
+        return {"x": step}
+
+    batches = Prefetcher(make, 0, 1000, depth=8)
+    batches.take()
+    began = time.monotonic()
+    batches.close()
+    assert time.monotonic() - began < 0.2 and len(started) <= 3
+
+
+def test_a_batch_on_one_device_is_the_rows():
+    rows = tiny.batch(4)
+    features = tiny.objective().features(tiny.SHAPE)
+    mesh = MeshShape().build(jax.devices()[:1])
+    shardings = dict.fromkeys(features, NamedSharding(mesh, PartitionSpec("data")))
+
+    class Source:
+        def rows(self, step, start, stop):
+            assert (step, start, stop) == (7, 0, 4)
+            wide = {name: value.astype(np.int64) if value.dtype == np.int32 else value for name, value in rows.items()}
+            return wide | {"not a feature": np.zeros(4)}
+
+    batch = global_batch(Source(), 7, 4, features, shardings)
+    assert batch.keys() == features.keys() == rows.keys()
+    for name, value in batch.items():
+        assert value.dtype == features[name].dtype and np.array_equal(value, rows[name])

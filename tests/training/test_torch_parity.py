@@ -1,0 +1,99 @@
+"""Twenty AdamW steps from the same weights on the same batches give torch's losses (contract 4)."""
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from bertfam.features import RowShape
+from bertfam.interop import huggingface
+from bertfam.layers.execution import Execution
+from bertfam.objectives.bert import MlmNsp
+from bertfam.training.optimizers import AdamW
+from bertfam.training.schedules import LinearDecay
+from bertfam.training.state import TrainState
+from bertfam.training.step import make_train_step
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+STEPS, ROWS, SHAPE = 20, 8, RowShape(length=16, predictions=4)
+ADAMW = AdamW(LinearDecay(peak=2e-3, warmup_steps=5), b2=0.98, epsilon=1e-6, weight_decay=0.1, clip_norm=0.5)
+
+
+def batches():
+    # Four batches in turn, so that the losses fall; very different numbers of predictions in the rows.
+    return [tiny.batch(ROWS, SHAPE, seed=step % 4, predictions=[4, 1, 2, 0, 3, 4, 0, 1]) for step in range(STEPS)]
+
+
+def torch_losses(model):
+    """Losses before each update, the next-sentence loss of each, and gradient norms."""
+    decayed = [p for name, p in model.named_parameters() if not (name.endswith("bias") or "LayerNorm" in name)]
+    others = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
+    groups = [{"params": decayed, "weight_decay": ADAMW.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=ADAMW.schedule.peak, betas=(ADAMW.b1, ADAMW.b2), eps=ADAMW.epsilon)
+    rates = [min((s + 1) / 5, (STEPS - s - 1) / (STEPS - 5)) for s in range(STEPS)]
+    model.train()
+    losses, norms = [], []
+    for step, batch in enumerate(batches()):
+        tensors = {name: torch.from_numpy(value).long() for name, value in batch.items() if value.dtype == np.int32}
+        out = model(
+            tensors["encoder_input_tokens"],
+            attention_mask=tensors["encoder_segment_ids"],
+            token_type_ids=tensors["encoder_token_type_ids"],
+        )
+        used = torch.from_numpy(batch["masked_loss_weights"]) > 0
+        row = torch.arange(ROWS)[:, None].expand(used.shape)[used]
+        logits = out.prediction_logits[row, tensors["masked_positions"][used]]
+        mlm = torch.nn.functional.cross_entropy(logits, tensors["masked_target_tokens"][used])
+        nsp = torch.nn.functional.cross_entropy(out.seq_relationship_logits, tensors["next_sentence_labels"][:, 0])
+        loss = mlm + nsp
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), ADAMW.clip_norm)))
+        for group in optimizer.param_groups:
+            group["lr"] = ADAMW.schedule.peak * rates[step]
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, norms
+
+
+def our_losses(folder):
+    imported = huggingface.read(folder)
+    objective, optimizer = MlmNsp(imported.config, Execution()), ADAMW.build(STEPS)
+    params = jax.tree.map(jax.numpy.asarray, imported.params)
+    state = TrainState(jax.numpy.zeros((), "int32"), params, tiny.jit(optimizer.init)(params), {}, {})
+    step = tiny.jit(make_train_step(objective, optimizer, seed=0))
+    losses, norms = [], []
+    for batch in batches():
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss"].total))
+        norms.append(float(metrics["gradient_norm"].total))
+    return losses, norms
+
+
+def test_twenty_steps_give_the_losses_of_torch(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=tiny.VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.1,
+        attn_implementation="eager",
+    )
+    model = transformers.BertForPreTraining(config)
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases and norms too
+            parameter += 0.02 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path)
+    theirs, their_norms = torch_losses(model)
+    ours, our_norms = our_losses(tmp_path)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    np.testing.assert_allclose(our_norms, their_norms, rtol=1e-3)
+    assert theirs[-1] < theirs[0] - 0.4  # it learned
+    assert min(their_norms) > 0.5  # and was clipped
