@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from bertfam.training.metrics import add, means
+import jax
+
+from bertfam.training.metrics import means
 from bertfam.training.step import Metrics
+
+_AHEAD = 2
 
 
 def evaluate(step: Callable[[dict[str, Any]], Metrics], batches: Callable[[int], dict[str, Any]], steps: int) -> dict[str, float]:
-    """Sums the metrics of `steps` batches on the device and reads them once.
+    """Merges the metrics of `steps` batches.
 
     Args:
       step: metrics of one batch.
@@ -18,7 +22,10 @@ def evaluate(step: Callable[[dict[str, Any]], Metrics], batches: Callable[[int],
     Returns:
       means by metric name.
     """
-    total: Metrics | None = None
+    found: list[Metrics] = []
     for index in range(steps):
-        total = add(total, step(batches(index)))
-    return means([total]) if total else {}
+        found.append(step(batches(index)))
+        # No more batches wait for the device than it needs to stay busy.
+        if index >= _AHEAD:
+            jax.block_until_ready(found[index - _AHEAD])
+    return means(found)

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertfam.objectives.objective import Sum
 from bertfam.training.step import Metrics
 
 
@@ -29,13 +28,6 @@ def means(metrics: list[Metrics]) -> dict[str, float]:
 def is_ready(metrics: Metrics) -> bool:
     """Whether reading them would not wait."""
     return all(leaf.is_ready() for leaf in jax.tree.leaves(metrics))
-
-
-def add(left: Metrics | None, right: Metrics) -> Metrics:
-    """Merges two steps' sums without reading them."""
-    return (
-        right if left is None else {name: Sum(*(a + b for a, b in zip(left[name], right[name], strict=True))) for name in right}
-    )
 
 
 class MetricsWriter:
