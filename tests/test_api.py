@@ -1,0 +1,107 @@
+"""The Python API on a Hugging Face folder and on a folder of a run (see tests/commands for trained ones)."""
+
+import jax
+import numpy as np
+import pytest
+
+import bertfam
+from bertfam import cli
+from bertfam.api import Model, load
+from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
+from bertfam.errors import UserError
+from bertfam.interop import huggingface
+from bertfam.models.bert import BertConfig
+from bertfam.models.bert_huggingface import BERT
+
+VOCABULARY = WordPiece([*SPECIAL_PIECES, *"abcdefgh"])
+CONFIG = BertConfig(vocab_size=VOCABULARY.size, num_layers=2, hidden_size=16, num_heads=2, feed_forward_size=24, max_length=12)
+TOKENS = np.array([[2, 5, 6, 7, 3, 0, 0], [2, 8, 3, 9, 10, 11, 3]], np.int32)
+
+
+@pytest.fixture(scope="module")
+def params():
+    generator = np.random.default_rng(0)
+    shapes = BERT.shapes(CONFIG, frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}))
+    return jax.tree.map(lambda leaf: 0.3 * generator.standard_normal(leaf.shape).astype(np.float32), shapes)
+
+
+@pytest.fixture(scope="module")
+def folder(params, tmp_path_factory):
+    """A Hugging Face folder."""
+    base = tmp_path_factory.mktemp("api")
+    VOCABULARY.save(base / "tokenizer")
+    huggingface.write(base / "theirs", CONFIG, params, tokenizer_files=sorted((base / "tokenizer").iterdir()))
+    return base / "theirs"
+
+
+def test_outputs_have_their_shapes_and_names(params):
+    outputs = Model(CONFIG, params, VOCABULARY).apply(TOKENS, collect=["hidden_states", "attention_probs"])
+    assert {name: value.shape for name, value in outputs.items()} == {
+        "hidden": (2, 7, 16),
+        "pooled": (2, 16),
+        "mlm_logits": (2, 7, VOCABULARY.size),
+        "nsp_logits": (2, 2),
+        "hidden_states": (3, 2, 7, 16),
+        "attention_probs": (2, 2, 2, 7, 7),
+    }
+    assert {str(value.dtype) for value in outputs.values()} == {"float32"}
+    np.testing.assert_array_equal(outputs["hidden_states"][-1], outputs["hidden"])
+    np.testing.assert_allclose(outputs["attention_probs"].sum(-1)[:, 1], 1, rtol=1e-5)
+    assert not np.asarray(outputs["attention_probs"])[:, 0, :, :5, 5:].any()  # nobody looks at padding
+
+
+def test_padding_is_where_the_pad_token_stands_unless_told(params):
+    model = Model(CONFIG, params, VOCABULARY)
+    hidden = model.apply(TOKENS)["hidden"]
+    alone = model.apply(TOKENS[:1, :5])["hidden"]
+    np.testing.assert_allclose(hidden[:1, :5], alone, atol=1e-5)
+    told = model.apply(TOKENS, segment_ids=np.ones_like(TOKENS))["hidden"]
+    assert np.abs(told[0, :5] - hidden[0, :5]).max() > 1e-3 and np.abs(told[1] - hidden[1]).max() < 1e-5
+    types = model.apply(TOKENS, token_type_ids=np.ones_like(TOKENS))["hidden"]
+    assert np.abs(types[1] - hidden[1]).max() > 1e-3
+
+
+def test_predictions_at_some_places_are_those_of_all(params):
+    model = Model(CONFIG, params, VOCABULARY)
+    everywhere, some = model.apply(TOKENS), model.apply(TOKENS, masked_positions=np.array([[1, 4], [6, 0]]))
+    for row, places in enumerate([(1, 4), (6, 0)]):
+        np.testing.assert_allclose(some["mlm_logits"][row], everywhere["mlm_logits"][row, list(places)], atol=1e-5)
+
+
+def test_rows_longer_than_the_model_are_refused(params):
+    with pytest.raises(UserError) as caught:
+        Model(CONFIG, params, VOCABULARY).apply(np.full((1, 13), 5))
+    assert str(caught.value) == (
+        "rows of 13 tokens do not fit a model with max_length 12: use shorter rows or set max_length to at least 13"
+    )
+
+
+def test_both_kinds_of_folder_give_the_same_model(folder, params, tmp_path):
+    assert cli.main(["import", f"--input={folder}", f"--output={tmp_path / 'ours'}"]) == 0
+    expected = Model(CONFIG, params, VOCABULARY).apply(TOKENS)
+    assert bertfam.load is load
+    for path in (folder, str(tmp_path / "ours")):
+        model = load(path)
+        assert model.config == CONFIG and model.vocabulary.fingerprint == VOCABULARY.fingerprint
+        outputs = model.apply(TOKENS)
+        assert outputs.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(outputs[name], value, err_msg=name)
+
+
+def test_a_model_without_heads_gives_hidden_states_alone(params):
+    outputs = Model(CONFIG, {"encoder": params["encoder"]}, VOCABULARY).apply(TOKENS)
+    assert outputs.keys() == {"hidden"}
+
+
+def test_other_folders_are_refused(folder, tmp_path):
+    with pytest.raises(UserError) as caught:
+        load(tmp_path)
+    assert str(caught.value) == f"{tmp_path} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)"
+    with pytest.raises(UserError) as caught:
+        load(folder, step=3)
+    assert str(caught.value) == f"{folder} is a Hugging Face folder and has no checkpoints; leave the step out"
+    assert cli.main(["import", f"--input={folder}", f"--output={tmp_path / 'ours'}"]) == 0
+    with pytest.raises(UserError) as caught:
+        load(tmp_path / "ours", step=3)
+    assert str(caught.value) == f"{tmp_path}/ours/checkpoints has no step 3; it has 0"
