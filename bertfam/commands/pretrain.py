@@ -103,36 +103,36 @@ def main(args: argparse.Namespace) -> int:
     if step is None:
         vocabulary.save(model_dir / "vocab")
 
-    # -- State
-    checkpoints = Checkpoints(model_dir, keep=run.keep_checkpoints)
-    if step is None:
-        state = trainer.new_state()
-    elif goes_on:
-        state = trainer.restored(checkpoints, step)
-        print(f"resumed from step {step:,}", flush=True)
-    else:
-        state, step = trainer.started_from(checkpoints, step), None
-        print(f"started from the model in {model_dir}", flush=True)
+    # -- Training; however it ends, a checkpoint that was begun is whole before the command is over
+    from contextlib import closing
 
-    # -- Training
     from bertfam.training.hooks import EvaluateHook, Hook, SaveHook
     from bertfam.training.metrics import MetricsWriter
     from bertfam.training.progress import ProgressLog
 
-    def scores(step, state):
-        stage, _ = locate(run.stages, step - 1)
-        return trainer.scores(state.params, evaluations[stage], stage)
+    start = step if step is not None and goes_on else 0
+    with (
+        closing(Checkpoints(model_dir, keep=run.keep_checkpoints)) as checkpoints,
+        closing(MetricsWriter(model_dir, start)) as writer,
+    ):
+        if step is None:
+            state = trainer.new_state()
+        elif goes_on:
+            state = trainer.restored(checkpoints, step)
+            print(f"resumed from step {step:,}", flush=True)
+        else:
+            state = trainer.started_from(checkpoints, step)
+            print(f"started from the model in {model_dir}", flush=True)
 
-    writer = MetricsWriter(model_dir, step or 0)
-    hooks: list[Hook] = []
-    if run.eval_every and all(evaluations):
-        hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer))
-    hooks.append(SaveHook(run.checkpoint_every, run.total_steps, checkpoints))
-    log = ProgressLog(writer, step or 0, run.total_steps, run.log_every, run.flops_after)
-    trainer.train(state, StagedBatches(run.stages, sources), log, hooks)
+        def scores(step, state):
+            stage, _ = locate(run.stages, step - 1)
+            return trainer.scores(state.params, evaluations[stage], stage)
 
-    # -- End: the last checkpoint is whole before the command says so
-    checkpoints.close()
-    writer.close()
+        hooks: list[Hook] = []
+        if run.eval_every and all(evaluations):
+            hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer))
+        hooks.append(SaveHook(run.checkpoint_every, run.total_steps, checkpoints))
+        log = ProgressLog(writer, start, run.total_steps, run.log_every, run.flops_after)
+        trainer.train(state, StagedBatches(run.stages, sources), log, hooks)
     print(f"finished: {model_dir}", flush=True)
     return 0

@@ -43,7 +43,9 @@ def test_fewer_rows_than_a_batch_score_as_they_do_alone(cache, tokens):
     found = []
     for batch_size in (5, 64, 100_000):
         held_out = data.held_out(cache, tokens, 48, batch_size)
-        scores = evaluate(step, lambda index, held_out=held_out: held_out.source.rows(index, 0, held_out.batch_size), held_out.steps)
+        scores = evaluate(
+            step, lambda index, held_out=held_out: held_out.source.rows(index, 0, held_out.batch_size), held_out.steps
+        )
         found.append(scores["mean"])
     assert held_out.steps == 1 and len(held_out.source.examples) > 64
     rows = held_out.source.rows(0, 0, len(held_out.source.examples))

@@ -76,7 +76,9 @@ def losses(shape):
         if number < 2:
             rows = whole(number)
             fed &= all(np.array_equal(jax.device_get(batch[name]), rows[name]) for name in program.features)
-            shards = [(rows[name][shard.index], shard.data) for name in program.features for shard in batch[name].addressable_shards]
+            shards = [
+                (rows[name][shard.index], shard.data) for name in program.features for shard in batch[name].addressable_shards
+            ]
             fed &= all(np.array_equal(*pair) for pair in shards)
         state, metrics = step(state, batch)
         found.append(means([metrics])["loss"])

@@ -79,6 +79,8 @@ def test_biases_and_norm_scales_are_not_decayed_also_where_layers_are_stacked():
 
     ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), params)
     optimizer = ADAMW.build(10)
-    updates = tiny.jit(lambda params: optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)[0])(ones)
+    updates = tiny.jit(lambda params: optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)[0])(
+        ones
+    )
     for name, update in traverse_util.flatten_dict(updates, sep="/").items():
         np.testing.assert_allclose(update, -0.05 * 0.05 if name in decayed else 0.0, rtol=1e-6, err_msg=name)

@@ -1,0 +1,57 @@
+"""How the tests run commands, and the run that they share (made by the fixture `trained`)."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import bertfam_process
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Folder with text/, vocab/, other-vocab/, run.gin and the finished model/."""
+
+    folder: Path
+
+    @property
+    def model_dir(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def stdout(self) -> str:
+        return (self.folder / "stdout.txt").read_text()
+
+    @property
+    def stderr(self) -> str:
+        return (self.folder / "stderr.txt").read_text()
+
+    @property
+    def modules(self) -> set[str]:
+        """The modules that the training process had loaded at its end."""
+        return set(json.loads((self.folder / "modules.json").read_text()))
+
+    def pretrain(self, model_dir: Path | str, *more: str) -> list[str]:
+        """The words of the command that trained it, for another MODEL_DIR."""
+        flags = {"gin_file": "run.gin", "input": "text/train.txt", "validation_input": "text/held-out.txt", "vocab": "vocab"}
+        return [
+            "pretrain",
+            *(f"--{name}={self.folder / path}" for name, path in flags.items()),
+            f"--model_dir={model_dir}",
+            *more,
+        ]
+
+
+def bertfam(*words, **environment):
+    """Runs a command in a process of its own, which compiles fast and remembers what it compiled."""
+    flags = "--xla_backend_optimization_level=0"
+    environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"} | {name: str(value) for name, value in environment.items()}
+    command = [sys.executable, bertfam_process.__file__, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+def listing(folder):
+    """Every path under a folder with its size and time: equal listings mean that nothing was written."""
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(folder).rglob("*"))}

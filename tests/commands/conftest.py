@@ -1,0 +1,70 @@
+"""One small run, made once by the command line on real files: 24 steps, of which 12 have longer rows."""
+
+import os
+import pydoc_data.topics
+
+import pytest
+from command_line import Trained, bertfam
+from once import once
+
+RUN_FILE = """\
+include "objectives/mlm_nsp.gin"
+include "runs/defaults.gin"
+
+TRAIN_STEPS = 12
+EVAL_EVERY = 12
+CHECKPOINT_EVERY = 5
+BATCH_SIZE = 8
+SEED = 3
+
+Run.stages = (@short/Stage(), @long/Stage())
+short/Stage.length = 16
+short/Stage.steps = 12
+long/Stage.length = 24
+Run.log_every = 4
+Run.keep_checkpoints = None
+BertConfig.num_layers = 2
+BertConfig.hidden_size = 16
+BertConfig.num_heads = 2
+BertConfig.feed_forward_size = 32
+BertConfig.max_length = 24
+LinearDecay.peak = 1e-2
+LinearDecay.warmup_steps = 5
+"""
+
+
+@pytest.fixture(scope="session")
+def compilations(tmp_path_factory):
+    """JAX's compilation cache for all processes of the session, where the environment names none."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+            directory = once(tmp_path_factory, "compilations", lambda folder: None)
+            patch.setenv("JAX_COMPILATION_CACHE_DIR", str(directory))
+            patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+        yield
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, compilations):
+    def make(folder):
+        from bertfam import cli
+        from bertfam.data.sentences import split_sentences
+
+        (folder / "text").mkdir()
+        documents = [
+            "\n".join(sentence for text in topic.split("\n\n") for sentence in split_sentences(" ".join(text.split())))
+            for _, topic in sorted(pydoc_data.topics.topics.items())
+        ]
+        held_out = sorted(documents, key=len)[20:23]
+        training = [text for text in documents if text not in held_out]
+        (folder / "text" / "train.txt").write_text("\n\n".join(training))
+        (folder / "text" / "held-out.txt").write_text("\n\n".join(held_out))
+        (folder / "run.gin").write_text(RUN_FILE)
+        for name, size in (("vocab", 300), ("other-vocab", 200)):
+            assert cli.main(["vocab", f"--input={folder / 'text/train.txt'}", f"--size={size}", f"--output={folder / name}"]) == 0
+        done = bertfam(*Trained(folder).pretrain(folder / "model"), MODULES=folder / "modules.json")
+        (folder / "stdout.txt").write_text(done.stdout)
+        (folder / "stderr.txt").write_text(done.stderr)
+        assert done.returncode == 0, done.stderr
+
+    return Trained(once(tmp_path_factory, "trained", make))

@@ -1,0 +1,235 @@
+"""`bertfam pretrain` on real files: what it leaves behind, and that nothing is lost when it is killed."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from command_line import bertfam, listing
+
+from bertfam import api
+from bertfam.config import load
+from bertfam.data.vocabularies import WordPiece
+from bertfam.training.checkpoints import Checkpoints, newest
+
+SPEEDS = ("tokens_per_second", "mfu")
+
+
+def metrics(model_dir):
+    """The lines of metrics.jsonl without the speeds, which no two runs share."""
+    found = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in SPEEDS} for line in found]
+
+
+def arrays(model_dir, step):
+    """All arrays of a checkpoint by name: parameters and optimizer."""
+    checkpoints = Checkpoints(model_dir, read_only=True)
+    found = checkpoints._manager.restore(step)
+    checkpoints.close()
+    leaves = jax.tree_util.tree_leaves_with_path({"params": found.params, "rest": found.rest})
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def assert_equal_arrays(left, right):
+    assert left.keys() == right.keys() and len(left) > 60
+    different = [name for name in left if not np.array_equal(left[name], right[name])]
+    assert not different
+
+
+def test_the_folder_holds_what_is_needed_to_go_on(trained):
+    found = sorted(path.name for path in trained.model_dir.iterdir() if not path.name.startswith("events."))
+    assert found == ["cache", "checkpoints", "config.gin", "metrics.jsonl", "plan.json", "vocab"]
+    assert len(list(trained.model_dir.glob("events.out.tfevents.*"))) == 1
+    assert sorted(int(path.name) for path in (trained.model_dir / "checkpoints").iterdir()) == [5, 10, 15, 20, 24]
+    run = load([str(trained.model_dir / "config.gin")]).build("Run")
+    assert (run.total_steps, run.seed, [stage.length for stage in run.stages]) == (24, 3, [16, 24])
+    vocabularies = {WordPiece.load(path / "vocab").fingerprint for path in (trained.model_dir, trained.model_dir / "cache")}
+    assert vocabularies == {WordPiece.load(trained.folder / "vocab").fingerprint}
+    plan = json.loads((trained.model_dir / "plan.json").read_text())
+    assert plan["steps"] == 24 and plan["mesh"] == {"data": 1, "fsdp": 1, "tensor": 1}
+    assert [stage["tokens_per_step"] for stage in plan["stages"]] == [8 * 16, 8 * 24]
+    assert plan["fingerprint"]["corpus"]["train"][0]["name"] == "train.txt"
+    leaves = arrays(trained.model_dir, 24)
+    assert plan["parameters"] == sum(leaf.size for name, leaf in leaves.items() if name.startswith("['params']"))
+
+
+def test_it_tells_what_it_does(trained):
+    out = trained.stdout.splitlines()
+    assert out[1].startswith("parameters   ") and out[-1] == f"finished: {trained.model_dir}"
+    assert [line.partition(" in ")[0] for line in out if line.startswith("compiled")] == ["compiled stage 1", "compiled stage 2"]
+    told = [line.split()[1] for line in out if line.startswith("step ")]
+    assert told == ["4/24", "5/24", "8/24", "10/24", "12/24", "12", "15/24", "16/24", "20/24", "24/24", "24"]
+    errors = trained.stderr.splitlines()
+    assert [line.partition(":")[0] for line in errors if "warning" not in line] == ["tokenising train", "tokenising validation"]
+
+
+def test_metrics(trained):
+    lines = metrics(trained.model_dir)
+    assert [(line["step"], line["split"]) for line in lines] == [
+        *((step, "train") for step in (4, 5, 8, 10, 12)),
+        (12, "eval"),
+        *((step, "train") for step in (15, 16, 20, 24)),
+        (24, "eval"),
+    ]
+    training = [line for line in lines if line["split"] == "train"]
+    for line in training:
+        assert set(line) - {"step", "split"} == {
+            "loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "gradient_norm", "learning_rate",
+        }  # fmt: skip
+    # The rate of the update that led to the step: warm-up 5, then down to 0 at step 24.
+    rates = {line["step"]: line["learning_rate"] for line in training}
+    assert rates == pytest.approx(
+        {4: 8e-3, 5: 1e-2} | {step: 1e-2 * (24 - step) / 19 for step in (8, 10, 12, 15, 16, 20, 24)}, rel=1e-5, abs=1e-9
+    )
+    assert abs(training[0]["mlm_loss"] - np.log(300)) < 0.2  # a new model knows nothing
+    assert training[-1]["mlm_loss"] < training[0]["mlm_loss"] - 0.1
+    for line in lines:
+        if line["split"] == "eval":
+            assert set(line) == {"step", "split", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
+
+
+def test_neither_tensorflow_nor_seqio_nor_torch_was_imported(trained):
+    assert {"jax", "tensorboardX", "bertfam.training.trainer"} <= trained.modules
+    assert not {"tensorflow", "seqio", "torch", "tensorflow_datasets"} & trained.modules
+
+
+@pytest.fixture(scope="module")
+def killed(trained, tmp_path_factory):
+    """The same command, killed at step 13 (saved: 10), interrupted at step 21 while 20 is being saved, then left alone."""
+    model_dir = tmp_path_factory.mktemp("killed") / "model"
+    command = trained.pretrain(model_dir)
+    return model_dir, [
+        bertfam(*command, DIE="13:SIGKILL:10"),
+        bertfam(*command, DIE="21:SIGINT:0"),
+        bertfam(*command),
+    ]
+
+
+def test_a_killed_run_goes_on_to_the_very_same_end(trained, killed):
+    model_dir, (first, second, third) = killed
+    assert first.returncode == -9
+    assert second.returncode == 130 and second.stderr.splitlines()[-1] == "bertfam: interrupted"
+    assert "Traceback" not in second.stderr
+    assert third.returncode == 0, third.stderr
+    assert "resumed from step 10" in second.stdout.splitlines()
+    assert {"resumed from step 15", "resumed from step 20"} & set(third.stdout.splitlines())
+    assert newest(model_dir) == 24
+    assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
+
+
+def test_and_its_metrics_have_neither_gaps_nor_repeats(trained, killed):
+    """Bit-equal numbers of several processes: the same seed gives the same losses."""
+    model_dir, _ = killed
+    assert metrics(model_dir) == metrics(trained.model_dir)
+
+
+def test_what_is_finished_stays_as_it_is(trained, capsys):
+    from bertfam import cli
+
+    before = listing(trained.model_dir)
+    assert cli.main(trained.pretrain(trained.model_dir)) == 0
+    assert capsys.readouterr().out == f"finished already: {trained.model_dir} stands at step 24 of 24\n"
+    assert cli.main(["pretrain", f"--model_dir={trained.model_dir}"]) == 0  # the folder alone is enough
+    assert capsys.readouterr().out == f"finished already: {trained.model_dir} stands at step 24 of 24\n"
+    assert listing(trained.model_dir) == before
+
+
+@pytest.fixture
+def copy(trained, tmp_path):
+    """A copy that may be spoilt."""
+    shutil.copytree(trained.model_dir, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--gin.BATCH_SIZE=16", "Run.stages[0].batch_size was 8 when this run began and is 16 now"),
+        ("--gin.short/Stage.length=12", "Run.stages[0].length was 16 when this run began and is 12 now"),
+        ("--gin.BertConfig.num_layers=3", "Run.objective.model.num_layers was 2 when this run began and is 3 now"),
+        ("--gin.BertConfig.dropout_rate=0.2", "Run.objective.model.dropout_rate was 0.1 when this run began and is 0.2 now"),
+        ("--gin.SEED=4", "Run.seed was 3 when this run began and is 4 now"),
+        ("--gin.LinearDecay.peak=1e-3", "Run.optimizer.schedule.peak was 0.01 when this run began and is 0.001 now"),
+        ("--gin.MlmNsp.nsp=0.5", "Run.objective.nsp was 1.0 when this run began and is 0.5 now"),
+        ("--gin.BertMasking.rate=0.2", "Run.data.corruption.rate was 0.15 when this run began and is 0.2 now"),
+        ("--gin.Run.stages=(@long/Stage(),)", None),
+    ],
+)
+def test_going_on_with_something_else_is_refused(trained, capsys, flag, message):
+    from bertfam import cli
+
+    before = listing(trained.model_dir)
+    assert cli.main(trained.pretrain(trained.model_dir, flag)) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and len(output.err.splitlines()) == 1
+    if message:
+        assert output.err == f"bertfam: error: {message}; change it back, or use another --model_dir\n"
+    else:
+        assert output.err.startswith("bertfam: error: Run.stages was ")
+    assert listing(trained.model_dir) == before
+
+
+def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):
+    from bertfam import cli
+
+    before = listing(copy)
+    words = ["pretrain", f"--model_dir={copy}"]
+    other = trained.folder / "other-vocab"
+    assert cli.main([*words, f"--vocab={other}"]) == 2
+    ending = f"is not the vocabulary that {copy} began with; leave it out, or use another --model_dir\n"
+    assert capsys.readouterr().err == f"bertfam: error: {other} {ending}"
+
+    text, cache = trained.folder / "text/held-out.txt", copy.parent / "cache"
+    for vocabulary in ("vocab", "other-vocab"):
+        shutil.rmtree(cache, ignore_errors=True)
+        assert cli.main(["cache", f"--input={text}", f"--vocab={trained.folder / vocabulary}", f"--output={cache}"]) == 0
+        capsys.readouterr()
+        assert cli.main([*words, f"--cache_dir={cache}"]) == 2
+        error = capsys.readouterr().err
+        if vocabulary == "vocab":
+            assert error.startswith(f"bertfam: error: {cache} is not the text that {copy} began with (corpus.train")
+            assert error.endswith("; leave --cache_dir out, or use another --model_dir\n")
+        else:
+            assert error == f"bertfam: error: {cache / 'vocab'} {ending}"
+    assert listing(copy) == before
+
+
+def test_a_longer_run_goes_on_by_the_schedule_of_its_new_length(trained, copy):
+    """Where and how it is computed may change too."""
+    done = bertfam(*trained.pretrain(copy, "--gin.TRAIN_STEPS=14", "--gin.Run.log_every=1", "--gin.Run.eval_every=0"))
+    assert done.returncode == 0, done.stderr
+    assert "resumed from step 24" in done.stdout.splitlines()
+    lines = metrics(copy)
+    assert lines[:-2] == metrics(trained.model_dir)
+    assert [(line["step"], line["learning_rate"]) for line in lines[-2:]] == [(25, pytest.approx(1e-2 / 21)), (26, 0.0)]
+    # The last update had rate 0, so it changed nothing.
+    last, before = arrays(copy, 26), arrays(copy, 24)
+    moved = [name for name in last if name.startswith("['params']") and not np.array_equal(last[name], before[name])]
+    assert len(moved) > 20 and newest(copy) == 26
+
+
+def test_an_imported_model_is_started_from(trained, tmp_path):
+    """One update of rate 0 keeps its weights."""
+    from bertfam import cli
+
+    assert cli.main(["export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'theirs'}"]) == 0
+    assert cli.main(["import", f"--input={tmp_path / 'theirs'}", f"--output={tmp_path / 'model'}"]) == 0
+    done = bertfam(
+        "pretrain",
+        f"--model_dir={tmp_path / 'model'}",
+        f"--cache_dir={trained.model_dir / 'cache'}",
+        "--gin.TRAIN_STEPS=1",
+        "--gin.BATCH_SIZE=8",
+        "--gin.Stage.length=16",
+        "--gin.LinearDecay.warmup_steps=0",
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"started from the model in {tmp_path / 'model'}" in done.stdout.splitlines()
+    old, new = api.load(trained.model_dir), api.load(tmp_path / "model")
+    assert newest(tmp_path / "model") == 1
+    rows = old.config.known_vocab_size
+    for (path, left), right in zip(jax.tree_util.tree_leaves_with_path(old.params), jax.tree.leaves(new.params), strict=True):
+        name = jax.tree_util.keystr(path)
+        cut = rows if "word" in name or name == "['mlm_head']['bias']" else None
+        assert np.array_equal(left[:cut], right[:cut]), name
