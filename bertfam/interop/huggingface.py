@@ -168,7 +168,7 @@ def _with_ties(config: Any, tensors: dict[str, np.ndarray], family: Family) -> t
 
 
 def _largest(present: frozenset[str], family: Family) -> frozenset[str]:
-    """The parts of the largest class that `present` holds."""
+    """The parts of the largest class that `present` holds; of equally large ones, the first in the family's table."""
     return max((parts for parts in family.architectures if parts <= present), key=len)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bertfam.errors import UserError
 from bertfam.models.bert import BertConfig, Encoder, masked_lm_head, next_sentence_head, pooler, word_table
-from bertfam.models.mapping import Entry, Family
+from bertfam.models.mapping import Entry, Family, Layout
 
 # their name -> ours; the first six have no default that fits every model
 _SIZES = {
@@ -98,7 +98,7 @@ def entries(config: BertConfig) -> tuple[Entry, ...]:
     )
 
 
-def _dense(ours: str, theirs: str, layout: str = "linear") -> tuple[Entry, Entry]:
+def _dense(ours: str, theirs: str, layout: Layout = "linear") -> tuple[Entry, Entry]:
     return Entry(f"{ours}/kernel", f"{theirs}.weight", layout), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
 
 
@@ -132,8 +132,8 @@ BERT = Family(
     prefix="bert.",
     architectures={
         frozenset({"encoder"}): "BertModel",
-        frozenset({"encoder", "pooler"}): "BertModel",
         frozenset({"encoder", "mlm_head"}): "BertForMaskedLM",
+        frozenset({"encoder", "pooler"}): "BertModel",
         frozenset({"encoder", "pooler", "nsp_head"}): "BertForNextSentencePrediction",
         frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}): "BertForPreTraining",
     },

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-LAYOUTS = ("vector", "matrix", "linear", "linear_from_heads")
+Layout = Literal["vector", "matrix", "linear", "linear_from_heads"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Entry:
 
     ours: str
     theirs: str
-    layout: str
+    layout: Layout
     vocabulary: bool = False
 
     @property
@@ -64,7 +64,7 @@ class Family:
     Attributes:
       model_type: as in config.json.
       prefix: of the encoder's names wherever a head is present.
-      architectures: the class for each set of parts.
+      architectures: the class for each set of parts; a file that holds two sets of the same size is read as the first.
       config_from_huggingface: config.json's content -> our config; raises UserError for what we have not.
       config_to_huggingface: our config -> config.json's content, without the architecture.
       entries: our config -> all entries of all parts.

@@ -155,6 +155,14 @@ def test_the_decoders_bias_is_the_one_that_counts(folder):
     assert np.all(huggingface.read(folder).params["mlm_head"]["bias"][:37] == 1)
 
 
+def test_a_masked_language_model_with_an_old_pooler_keeps_its_head(folder):
+    """As BertForMaskedLM was saved before transformers 4."""
+    edit_tensors(folder, lambda tensors: [tensors.pop(f"cls.seq_relationship.{name}") for name in ("weight", "bias")])
+    found = huggingface.read(folder)
+    assert found.params.keys() == {"encoder", "mlm_head"}
+    assert found.ignored == ("bert.pooler.dense.bias", "bert.pooler.dense.weight")
+
+
 def test_tensors_without_a_place_are_named(folder):
     edit_tensors(folder, lambda tensors: tensors.update({"classifier.weight": np.ones((3, 16), np.float32)}))
     assert huggingface.read(folder).ignored == ("classifier.weight",)
