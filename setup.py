@@ -35,8 +35,9 @@ setup(
         "absl-py",
         "etils",
         "flax>=0.12",
-        "gin-config>=0.5",
+        "gin-config==0.5.*",  # config/ uses names that gin keeps private
         "jax>=0.10.2",
+        "ml_dtypes",
         "numpy>=2.0",
         "optax>=0.2.4",
         "orbax-checkpoint>=0.11",
@@ -45,9 +46,11 @@ setup(
         "sentencex>=1.0",
         "seqio>=0.0.20",
         "tensorboardX",
+        "tensorflow",
         "tensorflow-datasets",
         "tensorstore",
         "tokenizers>=0.22",
+        "tqdm",
     ],
     extras_require={
         "tpu": ["jax[tpu]>=0.10.2"],
