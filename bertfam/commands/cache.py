@@ -35,6 +35,6 @@ def main(args: argparse.Namespace) -> int:
         check_sources(TokenCache(output), data.corpus, vocabulary)
         print(f"token cache: {output}, built already")
     else:
-        build(data.corpus, vocabulary, output)
+        build(data.corpus, vocabulary, output, least_documents=data.rows.least_documents)
         print(f"token cache: {output}")
     return 0

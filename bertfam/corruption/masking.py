@@ -1,22 +1,24 @@
 """Masked-language-model noise: BERT's 15 % with 80/10/10 (Devlin et al. 2019, section 3.1 and appendix A.1)."""
 
+import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from bertfam.corruption import keys as random
 
 _CHOOSE, _ACTION, _REPLACEMENT = 1, 2, 3
+RandomTokens = Literal["pieces", "vocabulary"]
 
 
 class TokenIds(NamedTuple):
-    """What noise must know of a vocabulary: real ids are 0 .. size-1, `special` are its control tokens."""
+    """What noise must know of a vocabulary: real ids are 0 .. size-1; `special` are its control tokens and the unknown."""
 
     size: int
     pad: int
+    unk: int
     cls: int
     sep: int
     mask: int
@@ -43,9 +45,11 @@ class BertMasking:
     max_predictions: int | None = None
     mask_share: float = 0.8
     random_share: float = 0.1
-    random_tokens: Literal["pieces", "vocabulary"] = "pieces"
+    random_tokens: RandomTokens = "pieces"
 
     def __post_init__(self) -> None:
+        if self.random_tokens not in get_args(RandomTokens):
+            raise ValueError(f"random_tokens {self.random_tokens!r} is not one of {', '.join(get_args(RandomTokens))}")
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate {self.rate} is not in (0, 1]")
         if self.max_predictions is not None and self.max_predictions < 1:
@@ -64,7 +68,7 @@ class BertMasking:
 
         Args:
           rows: `encoder_input_tokens` int32[n, length], `encoder_segment_ids` int32[n, length] (0 = padding) and
-            `maskable` bool[n, length] (False at control tokens and padding), among others, which pass through.
+            `maskable` bool[n, length] (False at control tokens, unknown ones and padding), among others, which pass through.
           keys: uint64[n], one a row.
           tokens: the vocabulary's ids.
 
@@ -127,8 +131,9 @@ def _choose(maskable: np.ndarray, wanted: np.ndarray, slots: int, words: np.ndar
     return np.where(used, positions, 0), used
 
 
-def _pool(tokens: TokenIds, kind: str) -> np.ndarray:
+@functools.lru_cache(maxsize=8)
+def _pool(tokens: TokenIds, kind: RandomTokens) -> np.ndarray:
     """The ids that a random replacement is drawn from: int64[k]."""
-    ids: Sequence[int] | np.ndarray = np.arange(tokens.size)
-    pieces = np.setdiff1d(ids, tokens.special)
-    return pieces if kind == "pieces" and pieces.size else np.arange(tokens.size)
+    everything = np.arange(tokens.size)
+    pieces = np.setdiff1d(everything, tokens.special)
+    return pieces if kind == "pieces" and pieces.size else everything

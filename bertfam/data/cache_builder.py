@@ -2,9 +2,9 @@
 
 import contextlib
 import json
-import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -34,27 +34,34 @@ def check_sources(cache: TokenCache, corpus: Corpus | None, vocabulary: WordPiec
     check_fingerprint(cache, given)
 
 
-def build(corpus: Corpus, vocabulary: WordPiece, directory: str | Path) -> TokenCache:
+def build(corpus: Corpus, vocabulary: WordPiece, directory: str | Path, *, least_documents: int = 1) -> TokenCache:
     """Tokenises a corpus into DIRECTORY, with progress on stderr; complete or absent.
 
     Raises:
-      UserError: where the corpus cannot be read or has no training document.
+      UserError: where the corpus cannot be read or has fewer than `least_documents` for training.
     """
     target = Path(directory)
     expected = fingerprint(corpus, vocabulary)
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     made = [folder for folder in target.absolute().parents if not folder.exists()]  # the innermost first
     try:
-        partial.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.partial-"))
     except OSError as error:
         raise UserError(f"{target.parent} cannot be written ({error.strerror}); choose another folder for the cache") from error
     try:
         splits = {split: _write_split(corpus, split, vocabulary, partial / split) for split in SPLITS}
-        if not splits["train"]["counts"]["documents"]:
+        found = splits["train"]["counts"]["documents"]
+        if not found:
             raise UserError("the corpus has no training document with any token in it; give more text")
+        if found < least_documents:
+            raise UserError(
+                f"the corpus has {found} training document and its rows need at least {least_documents}; separate documents by "
+                "blank lines, or choose another --input_format"
+            )
         vocabulary.save(partial / "vocab")
         manifest = {"format": FORMAT, "fingerprint": expected, "splits": splits}
         (partial / "cache.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        partial.chmod(0o755)
         try:
             partial.rename(target)
         except OSError:

@@ -75,15 +75,22 @@ def permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     Returns:
       int64[n] in [0, size).
     """
-    half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
-    mask = np.uint64((1 << int(half)) - 1)
+    bits = max(1, (size - 1).bit_length())
+    round_keys = random.bits(keys, 0, _ROUNDS)
     result = values.astype(np.uint64)
     walking = np.arange(len(result))
     while walking.size:
-        # A permutation of the 2**(2 * half) >= size values; who leaves 0 .. size-1 walks on until back inside.
-        left, right = result[walking] >> half, result[walking] & mask
-        for round_number in range(_ROUNDS):
-            left, right = right, left ^ (random.fold(keys[walking], round_number, right) & mask)
-        result[walking] = (left << half) | right
+        # A permutation of the 2**bits < 2 * size values; who leaves 0 .. size-1 walks on until back inside.
+        left_bits, right_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
+        left, right = result[walking] >> right_bits, result[walking] & _mask(right_bits)
+        for number in range(_ROUNDS):
+            # The halves change places, and with them their widths; an even number of rounds puts them back.
+            left, right = right, left ^ (random.fold(round_keys[walking, number], right) & _mask(left_bits))
+            left_bits, right_bits = right_bits, left_bits
+        result[walking] = (left << right_bits) | right
         walking = walking[result[walking] >= np.uint64(size)]
     return result.astype(np.int64)
+
+
+def _mask(bits: np.uint64) -> np.uint64:
+    return (np.uint64(1) << bits) - np.uint64(1)

@@ -22,10 +22,11 @@ class SentencePairs:
     """`[CLS] A [SEP] B [SEP]` where B continues A or comes from another document.
 
     A document is cut into chunks of sentences of at least length-3 tokens, or in a document that is drawn with
-    `short_sequence_rate` of at least a number uniform in [2, length-3], the same for all its chunks. A is the chunk's first a sentences, a uniform; B is the rest of the chunk, or with `random_next_rate` (and
-    always where the chunk has one sentence) as many sentences from a random place of a random other document as fill the
-    target; the next chunk then begins where A ended. A pair that is too long loses tokens of the longer side, from the front
-    or the back with equal chance. The chunks are fixed by the seed; splits, labels, negatives and cuts are drawn anew each epoch.
+    `short_sequence_rate` of at least a number uniform in [2, length-3], the same for all its chunks. A is the chunk's first
+    a sentences, a uniform; B is the rest of the chunk, or with `random_next_rate` (and always where the chunk has one sentence)
+    as many sentences from a random place of a random other document as fill the target; the next chunk then begins where A
+    ended. A pair that is too long loses tokens of the longer side, from the front or the back with equal chance. The chunks are
+    fixed by the seed; splits, labels, negatives and cuts are drawn anew each epoch.
 
     Attributes:
       short_sequence_rate: the share of documents that are cut into shorter chunks.
@@ -42,10 +43,14 @@ class SentencePairs:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1]")
 
-    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> "PairExamples":
-        """Plans the chunks of all documents for rows of `length` tokens."""
+    def check_length(self, length: int) -> None:
+        """Refuses rows that are too short."""
         if length < 5:
             raise UserError(f"length {length} is too short for a sentence pair; use at least 5")
+
+    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> "PairExamples":
+        """Plans the chunks of all documents for rows of `length` tokens."""
+        self.check_length(length)
         if len(documents) < self.least_documents:
             raise UserError(
                 f"sentence pairs need at least two documents and {documents.name} has {len(documents)}; separate documents "
@@ -160,9 +165,11 @@ class PairExamples:
         a_end, end = a_length[:, None] + 1, (a_length + b_length)[:, None] + 2
         in_a, in_b = (place >= 1) & (place < a_end), (place > a_end) & (place < end)
         source = np.where(in_a, a_start[:, None] + place - 1, b_start[:, None] + place - a_end - 1)
-        maskable = in_a | in_b
-        tokens = np.full(maskable.shape, self._tokens.pad, np.int32)
-        tokens[maskable] = self._documents.tokens[source[maskable]]
+        text = in_a | in_b
+        tokens = np.full(text.shape, self._tokens.pad, np.int32)
+        tokens[text] = self._documents.tokens[source[text]]
+        # Nothing can be learnt from predicting that a word is unknown.
+        maskable = text & (tokens != self._tokens.unk)
         tokens[:, 0] = self._tokens.cls
         np.put_along_axis(tokens, np.concatenate([a_end, end], axis=1), self._tokens.sep, axis=1)
         return {

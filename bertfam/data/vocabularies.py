@@ -98,7 +98,7 @@ class WordPiece:
     @property
     def token_ids(self) -> TokenIds:
         """What noise must know of the vocabulary."""
-        return TokenIds(self.size, self.pad_id, self.cls_id, self.sep_id, self.mask_id, self.special_ids)
+        return TokenIds(self.size, self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id, self.special_ids)
 
     @classmethod
     def train(

@@ -6,7 +6,7 @@ import pytest
 from bertfam.corruption.keys import fold
 from bertfam.corruption.masking import BertMasking, TokenIds
 
-TOY = TokenIds(size=12, pad=0, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4))
+TOY = TokenIds(size=12, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4))
 DEFAULT = BertMasking()
 
 
@@ -117,7 +117,7 @@ def test_random_tokens_of_the_whole_vocabulary_may_be_special_but_exist():
 
 
 def test_special_ids_may_lie_anywhere():
-    ids = TokenIds(size=12, pad=9, cls=11, sep=0, mask=5, special=(0, 1, 5, 9, 11))
+    ids = TokenIds(size=12, pad=9, unk=1, cls=11, sep=0, mask=5, special=(0, 1, 5, 9, 11))
     rows = toy_rows(np.full(500, 20), 32, ids)
     result = corrupt(rows, ids=ids)
     used = used_of(result)
@@ -128,7 +128,7 @@ def test_special_ids_may_lie_anywhere():
 
 
 def test_id_0_is_a_token_like_any_other():
-    ids = TokenIds(size=9, pad=8, cls=5, sep=6, mask=7, special=(4, 5, 6, 7, 8))
+    ids = TokenIds(size=9, pad=8, unk=4, cls=5, sep=6, mask=7, special=(4, 5, 6, 7, 8))
     rows = toy_rows(np.full(300, 32), 40, ids)
     result = corrupt(rows, BertMasking(rate=1.0), ids)
     # Every real token is predicted: those that are 0 too.

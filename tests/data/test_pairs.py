@@ -11,7 +11,7 @@ from bertfam.data.documents import Documents
 from bertfam.data.pairs import SentencePairs
 from bertfam.errors import UserError
 
-IDS = TokenIds(size=100_000, pad=0, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4))
+IDS = TokenIds(size=100_000, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4))
 LENGTH = 64
 
 
