@@ -32,11 +32,12 @@ def main(args: argparse.Namespace) -> int:
     # -- Text and vocabulary, without building the cache
     from bertfam.data.cache import TokenCache
     from bertfam.data.vocabularies import WordPiece
-    from bertfam.training.data import check_buildable
+    from bertfam.training.data import check_buildable, check_named
 
-    built = run.data.cache_dir is not None and Path(run.data.cache_dir).exists()
+    built = Path(run.data.cache_dir) if run.data.cache_dir and Path(run.data.cache_dir).exists() else None
     if built:
-        vocabulary = WordPiece.load(TokenCache(run.data.cache_dir).vocabulary_directory)
+        check_named(built, flags.named_text(args, run.data))
+        vocabulary = WordPiece.load(TokenCache(built).vocabulary_directory)
     else:
         check_buildable(run.data)
         vocabulary = WordPiece.load(run.data.vocabulary)
@@ -47,11 +48,8 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.training.trainer import Trainer
 
     trainer = Trainer(run.sized(vocabulary.size), run.mesh.build())
-    counts = {"train": TokenCache(run.data.cache_dir).counts("train")} if built else {}
-    print(
-        plan_text(
-            make_plan(trainer.run, trainer.mesh, trainer.abstract_state, trainer.run.objective.attention(run.shape(0)), counts)
-        )
-    )
+    counts = {"train": TokenCache(built).counts("train")} if built else {}
+    attention = trainer.run.objective.attention(run.shape(0))
+    print(plan_text(make_plan(trainer.run, trainer.mesh, trainer.abstract_state, attention, counts)))
     print("ok")
     return 0

@@ -36,7 +36,8 @@ class MeshShape:
         data = len(devices) // inner if self.data == -1 else self.data
         if data * inner != len(devices):
             raise UserError(
-                f"a mesh of data={self.data}, fsdp={self.fsdp}, tensor={self.tensor} does not fit {len(devices)} devices; "
+                f"a mesh of data={self.data}, fsdp={self.fsdp}, tensor={self.tensor} does not fit {len(devices)} "
+                f"device{'' if len(devices) == 1 else 's'}; "
                 "the product of its axes must be their number"
             )
         return jax.sharding.Mesh(np.asarray(devices).reshape(data, self.fsdp, self.tensor), AXES)

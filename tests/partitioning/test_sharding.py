@@ -79,12 +79,12 @@ def test_batches_that_do_not_divide():
     check_batch(96, 3, mesh(2, 4, 2))
     assert refusal(check_batch, 10, 3, mesh()) == "batch size 10 is not divisible by 3 microbatches"
     assert refusal(check_batch, 100, 1, mesh(4, 2)) == (
-        "the number of rows in a microbatch is 100, which does not divide over the 8 parts of mesh axis data x fsdp; use 96 or 104, or a mesh "
-        "axis of 1, 2, 4, 5"
+        "the number of rows in a microbatch is 100, which does not divide over the 8 parts of mesh axis data x fsdp; use 96 "
+        "or 104, or a mesh axis of 1, 2, 4, 5"
     )
     assert refusal(check_batch, 16, 4, mesh(8)) == (
-        "the number of rows in a microbatch is 4, which does not divide over the 8 parts of mesh axis data x fsdp; use 8, or a mesh axis of "
-        "1, 2, 4"
+        "the number of rows in a microbatch is 4, which does not divide over the 8 parts of mesh axis data x fsdp; use 8, "
+        "or a mesh axis of 1, 2, 4"
     )
 
 

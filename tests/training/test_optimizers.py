@@ -8,7 +8,8 @@ import numpy as np
 import optax
 import pytest
 import tiny
-from flax import linen as nn, traverse_util
+from flax import linen as nn
+from flax import traverse_util
 
 from bertfam.training.optimizers import AdamW, weight_decay_mask
 from bertfam.training.schedules import LinearDecay
