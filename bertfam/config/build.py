@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import traceback
 from collections.abc import Iterable, Sequence
@@ -13,8 +14,20 @@ import gin
 
 from bertfam.config import lint, registry
 from bertfam.config.imports import import_module
-from bertfam.config.parse import Binding, Import, Origin, Override, parse_file, parse_override, render_binding
+from bertfam.config.parse import (
+    Binding,
+    Import,
+    Origin,
+    Override,
+    Reference,
+    parse_file,
+    parse_override,
+    parts,
+    render_binding,
+)
 from bertfam.errors import UserError
+
+_LINE = 120
 
 
 def load(gin_files: Sequence[str], bindings: Sequence[str | Override] = (), module_imports: Sequence[str] = ()) -> Config:
@@ -65,6 +78,27 @@ class Config:
             return gin.get_configurable(name)()
         except (ValueError, UserError) as error:
             raise self._refusal(error) from error
+
+    def complete(self, root: str) -> "Config":
+        """With the defaults of `root` and of all that is referred to, so that defaults of another version change nothing.
+
+        Left out are defaults that are no plain values (their class is named by a reference, or stays Python's), and those
+        longer than a line.
+        """
+        referred = {part.name for b in self.bindings.values() for part in parts(b.value) if isinstance(part, Reference)}
+        bindings = dict(self.bindings)
+        for name in sorted(referred | {root}):
+            (configurable,) = registry.find(name)
+            for parameter, default in registry.defaults(configurable.selector).items():
+                binding = Binding("", configurable.selector, parameter, default, Origin("default"))
+                if len(render_binding(lint.label(binding), default)) <= _LINE:
+                    bindings.setdefault(binding.key, binding)
+        return dataclasses.replace(self, bindings=bindings)
+
+    def rebound(self, name: str, value: Any) -> "Config":
+        """With another value for `Configurable.parameter`, where it is bound."""
+        changed = {key: dataclasses.replace(b, value=value) for key, b in self.bindings.items() if lint.label(b) == name}
+        return dataclasses.replace(self, bindings={**self.bindings, **changed})
 
     def text(self) -> str:
         """The whole as gin text that loads by itself: imports, macros, then bindings; no includes."""

@@ -145,6 +145,21 @@ def test_loads_do_not_see_each_other(write):
     assert first.build("ToyModel") == ToyModel(4, 4)
 
 
+def test_a_complete_configuration_states_every_default_and_keeps_what_is_bound(write):
+    write("a.gin", "short/ToyModel.size = 4\nToyModel.heads = 1\nToyRun.model = @short/ToyModel()")
+    text = config.load(["a.gin"], ["short/ToyModel.rate = 0.5"]).complete("ToyRun").text()
+    assert "ToyRun.name = 'toy'\n" in text and "ToyModel.heads = 1\n" in text and "short/ToyModel.rate = 0.5\n" in text
+    assert "ToyModel.rate = 0.1\n" in text and "ToyModel.layout = 'scan'\n" in text and "ToyModel.shape = None\n" in text
+    assert "ToyModel.size = 4" in text and text.count("size") == 1  # it has no default
+
+
+def test_rebound_changes_a_value_only_where_it_is_bound(write):
+    write("a.gin", "ToyModel.size = 2")
+    loaded = config.load(["a.gin"])
+    assert loaded.rebound("ToyModel.size", 6).build("ToyModel") == ToyModel(6)
+    assert loaded.rebound("ToyModel.heads", 1).bindings == loaded.bindings
+
+
 def test_lists_become_tuples(write):
     write("a.gin", "ToyFiles.train = %FILES\nFILES = ['a', 'b']")
     assert config.load(["a.gin"]).build("ToyFiles") == ToyFiles(("a", "b"))
