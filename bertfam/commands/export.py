@@ -25,8 +25,8 @@ def main(args: argparse.Namespace) -> int:
     import tempfile
     from pathlib import Path
 
+    from bertfam.files import check_unused
     from bertfam.interop import huggingface
-    from bertfam.interop.folders import check_unused
     from bertfam.training.model_dir import open_model
 
     # -- Refused before a checkpoint is read

@@ -26,8 +26,8 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.config import Override, load
     from bertfam.data.vocabularies import WordPiece
     from bertfam.errors import UserError
+    from bertfam.files import check_unused, new_folder
     from bertfam.interop import huggingface
-    from bertfam.interop.folders import check_unused, new_folder
     from bertfam.training.checkpoints import Checkpoints
 
     # -- The model and its vocabulary

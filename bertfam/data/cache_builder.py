@@ -1,10 +1,7 @@
 """Builds a token cache from a corpus: complete or absent, with progress."""
 
-import contextlib
 import json
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +13,7 @@ from bertfam.data.cache import FORMAT, SPLITS, TokenCache, check_fingerprint, fe
 from bertfam.data.sources import Corpus
 from bertfam.data.vocabularies import WordPiece
 from bertfam.errors import UserError
+from bertfam.files import new_folder
 
 _BATCH_CHARACTERS = 1_000_000
 
@@ -42,13 +40,7 @@ def build(corpus: Corpus, vocabulary: WordPiece, directory: str | Path, *, least
     """
     target = Path(directory)
     expected = fingerprint(corpus, vocabulary)
-    made = [folder for folder in target.absolute().parents if not folder.exists()]  # the innermost first
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.partial-"))
-    except OSError as error:
-        raise UserError(f"{target.parent} cannot be written ({error.strerror}); choose another folder for the cache") from error
-    try:
+    with new_folder(target, first_wins=True) as partial:
         splits = {split: _write_split(corpus, split, vocabulary, partial / split) for split in SPLITS}
         found = splits["train"]["counts"]["documents"]
         if not found:
@@ -61,19 +53,10 @@ def build(corpus: Corpus, vocabulary: WordPiece, directory: str | Path, *, least
         vocabulary.save(partial / "vocab")
         manifest = {"format": FORMAT, "fingerprint": expected, "splits": splits}
         (partial / "cache.json").write_text(json.dumps(manifest, indent=1) + "\n")
-        partial.chmod(0o755)
-        try:
-            partial.rename(target)
-        except OSError:
-            # Another process was first; its bytes are the same if its fingerprint is.
-            check_fingerprint(TokenCache(target), expected)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if not target.exists():
-            for folder in made:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-    return TokenCache(target)
+    cache = TokenCache(target)
+    # Another process may have been first; its bytes are the same if its fingerprint is.
+    check_fingerprint(cache, expected)
+    return cache
 
 
 def _write_split(corpus: Corpus, split: str, vocabulary: WordPiece, directory: Path) -> dict[str, Any]:

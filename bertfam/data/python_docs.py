@@ -18,7 +18,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from bertfam.data import docstrings
 from bertfam.data.python_packages import HELD_OUT, PACKAGES, Source, find_package, find_sources, version
 from bertfam.data.sources import SPLITS, read_documents
 from bertfam.errors import UserError
+from bertfam.files import check_writable, new_folder, read_json
 
 _CHUNK_BYTES = 3 << 20  # of source a worker process
 _SEEN_SHARE = 0.5
@@ -79,19 +79,13 @@ class PythonDocs:
         target = cache_root(self.directory) / "python_docs" / digest
         if _is_complete(target):
             return target
+        shutil.rmtree(target, ignore_errors=True)  # what is there is not whole
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{digest}."))
-        except OSError as error:
-            raise UserError(
-                f"{target.parent} cannot be written ({error.strerror}): set BERTFAM_CACHE to a folder that can"
-            ) from error
-        try:
+            check_writable(target)
+        except UserError as error:
+            raise UserError(f"{error}, by setting BERTFAM_CACHE") from error
+        with new_folder(target, first_wins=True) as partial:
             self._write(partial)
-            partial.chmod(0o755)
-            _publish(partial, target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
         return target
 
     def _folders(self) -> dict[str, Path]:
@@ -221,22 +215,11 @@ def _extract_chunk(chunk: list[Source]) -> list[list[list[str]] | None]:
     return [json.loads(line) for line in worker.stdout.splitlines()]
 
 
-def _publish(partial: Path, target: Path) -> None:
-    """Moves a finished folder into place; another process that was first wins."""
-    if target.exists() and not _is_complete(target):
-        shutil.rmtree(target, ignore_errors=True)
-    try:
-        partial.rename(target)
-    except OSError:
-        if not _is_complete(target):
-            raise
-
-
 def _is_complete(folder: Path) -> bool:
     try:
-        files = json.loads((folder / "manifest.json").read_text())["files"]
+        files = read_json(folder / "manifest.json")["files"]
         return all((folder / name).stat().st_size == size for name, size in files.items())
-    except (OSError, ValueError, KeyError):
+    except (OSError, UserError, KeyError):
         return False
 
 

@@ -1,13 +1,12 @@
 """The files of a WordPiece vocabulary, as BERT published them and as `transformers` reads and writes them."""
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bertfam.errors import UserError
+from bertfam.files import read_json, write_text
 
 # tokenizer_config.json's name of each switch -> ours
 _CONFIG_NAMES = {
@@ -30,7 +29,7 @@ def read_settings(folder: Path) -> tuple[list[str] | None, dict[str, Any]]:
     if not (folder / "vocab.txt").exists():
         raise UserError(f"{folder} holds neither vocab.txt nor tokenizer.json: make one by bertfam vocab")
     config = folder / "tokenizer_config.json"
-    stated = _read_json(config) if config.exists() else {}
+    stated = read_json(config) if config.exists() else {}
     return None, {ours: stated[theirs] for theirs, ours in _CONFIG_NAMES.items() if stated.get(theirs) is not None}
 
 
@@ -66,14 +65,14 @@ def write_vocabulary(
     if model_max_length is not None:
         config["model_max_length"] = model_max_length
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "vocab.txt", "".join(piece + "\n" for piece in pieces))
-    _write(folder / "special_tokens_map.json", json.dumps(special, indent=2) + "\n")
-    _write(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
-    _write(folder / "tokenizer.json", tokenizer_json)
+    write_text(folder / "vocab.txt", "".join(piece + "\n" for piece in pieces))
+    write_text(folder / "special_tokens_map.json", json.dumps(special, indent=2) + "\n")
+    write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+    write_text(folder / "tokenizer.json", tokenizer_json)
 
 
 def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
-    content = _read_json(path)
+    content = read_json(path)
     model = content.get("model") or {}
     kind = model.get("type")
     if kind != "WordPiece":
@@ -90,33 +89,3 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
         raise UserError(f"{path}: the ids are not 0 to {len(ids) - 1}, each once")
     settings = {name: normalizer.get(name) for name in _CONFIG_NAMES.values()}
     return sorted(ids, key=ids.__getitem__), settings
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object")
-    return content
-
-
-def _write(path: Path, text: str) -> None:
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(partial, 0o666 & ~_umask())
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -12,8 +12,8 @@ import numpy as np
 from flax import traverse_util
 
 from bertfam.errors import UserError
-from bertfam.interop.folders import check_unused, new_folder
-from bertfam.interop.safetensors import SINGLE, read_json, read_tensors, write_tensors
+from bertfam.files import check_unused, new_folder, read_json
+from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models.bert_huggingface import BERT
 from bertfam.models.mapping import Entry, Family
 
@@ -42,6 +42,8 @@ def read(folder: str | Path) -> Imported:
       UserError: when the folder is not complete, its model is not supported, or tensors do not fit its config.json.
     """
     folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder / 'config.json'} is missing: is {folder} a Hugging Face folder?")
     content = read_json(folder / "config.json")
     family = FAMILIES.get(content.get("model_type", ""))
     if family is None:

@@ -1,9 +1,7 @@
 """Tensors of a Hugging Face folder: safetensors in one file or in shards, never pickle."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes  # noqa: F401  (NumPy has no bfloat16 without it)
 import numpy as np
@@ -11,6 +9,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from bertfam.errors import UserError
+from bertfam.files import read_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -65,16 +64,3 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], dtype: str) -> 
     contiguous = {name: np.ascontiguousarray(tensor, dtype=kind) for name, tensor in tensors.items()}
     # transformers refuses files that do not say which framework they are for
     save_file(contiguous, path, metadata={"format": "pt"})
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; UserError when it is none."""
-    if not path.exists():
-        raise UserError(f"{path} is missing: is {path.parent} a Hugging Face folder?")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is no JSON object")
-    return content

@@ -143,7 +143,7 @@ def test_an_interrupt_leaves_nothing(tmp_path, words, monkeypatch):
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path, words):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file cannot be written \(File exists\); choose another folder for the cache$"):
+    with pytest.raises(UserError, match=r"file/cache cannot be written: .*file is no folder; name another$"):
         build(Lists(), words, tmp_path / "file" / "cache")
 
 

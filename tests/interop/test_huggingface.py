@@ -207,7 +207,7 @@ def test_broken_folders_are_refused(folder, tmp_path):
     with pytest.raises(UserError, match="no whole safetensors file"):
         huggingface.read(folder)
     (folder / "config.json").write_text("{")
-    with pytest.raises(UserError, match="config.json is no JSON"):
+    with pytest.raises(UserError, match="config.json is not JSON"):
         huggingface.read(folder)
     with pytest.raises(UserError, match="config.json is missing"):
         huggingface.read(tmp_path / "nowhere")

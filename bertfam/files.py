@@ -1,0 +1,117 @@
+"""Files and folders that are complete or absent, and JSON that is an object."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertfam.errors import UserError
+
+
+def check_writable(folder: str | Path) -> None:
+    """Raises UserError unless the folder can be written into, or made where it is missing."""
+    folder = Path(folder)
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not os.path.isdir(nearest):
+        raise UserError(f"{folder} cannot be written: {nearest} is no folder; name another")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{folder} cannot be written: no permission to write into {nearest}; name another")
+
+
+def check_unused(folder: str | Path) -> None:
+    """Raises UserError unless the folder can be made: it does not exist, or is empty, and can be written."""
+    if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        raise UserError(f"{folder} exists already: name another folder, or remove it first")
+    check_writable(folder)
+
+
+@contextmanager
+def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path]:
+    """Gives a folder beside it to write into, which takes its place when all went well.
+
+    Otherwise it vanishes, and with it the parents that were made for it.
+
+    Args:
+      folder: must not exist, or be empty.
+      first_wins: leaves a folder in place that another process has put there, for the caller to check.
+
+    Raises:
+      UserError: the folder is in use, or cannot be made.
+    """
+    target = Path(folder).absolute()
+    (check_writable if first_wins else check_unused)(folder)
+    made = [parent for parent in target.parents if not os.path.exists(parent)]  # the innermost first
+    partial = None
+    try:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written ({error.strerror}); name another") from error
+        yield partial
+        partial.chmod(0o777 & ~_umask())  # mkdtemp's are private
+        try:
+            os.replace(partial, target)
+        except OSError:
+            if not first_wins:
+                check_unused(folder)
+            if not os.path.isdir(target):
+                raise
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+        if not os.path.exists(target):
+            for parent in made:
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes or replaces a UTF-8 file; a reader sees all of the new text, or what was there before.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    partial = None
+    try:
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with open(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(partial, 0o666 & ~_umask())
+        os.replace(partial, path)
+    except BaseException as error:
+        if partial is not None:
+            os.unlink(partial)
+        if isinstance(error, OSError):
+            raise UserError(f"{path} cannot be written ({error.strerror})") from error
+        raise
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds.
+
+    Raises:
+      UserError: it is missing, cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from error
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise UserError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no JSON object")
+    return content
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
