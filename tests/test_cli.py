@@ -6,7 +6,6 @@ import sys
 import textwrap
 import types
 from importlib import import_module
-from importlib.util import find_spec
 
 import pytest
 
@@ -14,8 +13,8 @@ from bertfam import __version__, cli
 from bertfam.commands import flags
 from bertfam.errors import UserError
 
-HEAVY = ("jax", "flax", "numpy", "tensorflow", "tokenizers", "gin")
-WRITTEN = [name for name, command in cli.COMMANDS.items() if find_spec(f"bertfam.commands.{command.module}")]
+HEAVY = ("jax", "flax", "numpy", "tensorflow", "seqio", "orbax", "tokenizers", "torch", "transformers", "gin")
+COMMANDS = list(cli.COMMANDS)
 
 
 def toy_main(args):
@@ -67,6 +66,12 @@ MISTAKES = [
     (["toy", "--model_di=m"], "bertfam toy has no flag --model_di; did you mean --model_dir?"),
     (["toy"], "the following arguments are required: --model_dir (see bertfam toy --help)"),
     (["toy", "--model_dir"], "argument --model_dir: expected one argument (see bertfam toy --help)"),
+    (
+        ["toy", "--model_dir=gs://bucket/m"],
+        "argument --model_dir: gs://bucket/m is not on this machine, and only local folders are supported yet; copy it here, or "
+        "mount the bucket (see bertfam toy --help)",
+    ),
+    (["toy", "--model_dir="], "argument --model_dir: the name is empty (see bertfam toy --help)"),
     (["toy", "--model_dir=m", "--input_format=line"], "--input_format=line is no choice; did you mean lines?"),
     (
         ["toy", "--model_dir=m", "--input_format=zzz"],
@@ -114,7 +119,7 @@ def test_repeatable_flags_do_not_remember_an_earlier_call(toy, capsys):
 
 def text_args(**given):
     names = ("task", "input_format", "language", "vocab", "cache_dir")
-    return types.SimpleNamespace(**{"input": [], "validation_input": [], **dict.fromkeys(names), **given})
+    return types.SimpleNamespace(**{"input": [], "validation_input": [], "module_import": [], **dict.fromkeys(names), **given})
 
 
 def test_text_flags_become_bindings_that_remember_their_flag():
@@ -127,7 +132,49 @@ def test_text_flags_become_bindings_that_remember_their_flag():
         ("TextData.vocabulary = 'V'", "--vocab=V"),
         ("TextData.cache_dir = 'C'", "--cache_dir=C"),
     ]
+    args = text_args(task="books", module_import=["mine", "too"], language="de")
+    assert [tuple(binding) for binding in flags.text_bindings(args)] == [
+        ("TextData.corpus = @SeqioTask()", "--task=books"),
+        ("SeqioTask.name = 'books'", "--task=books"),
+        ("SeqioTask.language = 'de'", "--language=de"),
+        ("SeqioTask.modules = ('mine', 'too')", "--module_import=mine"),
+    ]
+    args = text_args(task="python_docs", module_import=["mine"])
+    assert [binding.text for binding in flags.text_bindings(args)] == ["TextData.corpus = @PythonDocs()"]
     assert flags.text_bindings(text_args()) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "flag", "value"),
+    [
+        ("books", "validation_input", ["v"]),
+        ("books", "input_format", "lines"),
+        ("python_docs", "validation_input", ["v"]),
+        ("python_docs", "input_format", "lines"),
+        ("python_docs", "language", "de"),
+    ],
+)
+def test_flags_of_files_do_not_go_with_a_task(task, flag, value):
+    with pytest.raises(UserError, match=f"^--{flag} says how --input is read: it does not go with --task={task}$"):
+        flags.text_bindings(text_args(task=task, **{flag: value}))
+
+
+@pytest.mark.parametrize("flag", ["--validation_input=v", "--input_format=lines", "--language=de"])
+def test_flags_of_files_need_files(flag, capsys, tmp_path):
+    message = f"bertfam: error: {flag.partition('=')[0]} says how --input is read: give --input=GLOB with it\n"
+    assert cli.main(["check", "--gin_file=runs/quickstart.gin", flag]) == 2
+    assert capsys.readouterr() == ("", message)
+    (tmp_path / "own.gin").write_text("TextData.corpus = @TextFiles()\nTextFiles.train = ('none.txt',)\n")
+    assert cli.main(["check", "--gin_file=runs/quickstart.gin", f"--gin_file={tmp_path / 'own.gin'}", flag, "--vocab=none"]) == 2
+    assert capsys.readouterr().err != message
+
+
+def test_paths(monkeypatch, toy, capsys):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cli.main(["toy", "--model_dir=~/m", "--input=~/a*", "--vocab=v~", "--gin_file=~/a.gin"]) == 7
+    args = eval(capsys.readouterr().out)
+    assert (args["model_dir"], args["input"], args["vocab"]) == ("/home/me/m", ["/home/me/a*"], "v~")
+    assert args["gin_file"] == ["/home/me/a.gin"]
 
 
 def test_two_sources_of_text_are_refused():
@@ -157,13 +204,13 @@ def test_the_module_runs_as_a_program():
     assert run("--version").returncode == 0
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_and_the_table_give_the_same_summary(name):
     module = import_module(f"bertfam.commands.{cli.COMMANDS[name].module}")
     assert cli.COMMANDS[name].summary == module.SUMMARY
 
 
-@pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in WRITTEN)], ids=" ".join)
+@pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
 def test_help_imports_nothing_heavy(argv):
     code = (
         "import sys; from bertfam.cli import main; status = main(sys.argv[1:]);"

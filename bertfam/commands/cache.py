@@ -7,7 +7,7 @@ from bertfam.commands import flags
 
 SUMMARY = "tokenise a corpus once, into a token cache"
 EXAMPLE = """\
-  bertfam vocab --task=python_docs --size=8192 --output=vocab
+  test -d vocab || bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam cache --task=python_docs --vocab=vocab --output=cache
   bertfam pretrain --gin_file=runs/quickstart.gin --cache_dir=cache --model_dir=model"""
 
@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
     flags.add_config(parser)
     flags.add_text(parser)
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder of the cache; one that is there is checked")
+    parser.add_argument(
+        "--output", type=flags.path, required=True, metavar="DIR", help="folder of the cache; one that is there is checked"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

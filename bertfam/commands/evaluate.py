@@ -1,6 +1,7 @@
 """`bertfam evaluate`: a trained model's scores on held-out text."""
 
 import argparse
+from typing import Any, cast
 
 from bertfam.commands import flags
 
@@ -56,7 +57,10 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(
             f"the {args.split} split of {cache.directory} has too few documents; give held-out text with --validation_input"
         )
-    trainer = Trainer(dataclasses.replace(opened.run, stages=(stage,), microbatches=1), mesh)
+    # A backend that the run names may not be for these devices.
+    execution = dataclasses.replace(opened.run.objective.execution, attention="auto")
+    objective: Any = dataclasses.replace(cast(Any, opened.run.objective), execution=execution)
+    trainer = Trainer(dataclasses.replace(opened.run, objective=objective, stages=(stage,), microbatches=1), mesh)
     missing = sorted(trainer.shardings.params.keys() - opened.params.keys())
     if missing:
         raise UserError(f"{args.model_dir} was imported without {', '.join(missing)}; train them with `bertfam pretrain` first")

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
+from bertfam.data.sources import INPUT_FORMATS
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
     from bertfam.config import Config, Override
     from bertfam.data.text_data import TextData
 
-INPUT_FORMATS = ("sentences", "paragraphs", "lines")
 EMBEDDED = "python_docs"  # a task that needs no seqio
+_OF_INPUT = ("validation_input", "input_format", "language")  # flags that say how --input is read
+
+
+def path(text: str) -> str:
+    """The type of every flag that names files or a folder: `~` is the home folder, and what is not on this machine is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not on this machine, and only local folders are supported yet; copy it here, or mount the bucket"
+        )
+    return os.path.expanduser(text)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +37,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--gin_file",
+        type=path,
         action="append",
         default=[],
         metavar="FILE",
@@ -34,15 +48,17 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="Python module to import first: one that registers your own configurables, or the one that registers --task; "
-        "repeatable",
+        help="Python module to import first, one that registers your own configurables; with --task the module that registers "
+        "the task, and configurables come by a line `import MODULE` in a gin file; repeatable",
     )
     parser.set_defaults(gin_bindings=[])
 
 
 def add_model_dir(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """--model_dir, the folder of a run: made by pretrain and import, read by the others."""
     parser.add_argument(
         "--model_dir",
+        type=path,
         required=required,
         metavar="DIR",
         help="folder of the run: config.gin, vocab/, cache/, checkpoints/, metrics.jsonl",
@@ -50,41 +66,51 @@ def add_model_dir(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
+    """--json: one JSON value on stdout instead of text for people."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def add_text(parser: argparse.ArgumentParser) -> None:
-    """Where the text comes from: files, a registered task, or a cache that is already built."""
+def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Where text comes from: files, or a registered task; returns the group of flags."""
     group = parser.add_argument_group("text")
-    group.add_argument("--input", action="append", default=[], metavar="GLOB", help="text files to train on (UTF-8); repeatable")
     group.add_argument(
-        "--validation_input",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="text files held out; without them a share of --input is held out; repeatable",
+        "--input", type=path, action="append", default=[], metavar="GLOB", help="text files to train on (UTF-8); repeatable"
     )
     group.add_argument(
         "--input_format",
-        choices=INPUT_FORMATS,
+        choices=tuple(INPUT_FORMATS),
         default=None,
-        help="sentences: one a line, an empty line ends a document (default); "
-        "paragraphs: running text, an empty line ends a document; lines: every line is a document",
+        help="; ".join(f"{name}: {description}" for name, description in INPUT_FORMATS.items()),
     )
     group.add_argument("--language", metavar="CODE", help="language of the text, for sentence splitting (en)")
     group.add_argument(
         "--task",
         metavar="NAME",
         help="registered seqio task, instead of --input; --module_import=MODULE names the module that registers it; "
-        "python_docs: the documentation of installed Python packages",
+        f"{EMBEDDED}: the documentation of installed Python packages",
     )
-    group.add_argument("--vocab", metavar="DIR", help="vocabulary folder, as bertfam vocab writes it")
+    return group
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """What a token cache is made of: text to train on, text held out, and a vocabulary; read by `load_config`."""
+    group = add_source(parser)
+    group.add_argument(
+        "--validation_input",
+        type=path,
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="text files held out; without them a share of --input is held out; repeatable",
+    )
+    group.add_argument("--vocab", type=path, metavar="DIR", help="vocabulary folder, as bertfam vocab writes it")
 
 
 def add_cache_dir(parser: argparse.ArgumentParser) -> None:
     """Where the token cache lies."""
     parser.add_argument(
         "--cache_dir",
+        type=path,
         metavar="DIR",
         help="token cache: one that bertfam cache has built needs no text and no --vocab; a missing one is built there "
         "(default: MODEL_DIR/cache)",
@@ -92,15 +118,22 @@ def add_cache_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """The configuration that the flags of add_config and add_text describe.
+    """The configuration that the flags of add_config and add_source or add_text describe.
 
     With a seqio task the modules are those that register it: they import TensorFlow, so only the process that reads the text
     imports them.
+
+    Raises:
+      UserError: for a mistake in the configuration, or a flag that would change nothing.
     """
     from bertfam.config import load
 
     modules = () if args.task and args.task != EMBEDDED else args.module_import
-    return load(args.gin_file, [*text_bindings(args), *args.gin_bindings], modules)
+    config = load(args.gin_file, [*text_bindings(args), *args.gin_bindings], modules)
+    given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)
+    if given and not args.task and not config.refers_to("TextFiles"):
+        raise UserError(f"--{given} says how --input is read: give --input=GLOB with it")
+    return config
 
 
 def named_text(args: argparse.Namespace, data: TextData) -> TextData:
@@ -112,34 +145,33 @@ def named_text(args: argparse.Namespace, data: TextData) -> TextData:
 
 
 def text_bindings(args: argparse.Namespace) -> list[Override]:
-    """The gin bindings that the flags of add_text stand for, each with its flag as origin."""
+    """The gin bindings that the flags of add_source and add_text stand for, each with its flag as origin."""
     from bertfam.config import Override
 
     if args.input and args.task:
         raise UserError("--input and --task both say where the text comes from; give one of them")
-    # (flag, its value, what it binds)
-    table = [
-        ("input", args.input, {"TextData.corpus": "@TextFiles()", "TextFiles.train": repr(tuple(args.input))}),
-        ("task", args.task, _task(args) if args.task else {}),
-        ("validation_input", args.validation_input, {"TextFiles.validation": repr(tuple(args.validation_input))}),
-        ("input_format", args.input_format, {"TextFiles.input_format": repr(args.input_format)}),
-        ("language", args.language, {"TextFiles.language": repr(args.language)}),
-        ("vocab", args.vocab, {"TextData.vocabulary": repr(args.vocab)}),
-        ("cache_dir", getattr(args, "cache_dir", None), {"TextData.cache_dir": repr(getattr(args, "cache_dir", None))}),
-    ]
-    return [
-        Override(f"{name} = {value}", f"--{flag}={given if isinstance(given, str) else given[0]}")
-        for flag, given, bindings in table
-        if given
-        for name, value in bindings.items()
-    ]
-
-
-def _task(args: argparse.Namespace) -> dict[str, str]:
-    if args.task == EMBEDDED:
-        return {"TextData.corpus": "@PythonDocs()"}
-    return {
-        "TextData.corpus": "@SeqioTask()",
-        "SeqioTask.name": repr(args.task),
-        "SeqioTask.modules": repr(tuple(args.module_import)),
+    seqio_task = bool(args.task) and args.task != EMBEDDED
+    for flag in _OF_INPUT:
+        if args.task and getattr(args, flag, None) and not (flag == "language" and seqio_task):
+            raise UserError(f"--{flag} says how --input is read: it does not go with --task={args.task}")
+    # flag -> what it binds
+    table = {
+        "input": {"TextData.corpus": "@TextFiles()", "TextFiles.train": "{!r}"},
+        "task": {"TextData.corpus": "@SeqioTask()", "SeqioTask.name": "{!r}"}
+        if seqio_task
+        else {"TextData.corpus": "@PythonDocs()"},
+        "validation_input": {"TextFiles.validation": "{!r}"},
+        "input_format": {"TextFiles.input_format": "{!r}"},
+        "language": {f"{'SeqioTask' if seqio_task else 'TextFiles'}.language": "{!r}"},
+        "vocab": {"TextData.vocabulary": "{!r}"},
+        "cache_dir": {"TextData.cache_dir": "{!r}"},
     }
+    if seqio_task and args.module_import:
+        table["module_import"] = {"SeqioTask.modules": "{!r}"}
+    overrides = []
+    for flag, bindings in table.items():
+        if given := getattr(args, flag, None):
+            origin = f"--{flag}={given if isinstance(given, str) else given[0]}"
+            value = given if isinstance(given, str) else tuple(given)
+            overrides += [Override(f"{name} = {text.format(value)}", origin) for name, text in bindings.items()]
+    return overrides

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
 from bertfam.errors import UserError
+from bertfam.files import check_writable, new_folder
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -24,29 +25,15 @@ if TYPE_CHECKING:
 
 SUMMARY = "train a WordPiece vocabulary on text"
 
-EXAMPLE = "  bertfam vocab --task=python_docs --size=8192 --output=vocab-8k"
+EXAMPLE = "  bertfam vocab --task=python_docs --size=8192 --output=vocab"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = parser.add_argument_group("text")
-    text.add_argument("--input", action="append", default=[], metavar="GLOB", help="text files, UTF-8; repeatable")
-    text.add_argument(
-        "--input_format", choices=flags.INPUT_FORMATS, default=None,
-        help="sentences: one a line, an empty line ends a document (default); "
-        "paragraphs: running text, an empty line ends a document; lines: every line is a document",
-    )  # fmt: skip
-    text.add_argument(
-        "--task", metavar="NAME",
-        help="registered seqio task, instead of --input; python_docs: the documentation of installed Python packages",
-    )  # fmt: skip
-    text.add_argument(
-        "--module_import", action="append", default=[], metavar="MODULE",
-        help="Python module that registers the task; repeatable",
-    )  # fmt: skip
+    """Declares the command's flags."""
+    flags.add_config(parser)
+    flags.add_source(parser)
     pieces = parser.add_argument_group("pieces")
-    pieces.add_argument(
-        "--size", type=int, default=8192, metavar="N", help="pieces, the 5 special ones included (%(default)s)"
-    )
+    pieces.add_argument("--size", type=int, default=8192, metavar="N", help="pieces, the 5 special ones included (%(default)s)")
     pieces.add_argument("--cased", action="store_true", help="keep capitals (and accents, unless --strip_accents=true)")
     pieces.add_argument(
         "--strip_accents", choices=("true", "false"),
@@ -57,25 +44,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min_frequency", type=int, default=2, metavar="N",
         help="how often two pieces must stand side by side to be joined (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write, which must be empty or new")
+    parser.add_argument(
+        "--output", type=flags.path, required=True, metavar="DIR", help="folder to write, which must be empty or new"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a vocabulary that is in --output")
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
+    """Learns a vocabulary; returns the exit status."""
     # What can be wrong, before anything heavy is imported or read.
     if args.size <= 5:
         raise UserError(f"--size={args.size} is too small: 5 special pieces and the characters of the text go in")
     if args.min_frequency < 1:
         raise UserError(f"--min_frequency={args.min_frequency} must be at least 1")
-    output = Path(args.output).expanduser()
+    output = Path(args.output)
     _check_output(output, args.overwrite)
+    corpus = flags.load_config(args).build("TextData").corpus
+    if corpus is None:
+        raise UserError(f"no text: give --input=GLOB for text files, or --task={flags.EMBEDDED} for text that comes with Python")
 
-    from bertfam.data.corpora import corpus_from_flags
     from bertfam.data.seqio_task import SeqioTask
     from bertfam.data.sources import TextFiles
 
-    corpus = corpus_from_flags(args)
     if isinstance(corpus, TextFiles | SeqioTask):
         corpus = dataclasses.replace(corpus, validation_fraction=0.0)  # all of it: nothing is evaluated here
 
@@ -101,7 +92,11 @@ def main(args: argparse.Namespace) -> int:
     _report(f"learnt {vocabulary.size:,} pieces in {time.monotonic() - begin:.1f} s")
 
     # Write and summarise.
-    vocabulary.save(output)
+    if output.is_dir():
+        vocabulary.save(output)
+    else:
+        with new_folder(output) as folder:
+            vocabulary.save(folder)
     summary = {
         "output": str(output),
         "size": vocabulary.size,
@@ -149,15 +144,14 @@ def _statistics(vocabulary: WordPiece, words: Counter[str]) -> dict[str, float]:
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
+    """Raises UserError unless a vocabulary may be written there."""
     if output.is_dir():
         files = sorted(path.name for path in output.iterdir())
         if files and not overwrite:
             raise UserError(f"--output={output} is not empty (it holds {files[0]}): name another, or give --overwrite")
-    elif output.exists():
+    elif os.path.lexists(output):
         raise UserError(f"--output={output} is a file: name a folder")
-    nearest = next(path for path in (output, *output.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise UserError(f"--output={output}: {nearest} is no folder that can be written")
+    check_writable(output)
 
 
 def _report(line: str) -> None:

@@ -79,7 +79,7 @@ class Config:
         except (ValueError, UserError) as error:
             raise self._refusal(error) from error
 
-    def complete(self, root: str) -> "Config":
+    def complete(self, root: str) -> Config:
         """With the defaults of `root` and of all that is referred to, so that defaults of another version change nothing.
 
         Left out are defaults that are no plain values (their class is named by a reference, or stays Python's), and those
@@ -95,10 +95,15 @@ class Config:
                     bindings.setdefault(binding.key, binding)
         return dataclasses.replace(self, bindings=bindings)
 
-    def rebound(self, name: str, value: Any) -> "Config":
+    def rebound(self, name: str, value: Any) -> Config:
         """With another value for `Configurable.parameter`, where it is bound."""
         changed = {key: dataclasses.replace(b, value=value) for key, b in self.bindings.items() if lint.label(b) == name}
         return dataclasses.replace(self, bindings={**self.bindings, **changed})
+
+    def refers_to(self, name: str) -> bool:
+        """Whether a value in force refers to the configurable of this name."""
+        found = (part for binding in self.bindings.values() for part in parts(binding.value) if isinstance(part, Reference))
+        return any(registry.find(part.name)[0].selector.endswith(f".{name}") for part in found)
 
     def text(self) -> str:
         """The whole as gin text that loads by itself: imports, macros, then bindings; no includes."""

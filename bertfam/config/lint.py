@@ -42,7 +42,11 @@ def complete(binding: Binding) -> Binding:
 def _selector(name: str, origin: Origin) -> str:
     found = [configurable.selector for configurable in registry.find(name)]
     if not found:
-        hint = did_you_mean(name, registry.names(), "--module_import=MODULE brings in your own")
+        hint = did_you_mean(
+            name,
+            registry.names(),
+            "`import MODULE` in a gin file brings in your own, as does --module_import=MODULE without --task",
+        )
         raise UserError(f"{origin}: unknown configurable {name}{hint}")
     if len(found) > 1:
         raise UserError(f"{origin}: {name} may mean {' or '.join(sorted(found))}; write one of them in full")

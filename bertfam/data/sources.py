@@ -11,16 +11,17 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
 from bertfam.data.sentences import check_language, split_sentences
 from bertfam.errors import UserError
 
 SPLITS = ("train", "validation")
 
-INPUT_FORMATS = {
-    "sentences": "a sentence a line, a blank line between documents (BERT's published format)",
-    "paragraphs": "a paragraph a line, split into sentences, a blank line between documents",
+InputFormat = Literal["sentences", "paragraphs", "lines"]
+INPUT_FORMATS: dict[InputFormat, str] = {
+    "sentences": "a sentence a line, a blank line ends a document (the default, BERT's published format)",
+    "paragraphs": "a paragraph a line, split into sentences, a blank line ends a document",
     "lines": "a document a line, split into sentences",
 }
 
@@ -66,7 +67,7 @@ class TextFiles:
 
     train: tuple[str, ...]
     validation: tuple[str, ...] = ()
-    input_format: str = "sentences"
+    input_format: InputFormat = "sentences"
     language: str = "en"
     validation_fraction: float = 0.01
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from bertfam import cli
+from bertfam import cli, files
 from bertfam.data import python_docs
 from bertfam.data.vocabularies import WordPiece
 
@@ -56,13 +56,34 @@ def test_casing_and_accents(text, flags, lowercase, strip_accents, cafe):
     assert vocabulary.pieces(vocabulary.encode_batch(["café"])[0]) == [cafe]
 
 
-def test_the_embedded_corpus_is_a_task(text, monkeypatch):
-    class Docs(python_docs.PythonDocs):
-        def documents(self, split):
-            assert split == "train"
-            return iter([["The docs say this.", "They say the same."]] * 3)
+def test_a_gin_file_may_name_the_text(text):
+    (text / "run.gin").write_text('TextData.corpus = @TextFiles()\nTextFiles.train = ("a.txt",)\n')
+    assert vocab("--gin_file=run.gin", "--input_format=lines", "--size=36", "--output=out") == 0
+    assert WordPiece.load("out").size == 36
 
-    monkeypatch.setattr(python_docs, "PythonDocs", Docs)
+
+def test_the_home_folder(text, monkeypatch):
+    monkeypatch.setenv("HOME", str(text))
+    assert vocab("--input=~/*.txt", "--size=36", "--output=~/new/out") == 0
+    assert sorted(path.name for path in text.iterdir()) == ["a.txt", "new"] and WordPiece.load(text / "new" / "out").size == 36
+
+
+def test_a_failure_leaves_no_folders(text, capsys, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    assert vocab("--input=a.txt", "--size=36", "--output=new/folder/out") == 2
+    assert "vocab.txt cannot be written (No space left on device)" in capsys.readouterr().err
+    assert [path.name for path in text.iterdir()] == ["a.txt"]
+
+
+def test_the_embedded_corpus_is_a_task(text, monkeypatch):
+    def documents(self, split):
+        assert split == "train"
+        return iter([["The docs say this.", "They say the same."]] * 3)
+
+    monkeypatch.setattr(python_docs.PythonDocs, "documents", documents)
     assert vocab("--task=python_docs", "--size=30", "--output=out") == 0
     assert WordPiece.load("out").size == 30
 
@@ -89,7 +110,12 @@ def test_overwrites_only_when_told(text, capsys):
         (["--input=a.txt", "--size=5"], "--size=5 is too small"),
         (["--input=a.txt", "--min_frequency=0"], "--min_frequency=0 must be at least 1"),
         (["--input=a.txt", "--output=a.txt"], "--output=a.txt is a file"),
-        (["--input=a.txt", "--output=a.txt/out"], "a.txt is no folder that can be written"),
+        (["--input=a.txt", "--output=a.txt/out"], "a.txt is no folder; name another"),
+        (["--input_format=lines"], "--input_format says how --input is read: give --input=GLOB with it"),
+        (["--task=python_docs", "--language=de"], "--language says how --input is read: it does not go with --task=python_docs"),
+        (["--input=gs://bucket/*.txt"], "argument --input: gs://bucket/*.txt is not on this machine, and only local folders"),
+        (["--input=a.txt", "--output=gs://bucket/vocab"], "argument --output: gs://bucket/vocab is not on this machine"),
+        (["--input=a.txt", "--output="], "argument --output: the name is empty"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(text, capsys, flags, message):

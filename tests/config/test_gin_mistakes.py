@@ -34,7 +34,8 @@ def test_the_file_that_the_mistakes_are_added_to_is_good(write):
 IN_A_LINE = [
     ("ToyModl.size = 3", "a.gin:6: unknown configurable ToyModl; did you mean ToyModel?"),
     ("ToyRun.teacher = @ToyModle()", "a.gin:6: unknown configurable ToyModle; did you mean ToyModel?"),
-    ("Qwxyz.a = 3", "a.gin:6: unknown configurable Qwxyz; --module_import=MODULE brings in your own"),
+    ("Qwxyz.a = 3", "a.gin:6: unknown configurable Qwxyz; `import MODULE` in a gin file brings in your own, "
+     "as does --module_import=MODULE without --task"),
     ("ToyModel.sise = 3", "a.gin:6: ToyModel has no parameter sise; did you mean size?"),
     ("ToyStage.qqq = 3", "a.gin:6: ToyStage has no parameter qqq; it has steps, length"),
     ("STEP = 3", "a.gin:6: nothing refers to the macro STEP; did you mean STEPS?"),
