@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split", choices=("validation", "train"), default="validation", help="of the token cache (default: validation)"
     )
-    parser.add_argument("--cache_dir", metavar="DIR", help="another token cache of the same vocabulary (default: the run's own)")
+    parser.add_argument(
+        "--cache_dir", type=flags.path, metavar="DIR", help="another token cache of the same vocabulary (default: the run's own)"
+    )
     parser.add_argument("--batches", type=int, metavar="N", help="at most so many batches (default: all)")
     parser.add_argument("--baselines", action="store_true", help="also score predictors that see no context, on the same masks")
     flags.add_json(parser)

@@ -14,7 +14,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
     flags.add_model_dir(parser)
     parser.add_argument(
-        "--output", required=True, metavar="DIR", help="folder to make: config.json, safetensors, tokenizer files"
+        "--output",
+        type=flags.path,
+        required=True,
+        metavar="DIR",
+        help="folder to make: config.json, safetensors, tokenizer files",
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the tensors (default: float32)")
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")

@@ -11,7 +11,9 @@ EXAMPLE = '  bertfam fill --model_dir=runs/quickstart/model "The array has the s
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
     parser.add_argument("text", nargs="+", metavar="TEXT", help="a text with one [MASK] or more; several texts may be given")
-    parser.add_argument("--model_dir", required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder")
+    parser.add_argument(
+        "--model_dir", type=flags.path, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
+    )
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
     parser.add_argument("--top_k", type=int, default=5, metavar="K", help="candidates a mask (default: 5)")
     flags.add_json(parser)

@@ -2,19 +2,27 @@
 
 import argparse
 
+from bertfam.commands import flags
+
 SUMMARY = "make a model folder from a Hugging Face folder"
 EXAMPLE = """\
-  bertfam import --input=bert-base-uncased --output=model
-  bertfam fill --model_dir=model "Paris is the [MASK] of France."
---input is a folder on disk with config.json, model.safetensors and the tokenizer's files."""
+  bertfam export --model_dir=model --output=huggingface
+  bertfam import --input=huggingface --output=imported
+  bertfam fill --model_dir=imported "Returns a new [MASK]."
+--input is any folder on disk with a BERT's config.json, model.safetensors and the tokenizer's files; the first line makes one
+of a model that bertfam pretrain has trained."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
     parser.add_argument(
-        "--input", required=True, metavar="DIR", help="Hugging Face folder: config.json, safetensors, tokenizer files"
+        "--input",
+        type=flags.path,
+        required=True,
+        metavar="DIR",
+        help="Hugging Face folder: config.json, safetensors, tokenizer files",
     )
-    parser.add_argument("--output", required=True, metavar="MODEL_DIR", help="model folder to make")
+    parser.add_argument("--output", type=flags.path, required=True, metavar="MODEL_DIR", help="model folder to make")
 
 
 def main(args: argparse.Namespace) -> int:
