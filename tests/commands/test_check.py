@@ -1,5 +1,7 @@
 """`bertfam check`: what pretrain would say, before anything is built or compiled."""
 
+import re
+
 import pytest
 from command_line import listing
 
@@ -38,7 +40,7 @@ def test_show_gives_every_value_its_origin(trained, capsys):
     assert origins["SEED"] == "--gin.SEED=5"
     assert origins["BertConfig.num_layers"] == f"{trained.folder}/run.gin:16"
     assert origins["TextData.vocabulary"] == f"--vocab={trained.folder}/vocab"
-    assert origins["Run.optimizer"].endswith("runs/defaults.gin:12")
+    assert re.search(r"runs/defaults.gin:\d+$", origins["Run.optimizer"])
 
 
 @pytest.mark.parametrize(

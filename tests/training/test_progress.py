@@ -9,7 +9,7 @@ import pytest
 
 from bertfam.objectives.objective import Sum
 from bertfam.training import progress
-from bertfam.training.metrics import MetricsWriter, add, means
+from bertfam.training.metrics import MetricsWriter, means
 from bertfam.training.progress import ProgressLog, Rates
 
 
@@ -25,7 +25,6 @@ def test_means_are_of_all_weights_together():
     steps = [sums(mlm=(20, 10), nsp=(0, 0)), sums(mlm=(100, 100), nsp=(0, 0))]
     assert means(steps) == {"mlm": 120 / 110}  # without a weight there is no mean
     assert means([]) == {}
-    assert means([add(add(None, steps[0]), steps[1])]) == {"mlm": pytest.approx(120 / 110)}
 
 
 def test_a_line_is_a_step_a_split_and_the_values(tmp_path):

@@ -1,0 +1,103 @@
+"""A run's settings: what is refused, what may change when it goes on, and how much work is left."""
+
+import dataclasses
+
+import pytest
+import tiny
+
+from bertfam.corruption.masking import BertMasking
+from bertfam.data.sources import TextFiles
+from bertfam.data.text_data import TextData
+from bertfam.errors import UserError
+from bertfam.layers.execution import Execution
+from bertfam.partitioning.mesh import MeshShape
+from bertfam.training.optimizers import AdamW
+from bertfam.training.plan import duration, si
+from bertfam.training.run import Run, check_resumable
+from bertfam.training.schedules import LinearDecay
+from bertfam.training.stages import Stage
+
+RUN = Run(objective=tiny.objective(), data=TextData(), stages=(Stage(10, 16, 8), Stage(5, 32, 4)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"stages": ()},
+        {"microbatches": 0},
+        {"log_every": 0},
+        {"checkpoint_every": 0},
+        {"eval_every": -1},
+        {"eval_batches": 0},
+        {"keep_checkpoints": 0},
+        {"seed": -1},
+    ],
+)
+def test_senseless_settings_are_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        dataclasses.replace(RUN, **settings)
+
+
+def test_where_and_how_it_is_computed_may_change():
+    changed = dataclasses.replace(
+        RUN,
+        mesh=MeshShape(fsdp=2),
+        microbatches=2,
+        log_every=7,
+        eval_every=0,
+        eval_batches=3,
+        checkpoint_every=2,
+        keep_checkpoints=None,
+        stages=(Stage(10, 16, 8), Stage(50, 32, 4)),
+        objective=dataclasses.replace(RUN.objective, execution=Execution(dtype="bfloat16", layers="unroll", remat="full")),
+        data=TextData(corpus=TextFiles(("a.txt",)), vocabulary="vocab", cache_dir="cache"),
+    )
+    check_resumable(RUN, changed)
+    check_resumable(changed, RUN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"seed": 1}, "Run.seed was 0 when this run began and is 1 now"),
+        ({"stages": RUN.stages[:1]}, "Run.stages was (Stage("),
+        ({"stages": (RUN.stages[0], Stage(5, 24, 4))}, "Run.stages[1].length was 32 when this run began and is 24 now"),
+        ({"optimizer": AdamW(weight_decay=0.0)}, "Run.optimizer.weight_decay was 0.01 when this run began and is 0.0 now"),
+        ({"optimizer": AdamW(LinearDecay(1e-3))}, "Run.optimizer.schedule.peak was 0.0001 when this run began and is 0.001 now"),
+        ({"optimizer": LinearDecay()}, "Run.optimizer was AdamW when this run began and is LinearDecay now"),
+        (
+            {"data": TextData(corruption=BertMasking(rate=0.2))},
+            "Run.data.corruption.rate was 0.15 when this run began and is 0.2",
+        ),
+        ({"objective": tiny.objective(mlm=2.0)}, "Run.objective.mlm was 1.0 when this run began and is 2.0 now"),
+    ],
+)
+def test_what_is_learned_may_not(changes, what):
+    with pytest.raises(UserError) as caught:
+        check_resumable(RUN, dataclasses.replace(RUN, **changes))
+    assert str(caught.value).startswith(what)
+    assert str(caught.value).endswith(" now; change it back, or use another --model_dir")
+
+
+def test_the_work_that_is_left():
+    short, long = (stage.batch_size * RUN.objective.flops(RUN.shape(index)) for index, stage in enumerate(RUN.stages))
+    assert [RUN.flops_after(step) for step in (0, 1, 10, 12, 15)] == [
+        10 * short + 5 * long,
+        9 * short + 5 * long,
+        5 * long,
+        3 * long,
+        0,
+    ]
+
+
+def test_numbers_for_people():
+    assert [duration(seconds) for seconds in (0.4, 59.4, 59.6, 185, 3599.6, 3720, 360_000)] == [
+        "0 s",
+        "59 s",
+        "1 min 00 s",
+        "3 min 05 s",
+        "1 h 00 min",
+        "1 h 02 min",
+        "100 h 00 min",
+    ]
+    assert [si(value) for value in (0, 12.34, 1234, 12_340_000, 5.6e15)] == ["0 ", "12.3 ", "1.23 k", "12.3 M", "5.6e+03 T"]
