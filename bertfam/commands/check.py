@@ -49,7 +49,6 @@ def main(args: argparse.Namespace) -> int:
 
     trainer = Trainer(run.sized(vocabulary.size), run.mesh.build())
     counts = {"train": TokenCache(built).counts("train")} if built else {}
-    attention = trainer.run.objective.attention(run.shape(0))
-    print(plan_text(make_plan(trainer.run, trainer.mesh, trainer.abstract_state, attention, counts)))
+    print(plan_text(make_plan(trainer.run, trainer.mesh, trainer.abstract_state, counts)))
     print("ok")
     return 0

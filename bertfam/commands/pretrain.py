@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data.vocabularies import WordPiece
-    from bertfam.training.data import check_text, check_vocabulary, token_cache, vocabulary_folder, warn
+    from bertfam.training.data import check_text, check_vocabulary, token_cache, vocabulary_folder, warn, warnings
 
     directory = run.data.cache_directory(model_dir)
     folder = vocabulary_folder(run.data, directory)
@@ -52,15 +52,15 @@ def main(args: argparse.Namespace) -> int:
     step = newest(model_dir)
     goes_on = step is not None and has_training_state(model_dir, step)
     if step is not None:
-        from bertfam.training.run import check_resumable
+        from bertfam.training.run import check_resumable, check_same_model
 
         for given in (named.vocabulary or folder, folder):
             check_vocabulary(given, model_dir)
         began = load([str(began_with)]).build("Run").sized(vocabulary.size)
         if goes_on:
-            check_resumable(began, run)
+            check_resumable(began, run, step)
         else:
-            check_resumable(began.objective.model, run.objective.model, "Run.objective.model")
+            check_same_model(began.objective.model, run.objective.model)
 
     # -- Model and mesh: sizes are refused here, before the text is read and anything is compiled
     import jax
@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
         sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
         sources.append(run.data.training(*sizes, run.seed, index))
         evaluations.append(run.data.held_out(*sizes, at_most=run.eval_batches))
-    warn(sources, evaluations, run.eval_every)
+    warn(warnings(run, sources, evaluations))
 
     # -- Plan
     import json
@@ -95,11 +95,14 @@ def main(args: argparse.Namespace) -> int:
         print(f"finished already: {model_dir} stands at step {step:,} of {run.total_steps:,}", flush=True)
         return 0
     counts = {split: cache.counts(split) for split in SPLITS}
-    plan = make_plan(run, trainer.mesh, trainer.abstract_state, run.objective.attention(run.shape(0)), counts, cache.fingerprint)
+    plan = make_plan(run, trainer.mesh, trainer.abstract_state, counts)
     print(plan_text(plan), flush=True)
     make_folder(model_dir)
-    write_atomically(began_with, config.text())
+    if run.data.cache_dir:
+        config = config.rebound("TextData.cache_dir", str(directory.absolute()))
+    write_atomically(began_with, config.complete("Run").text())
     write_atomically(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
+    write_atomically(model_dir / "fingerprint.json", json.dumps(cache.fingerprint, indent=1) + "\n")
     if step is None:
         vocabulary.save(model_dir / "vocab")
 
@@ -109,6 +112,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.training.hooks import EvaluateHook, Hook, SaveHook
     from bertfam.training.metrics import MetricsWriter
     from bertfam.training.progress import ProgressLog
+    from bertfam.training.state import TrainState
 
     start = step if step is not None and goes_on else 0
     with (
@@ -124,8 +128,8 @@ def main(args: argparse.Namespace) -> int:
             state = trainer.started_from(checkpoints, step)
             print(f"started from the model in {model_dir}", flush=True)
 
-        def scores(step, state):
-            stage, _ = locate(run.stages, step - 1)
+        def scores(updates: int, state: TrainState) -> dict[str, float]:
+            stage, _ = locate(run.stages, updates - 1)
             return trainer.scores(state.params, evaluations[stage], stage)
 
         hooks: list[Hook] = []

@@ -9,7 +9,7 @@ SUMMARY = "show corrupted training rows, decoded"
 EXAMPLE = """\
   bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam preview --task=python_docs --vocab=vocab --length=64 --examples=3
-  bertfam preview --model_dir=runs/quickstart/model --step=1000"""
+  bertfam preview --model_dir=runs/quickstart/model --step=100"""
 _LENGTH = 128
 
 
@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
         cache = token_cache(config, data, directory, flags.named_text(args, data))
         vocabulary = WordPiece.load(cache.vocabulary_directory)
         source = data.training(cache, vocabulary.token_ids, length, batch_size, run.seed if run else 0, index)
-        warn([source], [], 0)
+        warn(source.examples.warnings)
         rows: list[dict] = []
         while len(rows) < args.examples:
             rows += records(source.rows(within, 0, min(batch_size, args.examples - len(rows))), vocabulary)

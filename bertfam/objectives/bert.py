@@ -42,6 +42,11 @@ class MlmNsp:
     mlm: float = 1.0
     nsp: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("mlm", "nsp"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)} is negative")
+
     @property
     def coefficients(self) -> Mapping[str, float]:
         """The weight of each loss term."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape
+from bertfam.layers.execution import Execution
 
 Batch = Mapping[str, jax.Array]
 Tree = Any
@@ -27,7 +28,7 @@ class LossOut(NamedTuple):
     Attributes:
       terms: float32[] sums (not means) by name; the trainer divides each by the global batch's denominator of that name.
       carry: what the next step reads without gradient; {} for most objectives.
-      metrics: sums to report.
+      metrics: sums to report; for every term of the loss there is one named TERM_loss.
     """
 
     terms: dict[str, jax.Array]
@@ -41,6 +42,11 @@ class Objective(Protocol):
     @property
     def coefficients(self) -> Mapping[str, float]:
         """The weight of each loss term."""
+        ...
+
+    @property
+    def execution(self) -> Execution:
+        """How it is computed."""
         ...
 
     @property

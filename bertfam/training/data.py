@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertfam.config import Config
@@ -16,6 +16,7 @@ from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.text_data import HeldOut, TextData
 from bertfam.data.vocabularies import WordPiece
 from bertfam.errors import UserError
+from bertfam.training.run import Run
 
 
 def token_cache(config: Config, data: TextData, directory: Path, named: TextData) -> TokenCache:
@@ -34,9 +35,12 @@ def token_cache(config: Config, data: TextData, directory: Path, named: TextData
       UserError: where the cache is missing and nothing does say what to build it from, or is of something else than named.
       SystemExit: where the child refuses its input, which it has said by then.
     """
-    if not directory.exists() or isinstance(named.corpus, SeqioTask):
+    if not directory.exists():
         check_buildable(data)
         _run_child(config, directory)
+    elif isinstance(named.corpus, SeqioTask):
+        # Only the child may read the task; it compares, and builds nothing.
+        _run_child(config, directory, f"--vocab={named.vocabulary or TokenCache(directory).vocabulary_directory}")
     else:
         check_named(directory, named)
     return TokenCache(directory)
@@ -56,13 +60,15 @@ def check_buildable(data: TextData) -> None:
         raise UserError("no vocabulary: train one with `bertfam vocab --output=DIR` and give it with --vocab=DIR")
 
 
-def _run_child(config: Config, directory: Path) -> None:
+def _run_child(config: Config, directory: Path, *flags: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         gin_file = Path(scratch) / "config.gin"
         gin_file.write_text(config.text())
-        command = [sys.executable, "-m", "bertfam", "cache", f"--gin_file={gin_file}", f"--output={directory}"]
+        command = [sys.executable, "-m", "bertfam", "cache", f"--gin_file={gin_file}", f"--output={directory}", *flags]
         # The child writes its progress, or its one line of error, to our stderr.
         status = subprocess.run(command, env=_environment()).returncode
+    if status < 0:
+        raise UserError(f"building the token cache was killed by signal {-status} (9: perhaps for want of memory)")
     if status:
         raise SystemExit(status)
 
@@ -72,11 +78,19 @@ def _environment() -> dict[str, str]:
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def warn(sources: Sequence[CorruptedBatches], evaluations: Sequence[HeldOut | None], eval_every: int) -> None:
-    """Writes to stderr, once each, what is amiss with the text but stops no run."""
+def warnings(run: Run, sources: Sequence[CorruptedBatches], evaluations: Sequence[HeldOut | None]) -> list[str]:
+    """What is amiss with a run's text and schedule but does not stop it, a line each."""
     lines = [line for source in sources for line in source.examples.warnings]
-    if eval_every and not all(evaluations):
+    warmup, total = run.optimizer.schedule.warmup_steps, run.total_steps
+    if warmup >= total > 1:
+        lines.append(f"LinearDecay.warmup_steps {warmup:,} is not less than the {total:,} steps: the peak is never reached")
+    if run.eval_every and not all(evaluations):
         lines.append("the text has too few held-out documents: nothing is evaluated; give some with --validation_input")
+    return lines
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Writes warnings to stderr, each once."""
     for line in dict.fromkeys(lines):
         print(f"bertfam: warning: {line}", file=sys.stderr, flush=True)
 
@@ -101,9 +115,11 @@ def check_vocabulary(given: str | Path, model_dir: Path) -> None:
 
 def check_text(cache: TokenCache, model_dir: Path) -> None:
     """Refuses a token cache of other text than the one that the run in MODEL_DIR began with."""
-    plan = model_dir / "plan.json"
-    began_with = json.loads(plan.read_text()).get("fingerprint") if plan.is_file() else None
-    if began_with is not None and began_with != cache.fingerprint:
+    path = model_dir / "fingerprint.json"
+    if not path.is_file():
+        raise UserError(f"{path} is missing, which says what text this run began with; put it back, or use another --model_dir")
+    began_with = json.loads(path.read_text())
+    if began_with != cache.fingerprint:
         raise UserError(
             f"{cache.directory} is not the text that {model_dir} began with ({difference(began_with, cache.fingerprint)}); leave "
             "--cache_dir out, or use another --model_dir"

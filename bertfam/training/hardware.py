@@ -11,6 +11,7 @@ _GPU_JAXLIB = (0, 11, 1)
 
 # Dense bf16 matrix-product peaks of one JAX device by a part of its `device_kind`, FLOP/s, from the vendors' datasheets.
 _PEAKS = {
+    "H100 PCIe": 756e12,
     "H100": 989e12,
     "H200": 989e12,
     "A100": 312e12,

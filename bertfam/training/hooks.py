@@ -1,4 +1,4 @@
-"""What happens between steps: each hook sees the state after every update and may replace it."""
+"""What happens between steps: a hook sees the state after each update where it is due, and may replace it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Every:
 
     def due(self, step: int) -> bool:
         """See `Hook.due`."""
-        return step == self.last or (self.interval > 0 and step % self.interval == 0)
+        return step == self.last or step % self.interval == 0
 
 
 @dataclass(frozen=True)

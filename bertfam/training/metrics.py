@@ -1,6 +1,7 @@
 """Metrics: exact sums on the device, read late, written as JSON lines and to TensorBoard."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -42,11 +43,13 @@ class MetricsWriter:
             partial.write_text("".join(f"{line}\n" for line in kept))
             os.replace(partial, path)
         self._file = open(path, "a")
-        self._board = _summary_writer()(str(model_dir), purge_step=step + 1 if step else None)
+        self._board = _summary_writer()(str(model_dir), purge_step=step + 1)
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Adds one line: the step (updates made), the split ("train" or "eval") and the values."""
-        self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
+        # NaN is no JSON.
+        line = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._file.write(json.dumps({"step": step, "split": split, **line}) + "\n")
         self._file.flush()
         for name, value in values.items():
             self._board.add_scalar(f"{split}/{name}", value, step)

@@ -1,11 +1,12 @@
 """MODEL_DIR: what a run leaves behind, and how the commands that come after it read it.
 
-config.gin     the resolved configuration; loads by itself
-plan.json      what was printed before training
-vocab/         the vocabulary
-cache/         the token cache, unless the run names another
-checkpoints/   Orbax
-metrics.jsonl  one object a line, and TensorBoard event files
+config.gin        the complete configuration; loads by itself
+fingerprint.json  what the tokens depend on: text, vocabulary
+plan.json         what was printed before training
+vocab/            the vocabulary
+cache/            the token cache, unless the run names another
+checkpoints/      Orbax
+metrics.jsonl     one object a line, and TensorBoard event files
 """
 
 import os

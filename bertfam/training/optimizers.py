@@ -34,6 +34,16 @@ class AdamW:
     weight_decay: float = 0.01
     clip_norm: float | None = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("b1", "b2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1)")
+        for name in ("epsilon", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)} is negative")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise ValueError(f"clip_norm {self.clip_norm} is not above 0; None does not clip")
+
     def build(self, total_steps: int) -> optax.GradientTransformation:
         """The optax transformation of a run of `total_steps` updates."""
         adamw = optax.adamw(

@@ -13,23 +13,14 @@ from bertfam.training.run import Run
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def make_plan(
-    run: Run,
-    mesh: jax.sharding.Mesh,
-    state: Any,
-    attention: str,
-    counts: Mapping[str, Mapping[str, int]],
-    fingerprint: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def make_plan(run: Run, mesh: jax.sharding.Mesh, state: Any, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
     """The plan as JSON.
 
     Args:
       run: the sized run.
       mesh: its devices.
       state: the TrainState as `jax.ShapeDtypeStruct`s with shardings.
-      attention: the attention backend and why.
       counts: documents, sentences and tokens by split.
-      fingerprint: of the token cache, what its tokens depend on.
     """
     device = mesh.devices.flat[0]
     stages = []
@@ -41,6 +32,7 @@ def make_plan(
                 "predictions": shape.predictions,
                 "tokens_per_step": stage.batch_size * stage.length,
                 "flops_per_step": stage.batch_size * run.objective.flops(shape),
+                "attention": run.objective.attention(shape),
             }
         )
     return {
@@ -53,9 +45,7 @@ def make_plan(
         "devices": mesh.size,
         "peak_flops_per_device": peak_flops(device),
         "state_bytes_per_device": sum(_local_bytes(leaf) for leaf in jax.tree.leaves(state)),
-        "attention": attention,
         "microbatches": run.microbatches,
-        "fingerprint": fingerprint,
     }
 
 
@@ -71,7 +61,6 @@ def plan_text(plan: Mapping[str, Any]) -> str:
         f"parameters   {plan['parameters']:,}",
         f"devices      {plan['devices']} x {plan['device']}, mesh {mesh}",
         f"state        {plan['state_bytes_per_device'] / 2**20:,.1f} MiB on each device (parameters and optimizer)",
-        f"attention    {plan['attention']}",
     ]
     for split, counts in plan["data"].items():
         lines.append(
@@ -84,6 +73,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
             f"{si(stage['flops_per_step'])}FLOP a step"
             + (f", in {plan['microbatches']} microbatches" if plan["microbatches"] > 1 else "")
         )
+        lines.append(f"attention    {stage['attention']}")
     return "\n".join(lines)
 
 

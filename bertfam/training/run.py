@@ -1,6 +1,7 @@
 """The one thing that gin binds: everything that a run consists of."""
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,8 @@ class Run:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
         if self.seed < 0:
             raise ValueError(f"seed {self.seed} is negative")
+        for stage in self.stages:
+            self.data.rows.check_length(stage.length)
 
     @property
     def total_steps(self) -> int:
@@ -89,32 +92,48 @@ _FREE = {
     "TextData": {"corpus", "vocabulary", "cache_dir"},
 }
 _FREE_CLASSES = {"Execution"}
+_WHEN = "when this run began"
 
 
-def check_resumable(old: Any, new: Any, where: str = "Run") -> None:
-    """Raises UserError where `new` would go on with something else than `old` learned, naming the first such value.
+def check_resumable(old: Run, new: Run, step: int) -> None:
+    """Raises UserError where `new` would go on after `step` with something else than `old` learned, naming the first such value.
 
-    Stage.steps may change: a longer run's schedule is that of the new total.
+    The length of stages that are not over may change: a longer run's schedule is that of the new total.
     """
+    _check_same(old, new, "Run")
+    for index, (before, now) in enumerate(zip(old.stages, new.stages, strict=True)):
+        done = min(step, before.steps)
+        is_over = done == before.steps and index + 1 < len(old.stages)
+        if now.steps != before.steps and (is_over or now.steps < done):
+            _refuse(f"Run.stages[{index}].steps", before.steps, now.steps)
+        step -= done
+
+
+def check_same_model(old: Any, new: Any) -> None:
+    """Raises UserError where a model's config computes something else than an imported one's; only dropout may differ."""
+    _check_same(old, new, "Run.objective.model", "in the imported model", {"dropout_rate", "attention_dropout_rate"})
+
+
+def _check_same(old: Any, new: Any, where: str, when: str = _WHEN, free: Collection[str] = ()) -> None:
     if type(old) is not type(new):
-        _refuse(where, old, new)
+        _refuse(where, old, new, when)
     name = type(old).__name__
     if name in _FREE_CLASSES:
         return
     if dataclasses.is_dataclass(old):
         for field in dataclasses.fields(old):
-            if field.name not in _FREE.get(name, ()):
-                check_resumable(getattr(old, field.name), getattr(new, field.name), f"{where}.{field.name}")
+            if field.name not in _FREE.get(name, free):
+                _check_same(getattr(old, field.name), getattr(new, field.name), f"{where}.{field.name}", when)
     elif isinstance(old, tuple | list) and len(old) == len(new):
         for index, (left, right) in enumerate(zip(old, new, strict=True)):
-            check_resumable(left, right, f"{where}[{index}]")
+            _check_same(left, right, f"{where}[{index}]", when)
     elif old != new:
-        _refuse(where, old, new)
+        _refuse(where, old, new, when)
 
 
-def _refuse(where: str, old: Any, new: Any) -> None:
+def _refuse(where: str, old: Any, new: Any, when: str = _WHEN) -> None:
     raise UserError(
-        f"{where} was {_short(old)} when this run began and is {_short(new)} now; change it back, or use another --model_dir"
+        f"{where} was {_short(old)} {when} and is {_short(new)} now; change it back, or use another --model_dir"
     )
 
 

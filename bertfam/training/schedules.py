@@ -4,8 +4,10 @@ The rate of the update that leads from step s to s + 1 is `schedule(s)`; s count
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 
@@ -33,10 +35,12 @@ class LinearDecay:
     def build(self, total_steps: int) -> optax.Schedule:
         """The optax schedule of a run of `total_steps` updates."""
 
-        def schedule(count: optax.ScalarOrSchedule) -> jnp.ndarray:
-            done = jnp.asarray(count, jnp.float32) + 1.0
+        def schedule(count: Any) -> Any:
+            # On the host, for the log, nothing may queue behind the device's work.
+            xp = np if isinstance(count, int) else jnp
+            done = xp.asarray(count, xp.float32) + 1.0
             warmup = done / max(self.warmup_steps, 1)
             decay = (total_steps - done) / max(total_steps - self.warmup_steps, 1)
-            return self.peak * jnp.where(done <= self.warmup_steps, warmup, jnp.clip(decay, 0.0, 1.0))
+            return self.peak * xp.where(done <= self.warmup_steps, warmup, xp.clip(decay, 0.0, 1.0))
 
         return schedule

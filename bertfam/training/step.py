@@ -10,6 +10,8 @@ import optax
 from bertfam.objectives.objective import Batch, Objective, Sum
 from bertfam.training.state import TrainState
 
+# What a run's one seed is folded with for each use, so that no two share keys.
+INITIALISATION, DROPOUT = range(2)
 Metrics = dict[str, Sum]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
@@ -35,7 +37,7 @@ def make_train_step(
     Args:
       objective: what is trained.
       optimizer: applied to the gradient of the summed loss.
-      seed: of the dropout, whose key is fold_in(fold_in(key(seed), step), microbatch).
+      seed: of the dropout, whose key is fold_in(fold_in(fold_in(key(seed), DROPOUT), step), microbatch).
       microbatches: in how many pieces a batch is computed, one after another; must divide the batch.
     """
 
@@ -48,7 +50,7 @@ def make_train_step(
         return gradient, carry, metrics | {"loss": Sum(value, jnp.ones(()))}
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
         denominators = objective.denominators(batch)
 
         def piece(carry: Any, index: jax.Array, rows: Batch) -> Any:

@@ -22,7 +22,7 @@ from bertfam.training.progress import ProgressLog, Rates
 from bertfam.training.run import Run
 from bertfam.training.stages import locate
 from bertfam.training.state import TrainState, new_state
-from bertfam.training.step import make_eval_step, make_train_step
+from bertfam.training.step import INITIALISATION, make_eval_step, make_train_step
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,8 @@ class Trainer:
     def new_state(self) -> TrainState:
         """A fresh state, the same on every mesh."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return jax.jit(lambda key: nn.meta.unbox(self._fresh(key)), out_shardings=self.shardings)(
-                jax.random.key(self.run.seed)
-            )
+            make = jax.jit(lambda key: nn.meta.unbox(self._fresh(key)), out_shardings=self.shardings)
+            return make(jax.random.fold_in(jax.random.key(self.run.seed), INITIALISATION))
 
     def restored(self, checkpoints: Checkpoints, step: int) -> TrainState:
         """A checkpoint's state on this mesh."""
@@ -113,14 +112,16 @@ class Trainer:
         return compiled, told
 
     def scores(self, params: Any, held_out: HeldOut, stage: int) -> dict[str, float]:
-        """Means over held-out rows of a stage's shape."""
+        """The loss and the means of all metrics over held-out rows of a stage's shape."""
         program = self.stages[stage]
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return evaluate(
+            found = evaluate(
                 lambda batch: self._eval_step(params, batch),
                 lambda step: program.batch(held_out.source, step),
                 held_out.steps,
             )
+        coefficients = self.run.objective.coefficients
+        return {"loss": sum(weight * found.get(f"{term}_loss", 0.0) for term, weight in coefficients.items())} | found
 
     def train(self, state: TrainState, source: BatchSource, log: ProgressLog, hooks: Sequence[Hook]) -> TrainState:
         """Runs from the state's step to the end of the run."""
@@ -142,11 +143,13 @@ class Trainer:
                     log.compiled(time.monotonic() - began)
                 state, metrics = train_step(state, batches.take())
                 due = [hook for hook in hooks if hook.due(step + 1)]
+                if due:
+                    # The interval that ends here has all of its own time.
+                    jax.block_until_ready(state)
                 # An interval ends at every checkpoint too: a run that goes on from there logs what an unbroken one does.
                 rate = float(self.schedule(step)) if due or log.ends_interval(step + 1) else None
                 log.add(metrics, self.stages[stage].rates, rate)
                 for hook in due:
-                    jax.block_until_ready(state)
                     log.flush()
                     began = time.monotonic()
                     state = hook.after(step + 1, state)
