@@ -114,5 +114,7 @@ def load(path: str | Path, *, step: int | None = None) -> Model:
         if step is not None:
             raise UserError(f"{folder} is a Hugging Face folder and has no checkpoints; leave the step out")
         imported = huggingface.read(folder)
-        return Model(imported.config, imported.params, WordPiece.load(folder))
+        vocabulary = WordPiece.load(folder)
+        config = huggingface.with_vocabulary(imported.config, vocabulary.size, folder)
+        return Model(config, imported.params, vocabulary)
     raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")

@@ -33,7 +33,6 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.config import Override, load
     from bertfam.data.vocabularies import WordPiece
-    from bertfam.errors import UserError
     from bertfam.files import check_unused, new_folder
     from bertfam.interop import huggingface
     from bertfam.training.checkpoints import Checkpoints
@@ -42,13 +41,10 @@ def main(args: argparse.Namespace) -> int:
     check_unused(args.output)
     model, params, ignored = huggingface.read(args.input)
     vocabulary = WordPiece.load(args.input)
-    if vocabulary.size != model.vocab_size:
-        raise UserError(
-            f"{args.input}: config.json says vocab_size {model.vocab_size} and the tokenizer has {vocabulary.size} tokens; "
-            "put the tokenizer there that the model was trained with"
-        )
+    model = huggingface.with_vocabulary(model, vocabulary.size, args.input)
 
     # -- A configuration: this model, and the defaults of a run to go on with
+    # vocab_size is left to the vocabulary
     values = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "vocab_size"}
     bindings = {f"{type(model).__name__}.{name}": value for name, value in values.items()}
     bindings["Stage.length"] = min(128, model.max_length)

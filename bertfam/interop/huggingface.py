@@ -68,6 +68,22 @@ def read(folder: str | Path) -> Imported:
     return Imported(config, traverse_util.unflatten_dict(params, sep="/"), tuple(ignored))
 
 
+def with_vocabulary(config: Any, size: int, folder: str | Path) -> Any:
+    """The config of a model read from a folder, for the `size` tokens of the folder's tokenizer.
+
+    Tables are often larger, by rows that stand for no token: these are kept for the way back and never predicted.
+
+    Raises:
+      UserError: when there are more tokens than rows.
+    """
+    if size > config.vocab_size:
+        raise UserError(
+            f"{folder}: config.json says vocab_size {config.vocab_size} and the tokenizer has {size} tokens; "
+            "put the tokenizer there that the model was trained with"
+        )
+    return config if size == config.vocab_size else dataclasses.replace(config, vocab_size=size, table_rows=config.vocab_size)
+
+
 def write(
     folder: str | Path,
     config: Any,
@@ -128,7 +144,7 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
         layers = array if entry.stacked else array[None]
         for name, layer in zip(_names(entry, config), layers, strict=True):
             name = name if has_head else name.removeprefix(family.prefix)
-            tensors[name] = entry.to_theirs(layer, config.vocab_size)
+            tensors[name] = entry.to_theirs(layer, config.known_table_rows)
     return tensors
 
 
@@ -177,7 +193,7 @@ def _largest(present: frozenset[str], family: Family) -> frozenset[str]:
 def _gather(entry: Entry, config: Any, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...], folder: Path) -> np.ndarray:
     one = shape[1:] if entry.stacked else shape
     # the shape that the tensor must have, by the way back
-    expected = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.vocab_size).shape
+    expected = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.known_table_rows).shape
     layers = []
     for name in _names(entry, config):
         tensor = tensors[name]

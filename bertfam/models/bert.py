@@ -30,6 +30,8 @@ class BertConfig:
 
     Attributes:
       vocab_size: real tokens; None takes the size of the run's vocabulary.
+      table_rows: rows of the word table in files, where a checkpoint has more of them than tokens; None: `vocab_size`. The
+        further rows are no tokens: nothing is predicted there, and they keep what they hold.
       max_length: rows of the position table, the longest row in tokens.
       type_vocab_size: sentence types (A and B).
       activation: "gelu" (erf), "gelu_tanh" (the original TensorFlow code's) or "relu".
@@ -43,6 +45,7 @@ class BertConfig:
     """
 
     vocab_size: int | None = None
+    table_rows: int | None = None
     num_layers: int = 12
     hidden_size: int = 768
     num_heads: int = 12
@@ -61,6 +64,8 @@ class BertConfig:
         for name in sizes if self.vocab_size is None else ("vocab_size", *sizes):
             if getattr(self, name) < 1:
                 raise UserError(f"BertConfig.{name} = {getattr(self, name)} must be at least 1")
+        if self.table_rows is not None and self.table_rows < (self.vocab_size or 1):
+            raise UserError(f"BertConfig.table_rows = {self.table_rows} is less than vocab_size = {self.vocab_size}")
         if self.hidden_size % self.num_heads:
             raise UserError(
                 f"BertConfig.hidden_size = {self.hidden_size} is not a multiple of num_heads = {self.num_heads}: "
@@ -88,9 +93,14 @@ class BertConfig:
         return self.vocab_size
 
     @property
+    def known_table_rows(self) -> int:
+        """`table_rows`, or where it is None, `vocab_size`, which must have been set by now."""
+        return self.table_rows or self.known_vocab_size
+
+    @property
     def padded_vocab_size(self) -> int:
-        """Rows of the word table: `vocab_size` up to a multiple of 128."""
-        return padded_rows(self.known_vocab_size)
+        """Rows of the word table in memory: those in files up to a multiple of 128."""
+        return padded_rows(self.known_table_rows)
 
 
 class Embeddings(nn.Module):

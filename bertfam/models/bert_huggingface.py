@@ -62,6 +62,7 @@ def config_to_huggingface(config: BertConfig) -> dict[str, Any]:
     """BertConfig -> config.json's content, without "architectures"."""
     activation = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation]
     values = {theirs: getattr(config, ours) for theirs, ours in (_SIZES | _OPTIONS).items()}
+    values["vocab_size"] = config.known_table_rows
     return {"model_type": "bert", "hidden_act": activation, "position_embedding_type": "absolute", **values}
 
 

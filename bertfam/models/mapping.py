@@ -18,7 +18,7 @@ class Entry:
       theirs: the tensor's name; "{layer}" stands for the index of ours along its first axis.
       layout: "vector": flattened; "matrix": as it is; "linear": torch's (out, in), transposed, where in is the first
         axis of ours; "linear_from_heads": the same where in is the first two axes (heads, head_dim).
-      vocabulary: whether our first axis is padded beyond the vocabulary.
+      vocabulary: whether our first axis is padded beyond the rows that files hold.
     """
 
     ours: str
@@ -36,10 +36,10 @@ class Entry:
         """Whether each layer has a tensor of its own."""
         return "{layer}" in self.theirs
 
-    def to_theirs(self, array: np.ndarray, vocab_size: int) -> np.ndarray:
-        """Our array (of one layer) in their layout."""
+    def to_theirs(self, array: np.ndarray, table_rows: int) -> np.ndarray:
+        """Our array (of one layer) in their layout, with so many rows of the vocabulary."""
         if self.vocabulary:
-            array = array[:vocab_size]
+            array = array[:table_rows]
         if self.layout == "vector":
             return array.reshape(-1)
         if self.layout == "matrix":

@@ -1,5 +1,8 @@
 """`bertfam import` and `bertfam export`."""
 
+import dataclasses
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -19,14 +22,23 @@ CONFIG = BertConfig(
 )
 
 
-def written(folder, parts=PARTS):
+def written(folder, parts=PARTS, config=CONFIG):
     """A Hugging Face folder with its tokenizer and random parameters."""
     generator = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, np.float32), BERT.shapes(CONFIG, frozenset(parts)))
+    params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, np.float32), BERT.shapes(config, frozenset(parts)))
     VOCABULARY.save(folder.parent / "tokenizer")
     files = sorted((folder.parent / "tokenizer").iterdir())
-    huggingface.write(folder, CONFIG, params, tokenizer_files=files)
+    huggingface.write(folder, config, params, tokenizer_files=files)
     return folder
+
+
+def train_on(model_dir, tmp_path):
+    """One update that changes nothing, on text of its own."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join("a bad cab\na fad\nbed a cab" for _ in range(4)) + "\n")
+    flags = ["--gin.TRAIN_STEPS=1", "--gin.BATCH_SIZE=2", "--gin.Stage.length=12", "--gin.LinearDecay.peak=0.0"]
+    flags += [f"--input={text}", f"--vocab={model_dir / 'vocab'}", "--gin.EVAL_EVERY=0"]
+    assert main(["pretrain", f"--model_dir={model_dir}", *flags]) == 0
 
 
 @pytest.fixture
@@ -64,11 +76,7 @@ def test_a_model_without_all_heads(tmp_path, capsys, parts):
         assert capsys.readouterr().err.startswith("bertfam: error: the model has no masked-language-model head")
 
     # Pretraining goes on from it, with new heads where it has none.
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join("a bad cab\na fad\nbed a cab" for _ in range(4)) + "\n")
-    flags = ["--gin.TRAIN_STEPS=1", "--gin.BATCH_SIZE=2", "--gin.Stage.length=12", "--gin.LinearDecay.peak=0.0"]
-    flags += [f"--input={text}", f"--vocab={model_dir / 'vocab'}", "--gin.EVAL_EVERY=0"]
-    assert main(["pretrain", f"--model_dir={model_dir}", *flags]) == 0
+    train_on(model_dir, tmp_path)
     assert f"started from the model in {model_dir}" in capsys.readouterr().out
     trained = open_model(model_dir)
     assert trained.step == 1 and trained.params.keys() == PARTS
@@ -76,14 +84,44 @@ def test_a_model_without_all_heads(tmp_path, capsys, parts):
     assert all(np.array_equal(whole[name], before[name]) for name in before)
 
 
+def test_a_table_with_more_rows_than_tokens(tmp_path, capsys):
+    """As many published models have it; the further rows stay as they are, and are never predicted."""
+    theirs, model_dir, out = tmp_path / "theirs", tmp_path / "model", tmp_path / "out"
+    written(theirs, config=dataclasses.replace(CONFIG, vocab_size=VOCABULARY.size + 120))
+    assert main(["import", f"--input={theirs}", f"--output={model_dir}"]) == 0
+    train_on(model_dir, tmp_path)
+    assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
+    before, after = (load_file(path / "model.safetensors") for path in (theirs, out))
+    assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
+    assert json.loads((out / "config.json").read_text())["vocab_size"] == VOCABULARY.size + 120
+    for folder in (theirs, model_dir, out):
+        capsys.readouterr()
+        assert main(["fill", f"--model_dir={folder}", "a [MASK]", "--top_k=1000", "--json"]) == 0
+        predictions = json.loads(capsys.readouterr().out)[0]["masks"][0]["predictions"]
+        assert sorted(found["token_id"] for found in predictions) == list(range(VOCABULARY.size))
+        assert sum(found["probability"] for found in predictions) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("command", ["import", "export"])
+def test_places_that_cannot_be_written_are_one_line(folder, tmp_path, capsys, command):
+    assert main(["import", f"--input={folder}", f"--output={tmp_path / 'model'}"]) == 0
+    (tmp_path / "file").touch()
+    capsys.readouterr()
+    source = f"--input={folder}" if command == "import" else f"--model_dir={tmp_path / 'model'}"
+    out = tmp_path / "file" / "below" / "out"
+    assert main([command, source, f"--output={out}"]) == 2
+    line = f"bertfam: error: {out} cannot be written: {tmp_path / 'file'} is no folder; name another\n"
+    assert capsys.readouterr() == ("", line)
+
+
 def test_a_mistake_is_one_line_and_writes_nothing(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["export", f"--model_dir={tmp_path / 'nowhere'}", f"--output={out}"]) == 2
     assert main(["import", f"--input={tmp_path / 'nowhere'}", f"--output={out}"]) == 2
     assert main(["import", f"--input={folder}", f"--output={folder}"]) == 2
-    WordPiece([*SPECIAL_PIECES, "a"]).save(folder)
+    WordPiece([*SPECIAL_PIECES, *"abcdefghijklmnopqrstuvwxyz"]).save(folder)
     assert main(["import", f"--input={folder}", f"--output={out}"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.startswith("bertfam: error: ") for line in lines] == [True] * 4
-    assert "exists already" in lines[2] and f"vocab_size {VOCABULARY.size} and the tokenizer has 6" in lines[3]
+    assert "exists already" in lines[2] and f"vocab_size {VOCABULARY.size} and the tokenizer has 31" in lines[3]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs", "tokenizer"]
