@@ -68,7 +68,7 @@ def _run_child(config: Config, directory: Path, *flags: str) -> None:
         # The child writes its progress, or its one line of error, to our stderr.
         status = subprocess.run(command, env=_environment()).returncode
     if status < 0:
-        raise UserError(f"building the token cache was killed by signal {-status} (9: perhaps for want of memory)")
+        raise UserError(f"building the token cache was killed by signal {-status}, perhaps for want of memory")
     if status:
         raise SystemExit(status)
 

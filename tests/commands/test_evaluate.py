@@ -71,7 +71,7 @@ def test_text_for_people(trained, capsys):
     assert cli.main(["evaluate", f"--model_dir={trained.model_dir}", "--batches=1"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first == f"step 24 of {trained.model_dir} on the validation split of {trained.model_dir}/cache"
-    assert [line.split()[0] for line in rest] == ["mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]
+    assert [line.split()[0] for line in rest] == ["loss", "mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]
 
 
 @pytest.mark.parametrize(

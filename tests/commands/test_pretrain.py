@@ -39,7 +39,7 @@ def assert_equal_arrays(left, right):
 
 def test_the_folder_holds_what_is_needed_to_go_on(trained):
     found = sorted(path.name for path in trained.model_dir.iterdir() if not path.name.startswith("events."))
-    assert found == ["cache", "checkpoints", "config.gin", "metrics.jsonl", "plan.json", "vocab"]
+    assert found == ["cache", "checkpoints", "config.gin", "fingerprint.json", "metrics.jsonl", "plan.json", "vocab"]
     assert len(list(trained.model_dir.glob("events.out.tfevents.*"))) == 1
     assert sorted(int(path.name) for path in (trained.model_dir / "checkpoints").iterdir()) == [5, 10, 15, 20, 24]
     run = load([str(trained.model_dir / "config.gin")]).build("Run")
@@ -49,7 +49,8 @@ def test_the_folder_holds_what_is_needed_to_go_on(trained):
     plan = json.loads((trained.model_dir / "plan.json").read_text())
     assert plan["steps"] == 24 and plan["mesh"] == {"data": 1, "fsdp": 1, "tensor": 1}
     assert [stage["tokens_per_step"] for stage in plan["stages"]] == [8 * 16, 8 * 24]
-    assert plan["fingerprint"]["corpus"]["train"][0]["name"] == "train.txt"
+    fingerprint = json.loads((trained.model_dir / "fingerprint.json").read_text())
+    assert fingerprint["corpus"]["train"][0]["name"] == "train.txt"
     leaves = arrays(trained.model_dir, 24)
     assert plan["parameters"] == sum(leaf.size for name, leaf in leaves.items() if name.startswith("['params']"))
 
@@ -86,7 +87,8 @@ def test_metrics(trained):
     assert training[-1]["mlm_loss"] < training[0]["mlm_loss"] - 0.1
     for line in lines:
         if line["split"] == "eval":
-            assert set(line) == {"step", "split", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
+            assert line["loss"] == pytest.approx(line["mlm_loss"] + line["nsp_loss"], rel=1e-6)
+            assert set(line) == {"step", "split", "loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
 
 
 def test_neither_tensorflow_nor_seqio_nor_torch_was_imported(trained):
@@ -233,3 +235,33 @@ def test_an_imported_model_is_started_from(trained, tmp_path):
         name = jax.tree_util.keystr(path)
         cut = rows if "word" in name or name == "['mlm_head']['bias']" else None
         assert np.array_equal(left[:cut], right[:cut]), name
+
+
+def test_the_folder_works_from_anywhere_and_states_every_default(trained, tmp_path, monkeypatch, capsys):
+    from bertfam import cli
+
+    shutil.copytree(trained.model_dir / "cache", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    words = trained.pretrain("model", "--cache_dir=cache", "--gin.Run.stages=(@short/Stage(),)", "--gin.short/Stage.steps=2")
+    assert cli.main(words) == 0
+    warning = "bertfam: warning: LinearDecay.warmup_steps 5 is not less than the 2 steps: the peak is never reached"
+    assert warning in capsys.readouterr().err.splitlines()
+    lines = (tmp_path / "model" / "config.gin").read_text().splitlines()
+    assert f"TextData.cache_dir = '{tmp_path / 'cache'}'" in lines
+    assert {"AdamW.b2 = 0.999", "BertMasking.rate = 0.15", "SentencePairs.short_sequence_rate = 0.1"} <= set(lines)
+
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli.main(["evaluate", f"--model_dir={tmp_path / 'model'}", "--batches=1"]) == 0
+    assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("finished already: ")
+
+
+def test_a_child_that_is_killed_is_told(trained, tmp_path, monkeypatch, capsys):
+    from bertfam import cli
+
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: type("Done", (), {"returncode": -9}))
+    assert cli.main(trained.pretrain(tmp_path / "model")) == 2
+    told = "building the token cache was killed by signal 9, perhaps for want of memory"
+    assert capsys.readouterr().err == f"bertfam: error: {told}\n"
+    assert not (tmp_path / "model").exists()

@@ -42,7 +42,7 @@ BAD_FLAGS = {
     "--cache_dir=empty": "empty holds no token cache (no cache.json); build one with `bertfam cache`",
     "--cache_dir=damaged": "damaged/cache.json is damaged ('format'); delete damaged and build it again",
     "--model_dir=file": "--model_dir=file is a file; name a folder",
-    "--model_dir=file/model": "file/model cannot be written (Not a directory); choose another folder for the cache",
+    "--model_dir=file/model": "file/model/cache cannot be written: {folder}/file is no folder; name another",
     "--gin.MeshShape.data=3": (
         "a mesh of data=3, fsdp=1, tensor=1 does not fit 1 device; the product of its axes must be their number"
     ),
@@ -52,6 +52,7 @@ BAD_FLAGS = {
     "--gin.short/Stage.length=32": (
         "rows of 32 tokens do not fit a model with max_length 24: use shorter rows or set max_length to at least 32"
     ),
+    "--gin.long/Stage.length=4": "length 4 is too short for a sentence pair; use at least 5",
     "--gin.Run.microbatches=3": "batch size 8 is not divisible by 3 microbatches",
     "--gin.BertConfig.num_heads=3": (
         "BertConfig.hidden_size = 16 is not a multiple of num_heads = 3: change one of them (BertConfig.hidden_size from "

@@ -13,7 +13,7 @@ from bertfam.layers.execution import Execution
 from bertfam.partitioning.mesh import MeshShape
 from bertfam.training.optimizers import AdamW
 from bertfam.training.plan import duration, si
-from bertfam.training.run import Run, check_resumable
+from bertfam.training.run import Run, check_resumable, check_same_model
 from bertfam.training.schedules import LinearDecay
 from bertfam.training.stages import Stage
 
@@ -52,8 +52,31 @@ def test_where_and_how_it_is_computed_may_change():
         objective=dataclasses.replace(RUN.objective, execution=Execution(dtype="bfloat16", layers="unroll", remat="full")),
         data=TextData(corpus=TextFiles(("a.txt",)), vocabulary="vocab", cache_dir="cache"),
     )
-    check_resumable(RUN, changed)
-    check_resumable(changed, RUN)
+    check_resumable(RUN, changed, 0)
+    check_resumable(changed, RUN, 0)
+
+
+def test_only_a_stage_that_is_not_over_may_change_its_length():
+    def stages(short, long):
+        return dataclasses.replace(
+            RUN, stages=(dataclasses.replace(RUN.stages[0], steps=short), dataclasses.replace(RUN.stages[1], steps=long))
+        )
+
+    check_resumable(RUN, stages(9, 5), 9)
+    check_resumable(RUN, stages(10, 90), 15)  # the end may be put off
+    with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run began and is 8 now"):
+        check_resumable(RUN, stages(8, 5), 9)
+    with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run began and is 12 now"):
+        check_resumable(RUN, stages(12, 5), 10)
+    with pytest.raises(UserError, match=r"^Run.stages\[1\].steps was 5 when this run began and is 1 now"):
+        check_resumable(RUN, stages(10, 1), 12)
+
+
+def test_an_imported_model_may_have_another_dropout_but_no_other_size():
+    model = RUN.objective.model
+    check_same_model(model, dataclasses.replace(model, dropout_rate=0.3))
+    with pytest.raises(UserError, match="^Run.objective.model.num_layers was 2 in the imported model and is 3 now"):
+        check_same_model(model, dataclasses.replace(model, num_layers=3))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +97,7 @@ def test_where_and_how_it_is_computed_may_change():
 )
 def test_what_is_learned_may_not(changes, what):
     with pytest.raises(UserError) as caught:
-        check_resumable(RUN, dataclasses.replace(RUN, **changes))
+        check_resumable(RUN, dataclasses.replace(RUN, **changes), 0)
     assert str(caught.value).startswith(what)
     assert str(caught.value).endswith(" now; change it back, or use another --model_dir")
 
