@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertfam.config.state import gin_kept
 from bertfam.data.vocabularies import WordPiece
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
@@ -41,7 +42,7 @@ class Model:
         masked_positions: np.ndarray | jax.Array | None = None,
         collect: Collection[str] = (),
     ) -> dict[str, jax.Array]:
-        """Runs the model in float32, without dropout.
+        """Runs the model in full float32 on every platform, without dropout.
 
         Args:
           tokens: int32[batch, length].
@@ -63,7 +64,9 @@ class Model:
         if token_type_ids is None:
             token_type_ids = jnp.zeros_like(tokens)
         segment_ids, token_type_ids = (jnp.asarray(value, jnp.int32) for value in (segment_ids, token_type_ids))
-        return self._forward(self.params, tokens, segment_ids, token_type_ids, masked_positions, tuple(sorted(collect)))
+        # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
+        with jax.default_matmul_precision("highest"):
+            return self._forward(self.params, tokens, segment_ids, token_type_ids, masked_positions, tuple(sorted(collect)))
 
     @cached_property
     def _forward(self) -> Any:
@@ -97,6 +100,8 @@ class Model:
 def load(path: str | Path, *, step: int | None = None) -> Model:
     """Opens a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
 
+    A program that uses gin itself finds its bindings as they were.
+
     Args:
       path: the folder.
       step: which checkpoint of a MODEL_DIR; None: the newest.
@@ -108,7 +113,8 @@ def load(path: str | Path, *, step: int | None = None) -> Model:
     if (folder / "config.gin").is_file():
         from bertfam.training.model_dir import open_model
 
-        opened = open_model(folder, step)
+        with gin_kept():
+            opened = open_model(folder, step)
         return Model(opened.run.objective.model, opened.params, opened.vocabulary)
     if (folder / "config.json").is_file():
         if step is not None:

@@ -1,5 +1,6 @@
 """The Python API on a Hugging Face folder and on a folder of a run (see tests/commands for trained ones)."""
 
+import gin
 import jax
 import numpy as np
 import pytest
@@ -92,6 +93,22 @@ def test_both_kinds_of_folder_give_the_same_model(folder, params, tmp_path):
 def test_a_model_without_heads_gives_hidden_states_alone(params):
     outputs = Model(CONFIG, {"encoder": params["encoder"]}, VOCABULARY).apply(TOKENS)
     assert outputs.keys() == {"hidden"}
+
+
+def test_products_are_exact_on_every_platform(params):
+    traced = str(jax.make_jaxpr(Model(CONFIG, params, VOCABULARY).apply)(TOKENS))
+    assert traced.count("dot_general[") == traced.count("(Precision.HIGHEST, Precision.HIGHEST)") > 5
+
+
+def test_a_program_keeps_its_own_gin_configuration(folder, tmp_path):
+    assert cli.main(["import", f"--input={folder}", f"--output={tmp_path / 'ours'}"]) == 0
+    gin.clear_config()
+    gin.parse_config("BertConfig.num_layers = 7\nSTEPS = 3\nmine/Stage.steps = %STEPS")
+    gin.finalize()
+    before = gin.config_str()
+    load(tmp_path / "ours")
+    assert gin.config_str() == before and gin.config_is_locked() and gin.query_parameter("BertConfig.num_layers") == 7
+    gin.clear_config()
 
 
 def test_other_folders_are_refused(folder, tmp_path):

@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
 
     # -- The folder
     with new_folder(args.output) as folder:
-        (folder / "config.gin").write_text(config.text())
+        (folder / "config.gin").write_text(config.complete("Run").text())
         vocabulary.save(folder / "vocab", model_max_length=model.max_length)
         checkpoints = Checkpoints(folder)
         checkpoints.save_params(0, jax.tree.map(jax.numpy.asarray, params))
