@@ -59,8 +59,11 @@ class Run:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
         if self.seed < 0:
             raise ValueError(f"seed {self.seed} is negative")
-        for stage in self.stages:
-            self.data.rows.check_length(stage.length)
+        for index, stage in enumerate(self.stages):
+            try:
+                self.data.rows.check_length(stage.length)
+            except UserError as error:
+                raise UserError(f"stages[{index}]: {error}") from error
 
     @property
     def total_steps(self) -> int:
@@ -132,9 +135,7 @@ def _check_same(old: Any, new: Any, where: str, when: str = _WHEN, free: Collect
 
 
 def _refuse(where: str, old: Any, new: Any, when: str = _WHEN) -> None:
-    raise UserError(
-        f"{where} was {_short(old)} {when} and is {_short(new)} now; change it back, or use another --model_dir"
-    )
+    raise UserError(f"{where} was {_short(old)} {when} and is {_short(new)} now; change it back, or use another --model_dir")
 
 
 def _short(value: Any) -> str:

@@ -52,7 +52,9 @@ BAD_FLAGS = {
     "--gin.short/Stage.length=32": (
         "rows of 32 tokens do not fit a model with max_length 24: use shorter rows or set max_length to at least 32"
     ),
-    "--gin.long/Stage.length=4": "length 4 is too short for a sentence pair; use at least 5",
+    "--gin.long/Stage.length=4": (
+        "Run: stages[1]: length 4 is too short for a sentence pair; use at least 5 (Run.stages from {run_file}:10)"
+    ),
     "--gin.Run.microbatches=3": "batch size 8 is not divisible by 3 microbatches",
     "--gin.BertConfig.num_heads=3": (
         "BertConfig.hidden_size = 16 is not a multiple of num_heads = 3: change one of them (BertConfig.hidden_size from "

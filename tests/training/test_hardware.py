@@ -12,6 +12,8 @@ from bertfam.training.hardware import check_jaxlib, peak_flops
     ("kind", "peak"),
     [
         ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
         ("NVIDIA A100-SXM4-40GB", 312e12),
         ("TPU v4", 275e12),
         ("TPU v5 lite", 197e12),

@@ -56,6 +56,14 @@ def test_adamw_by_hand(clip_norm):
             np.testing.assert_allclose(found[name], value, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"b1": 1.0}, {"b2": -0.1}, {"epsilon": -1e-6}, {"weight_decay": -0.1}, {"clip_norm": 0.0}, {"clip_norm": -1.0}]
+)
+def test_senseless_settings_are_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        AdamW(**settings)
+
+
 def test_clipping_is_by_the_norm_of_the_whole_gradient():
     clipped = dataclasses.replace(ADAMW, clip_norm=1.0).build(10)
     gradient = {"kernel": jnp.array([3.0]), "bias": jnp.array([4.0])}  # norm 5

@@ -37,6 +37,14 @@ def test_a_line_is_a_step_a_split_and_the_values(tmp_path):
     assert {(50, "train/loss", 1.5), (50, "eval/mlm_loss", 2.5)} <= set(events(tmp_path))
 
 
+def test_what_is_no_number_is_null(tmp_path):
+    """NaN and infinity are no JSON."""
+    writer = MetricsWriter(tmp_path, 0)
+    writer.write(1, "train", {"loss": float("nan"), "gradient_norm": float("inf")})
+    writer.close()
+    assert lines(tmp_path) == [{"step": 1, "split": "train", "loss": None, "gradient_norm": None}]
+
+
 def events(model_dir):
     """(step, tag, value) of every scalar in the event files."""
     from tensorboardX.proto.event_pb2 import Event
