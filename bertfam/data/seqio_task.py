@@ -7,13 +7,13 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfam.data.sentences import check_language, split_sentences
-from bertfam.data.sources import SPLITS, file_fingerprint, is_held_out
+from bertfam.data.sources import SPLITS, file_fingerprints, is_held_out
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
 
@@ -181,15 +181,17 @@ def _source_fingerprint(source: seqio.DataSource, splits: list[str]) -> Any:
 
     from bertfam.data.tasks import CorpusSource
 
-    def of_file(path: str) -> dict[str, Any]:
-        local = Path(path)
-        return file_fingerprint(local) if local.exists() else {"name": path, "size": tf.io.gfile.stat(path).length}
+    def of_files(paths: Sequence[str]) -> list[dict[str, Any]]:
+        local = [Path(path) for path in paths]
+        if all(path.exists() for path in local):
+            return file_fingerprints(local)
+        return [{"name": path, "size": tf.io.gfile.stat(path).length} for path in paths]
 
     described: dict[str, Any] = {"class": type(source).__name__}
     if isinstance(source, CorpusSource):
         described["corpus"] = source.corpus.fingerprint()
     elif isinstance(source, seqio.FileDataSource):
-        described["files"] = {split: [of_file(path) for path in source.list_shards(split)] for split in splits}
+        described["files"] = {split: of_files(source.list_shards(split)) for split in splits}
     elif isinstance(source, seqio.TfdsDataSource | seqio.FunctionDataSource):
         described["described"] = str(source)
     return described

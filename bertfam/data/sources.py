@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
@@ -27,9 +27,7 @@ INPUT_FORMATS: dict[InputFormat, str] = {
 
 _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
-# Files up to this size are digested whole (0.2 s); of larger ones, evenly spaced blocks of 1 MiB.
-_WHOLE_DIGEST = 256 << 20
-_DIGEST_BLOCKS = 64
+_DIGESTED = 1 << 30  # bytes that a fingerprint reads, at most
 
 
 class Corpus(Protocol):
@@ -96,7 +94,11 @@ class TextFiles:
         return train if split == "train" else validation
 
     def documents(self, split: str) -> Iterator[list[str]]:
-        """Documents of a split, streamed. Raises UserError where a file cannot be read or nothing is in any file."""
+        """Documents of "train" or "validation", streamed, each a list of sentences.
+
+        Raises:
+          UserError: a file cannot be read, or nothing is in any file.
+        """
         files = self.files(split)
         by_hash = not self.validation
         found = False
@@ -111,6 +113,11 @@ class TextFiles:
             raise UserError(f"{names}: no document in {'it' if len(files) == 1 else 'them'}, only blank lines or nothing")
 
     def fingerprint(self) -> dict[str, Any]:
+        """Names, sizes and digests of the files, and the settings that decide what a document and a sentence is.
+
+        Raises:
+          UserError: a file cannot be read.
+        """
         settings: dict[str, Any] = {"kind": "text_files", "input_format": self.input_format}
         if self.input_format != "sentences":
             from importlib.metadata import version
@@ -118,8 +125,8 @@ class TextFiles:
             settings |= {"language": self.language, "sentencex": version("sentencex")}
         if not self.validation:
             settings["validation_fraction"] = self.validation_fraction
-        settings["train"] = [file_fingerprint(path) for path in self.files("train")]
-        settings["validation"] = [file_fingerprint(path) for path in self.files("validation")] if self.validation else []
+        settings["train"] = file_fingerprints(self.files("train"))
+        settings["validation"] = file_fingerprints(self.files("validation")) if self.validation else []
         return settings
 
     def _split(self, lines: list[str]) -> list[str]:
@@ -179,25 +186,37 @@ def read_documents(path: str | os.PathLike[str], *, line_is_document: bool = Fal
         yield document
 
 
-def file_fingerprint(path: Path) -> dict[str, Any]:
-    """Name without folder, size in bytes, and a SHA-256 of the bytes on disk.
+def file_fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Name without folder, size in bytes, and a SHA-256 of the bytes on disk, for each file.
 
-    Files above 256 MiB are digested at 64 evenly spaced blocks of 1 MiB, so that starting a run never reads terabytes.
+    Files that together have more than 1 GiB have an equal share of it each (about a second in all, however many terabytes):
+    those that are larger than their share are digested at evenly spaced blocks.
     """
-    digest = hashlib.sha256()
     try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            if size <= _WHOLE_DIGEST:
-                while block := file.read(_BUFFER):
-                    digest.update(block)
-            else:
-                for i in range(_DIGEST_BLOCKS):
-                    file.seek((size - _BUFFER) * i // (_DIGEST_BLOCKS - 1))
-                    digest.update(file.read(_BUFFER))
+        sizes = [path.stat().st_size for path in paths]
+        share = _DIGESTED // max(1, len(paths)) if sum(sizes) > _DIGESTED else max(sizes, default=0)
+        return [
+            {"name": path.name, "size": size, "sha256": _digest(path, size, share)}
+            for path, size in zip(paths, sizes, strict=True)
+        ]
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    return {"name": path.name, "size": size, "sha256": digest.hexdigest()}
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _digest(path: Path, size: int, share: int) -> str:
+    """SHA-256 of a file, or of about `share` bytes of a larger one: its begin, its end, and blocks between."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        if size <= share:
+            while block := file.read(_BUFFER):
+                digest.update(block)
+        else:
+            count = max(2, share // _BUFFER)
+            length = min(_BUFFER, share // count)
+            for i in range(count):
+                file.seek((size - length) * i // (count - 1))
+                digest.update(file.read(length))
+    return digest.hexdigest()
 
 
 def _check_split(split: str) -> None:

@@ -3,6 +3,7 @@ import random
 
 import pytest
 
+from bertfam.data import sources
 from bertfam.data.sentences import split_sentences
 from bertfam.data.sources import TextFiles
 from bertfam.errors import UserError
@@ -121,6 +122,35 @@ def test_bad_settings_are_named(tmp_path, settings, message):
     settings["train"] = tuple(path.replace("{}", str(tmp_path)) for path in settings["train"])
     with pytest.raises(UserError, match=message.replace("{}", str(tmp_path))):
         list(TextFiles(**settings).documents("train"))
+
+
+def test_a_fingerprint_of_much_text_reads_a_part_of_each_file(tmp_path, monkeypatch):
+    paths = [tmp_path / name for name in "abc"]
+    for path, size in zip(paths, (100, 3000, 3000), strict=True):
+        path.write_bytes(bytes(size))
+
+    def seen(path):
+        """The places of a file at which another byte gives another fingerprint."""
+        before, size = sources.file_fingerprints(paths), path.stat().st_size
+        found = []
+        for place in range(0, size, 10):
+            path.write_bytes(bytes(place) + b"x" + bytes(size - place - 1))
+            if sources.file_fingerprints(paths) != before:
+                found.append(place)
+        path.write_bytes(bytes(size))
+        return found
+
+    assert [len(seen(path)) for path in paths] == [10, 300, 300]
+    monkeypatch.setattr(sources, "_DIGESTED", 1200)  # 400 bytes of each
+    monkeypatch.setattr(sources, "_BUFFER", 100)
+    assert len(seen(paths[0])) == 10
+    blocks = [range(start, start + 100, 10) for start in (0, 970, 1940, 2900)]
+    assert seen(paths[1]) == [place for block in blocks for place in block]
+    monkeypatch.setattr(sources, "_DIGESTED", 60)  # as with very many files
+    assert seen(paths[1]) == [0, 2990]
+    paths[2].unlink()
+    with pytest.raises(UserError, match=f"^{paths[2]} cannot be read: No such file"):
+        sources.file_fingerprints(paths)
 
 
 def test_fingerprint_follows_names_bytes_and_settings(tmp_path):
