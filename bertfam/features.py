@@ -2,7 +2,6 @@
 
     encoder_input_tokens      int32[batch, length]       the (corrupted) input
     encoder_segment_ids       int32[batch, length]       which packed example; 0 = padding
-    encoder_positions         int32[batch, length]       positions, restarted in each packed example
     encoder_token_type_ids    int32[batch, length]       sentence A or B
     masked_positions          int32[batch, predictions]  ascending; unused slots are 0 with weight 0
     masked_target_tokens      int32[batch, predictions]  the original tokens at these positions

@@ -66,17 +66,11 @@ def fill(model: Model, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]
         segments = (np.arange(length) < len(tokens))[None].astype(np.int32)
         positions = np.flatnonzero(tokens == model.vocabulary.mask_id)
         logits = model.apply(row, segment_ids=segments, masked_positions=positions[None])["mlm_logits"][0]
-        probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), min(top_k, model.config.known_vocab_size))
-        results.append(
-            [
-                Mask(
-                    int(position),
-                    [Prediction(int(id), piece, float(p)) for id, piece, p in zip(row_ids, pieces, row_p, strict=True)],
-                )
-                for position, row_ids, row_p, pieces in (
-                    (position, row_ids, row_p, model.vocabulary.pieces(row_ids))
-                    for position, row_ids, row_p in zip(positions, np.asarray(ids), np.asarray(probabilities), strict=True)
-                )
-            ]
-        )
+        # [masks, vocabulary] -> [masks, top_k] each
+        probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), min(top_k, logits.shape[-1]))
+        masks = []
+        for position, best, likely in zip(positions.tolist(), ids.tolist(), probabilities.tolist(), strict=True):
+            found = zip(best, model.vocabulary.pieces(best), likely, strict=True)
+            masks.append(Mask(position, [Prediction(*candidate) for candidate in found]))
+        results.append(masks)
     return results
