@@ -76,3 +76,29 @@ def test_a_batch_on_one_device_is_the_rows():
     assert batch.keys() == features.keys() == rows.keys()
     for name, value in batch.items():
         assert value.dtype == features[name].dtype and np.array_equal(value, rows[name])
+
+
+def test_a_process_builds_only_the_rows_of_its_own_devices(monkeypatch):
+    """Two devices of this process hold rows 4, 5 and 6, 7 of eight."""
+    rows, asked = tiny.batch(8), []
+
+    class Source:
+        def rows(self, step, start, stop):
+            asked.append((step, start, stop))
+            return {name: value[start:stop] for name, value in rows.items()}
+
+    class SecondHalf:
+        def addressable_devices_indices_map(self, shape):
+            assert shape[0] == 8
+            rest = [slice(None)] * (len(shape) - 1)
+            return {0: (slice(4, 6), *rest), 1: (slice(6, None), *rest)}
+
+    def shards(shape, sharding, callback):
+        return [callback(index) for index in sharding.addressable_devices_indices_map(shape).values()]
+
+    monkeypatch.setattr(jax, "make_array_from_callback", shards)
+    features = tiny.objective().features(tiny.SHAPE)
+    batch = global_batch(Source(), 3, 8, features, dict.fromkeys(features, SecondHalf()))
+    assert asked == [(3, 4, 8)]
+    for name, (first, second) in batch.items():
+        assert np.array_equal(first, rows[name][4:6]) and np.array_equal(second, rows[name][6:8])
