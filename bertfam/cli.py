@@ -22,7 +22,14 @@ from bertfam.suggest import did_you_mean
 
 
 class Command(NamedTuple):
-    module: str  # under bertfam.commands
+    """A row of the table of commands.
+
+    Attributes:
+      module: under bertfam.commands.
+      summary: one line, the module's SUMMARY, which the overview shows without importing it.
+    """
+
+    module: str
     summary: str
 
 

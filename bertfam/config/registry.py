@@ -36,7 +36,14 @@ CONFIGURABLES = (
 
 
 class Parameter(typing.NamedTuple):
-    hint: Any  # typing.Any where there is none
+    """A parameter of a configurable.
+
+    Attributes:
+      hint: its annotation; typing.Any where there is none.
+      required: whether it has no default, or gin.REQUIRED.
+    """
+
+    hint: Any
     required: bool
 
 

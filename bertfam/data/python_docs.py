@@ -53,11 +53,17 @@ class PythonDocs:
     search_path: tuple[str, ...] = ()
 
     def documents(self, split: str) -> Iterator[list[str]]:
+        """Documents of "train" or "validation", each the sentences of a source file; extracts them if need be.
+
+        Raises:
+          UserError: the cache folder cannot be written.
+        """
         if split not in SPLITS:
             raise ValueError(f"split {split!r}: one of {SPLITS}")
         return read_documents(self.extract() / f"{split}.txt.gz")
 
     def fingerprint(self) -> dict[str, Any]:
+        """Versions of the packages that are installed, of the extractor and of the sentence splitter, and what is held out."""
         folders = self._folders()
         return {
             "kind": "python_docs",

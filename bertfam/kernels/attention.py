@@ -1,9 +1,7 @@
-"""Attention: one table of backends, the choice among them with its reason, and the call.
+"""Attention: one table of backends, and the choice among them with its reason.
 
 A backend is a `Backend` in a file of its own, `attention_NAME.py`; the tests hold each against "reference".
 """
-
-import jax
 
 from bertfam.errors import UserError
 from bertfam.kernels.attention_backend import Backend, Request
@@ -11,7 +9,7 @@ from bertfam.kernels.attention_cudnn import CUDNN
 from bertfam.kernels.attention_reference import REFERENCE
 from bertfam.kernels.attention_xla import XLA
 
-__all__ = ["BACKENDS", "Backend", "Request", "attend", "backend_names", "choose"]
+__all__ = ["BACKENDS", "Backend", "Request", "backend_names", "choose"]
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (REFERENCE, XLA, CUDNN)}
 
@@ -64,31 +62,3 @@ def _fastest_first(request: Request) -> tuple[Backend, ...]:
     if request.platform == "gpu" and request.length >= CUDNN_FROM_LENGTH:
         return CUDNN, XLA, REFERENCE
     return XLA, REFERENCE
-
-
-def attend(
-    backend: Backend,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    segment_ids: jax.Array,
-    request: Request,
-    bias: jax.Array | None = None,
-    dropout_key: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array | None]:
-    """softmax(q k^T / sqrt(head_dim) + bias) v, with softmax in float32, among tokens of the same segment.
-
-    Args:
-      backend: as chosen for `request`.
-      query, key, value: [batch, length, heads, head_dim].
-      segment_ids: int32[batch, length]; 0 = padding. What comes out at padding is finite and means nothing.
-      request: what `backend` was chosen for.
-      bias: [batch or 1, heads or 1, length, length] added to the scores, or None.
-      dropout_key: None for no dropout.
-
-    Returns:
-      [batch, length, heads, head_dim] in the dtype of `value`; and with `request.maps` the probabilities before
-      dropout, float32[batch, heads, length, length], else None.
-    """
-    return backend.run(query, key, value, segment_ids=segment_ids, request=request, bias=bias, dropout_key=dropout_key)

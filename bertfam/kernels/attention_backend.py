@@ -1,7 +1,7 @@
 """What an attention is asked to do, and what a backend says it can."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -35,12 +35,16 @@ class Request:
     compute_capability: float | None = None
 
     @classmethod
-    def of(cls, query: jax.Array, *, packed: bool, dropout_rate: float, maps: bool = False, bias: bool = False):
-        """The request for queries [batch, length, heads, head_dim] on this process's devices."""
-        return cls.here(str(query.dtype), query.shape[1], query.shape[3], packed, dropout_rate, maps, bias)
-
-    @classmethod
-    def here(cls, dtype: str, length: int, head_dim: int, packed: bool, dropout_rate: float, maps=False, bias=False):
+    def here(
+        cls,
+        dtype: str,
+        length: int,
+        head_dim: int,
+        packed: bool,
+        dropout_rate: float,
+        maps: bool = False,
+        bias: bool = False,
+    ) -> "Request":
         """The request on this process's devices."""
         capability = getattr(jax.local_devices()[0], "compute_capability", None)
         return cls(
@@ -56,14 +60,43 @@ class Request:
         )
 
 
+class Attend(Protocol):
+    """softmax(q k^T / sqrt(head_dim) + bias) v, with softmax in float32, among tokens of the same segment."""
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        *,
+        segment_ids: jax.Array,
+        request: Request,
+        bias: jax.Array | None = None,
+        dropout_key: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Attends.
+
+        Args:
+          query, key, value: [batch, length, heads, head_dim].
+          segment_ids: int32[batch, length]; 0 = padding. What comes out at padding is finite and means nothing.
+          request: what the backend was chosen for.
+          bias: [batch or 1, heads or 1, length, length] added to the scores, or None.
+          dropout_key: None for no dropout.
+
+        Returns:
+          [batch, length, heads, head_dim] in the dtype of `value`; and with `request.maps` the probabilities before
+          dropout, float32[batch, heads, length, length], else None.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Backend:
     """An implementation of attention.
 
     Attributes:
       name: what configs call it.
-      run: (query, key, value, *, segment_ids, request, bias, dropout_key) -> (mixed values, probabilities or None);
-        shapes as in `bertfam.kernels.attention.attend`.
+      run: the computation; callers see to it that `clashes` finds nothing.
       platforms, dtypes: where and on what it works.
       dropout, maps, packed, bias: whether it can do what the attributes of `Request` of these names ask for.
       max_head_dim: largest head, which must also be a multiple of 8; None: any.
@@ -71,7 +104,7 @@ class Backend:
     """
 
     name: str
-    run: Callable[..., tuple[jax.Array, jax.Array | None]]
+    run: Attend
     platforms: tuple[str, ...] = ("cpu", "gpu", "tpu")
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
     dropout: bool = False

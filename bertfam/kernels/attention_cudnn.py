@@ -13,9 +13,10 @@ def run(
     *,
     segment_ids: jax.Array,
     request: Request,
-    bias: jax.Array | None,
-    dropout_key: jax.Array | None,
+    bias: jax.Array | None = None,
+    dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
+    """Unpacked rows: [batch, length, heads, head_dim] each -> the same; see `attention_backend.Attend`."""
     # Padding goes in as lengths: a boolean mask would become a bias of [batch, heads, length, length] in memory.
     # A row of padding only attends to its first token, since a length of 0 has no softmax.
     lengths = jnp.maximum(jnp.sum(segment_ids > 0, axis=-1, dtype=jnp.int32), 1)

@@ -14,9 +14,13 @@ def run(
     *,
     segment_ids: jax.Array,
     request: Request,
-    bias: jax.Array | None,
-    dropout_key: jax.Array | None,
+    bias: jax.Array | None = None,
+    dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
+    """Everything that `attention_backend.Attend` describes.
+
+    [batch, length, heads, head_dim] each -> the same, and with `request.maps` float32[batch, heads, length, length].
+    """
     # [batch, length, heads, head_dim] x the same -> float32[batch, heads, queries, keys]
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
     scores = scores * query.shape[-1] ** -0.5

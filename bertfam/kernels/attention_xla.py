@@ -12,9 +12,10 @@ def run(
     *,
     segment_ids: jax.Array,
     request: Request,
-    bias: jax.Array | None,
-    dropout_key: jax.Array | None,
+    bias: jax.Array | None = None,
+    dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
+    """No dropout, no maps: [batch, length, heads, head_dim] each -> the same; see `attention_backend.Attend`."""
     mask = same_segment(segment_ids)
     mixed = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=mask, implementation="xla")
     return mixed, None

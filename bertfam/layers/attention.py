@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.kernels.attention import Request, attend, choose
+from bertfam.kernels.attention import Request, choose
 from bertfam.layers.dense import Dense, project
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, truncated_normal
@@ -22,6 +22,7 @@ class SelfAttention(nn.Module):
       num_heads, head_dim: the heads.
       dropout_rate: of the attention probabilities, applied when training by backends that can.
       execution: dtype and backend.
+      kernel_init: of all four kernels.
     """
 
     num_heads: int
@@ -62,12 +63,11 @@ class SelfAttention(nn.Module):
         joint = nn.with_logical_constraint(joint, ("batch", "length", None, "heads", "head_dim"))
         query, key, value = joint[:, :, 0], joint[:, :, 1], joint[:, :, 2]
 
-        request = Request.of(query, packed=packed, dropout_rate=self.dropout_rate if train else 0.0, maps=maps)
+        dropout_rate = self.dropout_rate if train else 0.0
+        request = Request.here(str(query.dtype), query.shape[1], self.head_dim, packed, dropout_rate, maps)
         backend, _ = choose(request, self.execution.attention)
         dropout_key = self.make_rng("dropout") if request.dropout_rate and backend.dropout else None
         # [batch, length, heads, head_dim]
-        mixed, probabilities = attend(
-            backend, query, key, value, segment_ids=segment_ids, request=request, dropout_key=dropout_key
-        )
+        mixed, probabilities = backend.run(query, key, value, segment_ids=segment_ids, request=request, dropout_key=dropout_key)
         output = Dense((embed,), ("heads", "head_dim", "embed"), dtype, kernel_init=self.kernel_init, name="output")
         return output(mixed), probabilities

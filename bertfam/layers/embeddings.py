@@ -18,7 +18,13 @@ def padded_rows(rows: int) -> int:
 
 
 class Table(nn.Module):
-    """A parameter `table` float32[rows, features]; its logical axes are (axis, "embed")."""
+    """A parameter `table` float32[rows, features]; its logical axes are (axis, "embed").
+
+    Attributes:
+      rows, features: its shape.
+      axis: logical name of the rows' axis.
+      table_init: its initial values.
+    """
 
     rows: int
     features: int
@@ -27,6 +33,7 @@ class Table(nn.Module):
 
     @nn.compact
     def __call__(self) -> jax.Array:
+        """The table float32[rows, features]."""
         initializer = logical(self.table_init, (self.axis, "embed"))
         return self.param("table", initializer, (self.rows, self.features), jnp.float32)
 

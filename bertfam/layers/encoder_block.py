@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 
+from bertfam.layers.activations import Activation
 from bertfam.layers.attention import SelfAttention
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.execution import Execution
@@ -12,12 +13,23 @@ from bertfam.layers.norm import LayerNorm
 
 
 class PostNormBlock(nn.Module):
-    """x = LN(x + dropout(attention(x))); x = LN(x + dropout(feed_forward(x)))."""
+    """x = LN(x + dropout(attention(x))); x = LN(x + dropout(feed_forward(x))).
+
+    Attributes:
+      num_heads, head_dim: of the attention.
+      feed_forward_size: width of the feed-forward network's hidden layer.
+      activation: a name of `ACTIVATIONS`.
+      dropout_rate: on what each sublayer adds.
+      attention_dropout_rate: on the attention probabilities, by backends that can.
+      layer_norm_epsilon: of both LayerNorms.
+      initializer_range: deviation of the truncated normal that kernels start from.
+      execution: dtype and attention backend.
+    """
 
     num_heads: int
     head_dim: int
     feed_forward_size: int
-    activation: str = "gelu"
+    activation: Activation = "gelu"
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-12
@@ -34,7 +46,18 @@ class PostNormBlock(nn.Module):
         train: bool,
         collect: frozenset[str] = frozenset(),
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """hidden: [batch, length, embed] -> the same, and what `collect` names: "hidden_states", "attention_probs"."""
+        """One layer.
+
+        Args:
+          hidden: [batch, length, embed].
+          segment_ids: int32[batch, length], which packed example; 0 = padding.
+          packed: False promises that a row holds one example (ids 0 and 1) with its padding at the end.
+          train: whether dropout is on.
+          collect: names among "hidden_states" and "attention_probs".
+
+        Returns:
+          dtype[batch, length, embed], and what `collect` names: that again, and float32[batch, heads, length, length].
+        """
         dtype = self.execution.compute_dtype
         kernel_init = truncated_normal(self.initializer_range)
         mixed, probabilities = SelfAttention(

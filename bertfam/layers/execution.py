@@ -1,6 +1,7 @@
 """How a model is run, as opposed to what it is: precision, loop over layers, recomputation, attention backend."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -8,9 +9,11 @@ from jax.typing import DTypeLike
 from bertfam.errors import UserError
 from bertfam.kernels.attention import backend_names
 
-DTYPES: dict[str, DTypeLike] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
-LAYER_LOOPS = ("scan", "unroll")
-REMAT = ("none", "full", "dots")
+ComputeDtype = Literal["float32", "bfloat16"]
+LayerLoop = Literal["scan", "unroll"]
+Remat = Literal["none", "full", "dots"]
+
+DTYPES: dict[ComputeDtype, DTypeLike] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -28,16 +31,16 @@ class Execution:
       UserError: for a value outside these lists.
     """
 
-    dtype: str = "float32"
-    layers: str = "scan"
-    remat: str = "none"
+    dtype: ComputeDtype = "float32"
+    layers: LayerLoop = "scan"
+    remat: Remat = "none"
     attention: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("dtype", tuple(DTYPES)), ("layers", LAYER_LOOPS), ("remat", REMAT)):
+        for name, allowed in (("dtype", ComputeDtype), ("layers", LayerLoop), ("remat", Remat)):
             value = getattr(self, name)
-            if value not in allowed:
-                raise UserError(f"Execution.{name} = {value!r} is not one of {', '.join(allowed)}")
+            if value not in get_args(allowed):
+                raise UserError(f"Execution.{name} = {value!r} is not one of {', '.join(get_args(allowed))}")
         if self.attention != "auto" and self.attention not in backend_names():
             names = ", ".join(("auto", *backend_names()))
             raise UserError(f"Execution.attention = {self.attention!r} is not one of {names}")

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertfam.layers.activations import ACTIVATIONS
+from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense
 from bertfam.layers.initializers import Initializer, truncated_normal
 
@@ -16,10 +16,12 @@ class FeedForward(nn.Module):
     Attributes:
       size: width of the hidden layer.
       activation: a name of `ACTIVATIONS`.
+      dtype: of the computation; parameters are float32.
+      kernel_init: of both kernels.
     """
 
     size: int
-    activation: str = "gelu"
+    activation: Activation = "gelu"
     dtype: DTypeLike = jnp.float32
     kernel_init: Initializer = truncated_normal(0.02)
 

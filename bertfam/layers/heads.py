@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.layers.activations import ACTIVATIONS
+from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import logical, truncated_normal
@@ -15,7 +15,12 @@ NO_TOKEN_LOGIT = -1e9
 
 
 class Pooler(nn.Module):
-    """tanh(W h + b) of a sequence's first token."""
+    """tanh(W h + b) of a sequence's first token.
+
+    Attributes:
+      initializer_range: deviation of the truncated normal that the kernel starts from.
+      execution: dtype.
+    """
 
     initializer_range: float = 0.02
     execution: Execution = Execution()
@@ -30,7 +35,13 @@ class Pooler(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """A linear map to classes."""
+    """A linear map to classes.
+
+    Attributes:
+      num_classes: logits that come out.
+      initializer_range: deviation of the truncated normal that the kernel starts from.
+      execution: dtype of the product; logits are float32.
+    """
 
     num_classes: int
     initializer_range: float = 0.02
@@ -50,11 +61,15 @@ class MaskedLmHead(nn.Module):
 
     Attributes:
       vocab_size: real tokens; the table's further rows get no probability and no gradient.
+      activation: a name of `ACTIVATIONS`.
+      layer_norm_epsilon: of the LayerNorm.
+      initializer_range: deviation of the truncated normal that kernels start from.
       tied: whether the product uses the encoder's word table; otherwise `decoder` [vocab, embed], a parameter here.
+      execution: dtype of activations and products; logits are summed and kept in float32.
     """
 
     vocab_size: int
-    activation: str = "gelu"
+    activation: Activation = "gelu"
     layer_norm_epsilon: float = 1e-12
     initializer_range: float = 0.02
     tied: bool = True

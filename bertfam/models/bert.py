@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from bertfam.errors import UserError
 from bertfam.layers import heads
-from bertfam.layers.activations import ACTIVATIONS
+from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, embed_positions, embed_words, padded_rows
 from bertfam.layers.encoder_block import PostNormBlock
@@ -52,7 +52,7 @@ class BertConfig:
     feed_forward_size: int = 3072
     max_length: int = 512
     type_vocab_size: int = 2
-    activation: str = "gelu"
+    activation: Activation = "gelu"
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-12

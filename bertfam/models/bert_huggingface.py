@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.errors import UserError
+from bertfam.layers.activations import Activation
 from bertfam.models.bert import BertConfig, Encoder, masked_lm_head, next_sentence_head, pooler, word_table
 from bertfam.models.mapping import Entry, Family, Layout
 
@@ -28,7 +29,7 @@ _OPTIONS = {
     "initializer_range": "initializer_range",
     "tie_word_embeddings": "tie_embeddings",
 }
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+_ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 # options that change what is computed, and the values that are BERT
 _ONLY = {
     "position_embedding_type": ("absolute", None),

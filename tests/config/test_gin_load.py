@@ -10,6 +10,7 @@ from gin_toys import ToyFiles, ToyModel, ToyRun, ToyStage
 
 from bertfam import config
 from bertfam.config import paths, registry
+from bertfam.errors import UserError
 
 BASE = """
     # A comment.
@@ -180,6 +181,28 @@ def test_files_are_found_in_the_current_folder_then_among_bertfams(write, tmp_pa
 def test_loading_is_quiet(run, capfd):
     config.load([run]).build("ToyRun")
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("binding", "message"),
+    [
+        ("Execution.dtype = 'bfloat'", "Execution.dtype wants one of 'float32', 'bfloat16', got 'bfloat'; write 'bfloat16'"),
+        ("Execution.layers = 'loop'", "Execution.layers wants one of 'scan', 'unroll', got 'loop'"),
+        ("Execution.remat = None", "Execution.remat wants one of 'none', 'full', 'dots', got None"),
+        (
+            "BertConfig.activation = 'silu'",
+            "BertConfig.activation wants one of 'gelu', 'gelu_tanh', 'relu', got 'silu'",
+        ),
+        (
+            "TextFiles.input_format = 'line'",
+            "TextFiles.input_format wants one of 'sentences', 'paragraphs', 'lines', got 'line'; write 'lines'",
+        ),
+    ],
+)
+def test_fixed_choices_are_checked_with_their_place(write, binding, message):
+    with pytest.raises(UserError) as caught:
+        config.load([write("a.gin", binding)])
+    assert str(caught.value) == f"a.gin:1: {message}"
 
 
 @pytest.mark.parametrize("path", registry.CONFIGURABLES)
