@@ -145,7 +145,7 @@ def test_bfloat16_is_finite_and_near():
     assert narrow.dtype == jnp.bfloat16
     real = inputs["segment_ids"] > 0
     difference = np.abs(np.float32(narrow) - wide)[real]
-    assert np.all(np.isfinite(narrow)) and difference.mean() < 0.03 and difference.max() < 0.4
+    assert np.all(np.isfinite(narrow)) and difference.mean() < 0.02 and difference.max() < 0.13  # twice what is measured
 
 
 @pytest.mark.parametrize("layers", ["scan", "unroll"])
