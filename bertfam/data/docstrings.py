@@ -34,15 +34,11 @@ _VERSION_NUMBER = re.compile(r"v?\d[\w.]*\s*")
 _FENCE = re.compile(r"(```|~~~)")
 _EXAMPLE = re.compile(r">>>|In \[")
 _BULLET = re.compile(r"(?:[-*+•]|\(?\d{1,2}[.)]|#\.)\s+")
-_FIELD = re.compile(
-    r":(?:param|parameter|arg|argument|key|keyword|returns?|raises?|except|ivar|cvar|var|yields?)\b[^:]*:\s*"
-)
+_FIELD = re.compile(r":(?:param|parameter|arg|argument|key|keyword|returns?|raises?|except|ivar|cvar|var|yields?)\b[^:]*:\s*")
 _DROPPED_FIELD = re.compile(r":\w+[^:]*:(\s|$)")
 # "name: text", "name (type): text" and "name -- text" of Google's and the standard library's argument lists; the text may
 # begin on the next line.
-_ARGUMENT = re.compile(
-    r"[*`]{0,3}[A-Za-z_][\w.\[\]]*`{0,2}(?:, [*`]{0,3}\w+`{0,2})*(?:\s*\([^)]*\))?\s*(?::|--)(?:\s+|$)"
-)
+_ARGUMENT = re.compile(r"[*`]{0,3}[A-Za-z_][\w.\[\]]*`{0,2}(?:, [*`]{0,3}\w+`{0,2})*(?:\s*\([^)]*\))?\s*(?::|--)(?:\s+|$)")
 # "name : type" of NumPy's lists, whose text stands indented below.
 _NUMPY_ARGUMENT = re.compile(r"[*`]*[A-Za-z_][\w.*`, ]*\s:(\s|$)")
 _SECTION = re.compile(r"[A-Z][A-Za-z]*(?: [A-Za-z]+)?:{1,2}$")

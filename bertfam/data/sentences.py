@@ -3,9 +3,7 @@
 from bertfam.errors import UserError
 
 # The languages that `sentencex` has rules of its own for (abbreviations, quotes, sentence ends), by ISO 639-1 code.
-LANGUAGES = tuple(
-    "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk".split()
-)
+LANGUAGES = tuple("am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk".split())
 # Any other language: sentencex's general rules (full stops of many scripts, English abbreviations).
 UNDETERMINED = "und"
 
@@ -14,7 +12,7 @@ def check_language(language: str) -> None:
     """Raises UserError when `language` is no code that `split_sentences` takes."""
     if language not in LANGUAGES and language != UNDETERMINED:
         raise UserError(
-            f'language {language!r} has no sentence rules: use one of {", ".join(LANGUAGES)}, '
+            f"language {language!r} has no sentence rules: use one of {', '.join(LANGUAGES)}, "
             f'or "{UNDETERMINED}" for rules that fit most others'
         )
 

@@ -148,9 +148,7 @@ class WordPiece:
     ) -> "WordPiece":
         """`train` on words that `count_words` has counted with the normaliser of the same settings."""
         pieces = learn_pieces(words, SPECIAL_PIECES, size=size, min_frequency=min_frequency)
-        return cls(
-            pieces, lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars
-        )
+        return cls(pieces, lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars)
 
     @classmethod
     def load(
@@ -172,7 +170,9 @@ class WordPiece:
         """
         folder = Path(directory)
         given = {
-            "lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": handle_chinese_chars,
+            "lowercase": lowercase,
+            "strip_accents": strip_accents,
+            "handle_chinese_chars": handle_chinese_chars,
         }
         pieces, settings = read_settings(folder)
         settings |= {name: value for name, value in given.items() if value is not None}

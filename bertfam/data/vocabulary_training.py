@@ -46,9 +46,7 @@ def learn_pieces(words: Counter[str], special: Sequence[str], *, size: int, min_
         raise UserError("there is no text to learn a vocabulary from")
     alphabet, words = _choose_alphabet(words, size - len(special))
     fixed = [*special, *alphabet]
-    trainer = WordPieceTrainer(
-        vocab_size=size, min_frequency=min_frequency, special_tokens=fixed, show_progress=False
-    )
+    trainer = WordPieceTrainer(vocab_size=size, min_frequency=min_frequency, special_tokens=fixed, show_progress=False)
     tokenizer = Tokenizer(WordPieceModel(unk_token=special[1]))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.train_from_iterator(_repeated(words), trainer)
@@ -95,9 +93,7 @@ def _choose_alphabet(words: Counter[str], room: int) -> tuple[list[str], Counter
             counts["##" + character] += count
     if len(counts) > room:
         kept = set(sorted(counts, key=lambda piece: (-counts[piece], piece))[:room])
-        words = Counter(
-            {w: n for w, n in words.items() if w[0] in kept and all("##" + character in kept for character in w[1:])}
-        )
+        words = Counter({w: n for w, n in words.items() if w[0] in kept and all("##" + character in kept for character in w[1:])})
         lost = sum(n for piece, n in counts.items() if piece not in kept) / counts.total()
         warnings.warn(
             f"the text has {len(counts):,} different characters (first letters and continuations) but there is room for "

@@ -1,6 +1,6 @@
 from bertfam.data.docstrings import clean, sentences_of
 
-NUMPY_STYLE = '''
+NUMPY_STYLE = """
     Return the mean of an array, as
     ``numpy.mean`` does. See :func:`~numpy.std` and `the guide <https://numpy.org>`_ for more [1]_.
 
@@ -49,7 +49,7 @@ NUMPY_STYLE = '''
     References
     ----------
     .. [1] A. Author, "A title of words".
-'''
+"""
 
 
 def test_numpy_style():

@@ -315,7 +315,7 @@ def test_a_cache_is_built_at_first_use_and_found_again(tmp_path, monkeypatch, co
 
 # The command line, as the README shows it
 
-MY_TASKS = '''\
+MY_TASKS = """\
 import seqio
 from bertfam.data import tasks
 from bertfam.data.sources import TextFiles
@@ -326,7 +326,7 @@ seqio.TaskRegistry.add(
     preprocessors=[],
     output_features=tasks.SENTENCES,
 )
-'''
+"""
 
 
 def test_a_registered_task_is_read_by_vocab_and_cache(tmp_path):

@@ -263,9 +263,7 @@ def test_save_and_load(tmp_path):
     trained.save(tmp_path / "a" / "b", model_max_length=64)
     assert json.loads((tmp_path / "a" / "b" / "tokenizer_config.json").read_text())["model_max_length"] == 64
     assert WordPiece([*SPECIAL_PIECES, "a"]).fingerprint != WordPiece([*SPECIAL_PIECES, "a"], lowercase=False).fingerprint
-    assert (
-        WordPiece([*SPECIAL_PIECES, "a"]).fingerprint == WordPiece([*SPECIAL_PIECES, "a"], strip_accents=True).fingerprint
-    )
+    assert WordPiece([*SPECIAL_PIECES, "a"]).fingerprint == WordPiece([*SPECIAL_PIECES, "a"], strip_accents=True).fingerprint
 
 
 def test_special_pieces_may_stand_anywhere(tmp_path, same_in_transformers):
