@@ -1,6 +1,7 @@
 """The command line: commands on demand, one line for a mistake, exit statuses."""
 
 import os
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -219,6 +220,15 @@ def test_help_imports_nothing_heavy(argv):
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: bertfam ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_are_commands_that_exist(name):
+    lines = import_module(f"bertfam.commands.{cli.COMMANDS[name].module}").EXAMPLE.splitlines()
+    examples = [line.partition("bertfam ")[2] for line in lines if line.startswith(("  bertfam ", "  test -d"))]
+    for command, *words in map(shlex.split, examples):
+        cli._parse(command, import_module(f"bertfam.commands.{cli.COMMANDS[command].module}"), words)
+    assert any(example.startswith(f"{name} ") for example in examples)
 
 
 def test_a_reader_that_goes_away_gets_no_traceback():

@@ -1,6 +1,7 @@
 """`bertfam cache`: text to a token cache."""
 
 import argparse
+import os
 from pathlib import Path
 
 from bertfam.commands import flags
@@ -33,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.data.vocabularies import WordPiece
 
     output, vocabulary = Path(args.output), WordPiece.load(data.vocabulary)
-    if output.exists():
+    if os.path.exists(output):
         check_sources(TokenCache(output), data.corpus, vocabulary)
         print(f"token cache: {output}, built already")
     else:

@@ -88,7 +88,8 @@ def main(args: argparse.Namespace) -> int:
     import json
 
     from bertfam.data.cache import SPLITS
-    from bertfam.training.model_dir import make_folder, write_atomically
+    from bertfam.files import write_text
+    from bertfam.training.model_dir import make_folder
     from bertfam.training.plan import make_plan, plan_text
 
     if goes_on and step >= run.total_steps:
@@ -100,9 +101,9 @@ def main(args: argparse.Namespace) -> int:
     make_folder(model_dir)
     if run.data.cache_dir:
         config = config.rebound("TextData.cache_dir", str(directory.absolute()))
-    write_atomically(began_with, config.complete("Run").text())
-    write_atomically(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
-    write_atomically(model_dir / "fingerprint.json", json.dumps(cache.fingerprint, indent=1) + "\n")
+    write_text(began_with, config.complete("Run").text())
+    write_text(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
+    write_text(model_dir / "fingerprint.json", json.dumps(cache.fingerprint, indent=1) + "\n")
     if step is None:
         vocabulary.save(model_dir / "vocab")
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertfam.files import write_text
 from bertfam.training.step import Metrics
 
 
@@ -39,9 +39,7 @@ class MetricsWriter:
         path = model_dir / "metrics.jsonl"
         if path.exists():
             kept = [line for line in path.read_text().splitlines() if _step(line) <= step]
-            partial = path.with_suffix(".partial")
-            partial.write_text("".join(f"{line}\n" for line in kept))
-            os.replace(partial, path)
+            write_text(path, "".join(f"{line}\n" for line in kept))
         self._file = open(path, "a")
         self._board = _summary_writer()(str(model_dir), purge_step=step + 1)
 

@@ -9,7 +9,6 @@ checkpoints/      Orbax
 metrics.jsonl     one object a line, and TensorBoard event files
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,13 +38,6 @@ class TrainedModel:
     vocabulary: WordPiece
     step: int
     params: Any
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file's text; a reader sees the old text or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    os.replace(partial, path)
 
 
 def make_folder(model_dir: Path) -> None:

@@ -67,7 +67,7 @@ def test_what_an_interrupted_run_wrote_beyond_its_checkpoint_is_dropped(tmp_path
     writer.write(6, "train", {})
     writer.close()
     assert [line["step"] for line in lines(tmp_path)] == [2, 4, 6]
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob(".*"))
 
 
 class Clock:
