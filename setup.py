@@ -39,7 +39,7 @@ setup(
         "jax>=0.10.2",
         "ml_dtypes",
         "numpy>=2.0",
-        "optax>=0.2.4",
+        "optax>=0.2.5",
         "orbax-checkpoint>=0.11",
         "safetensors",
         "sentencepiece",
