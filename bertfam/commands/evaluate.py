@@ -57,7 +57,8 @@ def main(args: argparse.Namespace) -> int:
     held_out = run.data.held_out(*sizes, split=args.split, at_most=args.batches)
     if held_out is None:
         raise UserError(
-            f"the {args.split} split of {cache.directory} has too few documents; give held-out text with --validation_input"
+            f"the {args.split} split of {cache.directory} has too few documents; build a cache of other text by `bertfam cache "
+            f"--vocab={args.model_dir}/vocab` and give it with --cache_dir"
         )
     # A backend that the run names may not be for these devices.
     execution = dataclasses.replace(opened.run.objective.execution, attention="auto")
@@ -79,6 +80,7 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps({"step": opened.step, "split": args.split, **scores}))
         return 0
     print(f"step {opened.step:,} of {args.model_dir} on the {args.split} split of {cache.directory}")
+    print(f"{held_out.steps:,} batches of {held_out.batch_size:,} rows of {stage.length} tokens")
     for name, value in scores.items():
         print(f"  {name:<24} {value:.4f}")
     return 0

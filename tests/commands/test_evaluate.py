@@ -69,7 +69,8 @@ def test_baselines_from_the_rows_themselves(trained, capsys):
 
 def test_text_for_people(trained, capsys):
     assert cli.main(["evaluate", f"--model_dir={trained.model_dir}", "--batches=1"]) == 0
-    first, *rest = capsys.readouterr().out.splitlines()
+    first, rows, *rest = capsys.readouterr().out.splitlines()
+    assert rows == "1 batches of 8 rows of 24 tokens"
     assert first == f"step 24 of {trained.model_dir} on the validation split of {trained.model_dir}/cache"
     assert [line.split()[0] for line in rest] == ["loss", "mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]
 
@@ -84,7 +85,8 @@ def test_text_for_people(trained, capsys):
         (["--cache_dir=other"], "other was built with another vocabulary than {model_dir}; build one with its vocab/"),
         (
             ["--cache_dir=one"],
-            "the validation split of one has too few documents; give held-out text with --validation_input",
+            "the validation split of one has too few documents; build a cache of other text by `bertfam cache "
+            "--vocab={model_dir}/vocab` and give it with --cache_dir",
         ),
         (
             ["--model_dir=empty"],
