@@ -72,11 +72,16 @@ def main(args: argparse.Namespace) -> int:
     trainer = Trainer(run, run.mesh.build())
 
     # -- Data: the token cache, built in a child process if it is missing
+    from bertfam.data.cache_builder import fingerprint
+    from bertfam.data.seqio_task import SeqioTask
     from bertfam.training.stages import StagedBatches, locate
 
+    if goes_on and not directory.exists() and not isinstance(run.data.corpus, SeqioTask):
+        # Before text is tokenised that would be refused after it.
+        check_text(fingerprint(run.data.corpus, vocabulary), "what is given", model_dir)
     cache = token_cache(config, run.data, directory, named)
     if goes_on:
-        check_text(cache, model_dir)
+        check_text(cache.fingerprint, str(cache.directory), model_dir)
     sources, evaluations = [], []
     for index, stage in enumerate(run.stages):
         sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)

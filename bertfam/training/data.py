@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from bertfam.config import Config
 from bertfam.data.batches import CorruptedBatches
@@ -113,14 +114,14 @@ def check_vocabulary(given: str | Path, model_dir: Path) -> None:
         raise UserError(f"{given} is not the vocabulary that {model_dir} began with; leave it out, or use another --model_dir")
 
 
-def check_text(cache: TokenCache, model_dir: Path) -> None:
-    """Refuses a token cache of other text than the one that the run in MODEL_DIR began with."""
+def check_text(found: dict[str, Any], what: str, model_dir: Path) -> None:
+    """Refuses `what`, whose fingerprint is `found`, where it is other text than the run in MODEL_DIR began with."""
     path = model_dir / "fingerprint.json"
     if not path.is_file():
         raise UserError(f"{path} is missing, which says what text this run began with; put it back, or use another --model_dir")
     began_with = json.loads(path.read_text())
-    if began_with != cache.fingerprint:
+    if began_with != found:
         raise UserError(
-            f"{cache.directory} is not the text that {model_dir} began with ({difference(began_with, cache.fingerprint)}); leave "
-            "--cache_dir out, or use another --model_dir"
+            f"{what} is not the text that {model_dir} began with ({difference(began_with, found)}); a run keeps its text: leave "
+            "the flag out, or use another --model_dir"
         )

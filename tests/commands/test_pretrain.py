@@ -191,9 +191,20 @@ def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):
         error = capsys.readouterr().err
         if vocabulary == "vocab":
             assert error.startswith(f"bertfam: error: {cache} is not the text that {copy} began with (corpus.train")
-            assert error.endswith("; leave --cache_dir out, or use another --model_dir\n")
+            assert error.endswith("; a run keeps its text: leave the flag out, or use another --model_dir\n")
         else:
             assert error == f"bertfam: error: {cache / 'vocab'} {ending}"
+    assert listing(copy) == before
+
+    # A cache that is gone is not built anew from other text.
+    shutil.rmtree(copy / "cache")
+    before = listing(copy)
+    other_text = copy.parent / "other.txt"
+    other_text.write_text("a cat\nsat\n\na dog\nsat\n")
+    assert cli.main([*words, f"--input={other_text}", f"--vocab={trained.folder / 'vocab'}"]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"bertfam: error: what is given is not the text that {copy} began with (corpus.train"
+    )
     assert listing(copy) == before
 
 
