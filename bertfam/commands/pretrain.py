@@ -92,7 +92,7 @@ def main(args: argparse.Namespace) -> int:
     # -- Plan
     import json
 
-    from bertfam.data.cache import SPLITS
+    from bertfam.data.splits import SPLITS
     from bertfam.files import write_text
     from bertfam.training.model_dir import make_folder
     from bertfam.training.plan import make_plan, plan_text

@@ -19,7 +19,6 @@ from bertfam.data.documents import Documents
 from bertfam.errors import UserError
 
 FORMAT = 1
-SPLITS = ("train", "validation")
 
 
 class TokenCache:

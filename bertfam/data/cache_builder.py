@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bertfam.data.cache import FORMAT, SPLITS, TokenCache, check_fingerprint, feature_path
+from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint, feature_path
 from bertfam.data.sources import Corpus
+from bertfam.data.splits import SPLITS
 from bertfam.data.vocabularies import WordPiece
 from bertfam.errors import UserError
 from bertfam.files import new_folder

@@ -28,7 +28,8 @@ from typing import Any, TextIO
 
 from bertfam.data import docstrings
 from bertfam.data.python_packages import HELD_OUT, PACKAGES, Source, find_package, find_sources, version
-from bertfam.data.sources import SPLITS, read_documents
+from bertfam.data.sources import read_documents
+from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
 from bertfam.files import check_writable, new_folder, read_json
 

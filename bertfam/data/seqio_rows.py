@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from bertfam.data import cache_builder
 from bertfam.data.batches import CorruptedBatches
-from bertfam.data.cache import SPLITS, TokenCache, check_fingerprint
+from bertfam.data.cache import TokenCache, check_fingerprint
 from bertfam.data.python_docs import cache_root
 from bertfam.data.sources import Corpus
+from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData
 from bertfam.data.vocabularies import WordPiece
 from bertfam.features import FeatureSpec, encoder_features, masked_features, next_sentence_features

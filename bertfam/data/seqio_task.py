@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfam.data.sentences import check_language, split_sentences
-from bertfam.data.sources import SPLITS, file_fingerprints, is_held_out
+from bertfam.data.sources import file_fingerprints, is_held_out
+from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
 

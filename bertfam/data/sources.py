@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 from bertfam.data.sentences import check_language, split_sentences
+from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
-
-SPLITS = ("train", "validation")
 
 InputFormat = Literal["sentences", "paragraphs", "lines"]
 INPUT_FORMATS: dict[InputFormat, str] = {

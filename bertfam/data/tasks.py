@@ -23,10 +23,10 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from bertfam.data.cache import SPLITS
 from bertfam.data.python_docs import PythonDocs
 from bertfam.data.seqio_rows import PieceVocabulary, RowSource, RowTask, row_features, shard_of
 from bertfam.data.sources import Corpus
+from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
 

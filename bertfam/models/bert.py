@@ -227,8 +227,3 @@ def flops_per_row(config: BertConfig, length: int, predictions: int) -> int:
     layer = length * (8 * h * h + 4 * h * f + 4 * h * length)
     head = 2 * h * h + 2 * h * config.known_vocab_size
     return 3 * (config.num_layers * layer + predictions * head)
-
-
-def parameter_count(params: Any) -> int:
-    """Numbers in a tree of arrays or shapes."""
-    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,15 +1,13 @@
 """What a step reads and writes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from bertfam.features import RowShape
-from bertfam.objectives.objective import Objective
-
-Tree = Any
+from bertfam.objectives.objective import Objective, Tree
 
 
 class TrainState(NamedTuple):
