@@ -1,28 +1,16 @@
 """Masked-language-model noise: BERT's 15 % with 80/10/10 (Devlin et al. 2019, section 3.1 and appendix A.1)."""
 
-import functools
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from bertfam.corruption import keys as random
+from bertfam.corruption.token_ids import TokenIds
 
 _CHOOSE, _ACTION, _REPLACEMENT = 1, 2, 3
 RandomTokens = Literal["pieces", "vocabulary"]
-
-
-class TokenIds(NamedTuple):
-    """What noise must know of a vocabulary: real ids are 0 .. size-1; `special` are its control tokens and the unknown."""
-
-    size: int
-    pad: int
-    unk: int
-    cls: int
-    sep: int
-    mask: int
-    special: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -90,9 +78,9 @@ class BertMasking:
         # [n, predictions]
         targets = np.where(used, np.take_along_axis(original, positions, axis=1), tokens.pad).astype(np.int32)
         action = random.uniform(random.bits(keys, _ACTION, slots))
-        pool = _pool(tokens, self.random_tokens)
+        pool = tokens.pieces if self.random_tokens == "pieces" else np.arange(tokens.size)
         drawn = pool[random.integers(random.bits(keys, _REPLACEMENT, slots), len(pool))]
-        replacement = np.where(action < self.mask_share, tokens.mask, targets)
+        replacement = np.where(action < self.mask_share, tokens.need("mask", "BertMasking"), targets)
         is_random = (action >= self.mask_share) & (action < self.mask_share + self.random_share)
         replacement = np.where(is_random, drawn, replacement)
 
@@ -129,11 +117,3 @@ def _choose(maskable: np.ndarray, wanted: np.ndarray, slots: int, words: np.ndar
     positions = np.where(used, positions, length)
     positions.sort(axis=1)
     return np.where(used, positions, 0), used
-
-
-@functools.lru_cache(maxsize=8)
-def _pool(tokens: TokenIds, kind: RandomTokens) -> np.ndarray:
-    """The ids that a random replacement is drawn from: int64[k]."""
-    everything = np.arange(tokens.size)
-    pieces = np.setdiff1d(everything, tokens.special)
-    return pieces if kind == "pieces" and pieces.size else everything

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from bertfam.corruption import keys as random
-from bertfam.corruption.masking import TokenIds
+from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.order import Order
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertfam.corruption import keys as random
-from bertfam.corruption.masking import TokenIds
+from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.documents import Documents
 from bertfam.errors import UserError
 
@@ -170,8 +170,8 @@ class PairExamples:
         tokens[text] = self._documents.tokens[source[text]]
         # Nothing can be learnt from predicting that a word is unknown.
         maskable = text & (tokens != self._tokens.unk)
-        tokens[:, 0] = self._tokens.cls
-        np.put_along_axis(tokens, np.concatenate([a_end, end], axis=1), self._tokens.sep, axis=1)
+        tokens[:, 0] = self._tokens.need("cls", "SentencePairs")
+        np.put_along_axis(tokens, np.concatenate([a_end, end], axis=1), self._tokens.need("sep", "SentencePairs"), axis=1)
         return {
             "encoder_input_tokens": tokens,
             "encoder_segment_ids": (place <= end).astype(np.int32),

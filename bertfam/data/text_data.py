@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertfam.corruption import keys as random
-from bertfam.corruption.masking import BertMasking, TokenIds
+from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.batches import CorruptedBatches
 from bertfam.data.cache import TokenCache
 from bertfam.data.order import Contiguous, Shuffled
@@ -34,6 +35,12 @@ class TextData:
     cache_dir: str | None = None
     rows: SentencePairs = SentencePairs()
     corruption: BertMasking = BertMasking()
+
+    @property
+    def corpora(self) -> dict[str, Corpus]:
+        """The texts by name, as the token cache keeps them."""
+        assert self.corpus is not None
+        return {"text": self.corpus}
 
     def shape(self, length: int) -> RowShape:
         """The static sizes of rows of `length` tokens."""

@@ -22,7 +22,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from bertfam.corruption.masking import TokenIds
+from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabulary_files import read_settings, read_vocab_txt, write_vocabulary
 from bertfam.data.vocabulary_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
 from bertfam.errors import UserError
@@ -91,6 +91,16 @@ class WordPiece:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[piece] for piece in SPECIAL_PIECES)
         self.special_ids: tuple[int, ...] = tuple(sorted(ids[piece] for piece in SPECIAL_PIECES))
         self._pieces = list(pieces)
+        self._token_ids = TokenIds(
+            size=self.size,
+            pad=self.pad_id,
+            unk=self.unk_id,
+            cls=self.cls_id,
+            sep=self.sep_id,
+            mask=self.mask_id,
+            special=self.special_ids,
+            starts_word=np.array([not piece.startswith("##") for piece in pieces]),
+        )
         self._prompts = self._tokenizer(ids)
         self._running = self._tokenizer(ids)
         self._running.encode_special_tokens = True  # typed special pieces are ordinary text
@@ -98,7 +108,7 @@ class WordPiece:
     @property
     def token_ids(self) -> TokenIds:
         """What noise must know of the vocabulary."""
-        return TokenIds(self.size, self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id, self.special_ids)
+        return self._token_ids
 
     @classmethod
     def train(

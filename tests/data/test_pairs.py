@@ -5,7 +5,7 @@ import pytest
 from published_pairs import create_instances_from_document, make_pair, truncate_seq_pair
 
 from bertfam.corruption.keys import bits, coin_sums, fold, integers, uniform
-from bertfam.corruption.masking import TokenIds
+from bertfam.corruption.token_ids import TokenIds
 from bertfam.data import pairs
 from bertfam.data.documents import Documents
 from bertfam.data.pairs import SentencePairs
