@@ -10,6 +10,7 @@ import pytest
 from bertfam.data.cache import TokenCache
 from bertfam.data.cache_builder import build
 from bertfam.data.sentences import split_sentences
+from bertfam.data.sources import Corpus
 from bertfam.data.vocabularies import WordPiece
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
@@ -17,16 +18,16 @@ from bertfam.models.bert_huggingface import BERT
 
 
 @dataclass(frozen=True)
-class LanguageReference:
+class LanguageReference(Corpus):
     """A document is a topic of `help()`: about 75 for training, 5 held out, 90,000 words."""
 
-    def documents(self, split):
+    def texts(self, split):
         for number, name in enumerate(sorted(pydoc_data.topics.topics)):
             if (number % 16 == 15) == (split == "validation"):
-                paragraphs = pydoc_data.topics.topics[name].split("\n\n")
-                sentences = [found for text in paragraphs for found in split_sentences(" ".join(text.split()))]
-                if sentences:
-                    yield sentences
+                yield [" ".join(text.split()) for text in pydoc_data.topics.topics[name].split("\n\n")]
+
+    def sentences(self, lines):
+        return [found for line in lines for found in split_sentences(line)]
 
     def fingerprint(self):
         return {"kind": "language_reference"}

@@ -28,7 +28,7 @@ from typing import Any, TextIO
 
 from bertfam.data import docstrings
 from bertfam.data.python_packages import HELD_OUT, PACKAGES, Source, find_package, find_sources, version
-from bertfam.data.sources import read_documents
+from bertfam.data.sources import Corpus, read_documents
 from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
 from bertfam.files import check_writable, new_folder, read_json
@@ -38,7 +38,7 @@ _SEEN_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class PythonDocs:
+class PythonDocs(Corpus):
     """The embedded corpus as a `Corpus`; the first use extracts it, in well under a minute.
 
     Attributes:
@@ -53,7 +53,7 @@ class PythonDocs:
     held_out: tuple[str, ...] = HELD_OUT
     search_path: tuple[str, ...] = ()
 
-    def documents(self, split: str) -> Iterator[list[str]]:
+    def texts(self, split: str) -> Iterator[list[str]]:
         """Documents of "train" or "validation", each the sentences of a source file; extracts them if need be.
 
         Raises:

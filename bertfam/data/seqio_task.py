@@ -9,21 +9,23 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfam.data.sentences import check_language, split_sentences
-from bertfam.data.sources import file_fingerprints, is_held_out
+from bertfam.data.sources import Corpus, file_fingerprints, is_held_out
 from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import seqio
+    import tensorflow as tf
 
 
 @dataclass(frozen=True)
-class SeqioTask:
+class SeqioTask(Corpus):
     """The documents of a task in seqio's registry, after the preprocessors up to `seqio.CacheDatasetPlaceholder`, or all.
 
     An element is a document: a string, or a dict with a string `text` (a line break ends a sentence, and each line is split
@@ -50,16 +52,32 @@ class SeqioTask:
             raise UserError(f"validation_fraction is {self.validation_fraction}: it must be at least 0 and below 1")
         check_language(self.language)
 
-    def documents(self, split: str) -> Iterator[list[str]]:
-        """Documents of "train" or "validation", streamed; raises UserError where the task cannot be read."""
+    def texts(self, split: str) -> Iterator[list[str]]:
+        """Lines of the documents of "train" or "validation", streamed; raises UserError where the task cannot be read."""
         if split not in SPLITS:
             raise ValueError(f"split {split!r}: one of {SPLITS}")
         task = self._find()
         by_hash = "validation" not in task.splits
-        for lines, are_sentences in self._read(task, "train" if by_hash else split):
-            if not lines or (by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation")):
-                continue
-            yield lines if are_sentences else [found for line in lines for found in split_sentences(line, self.language)]
+        for lines in self._read(task, "train" if by_hash else split):
+            if lines and not (by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation")):
+                yield lines
+
+    def sentences(self, lines: list[str]) -> list[str]:
+        """The lines themselves where the task gives `sentences`, else the sentences in them."""
+        if self._gives_sentences:
+            return lines
+        return [found for line in lines for found in split_sentences(line, self.language)]
+
+    @cached_property
+    def _gives_sentences(self) -> bool:
+        """Whether the elements are `sentences`."""
+        task = self._find()
+        with self._refusal("train", [0]):
+            return self._text_feature(self._dataset(task, "train").element_spec) == "sentences"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Known before it is pickled, so that a process that only splits sentences imports no TensorFlow.
+        return self.__dict__ | {"_gives_sentences": self._gives_sentences}
 
     def fingerprint(self) -> dict[str, Any]:
         """The names of task and splits, the digests of the modules' own files, the versions of what splits and reads.
@@ -111,27 +129,36 @@ class SeqioTask:
             raise UserError(f"--task={self.name} has no train split, only {', '.join(task.splits)}")
         return task
 
-    def _read(self, task: seqio.Task, split: str) -> Iterator[tuple[list[str], bool]]:
-        """Stripped lines of each document, and whether they are sentences."""
-        import tensorflow as tf
+    def _dataset(self, task: seqio.Task, split: str) -> tf.data.Dataset:
+        """Unshuffled elements, after the preprocessors up to the placeholder, or all."""
+        dataset = task.source.get_dataset(split=split, shuffle=False)
+        if task.supports_caching:
+            return task.preprocess_precache(dataset, seed=0)
+        return task.preprocess_postcache(dataset, sequence_length=None, seed=0)
 
-        read = 0
-        try:
-            dataset = task.source.get_dataset(split=split, shuffle=False)
-            if task.supports_caching:
-                dataset = task.preprocess_precache(dataset, seed=0)
-            else:
-                dataset = task.preprocess_postcache(dataset, sequence_length=None, seed=0)
+    def _read(self, task: seqio.Task, split: str) -> Iterator[list[str]]:
+        """Stripped non-blank lines of each document."""
+        read = [0]
+        with self._refusal(split, read):
+            dataset = self._dataset(task, split)
             name = self._text_feature(dataset.element_spec)
             if name:
                 dataset = dataset.map(lambda element: element[name])
             for value in dataset.as_numpy_iterator():
                 lines = [line.decode() for line in value] if name == "sentences" else value.decode().split("\n")
-                yield [line.strip() for line in lines if line.strip()], name == "sentences"
-                read += 1
+                yield [line.strip() for line in lines if line.strip()]
+                read[0] += 1
+
+    @contextlib.contextmanager
+    def _refusal(self, split: str, read: list[int]) -> Iterator[None]:
+        """What goes wrong while a split is read, after so many documents, as UserError."""
+        import tensorflow as tf
+
+        try:
+            yield
         except (tf.errors.OpError, ValueError, OSError) as error:
             summary = next(iter(str(error).splitlines()), "")[:300]
-            raise UserError(f"--task={self.name} cannot be read beyond document {read} of {split}: {summary}") from error
+            raise UserError(f"--task={self.name} cannot be read beyond document {read[0]} of {split}: {summary}") from error
 
     def _text_feature(self, spec: Any) -> str:
         """Which feature of the elements is the text; "" where they are strings themselves."""

@@ -1,4 +1,4 @@
-"""Where text comes from: the `Corpus` protocol, and text files that people bring.
+"""Where text comes from: what a `Corpus` is, and text files that people bring.
 
 A document is a list of sentences; a sentence is a stripped, non-empty line of text. Documents never span files.
 """
@@ -8,10 +8,11 @@ import gzip
 import hashlib
 import os
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal
 
 from bertfam.data.sentences import check_language, split_sentences
 from bertfam.data.splits import SPLITS
@@ -29,20 +30,37 @@ _BUFFER = 1 << 20
 _DIGESTED = 1 << 30  # bytes that a fingerprint reads, at most
 
 
-class Corpus(Protocol):
-    """Anything that yields documents."""
+class Corpus(ABC):
+    """Anything that yields documents.
+
+    Reading (`texts`) and splitting into sentences (`sentences`) are apart, so that one process reads and many split.
+    """
+
+    @abstractmethod
+    def texts(self, split: str) -> Iterator[list[str]]:
+        """Stripped non-blank lines of each document of "train" or "validation", always in the same order.
+
+        None when the split is empty.
+        """
+
+    def sentences(self, lines: list[str]) -> list[str]:
+        """The sentences of a document, from the lines that `texts` gives: these themselves, unless a subclass splits them.
+
+        A pure function that goes with the corpus to other processes (both are pickled).
+        """
+        return lines
 
     def documents(self, split: str) -> Iterator[list[str]]:
-        """Documents of "train" or "validation", always in the same order; none when the split is empty."""
-        ...
+        """The sentences of each document of a split, in the order of `texts`; one without sentences is left out."""
+        return filter(None, map(self.sentences, self.texts(split)))
 
+    @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
         """What decides the documents (files, sizes, digests, settings), as JSON; equal if and only if they are."""
-        ...
 
 
 @dataclass(frozen=True)
-class TextFiles:
+class TextFiles(Corpus):
     """Plain or gzipped UTF-8 text files.
 
     Without `validation` files, documents are held out by a hash of their own text: a document is held out when its
@@ -92,8 +110,8 @@ class TextFiles:
             raise UserError(f"{min(shared)} is both training and validation text: leave it out of one of them")
         return train if split == "train" else validation
 
-    def documents(self, split: str) -> Iterator[list[str]]:
-        """Documents of "train" or "validation", streamed, each a list of sentences.
+    def texts(self, split: str) -> Iterator[list[str]]:
+        """Lines of the documents of "train" or "validation", streamed.
 
         Raises:
           UserError: a file cannot be read, or nothing is in any file.
@@ -106,7 +124,7 @@ class TextFiles:
                 found = True
                 if by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation"):
                     continue
-                yield lines if self.input_format == "sentences" else self._split(lines)
+                yield lines
         if not found:
             names = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
             raise UserError(f"{names}: no document in {'it' if len(files) == 1 else 'them'}, only blank lines or nothing")
@@ -128,7 +146,10 @@ class TextFiles:
         settings["validation"] = file_fingerprints(self.files("validation")) if self.validation else []
         return settings
 
-    def _split(self, lines: list[str]) -> list[str]:
+    def sentences(self, lines: list[str]) -> list[str]:
+        """The lines themselves, or the sentences in them, as `input_format` says."""
+        if self.input_format == "sentences":
+            return lines
         return [sentence for line in lines for sentence in split_sentences(line, self.language)]
 
 

@@ -79,11 +79,11 @@ def test_a_failure_leaves_no_folders(text, capsys, monkeypatch):
 
 
 def test_the_embedded_corpus_is_a_task(text, monkeypatch):
-    def documents(self, split):
+    def texts(self, split):
         assert split == "train"
         return iter([["The docs say this.", "They say the same."]] * 3)
 
-    monkeypatch.setattr(python_docs.PythonDocs, "documents", documents)
+    monkeypatch.setattr(python_docs.PythonDocs, "texts", texts)
     assert vocab("--task=python_docs", "--size=30", "--output=out") == 0
     assert WordPiece.load("out").size == 30
 

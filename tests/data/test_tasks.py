@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertfam.data.seqio_task import SeqioTask
-from bertfam.data.sources import TextFiles
+from bertfam.data.sources import Corpus, TextFiles
 from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
 from bertfam.features import encoder_features, masked_features, next_sentence_features
@@ -22,11 +22,11 @@ DOCUMENTS = [["One cat sat.", "Two cats ran."], ["A dog barked."], ["Birds flew.
 
 
 @dataclass(frozen=True)
-class Lists:
+class Lists(Corpus):
     train: tuple = tuple(map(tuple, DOCUMENTS))
     validation: tuple = (("Held out.",),)
 
-    def documents(self, split):
+    def texts(self, split):
         return map(list, getattr(self, split))
 
     def fingerprint(self):

@@ -7,7 +7,7 @@ import pytest
 
 from bertfam.data.cache import TokenCache, check_fingerprint
 from bertfam.data.cache_builder import build, check_sources
-from bertfam.data.sources import TextFiles
+from bertfam.data.sources import Corpus, TextFiles
 from bertfam.data.text_data import TextData
 from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
 from bertfam.errors import UserError
@@ -21,14 +21,14 @@ def words():
 
 
 @dataclass(frozen=True)
-class Lists:
+class Lists(Corpus):
     """Documents that are given; `fails` of them are followed by an error."""
 
     train: list = field(default_factory=lambda: DOCUMENTS)
     validation: list = field(default_factory=list)
     fails: bool = False
 
-    def documents(self, split):
+    def texts(self, split):
         yield from getattr(self, split)
         if self.fails:
             raise UserError("a.txt:7: not UTF-8")
