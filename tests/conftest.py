@@ -45,7 +45,7 @@ def vocabulary(corpus):
 
 @pytest.fixture(scope="session")
 def cache_dir(corpus, vocabulary, tmp_path_factory):
-    return build(corpus, vocabulary, tmp_path_factory.mktemp("reference") / "cache").directory
+    return build({"text": corpus}, vocabulary, tmp_path_factory.mktemp("reference") / "cache").directory
 
 
 @pytest.fixture(scope="session")

@@ -35,9 +35,9 @@ def main(args: argparse.Namespace) -> int:
 
     output, vocabulary = Path(args.output), WordPiece.load(data.vocabulary)
     if os.path.exists(output):
-        check_sources(TokenCache(output), data.corpus, vocabulary)
+        check_sources(TokenCache(output), data.corpora, vocabulary)
         print(f"token cache: {output}, built already")
     else:
-        build(data.corpus, vocabulary, output, least_documents=data.rows.least_documents)
+        build(data.corpora, vocabulary, output, least_documents=data.rows.least_documents)
         print(f"token cache: {output}")
     return 0

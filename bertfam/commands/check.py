@@ -41,7 +41,8 @@ def main(args: argparse.Namespace) -> int:
     else:
         check_buildable(run.data)
         vocabulary = WordPiece.load(run.data.vocabulary)
-        run.data.corpus.fingerprint()
+        for corpus in run.data.corpora.values():
+            corpus.fingerprint()
 
     # -- Model, mesh and batches
     from bertfam.training.plan import make_plan, plan_text

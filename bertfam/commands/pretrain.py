@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
 
     if goes_on and not directory.exists() and not isinstance(run.data.corpus, SeqioTask):
         # Before text is tokenised that would be refused after it.
-        check_text(fingerprint(run.data.corpus, vocabulary), "what is given", model_dir)
+        check_text(fingerprint(run.data.corpora, vocabulary), "what is given", model_dir)
     cache = token_cache(config, run.data, directory, named)
     if goes_on:
         check_text(cache.fingerprint, str(cache.directory), model_dir)

@@ -1,12 +1,13 @@
-"""The token cache: a corpus as flat ids with sentence and document starts, memory-mapped.
+"""The token cache: named corpora as flat ids with sentence and document starts, memory-mapped.
 
     DIRECTORY/cache.json          format, fingerprint, counts
     DIRECTORY/vocab/              the vocabulary of the ids
-    DIRECTORY/SPLIT/FEATURE.bin            all values, one after another
-    DIRECTORY/SPLIT/FEATURE.offsets.bin    int64[documents + 1], where each document's values begin
+    DIRECTORY/CORPUS/SPLIT/FEATURE.bin            all values, one after another
+    DIRECTORY/CORPUS/SPLIT/FEATURE.offsets.bin    int64[documents + 1], where each document's values begin
 
 A feature is any ragged sequence of integers per document. Running text has two: `tokens` (uint16 or uint32) and
-`sentence_starts` (int64, places in `tokens`). The cache holds clean tokens, never noise.
+`sentence_starts` (int64, places in `tokens`). The cache holds clean tokens, never noise. A corpus that is alone is named
+"text".
 """
 
 import json
@@ -18,7 +19,7 @@ import numpy as np
 from bertfam.data.documents import Documents
 from bertfam.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 
 
 class TokenCache:
@@ -34,7 +35,7 @@ class TokenCache:
             content = json.loads(manifest.read_text())
             found = content["format"]
             if found == FORMAT:
-                self._fingerprint, self._splits = content["fingerprint"], content["splits"]
+                self._fingerprint, self._corpora = content["fingerprint"], content["corpora"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{manifest} is damaged ({error}); delete {self.directory} and build it again") from None
         if found != FORMAT:
@@ -52,20 +53,34 @@ class TokenCache:
         """The vocabulary that made the ids."""
         return self.directory / "vocab"
 
-    def counts(self, split: str) -> dict[str, int]:
-        """`documents`, `sentences` and `tokens` of a split."""
-        return self._splits[split]["counts"]
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """The names of the corpora, in the order in which they were given."""
+        return tuple(self._corpora)
 
-    def documents(self, split: str) -> Documents:
-        """Maps a split into memory."""
-        sentences = self._map(split, "sentence_starts", "offsets", "int64", self.counts(split)["documents"] + 1)
-        starts = self._map(split, "sentence_starts", "values", "int64", self.counts(split)["sentences"] + 1)
-        dtype = self._splits[split]["dtypes"]["tokens"]
-        tokens = self._map(split, "tokens", "values", dtype, self.counts(split)["tokens"])
-        return Documents(f"the {split} split of {self.directory}", tokens, starts, sentences)
+    def counts(self, split: str, corpus: str | None = None) -> dict[str, int]:
+        """`documents`, `sentences`, `tokens` and `skipped_documents` of a split of one corpus; None: of all together."""
+        if corpus is not None:
+            return self._of(corpus)[split]["counts"]
+        each = [self.counts(split, name) for name in self.corpora]
+        return {name: sum(counts[name] for counts in each) for name in each[0]}
 
-    def _map(self, split: str, feature: str, part: str, dtype: str, count: int) -> np.ndarray:
-        path = feature_path(self.directory / split, feature, part)
+    def documents(self, split: str, corpus: str) -> Documents:
+        """Maps a split of a corpus into memory."""
+        counts, folder = self.counts(split, corpus), self.directory / corpus / split
+        sentences = self._map(folder, "sentence_starts", "offsets", "int64", counts["documents"] + 1)
+        starts = self._map(folder, "sentence_starts", "values", "int64", counts["sentences"] + 1)
+        tokens = self._map(folder, "tokens", "values", self._of(corpus)[split]["dtypes"]["tokens"], counts["tokens"])
+        name = f"the {split} split of {self.directory}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
+        return Documents(name, tokens, starts, sentences)
+
+    def _of(self, corpus: str) -> dict[str, Any]:
+        if corpus not in self._corpora:
+            raise UserError(f"{self.directory} holds no text named {corpus}, only {', '.join(self.corpora)}")
+        return self._corpora[corpus]
+
+    def _map(self, folder: Path, feature: str, part: str, dtype: str, count: int) -> np.ndarray:
+        path = feature_path(folder, feature, part)
         expected = count * np.dtype(dtype).itemsize
         size = path.stat().st_size if path.is_file() else -1
         if size != expected:

@@ -1,9 +1,10 @@
-"""Builds a token cache from a corpus: complete or absent, with progress."""
+"""Builds a token cache from named corpora: complete or absent, with progress."""
 
 import json
+import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,40 +20,45 @@ from bertfam.files import new_folder
 _BATCH_CHARACTERS = 1_000_000
 
 
-def fingerprint(corpus: Corpus, vocabulary: WordPiece) -> dict[str, Any]:
-    """What a cache of this corpus with this vocabulary depends on, as JSON."""
-    return {"corpus": corpus.fingerprint(), "vocabulary": vocabulary.fingerprint}
+def fingerprint(corpora: Mapping[str, Corpus], vocabulary: WordPiece) -> dict[str, Any]:
+    """What a cache of these corpora with this vocabulary depends on, as JSON."""
+    return {
+        "corpora": {name: corpus.fingerprint() for name, corpus in corpora.items()},
+        "vocabulary": vocabulary.fingerprint,
+    }
 
 
-def check_sources(cache: TokenCache, corpus: Corpus | None, vocabulary: WordPiece | None) -> None:
+def check_sources(cache: TokenCache, corpora: Mapping[str, Corpus] | None, vocabulary: WordPiece | None) -> None:
     """Refuses a cache of other text or of another vocabulary than is given, naming what differs; None is not compared."""
     given = {
-        "corpus": corpus.fingerprint() if corpus else cache.fingerprint["corpus"],
+        "corpora": (
+            {name: corpus.fingerprint() for name, corpus in corpora.items()} if corpora else cache.fingerprint["corpora"]
+        ),
         "vocabulary": vocabulary.fingerprint if vocabulary else cache.fingerprint["vocabulary"],
     }
     check_fingerprint(cache, given)
 
 
-def build(corpus: Corpus, vocabulary: WordPiece, directory: str | Path, *, least_documents: int = 1) -> TokenCache:
-    """Tokenises a corpus into DIRECTORY, with progress on stderr; complete or absent.
+def build(corpora: Mapping[str, Corpus], vocabulary: WordPiece, directory: str | Path, *, least_documents: int = 1) -> TokenCache:
+    """Tokenises named corpora into DIRECTORY, with progress on stderr; complete or absent.
 
     Raises:
-      UserError: where the corpus cannot be read or has fewer than `least_documents` for training.
+      UserError: where a corpus cannot be read or has fewer than `least_documents` for training.
     """
     target = Path(directory)
-    expected = fingerprint(corpus, vocabulary)
+    check_names(corpora)
+    expected = fingerprint(corpora, vocabulary)
     with new_folder(target, first_wins=True) as partial:
-        splits = {split: _write_split(corpus, split, vocabulary, partial / split) for split in SPLITS}
-        found = splits["train"]["counts"]["documents"]
-        if not found:
-            raise UserError("the corpus has no training document with any token in it; give more text")
-        if found < least_documents:
-            raise UserError(
-                f"the corpus has {found} training document and its rows need at least {least_documents}; separate documents by "
-                "blank lines, or choose another --input_format"
-            )
+        written: dict[str, Any] = {}
+        for name, corpus in corpora.items():
+            title = f" {name}" if len(corpora) > 1 else ""
+            written[name] = {
+                split: _write_split(corpus, split, vocabulary, partial / name / split, f"tokenising{title} {split}")
+                for split in SPLITS
+            }
+            _check_size(f"corpus{title}", written[name]["train"]["counts"]["documents"], least_documents)
         vocabulary.save(partial / "vocab")
-        manifest = {"format": FORMAT, "fingerprint": expected, "splits": splits}
+        manifest = {"format": FORMAT, "fingerprint": expected, "corpora": written}
         (partial / "cache.json").write_text(json.dumps(manifest, indent=1) + "\n")
     cache = TokenCache(target)
     # Another process may have been first; its bytes are the same if its fingerprint is.
@@ -60,13 +66,30 @@ def build(corpus: Corpus, vocabulary: WordPiece, directory: str | Path, *, least
     return cache
 
 
-def _write_split(corpus: Corpus, split: str, vocabulary: WordPiece, directory: Path) -> dict[str, Any]:
-    directory.mkdir()
+def check_names(corpora: Mapping[str, Corpus]) -> None:
+    """Raises UserError for a name of a corpus that cannot be a folder of its own in a cache."""
+    for name in corpora:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or name.lower() in ("vocab", "cache.json"):
+            raise UserError(f"{name!r} cannot be the name of a corpus: use letters, digits, _ . - and no name that a cache uses")
+
+
+def _check_size(corpus: str, documents: int, least_documents: int) -> None:
+    if not documents:
+        raise UserError(f"the {corpus} has no training document with any token in it; give more text")
+    if documents < least_documents:
+        raise UserError(
+            f"the {corpus} has {documents} training document and its rows need at least {least_documents}; separate documents by "
+            "blank lines, or choose another --input_format"
+        )
+
+
+def _write_split(corpus: Corpus, split: str, vocabulary: WordPiece, directory: Path, title: str) -> dict[str, Any]:
+    directory.mkdir(parents=True)
     dtype = "uint16" if vocabulary.size <= 2**16 else "uint32"
     tokens, sentences, skipped = 0, 0, 0
     bounds = [0]
     token_offsets = [0]
-    progress = _Progress(f"tokenising {split}")
+    progress = _Progress(title)
     with (
         open(feature_path(directory, "tokens", "values"), "wb") as token_file,
         open(feature_path(directory, "sentence_starts", "values"), "wb") as start_file,

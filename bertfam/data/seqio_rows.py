@@ -129,24 +129,26 @@ class RowSource(seqio.DataSource):
             return self._opened
 
     def _built(self) -> TokenCache:
-        corpus, given = self._data.corpus, self._data.vocabulary
-        if corpus is None:
+        corpora, given = self._data.corpora, self._data.vocabulary
+        if not corpora:
             assert self._data.cache_dir is not None
             return TokenCache(self._data.cache_dir)
         vocabulary = None if given is None else WordPiece.load(given)
-        directory = Path(self._data.cache_dir) if self._data.cache_dir else self._default_directory(corpus, vocabulary)
+        directory = Path(self._data.cache_dir) if self._data.cache_dir else self._default_directory(corpora, vocabulary)
         if directory.exists():
             cache = TokenCache(directory)
-            expected = cache_builder.fingerprint(corpus, vocabulary or WordPiece.load(cache.vocabulary_directory))
+            expected = cache_builder.fingerprint(corpora, vocabulary or WordPiece.load(cache.vocabulary_directory))
             check_fingerprint(cache, expected)
             return cache
         if vocabulary is None:
-            sentences = (sentence for document in corpus.documents("train") for sentence in document)
+            documents = (document for corpus in corpora.values() for document in corpus.documents("train"))
+            sentences = (sentence for document in documents for sentence in document)
             vocabulary = WordPiece.train(sentences, size=self._vocabulary_size)
-        return cache_builder.build(corpus, vocabulary, directory)
+        return cache_builder.build(corpora, vocabulary, directory)
 
-    def _default_directory(self, corpus: Corpus, vocabulary: WordPiece | None) -> Path:
-        decisive = [corpus.fingerprint(), vocabulary.fingerprint if vocabulary else self._vocabulary_size]
+    def _default_directory(self, corpora: Mapping[str, Corpus], vocabulary: WordPiece | None) -> Path:
+        fingerprints = {name: corpus.fingerprint() for name, corpus in corpora.items()}
+        decisive = [fingerprints, vocabulary.fingerprint if vocabulary else self._vocabulary_size]
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
         return cache_root() / "tasks" / f"{self._name}-{digest}"
 

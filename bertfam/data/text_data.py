@@ -38,9 +38,8 @@ class TextData:
 
     @property
     def corpora(self) -> dict[str, Corpus]:
-        """The texts by name, as the token cache keeps them."""
-        assert self.corpus is not None
-        return {"text": self.corpus}
+        """The texts by name, as the token cache keeps them; none where `corpus` is None."""
+        return {} if self.corpus is None else {"text": self.corpus}
 
     def shape(self, length: int) -> RowShape:
         """The static sizes of rows of `length` tokens."""
@@ -62,7 +61,7 @@ class TextData:
         split: str = "train",
     ) -> CorruptedBatches:
         """The shuffled batches of one stage, without end; every epoch has a new order and new noise."""
-        examples = self.rows.examples(cache.documents(split), length, _key(seed, _PLAN, stage), tokens)
+        examples = self.rows.examples(cache.documents(split, "text"), length, _key(seed, _PLAN, stage), tokens)
         order = Shuffled(len(examples), batch_size, _key(seed, _ORDER, stage))
         return CorruptedBatches(order, examples, self.corruption, tokens, _key(seed, _NOISE, stage))
 
@@ -77,7 +76,7 @@ class TextData:
         at_most: int | None = None,
     ) -> "HeldOut | None":
         """A split's rows, each once, at most so many batches; None where the split has too few documents."""
-        if cache.counts(split)["documents"] < self.rows.least_documents:
+        if cache.counts(split, "text")["documents"] < self.rows.least_documents:
             return None
         shuffled = self.training(cache, tokens, length, batch_size, _HELD_OUT_SEED, split=split)
         order = Contiguous(len(shuffled.examples), batch_size)

@@ -50,7 +50,7 @@ def token_cache(config: Config, data: TextData, directory: Path, named: TextData
 def check_named(directory: Path, named: TextData) -> None:
     """Raises UserError where the token cache that is there is of other text or another vocabulary than the user names."""
     vocabulary = WordPiece.load(named.vocabulary) if named.vocabulary else None
-    check_sources(TokenCache(directory), named.corpus, vocabulary)
+    check_sources(TokenCache(directory), named.corpora, vocabulary)
 
 
 def check_buildable(data: TextData) -> None:

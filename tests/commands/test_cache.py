@@ -73,7 +73,7 @@ def test_a_cache_of_something_else_is_refused(folder, capsys):
     assert cli.main(["cache", "--input=a.txt", "--vocab=vocab", "--output=cache"]) == 0
     capsys.readouterr()
     ending = "; delete it to build it anew, choose another folder, or name no text to use it as it is\n"
-    text = 'cache was built from something else (corpus.train[a.txt].name was "a.txt" and is "b.txt" now)'
+    text = 'cache was built from something else (corpora.text.train[a.txt].name was "a.txt" and is "b.txt" now)'
     pieces = "cache was built from something else (vocabulary was "
     for command in (["cache", "--output=cache"], ["preview", "--cache_dir=cache"]):
         assert cli.main([*command, "--input=b.txt", "--vocab=vocab"]) == 2
@@ -82,7 +82,7 @@ def test_a_cache_of_something_else_is_refused(folder, capsys):
         assert capsys.readouterr().err.startswith(f"bertfam: error: {pieces}")
     (folder / "a.txt").write_text(TEXT + "One more.\n")
     assert cli.main(["preview", "--cache_dir=cache", "--input=a.txt"]) == 2
-    assert "(corpus.train[a.txt].sha256 was " in capsys.readouterr().err
+    assert "(corpora.text.train[a.txt].sha256 was " in capsys.readouterr().err
 
 
 def test_preview_takes_a_cache_by_itself_and_warns_of_pairs_that_teach_nothing(folder, capsys):

@@ -60,7 +60,7 @@ def test_baselines_from_the_rows_themselves(trained, capsys):
     rows = held_out.source.rows(0, 0, len(held_out.source.examples))  # all rows, one batch
     used = rows["masked_loss_weights"] > 0
     targets = rows["masked_target_tokens"][used]
-    counts = np.bincount(cache.documents("train").tokens, minlength=300).astype(float)
+    counts = np.bincount(cache.documents("train", "text").tokens, minlength=300).astype(float)
     assert found["unigram_loss"] == pytest.approx(-np.log((counts[targets] + 1) / (counts + 1).sum()).mean(), rel=1e-6)
     assert found["most_frequent_accuracy"] == pytest.approx((targets == counts.argmax()).mean(), rel=1e-6)
     labels = rows["next_sentence_labels"]

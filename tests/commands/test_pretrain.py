@@ -190,7 +190,7 @@ def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):
         assert cli.main([*words, f"--cache_dir={cache}"]) == 2
         error = capsys.readouterr().err
         if vocabulary == "vocab":
-            assert error.startswith(f"bertfam: error: {cache} is not the text that {copy} began with (corpus.train")
+            assert error.startswith(f"bertfam: error: {cache} is not the text that {copy} began with (corpora.text.train")
             assert error.endswith("; a run keeps its text: leave the flag out, or use another --model_dir\n")
         else:
             assert error == f"bertfam: error: {cache / 'vocab'} {ending}"
@@ -203,7 +203,7 @@ def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):
     other_text.write_text("a cat\nsat\n\na dog\nsat\n")
     assert cli.main([*words, f"--input={other_text}", f"--vocab={trained.folder / 'vocab'}"]) == 2
     assert capsys.readouterr().err.startswith(
-        f"bertfam: error: what is given is not the text that {copy} began with (corpus.train"
+        f"bertfam: error: what is given is not the text that {copy} began with (corpora.text.train"
     )
     assert listing(copy) == before
 

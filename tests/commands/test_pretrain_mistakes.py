@@ -97,6 +97,6 @@ def test_a_cache_of_something_else(trained, folder, capfd):
     text.write_text((trained.folder / "text/train.txt").read_text() + "\nOne more sentence.\n")
     words = [word for word in trained.pretrain("model", f"--cache_dir={cache}") if not word.startswith("--input=")]
     assert refused([*words, f"--input={text}"], folder, capfd) == (
-        f'{cache} was built from something else (corpus.train[train.txt].name was "train.txt" and is "other.txt" now); delete it '
-        "to build it anew, choose another folder, or name no text to use it as it is"
+        f'{cache} was built from something else (corpora.text.train[train.txt].name was "train.txt" and is "other.txt" now); '
+        "delete it to build it anew, choose another folder, or name no text to use it as it is"
     )

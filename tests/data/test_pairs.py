@@ -40,7 +40,7 @@ def split_row(rows, index):
 
 @pytest.fixture(scope="module")
 def documents(cache):
-    return cache.documents("train")
+    return cache.documents("train", "text")
 
 
 @pytest.fixture(scope="module")

@@ -305,7 +305,7 @@ def test_a_cache_is_built_at_first_use_and_found_again(tmp_path, monkeypatch, co
     again = tasks.add_pretraining_task("lazy_again", TextData(corpus, cache_dir=str(folder)))
     assert equal(first, read(again, 3, seed=1)) and not capsys.readouterr().err
     other = tasks.add_pretraining_task("lazy_other", TextData(Lists(), cache_dir=str(folder)))
-    with pytest.raises(UserError, match='corpus.kind was "language_reference" and is "lists" now'):
+    with pytest.raises(UserError, match='corpora.text.kind was "language_reference" and is "lists" now'):
         read(other, 1)
     for name in ("lazy", "lazy_too", "lazy_again", "lazy_other"):
         seqio.TaskRegistry.remove(name)

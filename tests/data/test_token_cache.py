@@ -43,29 +43,29 @@ def contents(folder):
 
 def lists_of(cache, split="train"):
     """Documents as lists of sentences as lists of pieces."""
-    vocabulary, documents = WordPiece.load(cache.vocabulary_directory), cache.documents(split)
+    vocabulary, documents = WordPiece.load(cache.vocabulary_directory), cache.documents(split, "text")
     starts, bounds = documents.sentence_starts, documents.sentence_bounds
     sentences = [vocabulary.pieces(documents.tokens[a:b]) for a, b in zip(starts[:-1], starts[1:], strict=True)]
     return [sentences[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
 
 def test_the_cache_holds_the_documents(tmp_path, words):
-    cache = build(Lists(validation=[["two"]]), words, tmp_path / "cache")
+    cache = build({"text": Lists(validation=[["two"]])}, words, tmp_path / "cache")
     assert lists_of(cache) == [[sentence.split() for sentence in document] for document in DOCUMENTS]
     assert lists_of(cache, "validation") == [[["two"]]]
     assert cache.counts("train") == {"documents": 3, "sentences": 6, "tokens": 12, "skipped_documents": 0}
-    assert cache.documents("train").tokens.dtype == np.uint16
+    assert cache.documents("train", "text").tokens.dtype == np.uint16
     assert WordPiece.load(cache.vocabulary_directory).fingerprint == words.fingerprint
-    assert json.loads((tmp_path / "cache" / "cache.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "cache" / "cache.json").read_text())["format"] == 2
 
 
 def test_two_builds_give_the_same_bytes(tmp_path, corpus, vocabulary, cache_dir):
-    again = build(corpus, vocabulary, tmp_path / "again")
+    again = build({"text": corpus}, vocabulary, tmp_path / "again")
     assert contents(again.directory) == contents(cache_dir)
 
 
 def test_tokens_are_those_of_the_vocabulary(corpus, vocabulary, cache):
-    documents = cache.documents("train")
+    documents = cache.documents("train", "text")
     number = 5
     expected = vocabulary.encode_batch(list(corpus.documents("train"))[number])
     begin, end = documents.sentence_bounds[number], documents.sentence_bounds[number + 1]
@@ -75,8 +75,8 @@ def test_tokens_are_those_of_the_vocabulary(corpus, vocabulary, cache):
 
 def test_more_than_65536_pieces_are_stored_as_uint32(tmp_path):
     vocabulary = WordPiece([*SPECIAL_PIECES, *(f"w{number}" for number in range(70_000))])
-    cache = build(Lists([["w0 w65535 w69999"], ["w65530"]]), vocabulary, tmp_path / "cache")
-    tokens = cache.documents("train").tokens
+    cache = build({"text": Lists([["w0 w65535 w69999"], ["w65530"]])}, vocabulary, tmp_path / "cache")
+    tokens = cache.documents("train", "text").tokens
     assert tokens.dtype == np.uint32 and tokens.tolist() == [5, 65540, 70004, 65535]
 
 
@@ -95,7 +95,7 @@ def test_the_same_text_however_it_is_written_gives_the_same_cache(tmp_path, word
     for name, data in written.items():
         (tmp_path / f"{name}.txt").write_bytes(data)
         corpus = TextFiles(str(tmp_path / f"{name}.txt"), validation_fraction=0.0)
-        files = contents(build(corpus, words, tmp_path / name).directory)
+        files = contents(build({"text": corpus}, words, tmp_path / name).directory)
         del files["cache.json"]  # the sizes and digests of the files differ
         caches[name] = files
     assert len(caches["crlf"]) >= 8 and all(files == caches["crlf"] for files in caches.values())
@@ -104,7 +104,7 @@ def test_the_same_text_however_it_is_written_gives_the_same_cache(tmp_path, word
 def test_lines_without_a_token_are_skipped_and_counted(tmp_path, words, capsys):
     empty = ["\u200d", "\ufeff", "\x01\x02", "\u200b\u200c"]
     documents = [["one", empty[0], "two"], empty, ["\u200d"], [*empty[1:3], "three one"], ["two"]]
-    cache = build(Lists(documents), words, tmp_path / "cache")
+    cache = build({"text": Lists(documents)}, words, tmp_path / "cache")
     assert lists_of(cache) == [[["one"], ["two"]], [["three", "one"]], [["two"]]]
     assert cache.counts("train")["skipped_documents"] == 2
     assert "tokenising train: 3 documents, 5 tokens, 2 skipped, " in capsys.readouterr().err
@@ -114,11 +114,11 @@ def test_lines_without_a_token_are_skipped_and_counted(tmp_path, words, capsys):
 
 
 def test_special_pieces_typed_in_the_text_are_ordinary_text(tmp_path, words):
-    cache = build(Lists([["one [MASK] and [SEP] two [PAD][CLS]"], ["three"]]), words, tmp_path / "cache")
+    cache = build({"text": Lists([["one [MASK] and [SEP] two [PAD][CLS]"], ["three"]])}, words, tmp_path / "cache")
     typed = ["one", "[", "mask", "]", "and", "[", "sep", "]", "two", "[", "[UNK]", "]", "[", "[UNK]", "]"]
     assert lists_of(cache) == [[typed], [["three"]]]
     control = [words.pad_id, words.cls_id, words.sep_id, words.mask_id]
-    assert not np.isin(cache.documents("train").tokens, control).any()
+    assert not np.isin(cache.documents("train", "text").tokens, control).any()
     rows = TextData().training(cache, words.token_ids, 20, 4, seed=0).rows(0, 0, 4)
     assert not np.isin(rows["masked_target_tokens"][rows["masked_loss_weights"] > 0], control).any()
 
@@ -127,7 +127,7 @@ def test_special_pieces_typed_in_the_text_are_ordinary_text(tmp_path, words):
 def test_a_failure_leaves_nothing(tmp_path, words, corpus):
     (tmp_path / "here").mkdir()
     with pytest.raises(UserError):
-        build(corpus, words, tmp_path / "here" / "new" / "folders" / "cache")
+        build({"text": corpus}, words, tmp_path / "here" / "new" / "folders" / "cache")
     assert list(tmp_path.rglob("*")) == [tmp_path / "here"]
 
 
@@ -137,38 +137,38 @@ def test_an_interrupt_leaves_nothing(tmp_path, words, monkeypatch):
 
     monkeypatch.setattr(WordPiece, "save", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        build(Lists(), words, tmp_path / "cache")
+        build({"text": Lists()}, words, tmp_path / "cache")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path, words):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/cache cannot be written: .*file is no folder; name another$"):
-        build(Lists(), words, tmp_path / "file" / "cache")
+        build({"text": Lists()}, words, tmp_path / "file" / "cache")
 
 
 def test_who_is_second_takes_what_the_first_has_built(tmp_path, words, vocabulary):
-    first = build(Lists(), words, tmp_path / "cache")
+    first = build({"text": Lists()}, words, tmp_path / "cache")
     before = contents(first.directory)
-    assert build(Lists(), words, tmp_path / "cache").directory == first.directory
+    assert build({"text": Lists()}, words, tmp_path / "cache").directory == first.directory
     with pytest.raises(UserError, match="was built from something else"):
-        build(Lists(), vocabulary, tmp_path / "cache")
+        build({"text": Lists()}, vocabulary, tmp_path / "cache")
     assert contents(first.directory) == before and [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
 @pytest.fixture
 def built(tmp_path, words):
-    return build(Lists(), words, tmp_path / "cache").directory
+    return build({"text": Lists()}, words, tmp_path / "cache").directory
 
 
 @pytest.mark.parametrize(
     ("name", "size", "message"),
     [
-        ("train/tokens.bin", 22, "train/tokens.bin has 22 bytes instead of 24; delete .* and build it again"),
-        ("train/tokens.bin", 26, "train/tokens.bin has 26 bytes instead of 24"),
-        ("train/sentence_starts.bin", 0, "train/sentence_starts.bin has 0 bytes instead of 56"),
-        ("train/sentence_starts.offsets.bin", 31, "has 31 bytes instead of 32"),
-        ("train/tokens.bin", None, "train/tokens.bin is missing; delete .* and build it again"),
+        ("text/train/tokens.bin", 22, "text/train/tokens.bin has 22 bytes instead of 24; delete .* and build it again"),
+        ("text/train/tokens.bin", 26, "text/train/tokens.bin has 26 bytes instead of 24"),
+        ("text/train/sentence_starts.bin", 0, "text/train/sentence_starts.bin has 0 bytes instead of 56"),
+        ("text/train/sentence_starts.offsets.bin", 31, "has 31 bytes instead of 32"),
+        ("text/train/tokens.bin", None, "text/train/tokens.bin is missing; delete .* and build it again"),
         ("cache.json", 40, r"cache.json is damaged \(.*\); delete .* and build it again"),
         ("cache.json", 0, "cache.json is damaged"),
         ("cache.json", None, r"holds no token cache \(no cache.json\); build one with `bertfam cache`"),
@@ -181,17 +181,17 @@ def test_a_cache_that_is_not_whole_is_refused(built, name, size, message):
     else:
         path.write_bytes((path.read_bytes() + bytes(2))[:size])
     with pytest.raises(UserError, match=message):
-        TokenCache(built).documents("train")
+        TokenCache(built).documents("train", "text")
 
 
 def test_another_format_is_refused(built):
     manifest = json.loads((built / "cache.json").read_text()) | {"format": 7}
     (built / "cache.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="has cache format 7, this version reads 1; delete it and build it again$"):
+    with pytest.raises(UserError, match="has cache format 7, this version reads 2; delete it and build it again$"):
         TokenCache(built)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "null", '{"format": 1}'])
+@pytest.mark.parametrize("text", ["[]", "{}", "null", '{"format": 2}'])
 def test_a_manifest_of_something_else_is_refused(built, text):
     (built / "cache.json").write_text(text)
     with pytest.raises(UserError, match="cache.json is damaged"):
@@ -230,16 +230,40 @@ def test_only_what_is_given_is_compared(built, words, vocabulary):
 
     cache = TokenCache(built)
     check_sources(cache, None, None)
-    check_sources(cache, Lists(), None)
+    check_sources(cache, {"text": Lists()}, None)
     check_sources(cache, None, words)
-    with pytest.raises(UserError, match='corpus.kind was "lists" and is "other" now'):
-        check_sources(cache, Other(), None)
+    with pytest.raises(UserError, match='corpora.text.kind was "lists" and is "other" now'):
+        check_sources(cache, {"text": Other()}, None)
     with pytest.raises(UserError, match="vocabulary was "):
-        check_sources(cache, Lists(), vocabulary)
+        check_sources(cache, {"text": Lists()}, vocabulary)
 
 
 def test_two_held_out_documents_are_needed_to_evaluate_pairs(tmp_path, words):
     for count in (0, 1, 2):
-        cache = build(Lists(validation=DOCUMENTS[:count]), words, tmp_path / str(count))
+        cache = build({"text": Lists(validation=DOCUMENTS[:count])}, words, tmp_path / str(count))
         held_out = TextData().held_out(cache, words.token_ids, 8, 4)
         assert (held_out is None) == (count < 2)
+
+
+def test_corpora_lie_beside_each_other(tmp_path, words):
+    """Each is as it would be alone."""
+    corpora = {"law": Lists(validation=[["two"]]), "books": Lists([["one"], ["three two"]])}
+    cache = build(corpora, words, tmp_path / "cache")
+    assert cache.corpora == TokenCache(tmp_path / "cache").corpora == ("law", "books")
+    for name, corpus in corpora.items():
+        alone = build({"text": corpus}, words, tmp_path / name)
+        assert contents(cache.directory / name) == contents(alone.directory / "text")
+        assert cache.counts("train", name) == alone.counts("train")
+    assert cache.counts("train") == {"documents": 5, "sentences": 8, "tokens": 15, "skipped_documents": 0}
+    assert cache.documents("train", "law").name == f"the train split of {cache.directory} (law)"
+    with pytest.raises(UserError, match="cache holds no text named text, only law, books$"):
+        cache.documents("train", "text")
+    with pytest.raises(UserError, match=r"\(corpora.books was 1 entries and is null now\)"):
+        check_sources(cache, {"law": corpora["law"]}, None)
+
+
+@pytest.mark.parametrize("name", ["", "vocab", "cache.json", "a/b", "..", ".hidden", "a b", "-a"])
+def test_names_that_are_no_folder_of_a_corpus_are_refused(tmp_path, words, name):
+    with pytest.raises(UserError, match="cannot be the name of a corpus: use letters"):
+        build({name: Lists()}, words, tmp_path / "cache")
+    assert not list(tmp_path.iterdir())
