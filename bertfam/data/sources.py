@@ -30,6 +30,19 @@ _BUFFER = 1 << 20
 _DIGESTED = 1 << 30  # bytes that a fingerprint reads, at most
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one machine reads of a split.
+
+    Attributes:
+      name: tells the parts of a split apart: a path, say.
+      size: in bytes, or in another unit that is the same for all parts; 0 where it is not known.
+    """
+
+    name: str = ""
+    size: int = 0
+
+
 class Corpus(ABC):
     """Anything that yields documents.
 
@@ -42,6 +55,14 @@ class Corpus(ABC):
 
         None when the split is empty.
         """
+
+    def parts(self, split: str) -> list[Part]:
+        """What `texts` can be cut into for many machines: one part, unless a subclass has more."""
+        return [Part()]
+
+    def part(self, split: str, part: Part) -> Iterator[list[str]]:
+        """`texts` of one of the `parts`; those of all parts, in their order, are those of the split."""
+        return self.texts(split)
 
     def sentences(self, lines: list[str]) -> list[str]:
         """The sentences of a document, from the lines that `texts` gives: these themselves, unless a subclass splits them.
@@ -117,17 +138,28 @@ class TextFiles(Corpus):
           UserError: a file cannot be read, or nothing is in any file.
         """
         files = self.files(split)
-        by_hash = not self.validation
         found = False
         for path in files:
-            for lines in read_documents(path, line_is_document=self.input_format == "lines"):
+            for lines in self._read(path):
                 found = True
-                if by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation"):
-                    continue
-                yield lines
+                if self._belongs(lines, split):
+                    yield lines
         if not found:
             names = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
             raise UserError(f"{names}: no document in {'it' if len(files) == 1 else 'them'}, only blank lines or nothing")
+
+    def parts(self, split: str) -> list[Part]:
+        """The files, with their sizes on disk; none where nothing is held out."""
+        if split == "validation" and not self.validation and not self.validation_fraction:
+            return []
+        try:
+            return [Part(str(path), path.stat().st_size) for path in self.files(split)]
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    def part(self, split: str, part: Part) -> Iterator[list[str]]:
+        """`texts` of one file; raises UserError where it cannot be read."""
+        return (lines for lines in self._read(Path(part.name)) if self._belongs(lines, split))
 
     def fingerprint(self) -> dict[str, Any]:
         """Names, sizes and digests of the files, and the settings that decide what a document and a sentence is.
@@ -151,6 +183,13 @@ class TextFiles(Corpus):
         if self.input_format == "sentences":
             return lines
         return [sentence for line in lines for sentence in split_sentences(line, self.language)]
+
+    def _read(self, path: Path) -> Iterator[list[str]]:
+        return read_documents(path, line_is_document=self.input_format == "lines")
+
+    def _belongs(self, lines: list[str], split: str) -> bool:
+        """Whether a document that is in the files of a split is in the split."""
+        return bool(self.validation) or is_held_out(lines, self.validation_fraction) == (split == "validation")
 
 
 def is_held_out(lines: list[str], fraction: float) -> bool:

@@ -162,3 +162,18 @@ def test_fingerprint_follows_names_bytes_and_settings(tmp_path):
     assert TextFiles((str(path),), input_format="lines").fingerprint() != first
     path.write_text(TEXT.replace("Six", "Sox"))
     assert TextFiles((str(path),)).fingerprint() != first
+
+
+@pytest.mark.parametrize("held_out", [{}, {"validation_fraction": 0.0}, {"validation": ("[ab].txt",)}])
+def test_the_parts_of_a_split_are_its_text(tmp_path, monkeypatch, held_out):
+    monkeypatch.chdir(tmp_path)
+    for name in "abcd":
+        text = "" if name == "c" else "\n\n".join(f"Number {number}.\nIn {name}." for number in range(200))
+        (tmp_path / f"{name}.txt").write_text(text)
+    corpus = TextFiles("[cd].txt" if "validation" in held_out else "*.txt", **held_out)
+    assert [part.name for part in corpus.parts("train")] == [str(path) for path in corpus.files("train")]
+    assert sum(part.size for part in corpus.parts("train")) == sum(path.stat().st_size for path in corpus.files("train"))
+    for split in ("train", "validation"):
+        found = [lines for part in corpus.parts(split) for lines in corpus.part(split, part)]
+        assert found == list(corpus.texts(split))
+    assert bool(corpus.parts("validation")) == (corpus.validation_fraction > 0)
