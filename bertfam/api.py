@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertfam.config.state import gin_kept
-from bertfam.data.vocabularies import WordPiece
+from bertfam.data import vocabularies
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
@@ -31,7 +32,7 @@ class Model:
 
     config: BertConfig
     params: dict[str, Any]
-    vocabulary: WordPiece
+    vocabulary: Vocabulary
 
     def apply(
         self,
@@ -60,7 +61,7 @@ class Model:
         """
         tokens = jnp.asarray(tokens, jnp.int32)
         if segment_ids is None:
-            segment_ids = tokens != self.vocabulary.pad_id
+            segment_ids = tokens != self.vocabulary.token_ids.pad
         if token_type_ids is None:
             token_type_ids = jnp.zeros_like(tokens)
         segment_ids, token_type_ids = (jnp.asarray(value, jnp.int32) for value in (segment_ids, token_type_ids))
@@ -120,7 +121,7 @@ def load(path: str | Path, *, step: int | None = None) -> Model:
         if step is not None:
             raise UserError(f"{folder} is a Hugging Face folder and has no checkpoints; leave the step out")
         imported = huggingface.read(folder)
-        vocabulary = WordPiece.load(folder)
+        vocabulary = vocabularies.load(folder)
         config = huggingface.with_vocabulary(imported.config, vocabulary.size, folder)
         return Model(config, imported.params, vocabulary)
     raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")

@@ -11,7 +11,7 @@ from bertfam.data.cache import TokenCache
 from bertfam.data.cache_builder import build
 from bertfam.data.sentences import split_sentences
 from bertfam.data.sources import Corpus
-from bertfam.data.vocabularies import WordPiece
+from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
 from bertfam.models.bert_huggingface import BERT

@@ -8,7 +8,7 @@ import pytest
 import bertfam
 from bertfam import cli
 from bertfam.api import Model, load
-from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
+from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig

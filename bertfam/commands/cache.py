@@ -29,11 +29,11 @@ def main(args: argparse.Namespace) -> int:
     data = flags.load_config(args).build("TextData")
     check_buildable(data)
 
+    from bertfam.data import vocabularies
     from bertfam.data.cache import TokenCache
     from bertfam.data.cache_builder import build, check_sources
-    from bertfam.data.vocabularies import WordPiece
 
-    output, vocabulary = Path(args.output), WordPiece.load(data.vocabulary)
+    output, vocabulary = Path(args.output), vocabularies.load(data.vocabulary)
     if os.path.exists(output):
         check_sources(TokenCache(output), data.corpora, vocabulary)
         print(f"token cache: {output}, built already")

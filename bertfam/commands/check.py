@@ -30,17 +30,17 @@ def main(args: argparse.Namespace) -> int:
     run = config.build("Run")
 
     # -- Text and vocabulary, without building the cache
+    from bertfam.data import vocabularies
     from bertfam.data.cache import TokenCache
-    from bertfam.data.vocabularies import WordPiece
     from bertfam.training.data import check_buildable, check_named
 
     built = Path(run.data.cache_dir) if run.data.cache_dir and Path(run.data.cache_dir).exists() else None
     if built:
         check_named(built, flags.named_text(args, run.data))
-        vocabulary = WordPiece.load(TokenCache(built).vocabulary_directory)
+        vocabulary = vocabularies.load(TokenCache(built).vocabulary_directory)
     else:
         check_buildable(run.data)
-        vocabulary = WordPiece.load(run.data.vocabulary)
+        vocabulary = vocabularies.load(run.data.vocabulary)
         for corpus in run.data.corpora.values():
             corpus.fingerprint()
 

@@ -29,8 +29,8 @@ def main(args: argparse.Namespace) -> int:
     import dataclasses
     import json
 
+    from bertfam.data import vocabularies
     from bertfam.data.cache import TokenCache
-    from bertfam.data.vocabularies import WordPiece
     from bertfam.errors import UserError
     from bertfam.training.model_dir import open_model, read_run
 
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     run = read_run(args.model_dir)
     cache = TokenCache(args.cache_dir or run.data.cache_directory(args.model_dir))
     opened = open_model(args.model_dir, args.step)
-    if WordPiece.load(cache.vocabulary_directory).fingerprint != opened.vocabulary.fingerprint:
+    if vocabularies.load(cache.vocabulary_directory).fingerprint != opened.vocabulary.fingerprint:
         raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
 
     # -- How: on all devices here, whatever mesh the run was trained on

@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
             opened.params,
             dtype=args.dtype,
             tokenizer_files=sorted(Path(tokenizer).iterdir()),
-            extra={"pad_token_id": opened.vocabulary.pad_id},
+            extra={"pad_token_id": opened.vocabulary.token_ids.pad},
         )
     print(f"exported step {opened.step:,} of {args.model_dir} to {args.output}: {architecture}, {args.dtype}")
     return 0

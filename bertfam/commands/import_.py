@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     import jax
 
     from bertfam.config import Override, load
-    from bertfam.data.vocabularies import WordPiece
+    from bertfam.data import vocabularies
     from bertfam.files import check_unused, new_folder
     from bertfam.interop import huggingface
     from bertfam.training.checkpoints import Checkpoints
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     # -- The model and its vocabulary
     check_unused(args.output)
     model, params, ignored = huggingface.read(args.input)
-    vocabulary = WordPiece.load(args.input)
+    vocabulary = vocabularies.load(args.input)
     model = huggingface.with_vocabulary(model, vocabulary.size, args.input)
 
     # -- A configuration: this model, and the defaults of a run to go on with

@@ -38,12 +38,12 @@ def main(args: argparse.Namespace) -> int:
     named = flags.named_text(args, run.data)
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
-    from bertfam.data.vocabularies import WordPiece
+    from bertfam.data import vocabularies
     from bertfam.training.data import check_text, check_vocabulary, token_cache, vocabulary_folder, warn, warnings
 
     directory = run.data.cache_directory(model_dir)
     folder = vocabulary_folder(run.data, directory)
-    vocabulary = WordPiece.load(folder)
+    vocabulary = vocabularies.load(folder)
     run = run.sized(vocabulary.size)
 
     # -- What the folder has learned so far: a run to go on with, an imported model to start from, or nothing

@@ -32,8 +32,8 @@ def main(args: argparse.Namespace) -> int:
     import json
     import tempfile
 
+    from bertfam.data import vocabularies
     from bertfam.data.preview import records, shares, text
-    from bertfam.data.vocabularies import WordPiece
     from bertfam.errors import UserError
     from bertfam.training.data import token_cache, warn
     from bertfam.training.model_dir import read_run
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         directory = data.cache_directory(args.model_dir or scratch)
         cache = token_cache(config, data, directory, flags.named_text(args, data))
-        vocabulary = WordPiece.load(cache.vocabulary_directory)
+        vocabulary = vocabularies.load(cache.vocabulary_directory)
         source = data.training(cache, vocabulary.token_ids, length, batch_size, run.seed if run else 0, index)
         warn(source.examples.warnings)
         rows: list[dict] = []

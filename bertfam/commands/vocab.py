@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from bertfam.data.sources import Corpus
-    from bertfam.data.vocabularies import WordPiece
+    from bertfam.data.vocabularies import Vocabulary
 
 SUMMARY = "train a WordPiece vocabulary on text"
 
@@ -71,8 +71,8 @@ def main(args: argparse.Namespace) -> int:
         corpus = dataclasses.replace(corpus, validation_fraction=0.0)  # all of it: nothing is evaluated here
 
     # Count words.
-    from bertfam.data.vocabularies import WordPiece, make_normalizer
-    from bertfam.data.vocabulary_training import count_words
+    from bertfam.data.vocabularies.wordpiece import WordPiece, make_normalizer
+    from bertfam.data.vocabularies.wordpiece_training import count_words
 
     lowercase = not args.cased
     strip_accents = None if args.strip_accents is None else args.strip_accents == "true"
@@ -132,13 +132,13 @@ class _Reading:
             yield from document
 
 
-def _statistics(vocabulary: WordPiece, words: Counter[str]) -> dict[str, float]:
+def _statistics(vocabulary: Vocabulary, words: Counter[str]) -> dict[str, float]:
     """Words of the text, mean pieces per word, and the share of [UNK] among all pieces."""
     pieces = unknown = 0
     distinct = list(words)
     for word, ids in zip(distinct, vocabulary.encode_batch(distinct), strict=True):
         pieces += words[word] * len(ids)
-        unknown += words[word] * int((ids == vocabulary.unk_id).sum())
+        unknown += words[word] * int((ids == vocabulary.token_ids.unk).sum())
     total = words.total()
     return {"words": total, "pieces_per_word": pieces / total, "unk_share": unknown / pieces}
 

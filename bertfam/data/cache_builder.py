@@ -13,14 +13,14 @@ import numpy as np
 from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint, feature_path
 from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
-from bertfam.data.vocabularies import WordPiece
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.files import new_folder
 
 _BATCH_CHARACTERS = 1_000_000
 
 
-def fingerprint(corpora: Mapping[str, Corpus], vocabulary: WordPiece) -> dict[str, Any]:
+def fingerprint(corpora: Mapping[str, Corpus], vocabulary: Vocabulary) -> dict[str, Any]:
     """What a cache of these corpora with this vocabulary depends on, as JSON."""
     return {
         "corpora": {name: corpus.fingerprint() for name, corpus in corpora.items()},
@@ -28,7 +28,7 @@ def fingerprint(corpora: Mapping[str, Corpus], vocabulary: WordPiece) -> dict[st
     }
 
 
-def check_sources(cache: TokenCache, corpora: Mapping[str, Corpus] | None, vocabulary: WordPiece | None) -> None:
+def check_sources(cache: TokenCache, corpora: Mapping[str, Corpus] | None, vocabulary: Vocabulary | None) -> None:
     """Refuses a cache of other text or of another vocabulary than is given, naming what differs; None is not compared."""
     given = {
         "corpora": (
@@ -39,7 +39,9 @@ def check_sources(cache: TokenCache, corpora: Mapping[str, Corpus] | None, vocab
     check_fingerprint(cache, given)
 
 
-def build(corpora: Mapping[str, Corpus], vocabulary: WordPiece, directory: str | Path, *, least_documents: int = 1) -> TokenCache:
+def build(
+    corpora: Mapping[str, Corpus], vocabulary: Vocabulary, directory: str | Path, *, least_documents: int = 1
+) -> TokenCache:
     """Tokenises named corpora into DIRECTORY, with progress on stderr; complete or absent.
 
     Raises:
@@ -83,7 +85,7 @@ def _check_size(corpus: str, documents: int, least_documents: int) -> None:
         )
 
 
-def _write_split(corpus: Corpus, split: str, vocabulary: WordPiece, directory: Path, title: str) -> dict[str, Any]:
+def _write_split(corpus: Corpus, split: str, vocabulary: Vocabulary, directory: Path, title: str) -> dict[str, Any]:
     directory.mkdir(parents=True)
     dtype = "uint16" if vocabulary.size <= 2**16 else "uint32"
     tokens, sentences, skipped = 0, 0, 0

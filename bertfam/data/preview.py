@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from bertfam.data.vocabularies import WordPiece
+from bertfam.data.vocabularies import Vocabulary
 
 KINDS = ("masked", "random", "kept")
 
 
-def records(rows: Mapping[str, np.ndarray], vocabulary: WordPiece) -> list[dict[str, Any]]:
+def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[dict[str, Any]]:
     """One JSON object a row.
 
     Args:
@@ -22,6 +22,7 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: WordPiece) -> list[dict[
       for each row its `pieces` (padding left out), the `predictions` in it (`position`, `original`, `input` and `kind`: "masked",
       "random" or "kept"), `next_sentence` ("next" or "random"), and `features`, every array as lists.
     """
+    mask = vocabulary.token_ids.mask
     result = []
     for index in range(len(rows["encoder_input_tokens"])):
         features = {name: value[index] for name, value in rows.items()}
@@ -33,7 +34,7 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: WordPiece) -> list[dict[
         ):
             if weight > 0:
                 original, seen = vocabulary.pieces([target, tokens[position]])
-                kind = "kept" if tokens[position] == target else "masked" if tokens[position] == vocabulary.mask_id else "random"
+                kind = "kept" if tokens[position] == target else "masked" if tokens[position] == mask else "random"
                 predictions.append({"position": int(position), "original": original, "input": seen, "kind": kind})
         result.append(
             {

@@ -3,21 +3,22 @@
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
-from bertfam.data import cache_builder
+from bertfam.data import cache_builder, vocabularies
 from bertfam.data.batches import CorruptedBatches
 from bertfam.data.cache import TokenCache, check_fingerprint
 from bertfam.data.python_docs import cache_root
 from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData
-from bertfam.data.vocabularies import WordPiece
+from bertfam.data.vocabularies import Vocabulary
+from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.features import FeatureSpec, encoder_features, masked_features, next_sentence_features
 
 _ROWS_AT_ONCE = 256
@@ -54,14 +55,14 @@ class RowSource(seqio.DataSource):
         super().__init__(splits=SPLITS, caching_permitted=False, performs_internal_shuffling=True)
         self._name, self._data, self._length, self._vocabulary_size = name, data, length, vocabulary_size
         self._lock = threading.Lock()
-        self._opened: tuple[TokenCache, WordPiece] | None = None
+        self._opened: tuple[TokenCache, Vocabulary] | None = None
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
         return True
 
     @property
-    def vocabulary(self) -> WordPiece:
+    def vocabulary(self) -> Vocabulary:
         """The vocabulary of the cache."""
         return self._open()[1]
 
@@ -121,11 +122,11 @@ class RowSource(seqio.DataSource):
         cache, vocabulary = self._open()
         return self._data.training(cache, vocabulary.token_ids, length, 1, seed, split=split)
 
-    def _open(self) -> tuple[TokenCache, WordPiece]:
+    def _open(self) -> tuple[TokenCache, Vocabulary]:
         with self._lock:
             if self._opened is None:
                 cache = self._built()
-                self._opened = cache, WordPiece.load(cache.vocabulary_directory)
+                self._opened = cache, vocabularies.load(cache.vocabulary_directory)
             return self._opened
 
     def _built(self) -> TokenCache:
@@ -133,11 +134,11 @@ class RowSource(seqio.DataSource):
         if not corpora:
             assert self._data.cache_dir is not None
             return TokenCache(self._data.cache_dir)
-        vocabulary = None if given is None else WordPiece.load(given)
+        vocabulary = None if given is None else vocabularies.load(given)
         directory = Path(self._data.cache_dir) if self._data.cache_dir else self._default_directory(corpora, vocabulary)
         if directory.exists():
             cache = TokenCache(directory)
-            expected = cache_builder.fingerprint(corpora, vocabulary or WordPiece.load(cache.vocabulary_directory))
+            expected = cache_builder.fingerprint(corpora, vocabulary or vocabularies.load(cache.vocabulary_directory))
             check_fingerprint(cache, expected)
             return cache
         if vocabulary is None:
@@ -146,59 +147,11 @@ class RowSource(seqio.DataSource):
             vocabulary = WordPiece.train(sentences, size=self._vocabulary_size)
         return cache_builder.build(corpora, vocabulary, directory)
 
-    def _default_directory(self, corpora: Mapping[str, Corpus], vocabulary: WordPiece | None) -> Path:
+    def _default_directory(self, corpora: Mapping[str, Corpus], vocabulary: Vocabulary | None) -> Path:
         fingerprints = {name: corpus.fingerprint() for name, corpus in corpora.items()}
         decisive = [fingerprints, vocabulary.fingerprint if vocabulary else self._vocabulary_size]
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
         return cache_root() / "tasks" / f"{self._name}-{digest}"
-
-
-class PieceVocabulary(seqio.Vocabulary):
-    """A `WordPiece` for seqio, asked for at first use; running text, without [CLS] and [SEP]."""
-
-    def __init__(self, load: Callable[[], WordPiece]) -> None:
-        super().__init__()
-        self._load = load
-
-    @property
-    def eos_id(self) -> None:
-        return None
-
-    @property
-    def unk_id(self) -> int:
-        return self._load().unk_id
-
-    @property
-    def pad_id(self) -> int:
-        return self._load().pad_id
-
-    @property
-    def _base_vocab_size(self) -> int:
-        return self._load().size
-
-    def _encode(self, s: str) -> list[int]:
-        return self._encode_array(s.encode()).tolist()
-
-    def _encode_array(self, text: bytes) -> np.ndarray:
-        return self._load().encode_batch([text.decode()])[0]
-
-    def _decode(self, ids: list[int]) -> str:
-        return self._load().decode(ids)
-
-    def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
-        # Graphs hand over bytes, eager calls an array.
-        ids = tf.numpy_function(lambda text: self._encode_array(np.asarray(text).item()), [s], tf.int32, stateful=False)
-        return tf.ensure_shape(ids, [None])
-
-    def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-        text = tf.numpy_function(lambda found: self._load().decode(found.tolist()), [ids], tf.string, stateful=False)
-        return tf.ensure_shape(text, [])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PieceVocabulary) and self._load().fingerprint == other._load().fingerprint
-
-    def __hash__(self) -> int:
-        return id(PieceVocabulary)
 
 
 def row_features(data: TextData, length: int) -> dict[str, FeatureSpec]:

@@ -24,7 +24,8 @@ import seqio
 import tensorflow as tf
 
 from bertfam.data.python_docs import PythonDocs
-from bertfam.data.seqio_rows import PieceVocabulary, RowSource, RowTask, row_features, shard_of
+from bertfam.data.seqio_rows import RowSource, RowTask, row_features, shard_of
+from bertfam.data.seqio_vocabulary import PieceVocabulary
 from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData

@@ -1,4 +1,4 @@
-"""Cloze: the likeliest tokens at every [MASK] of a text."""
+"""Cloze: the likeliest tokens at every mask token of a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,10 +32,12 @@ class Mask:
 
 def check(model: Model, text: str) -> np.ndarray:
     """Encodes a text: int32[length]; raises UserError where there is nothing to fill or the text is too long."""
+    mask = model.vocabulary.token_ids.need("mask", "filling in")
     tokens = model.vocabulary.encode_prompt(text).ids
     shown = text if len(text) <= 60 else text[:57] + "..."
-    if not np.any(tokens == model.vocabulary.mask_id):
-        raise UserError(f"no [MASK] in {shown!r}; write [MASK] where a token is to be filled in")
+    if not np.any(tokens == mask):
+        spelt = model.vocabulary.pieces([mask])[0]
+        raise UserError(f"no {spelt} in {shown!r}; write {spelt} where a token is to be filled in")
     if len(tokens) > model.config.max_length:
         raise UserError(f"{shown!r} has {len(tokens)} tokens and the model reads at most {model.config.max_length}; shorten it")
     return tokens
@@ -46,7 +48,7 @@ def fill(model: Model, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]
 
     Args:
       model: one with a masked-language-model head.
-      texts: each with at least one literal [MASK].
+      texts: each with at least one literal [MASK], or as the vocabulary spells it.
       top_k: candidates a mask.
 
     Returns:
@@ -61,10 +63,10 @@ def fill(model: Model, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]
     length = min(-(-max(map(len, encoded)) // _MULTIPLE) * _MULTIPLE, model.config.max_length)
     results = []
     for tokens in encoded:
-        row = np.full((1, length), model.vocabulary.pad_id, np.int32)
+        row = np.full((1, length), model.vocabulary.token_ids.pad, np.int32)
         row[0, : len(tokens)] = tokens
         segments = (np.arange(length) < len(tokens))[None].astype(np.int32)
-        positions = np.flatnonzero(tokens == model.vocabulary.mask_id)
+        positions = np.flatnonzero(tokens == model.vocabulary.token_ids.mask)
         logits = model.apply(row, segment_ids=segments, masked_positions=positions[None])["mlm_logits"][0]
         # [masks, vocabulary] -> [masks, top_k] each
         probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), min(top_k, logits.shape[-1]))

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.config import Config
+from bertfam.data import vocabularies
 from bertfam.data.batches import CorruptedBatches
 from bertfam.data.cache import TokenCache, difference
 from bertfam.data.cache_builder import check_sources
 from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.text_data import HeldOut, TextData
-from bertfam.data.vocabularies import WordPiece
 from bertfam.errors import UserError
 from bertfam.training.run import Run
 
@@ -49,7 +49,7 @@ def token_cache(config: Config, data: TextData, directory: Path, named: TextData
 
 def check_named(directory: Path, named: TextData) -> None:
     """Raises UserError where the token cache that is there is of other text or another vocabulary than the user names."""
-    vocabulary = WordPiece.load(named.vocabulary) if named.vocabulary else None
+    vocabulary = vocabularies.load(named.vocabulary) if named.vocabulary else None
     check_sources(TokenCache(directory), named.corpora, vocabulary)
 
 
@@ -110,7 +110,7 @@ def vocabulary_folder(data: TextData, directory: Path) -> Path:
 
 def check_vocabulary(given: str | Path, model_dir: Path) -> None:
     """Refuses a vocabulary that is not the one that the model in MODEL_DIR began with."""
-    if WordPiece.load(given).fingerprint != WordPiece.load(model_dir / "vocab").fingerprint:
+    if vocabularies.load(given).fingerprint != vocabularies.load(model_dir / "vocab").fingerprint:
         raise UserError(f"{given} is not the vocabulary that {model_dir} began with; leave it out, or use another --model_dir")
 
 

@@ -17,7 +17,8 @@ import jax
 from flax import linen as nn
 
 from bertfam.config import load
-from bertfam.data.vocabularies import WordPiece
+from bertfam.data import vocabularies
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.run import Run
@@ -35,7 +36,7 @@ class TrainedModel:
     """
 
     run: Run
-    vocabulary: WordPiece
+    vocabulary: Vocabulary
     step: int
     params: Any
 
@@ -69,7 +70,7 @@ def open_model(model_dir: str | Path, step: int | None = None) -> TrainedModel:
       UserError: where one of them is missing.
     """
     run = read_run(model_dir)
-    vocabulary = WordPiece.load(Path(model_dir) / "vocab")
+    vocabulary = vocabularies.load(Path(model_dir) / "vocab")
     run = run.sized(vocabulary.size)
     checkpoints = Checkpoints(model_dir, read_only=True)
     found = checkpoints.find(step)

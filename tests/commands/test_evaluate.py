@@ -8,8 +8,8 @@ import pytest
 from command_line import bertfam, listing
 
 from bertfam import cli
+from bertfam.data import vocabularies
 from bertfam.data.cache import TokenCache
-from bertfam.data.vocabularies import WordPiece
 from bertfam.training.model_dir import read_run
 
 
@@ -55,7 +55,7 @@ def test_another_step_split_and_number_of_batches(trained, capsys):
 def test_baselines_from_the_rows_themselves(trained, capsys):
     found = scores(capsys, f"--model_dir={trained.model_dir}", "--baselines")
     run, cache = read_run(trained.model_dir), TokenCache(trained.model_dir / "cache")
-    vocabulary = WordPiece.load(trained.folder / "vocab")
+    vocabulary = vocabularies.load(trained.folder / "vocab")
     held_out = run.data.held_out(cache, vocabulary.token_ids, 24, 8)
     rows = held_out.source.rows(0, 0, len(held_out.source.examples))  # all rows, one batch
     used = rows["masked_loss_weights"] > 0

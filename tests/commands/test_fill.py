@@ -6,7 +6,7 @@ import pytest
 from command_line import bertfam
 
 from bertfam import api, cli
-from bertfam.data.vocabularies import WordPiece
+from bertfam.data import vocabularies
 from bertfam.decoding.fill import fill
 
 TEXTS = ["The [MASK] of a function is [MASK].", "[MASK]"]
@@ -15,11 +15,13 @@ TEXTS = ["The [MASK] of a function is [MASK].", "[MASK]"]
 def test_json_is_a_list_of_texts_with_their_masks(trained, capsys):
     assert cli.main(["fill", f"--model_dir={trained.model_dir}", "--json", "--top_k=3", *TEXTS]) == 0
     found = json.loads(capsys.readouterr().out)
-    vocabulary = WordPiece.load(trained.folder / "vocab")
+    vocabulary = vocabularies.load(trained.folder / "vocab")
     assert [result["text"] for result in found] == TEXTS and [set(result) for result in found] == [{"text", "masks"}] * 2
     for result in found:
-        ids = vocabulary.encode_prompt(result["text"]).ids.tolist()
-        assert [mask["position"] for mask in result["masks"]] == [p for p, id in enumerate(ids) if id == vocabulary.mask_id]
+        ids = vocabulary.encode_prompt(result["text"]).ids
+        assert [mask["position"] for mask in result["masks"]] == [
+            p for p, id in enumerate(ids) if id == vocabulary.token_ids.mask
+        ]
         for mask in result["masks"]:
             assert set(mask) == {"position", "predictions"} and len(mask["predictions"]) == 3
             for found_ in mask["predictions"]:

@@ -10,7 +10,7 @@ from command_line import bertfam, listing
 
 from bertfam import api
 from bertfam.config import load
-from bertfam.data.vocabularies import WordPiece
+from bertfam.data import vocabularies
 from bertfam.training.checkpoints import Checkpoints, newest
 
 SPEEDS = ("tokens_per_second", "mfu")
@@ -44,8 +44,8 @@ def test_the_folder_holds_what_is_needed_to_go_on(trained):
     assert sorted(int(path.name) for path in (trained.model_dir / "checkpoints").iterdir()) == [5, 10, 15, 20, 24]
     run = load([str(trained.model_dir / "config.gin")]).build("Run")
     assert (run.total_steps, run.seed, [stage.length for stage in run.stages]) == (24, 3, [16, 24])
-    vocabularies = {WordPiece.load(path / "vocab").fingerprint for path in (trained.model_dir, trained.model_dir / "cache")}
-    assert vocabularies == {WordPiece.load(trained.folder / "vocab").fingerprint}
+    found = {vocabularies.load(path / "vocab").fingerprint for path in (trained.model_dir, trained.model_dir / "cache")}
+    assert found == {vocabularies.load(trained.folder / "vocab").fingerprint}
     plan = json.loads((trained.model_dir / "plan.json").read_text())
     assert plan["steps"] == 24 and plan["mesh"] == {"data": 1, "fsdp": 1, "tensor": 1}
     assert [stage["tokens_per_step"] for stage in plan["stages"]] == [8 * 16, 8 * 24]

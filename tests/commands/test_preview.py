@@ -7,9 +7,9 @@ import pytest
 from command_line import listing
 
 from bertfam import cli
+from bertfam.data import vocabularies
 from bertfam.data.cache import TokenCache
 from bertfam.data.preview import text
-from bertfam.data.vocabularies import WordPiece
 from bertfam.training.model_dir import read_run
 
 
@@ -22,7 +22,7 @@ def preview(capsys, *flags):
 def test_rows_are_those_that_the_run_trained_on(trained, capsys, step, stage, within):
     found = json.loads(preview(capsys, f"--model_dir={trained.model_dir}", f"--step={step}", "--examples=3", "--json"))
     run, cache = read_run(trained.model_dir), TokenCache(trained.model_dir / "cache")
-    vocabulary = WordPiece.load(trained.folder / "vocab")
+    vocabulary = vocabularies.load(trained.folder / "vocab")
     source = run.data.training(cache, vocabulary.token_ids, run.stages[stage].length, 8, 3, stage)
     rows = source.rows(within, 0, 3)
     assert len(found) == 3

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from bertfam import cli, files
-from bertfam.data import python_docs
-from bertfam.data.vocabularies import WordPiece
+from bertfam.data import python_docs, vocabularies
 
 TEXT = "The cat sat on the mat.\nThe cats saw the café.\n\nA caterpillar sat there.\n"
 
@@ -26,7 +25,7 @@ def test_learns_from_all_of_the_text(text, capsys):
     summary = json.loads(out)
     assert summary["size"] == 36 and summary["documents"] == 2 and summary["words"] == 18
     assert summary["characters"] == len(TEXT) - 4 and summary["unk_share"] == 0
-    vocabulary = WordPiece.load("out")
+    vocabulary = vocabularies.load("out")
     lines = TEXT.split("\n")
     assert summary["pieces_per_word"] == pytest.approx(sum(map(len, vocabulary.encode_batch(lines))) / 18)
     assert "warning" not in err and "learnt 36 pieces" in err
@@ -51,7 +50,7 @@ def test_too_large_a_size_warns_once(text, capsys):
 )
 def test_casing_and_accents(text, flags, lowercase, strip_accents, cafe):
     assert vocab("--input=a.txt", "--size=200", "--min_frequency=1", "--output=out", *flags) == 0
-    vocabulary = WordPiece.load("out")
+    vocabulary = vocabularies.load("out")
     assert (vocabulary.lowercase, vocabulary.strip_accents) == (lowercase, strip_accents)
     assert vocabulary.pieces(vocabulary.encode_batch(["café"])[0]) == [cafe]
 
@@ -59,13 +58,13 @@ def test_casing_and_accents(text, flags, lowercase, strip_accents, cafe):
 def test_a_gin_file_may_name_the_text(text):
     (text / "run.gin").write_text('TextData.corpus = @TextFiles()\nTextFiles.train = ("a.txt",)\n')
     assert vocab("--gin_file=run.gin", "--input_format=lines", "--size=36", "--output=out") == 0
-    assert WordPiece.load("out").size == 36
+    assert vocabularies.load("out").size == 36
 
 
 def test_the_home_folder(text, monkeypatch):
     monkeypatch.setenv("HOME", str(text))
     assert vocab("--input=~/*.txt", "--size=36", "--output=~/new/out") == 0
-    assert sorted(path.name for path in text.iterdir()) == ["a.txt", "new"] and WordPiece.load(text / "new" / "out").size == 36
+    assert sorted(path.name for path in text.iterdir()) == ["a.txt", "new"] and vocabularies.load(text / "new" / "out").size == 36
 
 
 def test_a_failure_leaves_no_folders(text, capsys, monkeypatch):
@@ -85,17 +84,17 @@ def test_the_embedded_corpus_is_a_task(text, monkeypatch):
 
     monkeypatch.setattr(python_docs.PythonDocs, "texts", texts)
     assert vocab("--task=python_docs", "--size=30", "--output=out") == 0
-    assert WordPiece.load("out").size == 30
+    assert vocabularies.load("out").size == 30
 
 
 def test_overwrites_only_when_told(text, capsys):
     assert vocab("--input=a.txt", "--size=36", "--output=out") == 0
-    before = WordPiece.load("out").fingerprint
+    before = vocabularies.load("out").fingerprint
     assert vocab("--input=a.txt", "--size=37", "--output=out") == 2
     assert "--output=out is not empty (it holds special_tokens_map.json)" in capsys.readouterr().err
-    assert WordPiece.load("out").fingerprint == before
+    assert vocabularies.load("out").fingerprint == before
     assert vocab("--input=a.txt", "--size=37", "--output=out", "--overwrite") == 0
-    assert WordPiece.load("out").size == 37
+    assert vocabularies.load("out").size == 37
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_features_are_declared(rows_task, vocabulary):
         name: (spec.dtype, 1, False) for name, spec in specs.items()
     }
     pieces = features["encoder_input_tokens"].vocabulary
-    assert (pieces.vocab_size, pieces.pad_id, pieces.eos_id) == (vocabulary.size, vocabulary.pad_id, None)
+    assert (pieces.vocab_size, pieces.pad_id, pieces.eos_id) == (vocabulary.size, vocabulary.token_ids.pad, None)
     ids = pieces.encode("The statement is executed.")
     assert ids == vocabulary.encode_batch(["The statement is executed."])[0].tolist()
     assert pieces.encode_tf(tf.constant("The statement is executed.")).numpy().tolist() == ids

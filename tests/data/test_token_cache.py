@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from bertfam.data import vocabularies
 from bertfam.data.cache import TokenCache, check_fingerprint
 from bertfam.data.cache_builder import build, check_sources
 from bertfam.data.sources import Corpus, TextFiles
 from bertfam.data.text_data import TextData
-from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
+from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.errors import UserError
 
 DOCUMENTS = [["one two three", "two one"], ["three"], ["two two", "one", "three three one"]]
@@ -43,7 +44,7 @@ def contents(folder):
 
 def lists_of(cache, split="train"):
     """Documents as lists of sentences as lists of pieces."""
-    vocabulary, documents = WordPiece.load(cache.vocabulary_directory), cache.documents(split, "text")
+    vocabulary, documents = vocabularies.load(cache.vocabulary_directory), cache.documents(split, "text")
     starts, bounds = documents.sentence_starts, documents.sentence_bounds
     sentences = [vocabulary.pieces(documents.tokens[a:b]) for a, b in zip(starts[:-1], starts[1:], strict=True)]
     return [sentences[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
@@ -55,7 +56,7 @@ def test_the_cache_holds_the_documents(tmp_path, words):
     assert lists_of(cache, "validation") == [[["two"]]]
     assert cache.counts("train") == {"documents": 3, "sentences": 6, "tokens": 12, "skipped_documents": 0}
     assert cache.documents("train", "text").tokens.dtype == np.uint16
-    assert WordPiece.load(cache.vocabulary_directory).fingerprint == words.fingerprint
+    assert vocabularies.load(cache.vocabulary_directory).fingerprint == words.fingerprint
     assert json.loads((tmp_path / "cache" / "cache.json").read_text())["format"] == 2
 
 
@@ -117,7 +118,7 @@ def test_special_pieces_typed_in_the_text_are_ordinary_text(tmp_path, words):
     cache = build({"text": Lists([["one [MASK] and [SEP] two [PAD][CLS]"], ["three"]])}, words, tmp_path / "cache")
     typed = ["one", "[", "mask", "]", "and", "[", "sep", "]", "two", "[", "[UNK]", "]", "[", "[UNK]", "]"]
     assert lists_of(cache) == [[typed], [["three"]]]
-    control = [words.pad_id, words.cls_id, words.sep_id, words.mask_id]
+    control = [words.token_ids.pad, words.token_ids.cls, words.token_ids.sep, words.token_ids.mask]
     assert not np.isin(cache.documents("train", "text").tokens, control).any()
     rows = TextData().training(cache, words.token_ids, 20, 4, seed=0).rows(0, 0, 4)
     assert not np.isin(rows["masked_target_tokens"][rows["masked_loss_weights"] > 0], control).any()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bertfam.api import Model
-from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
+from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.decoding.fill import fill
 from bertfam.errors import UserError
 from bertfam.models.bert import BertConfig

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertfam.cli import main
-from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
+from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
 from bertfam.models.bert_huggingface import BERT
@@ -58,7 +58,7 @@ def test_there_and_back(folder, tmp_path, capsys):
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     assert tokenizer("a bad [MASK]").input_ids == list(VOCABULARY.encode_prompt("a bad [MASK]").ids)
-    assert tokenizer.model_max_length == CONFIG.max_length and tokenizer.mask_token_id == VOCABULARY.mask_id
+    assert tokenizer.model_max_length == CONFIG.max_length and tokenizer.mask_token_id == VOCABULARY.token_ids.mask
     pytest.importorskip("torch")
     _, info = transformers.AutoModelForMaskedLM.from_pretrained(out, output_loading_info=True)
     assert not info["missing_keys"]

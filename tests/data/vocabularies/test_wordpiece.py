@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from bertfam.data.vocabularies import SPECIAL_PIECES, WordPiece
+from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.errors import UserError
 
 ENGLISH = ["the cat sat on the mat", "the cats sat, and the mats were flat", "a caterpillar chatted"] * 4
@@ -34,7 +34,7 @@ def same_in_transformers(tmp_path):
         vocabulary.save(tmp_path / name, model_max_length=128)
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
         assert tokenizer.model_max_length == 128
-        assert (tokenizer.pad_token_id, tokenizer.mask_token_id) == (vocabulary.pad_id, vocabulary.mask_id)
+        assert (tokenizer.pad_token_id, tokenizer.mask_token_id) == (vocabulary.token_ids.pad, vocabulary.token_ids.mask)
         for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
             assert tokenizer(text, add_special_tokens=False)["input_ids"] == ids.tolist()
             prompt = vocabulary.encode_prompt(text)
@@ -85,7 +85,7 @@ def test_japanese_voiced_kana():
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_no_unknown_in_the_text_learnt_from(texts, lowercase, same_in_transformers):
     trained = WordPiece.train(texts, size=80, lowercase=lowercase)
-    assert all(trained.unk_id not in ids for ids in trained.encode_batch(texts))
+    assert all(trained.token_ids.unk not in ids for ids in trained.encode_batch(texts))
     same_in_transformers(trained, texts)
 
 
@@ -135,7 +135,7 @@ def test_long_words_are_counted_in_characters(same_in_transformers):
     made = vocabulary("x ##x " + " ".join([*"กขคง", *("##" + c for c in "กขคง")]))
     assert len(pieces(made, "x" * 100)) == 100 and pieces(made, "x" * 101) == ["[UNK]"]
     assert made.encode_prompt("x" * 101).offsets[1].tolist() == [0, 101]
-    assert len(pieces(made, thai)) == 60 and made.unk_id not in made.encode_batch([thai])[0]
+    assert len(pieces(made, thai)) == 60 and made.token_ids.unk not in made.encode_batch([thai])[0]
     same_in_transformers(made, ["x" * 100, "x" * 101, thai])
 
 
@@ -162,14 +162,14 @@ def test_dotted_capital_i_keeps_offsets(same_in_transformers):
 def test_typed_special_pieces_are_text_when_running_and_control_in_prompts():
     made = vocabulary("bert writes [ ] mask and sep , . the ok")
     text = "BERT writes [MASK] and [SEP], [PAD][CLS][UNK]."
-    controls = set(made.special_ids) - {made.unk_id}
+    controls = set(made.token_ids.special) - {made.token_ids.unk}
     failures = []
 
     def encode():
         for _ in range(50):
             if any(controls & set(ids.tolist()) for ids in made.encode_batch([text] * 20)):
                 failures.append(1)
-            if made.encode_prompt("the [MASK] ok").ids[2] != made.mask_id:
+            if made.encode_prompt("the [MASK] ok").ids[2] != made.token_ids.mask:
                 failures.append(2)
 
     threads = [threading.Thread(target=encode) for _ in range(4)]
@@ -188,8 +188,9 @@ def test_typed_special_pieces_are_text_when_running_and_control_in_prompts():
 
 def test_fixed_ids_and_edges():
     trained = WordPiece.train(ENGLISH, size=60)
-    assert (trained.pad_id, trained.unk_id, trained.cls_id, trained.sep_id, trained.mask_id) == (0, 1, 2, 3, 4)
-    assert trained.special_ids == (0, 1, 2, 3, 4) and trained.size == 60
+    ids = trained.token_ids
+    assert (ids.pad, ids.unk, ids.cls, ids.sep, ids.mask) == (0, 1, 2, 3, 4)
+    assert ids.special == (0, 1, 2, 3, 4) and trained.size == 60
     assert trained.encode_batch([]) == [] and trained.encode_batch(["the"])[0].dtype == np.int32
     assert trained.pieces(trained.encode_batch(["the cat"])[0]) == ["the", "cat"]
     assert trained.decode(trained.encode_batch(["The cats, sat."])[0]) == "the cats, sat [UNK]"
@@ -199,7 +200,7 @@ def test_fixed_ids_and_edges():
 
 def test_training_is_deterministic_in_every_process(tmp_path):
     code = (
-        "import sys; from bertfam.data.vocabularies import WordPiece; import random\n"
+        "import sys; from bertfam.data.vocabularies.wordpiece import WordPiece; import random\n"
         "texts = [' '.join('abcdefgh'[i % 8] + 'xyzw'[i % 4] + 'ab'[j % 2] for j in range(i)) for i in range(1, 40)]\n"
         "random.Random(int(sys.argv[1])).shuffle(texts)\n"
         "print(WordPiece.train(texts, size=70).fingerprint)"
@@ -270,7 +271,8 @@ def test_special_pieces_may_stand_anywhere(tmp_path, same_in_transformers):
     published = ["[PAD]", *(f"[unused{i}]" for i in range(9)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(published) + "\n")
     loaded = WordPiece.load(tmp_path)
-    assert (loaded.pad_id, loaded.unk_id, loaded.cls_id, loaded.sep_id, loaded.mask_id) == (0, 10, 11, 12, 13)
+    ids = loaded.token_ids
+    assert (ids.pad, ids.unk, ids.cls, ids.sep, ids.mask) == (0, 10, 11, 12, 13)
     assert loaded.encode_prompt("The [MASK] thes").ids.tolist() == [11, 14, 13, 14, 15, 12]
     same_in_transformers(loaded, ["The thes", "xyz"])
 
@@ -300,7 +302,7 @@ def test_what_is_no_vocabulary(tmp_path, files, message):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_forks_are_silent_and_can_encode():
     code = (
-        "import os\nfrom bertfam.data.vocabularies import WordPiece, SPECIAL_PIECES\n"
+        "import os\nfrom bertfam.data.vocabularies.wordpiece import WordPiece, SPECIAL_PIECES\n"
         "v = WordPiece([*SPECIAL_PIECES, 'a'])\nv.encode_batch(['a'] * 5000)\n"
         "pid = os.fork()\nif not pid:\n    v.encode_batch(['a'] * 5000)\n    os._exit(0)\n"
         "raise SystemExit(os.waitpid(pid, 0)[1])"

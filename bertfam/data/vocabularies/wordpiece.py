@@ -11,10 +11,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Encoding as TokenizersEncoding
 from tokenizers import Tokenizer
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece as WordPieceModel
@@ -23,26 +23,12 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.vocabulary_files import read_settings, read_vocab_txt, write_vocabulary
-from bertfam.data.vocabulary_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
+from bertfam.data.vocabularies.vocabulary import Encoding
+from bertfam.data.vocabularies.wordpiece_files import read_settings, read_vocab_txt, write_vocabulary
+from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
 from bertfam.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """An encoded prompt.
-
-    Attributes:
-      ids: int32[length], with [CLS] first and [SEP] last.
-      pieces: the `length` pieces as text.
-      offsets: int32[length, 2], start and end of each piece in characters of the original text; (0, 0) for [CLS]/[SEP].
-    """
-
-    ids: np.ndarray
-    pieces: list[str]
-    offsets: np.ndarray
 
 
 class WordPiece:
@@ -53,8 +39,8 @@ class WordPiece:
 
     Attributes:
       size: real ids are 0 .. size - 1.
-      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special pieces.
-      special_ids: these five, ascending.
+      token_ids: ids of the special pieces, and which pieces begin a word.
+      joint: "", because a space is no part of any piece.
       fingerprint: SHA-256 of everything that decides ids.
     """
 
@@ -88,27 +74,22 @@ class WordPiece:
         self.strip_accents = strip_accents
         self.handle_chinese_chars = handle_chinese_chars
         self.size = len(pieces)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[piece] for piece in SPECIAL_PIECES)
-        self.special_ids: tuple[int, ...] = tuple(sorted(ids[piece] for piece in SPECIAL_PIECES))
+        self.joint = ""
         self._pieces = list(pieces)
-        self._token_ids = TokenIds(
+        pad, unk, cls, sep, mask = (ids[piece] for piece in SPECIAL_PIECES)
+        self.token_ids = TokenIds(
             size=self.size,
-            pad=self.pad_id,
-            unk=self.unk_id,
-            cls=self.cls_id,
-            sep=self.sep_id,
-            mask=self.mask_id,
-            special=self.special_ids,
+            pad=pad,
+            unk=unk,
+            cls=cls,
+            sep=sep,
+            mask=mask,
+            special=tuple(sorted((pad, unk, cls, sep, mask))),
             starts_word=np.array([not piece.startswith("##") for piece in pieces]),
         )
         self._prompts = self._tokenizer(ids)
         self._running = self._tokenizer(ids)
         self._running.encode_special_tokens = True  # typed special pieces are ordinary text
-
-    @property
-    def token_ids(self) -> TokenIds:
-        """What noise must know of the vocabulary."""
-        return self._token_ids
 
     @classmethod
     def train(
@@ -220,15 +201,17 @@ class WordPiece:
         )
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of running texts, int32[length] each; none of `special_ids` but [UNK], and no [CLS] or [SEP] added."""
+        """Ids of running texts, int32[length] each; no special piece but [UNK], and no [CLS] or [SEP] added."""
         encodings = self._running.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
+    def encode(self, text: str) -> Encoding:
+        """One running text, with pieces and offsets."""
+        return _encoding(self._running.encode(text, add_special_tokens=False))
+
     def encode_prompt(self, text: str) -> Encoding:
-        """One text in which "[MASK]" (or another special piece, spelt exactly so) is the control token."""
-        encoding = self._prompts.encode(text)
-        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-        return Encoding(np.array(encoding.ids, np.int32), encoding.tokens, offsets)
+        """One text in which "[MASK]" (or another special piece, spelt exactly so) is the control token, as [CLS] x [SEP]."""
+        return _encoding(self._prompts.encode(text))
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Text of ids: continuations joined, spaces before punctuation closed.
@@ -271,6 +254,10 @@ class WordPiece:
         if not 0 <= id < self.size:
             raise ValueError(f"id {id} is outside the vocabulary of {self.size} pieces")
         return int(id)
+
+
+def _encoding(found: TokenizersEncoding) -> Encoding:
+    return Encoding(np.array(found.ids, np.int32), found.tokens, np.array(found.offsets, np.int32).reshape(-1, 2))
 
 
 def make_normalizer(lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool) -> BertNormalizer:
