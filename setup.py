@@ -41,6 +41,7 @@ setup(
         "numpy>=2.0",
         "optax>=0.2.5",
         "orbax-checkpoint>=0.11",
+        "pyarrow",
         "safetensors",
         "sentencepiece",
         "sentencex>=1.0",
@@ -51,6 +52,7 @@ setup(
         "tensorstore",
         "tokenizers>=0.22",
         "tqdm",
+        "zstandard",
     ],
     extras_require={
         "tpu": ["jax[tpu]>=0.10.2"],

@@ -76,7 +76,7 @@ MISTAKES = [
     (["toy", "--model_dir=m", "--input_format=line"], "--input_format=line is no choice; did you mean lines?"),
     (
         ["toy", "--model_dir=m", "--input_format=zzz"],
-        "--input_format=zzz is no choice; one of sentences, paragraphs, lines",
+        "--input_format=zzz is no choice; one of sentences, paragraphs, lines, jsonl, parquet",
     ),
     (
         ["toy", "--model_dir=m", "--gin.STEPS", "3"],
@@ -119,7 +119,7 @@ def test_repeatable_flags_do_not_remember_an_earlier_call(toy, capsys):
 
 
 def text_args(**given):
-    names = ("task", "input_format", "language", "vocab", "cache_dir")
+    names = ("task", "input_format", "text_field", "encoding", "language", "vocab", "cache_dir")
     return types.SimpleNamespace(**{"input": [], "validation_input": [], "module_import": [], **dict.fromkeys(names), **given})
 
 
@@ -150,6 +150,8 @@ def test_text_flags_become_bindings_that_remember_their_flag():
     [
         ("books", "validation_input", ["v"]),
         ("books", "input_format", "lines"),
+        ("books", "text_field", "body"),
+        ("books", "encoding", "latin-1"),
         ("python_docs", "validation_input", ["v"]),
         ("python_docs", "input_format", "lines"),
         ("python_docs", "language", "de"),

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from bertfam.data.sources import INPUT_FORMATS
+from bertfam.data.formats import INPUT_FORMATS
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from bertfam.data.text_data import TextData
 
 EMBEDDED = "python_docs"  # a task that needs no seqio
-_OF_INPUT = ("validation_input", "input_format", "language")  # flags that say how --input is read
+# Flags that say how --input is read.
+_OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "language")
 
 
 def path(text: str) -> str:
@@ -72,17 +73,31 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Where text comes from: files, or a registered task; returns the group of flags."""
-    group = parser.add_argument_group("text")
-    group.add_argument(
-        "--input", type=path, action="append", default=[], metavar="GLOB", help="text files to train on (UTF-8); repeatable"
+    width = max(map(len, INPUT_FORMATS))
+    group = parser.add_argument_group(
+        "text",
+        "Text comes from files of your own (--input) or from a registered task (--task). Files may be gzipped or\n"
+        "zstd-compressed, whatever their names. --input_format says what they hold:\n"
+        + "\n".join(f"  {name:{width}}  {entry.summary}" for name, entry in INPUT_FORMATS.items()),
     )
     group.add_argument(
-        "--input_format",
-        choices=tuple(INPUT_FORMATS),
-        default=None,
-        help="; ".join(f"{name}: {description}" for name, description in INPUT_FORMATS.items()),
+        "--input",
+        type=path,
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="files to train on, as 'books/*.txt.gz' (in quotes; ** goes into folders); repeatable",
     )
-    group.add_argument("--language", metavar="CODE", help="language of the text, for sentence splitting (en)")
+    group.add_argument(
+        "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="what the files hold, see above (sentences)"
+    )
+    group.add_argument("--text_field", metavar="NAME", help="field or column of the text, for jsonl and parquet (text)")
+    group.add_argument("--encoding", metavar="NAME", help="encoding of the files, as latin-1, cp1252, utf-16 or gb18030 (utf-8)")
+    group.add_argument(
+        "--language",
+        metavar="CODE",
+        help="language of the text, for splitting it into sentences: de, zh, ... (en); und: others",
+    )
     group.add_argument(
         "--task",
         metavar="NAME",
@@ -162,6 +177,8 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
         else {"TextData.corpus": "@PythonDocs()"},
         "validation_input": {"TextFiles.validation": "{!r}"},
         "input_format": {"TextFiles.input_format": "{!r}"},
+        "text_field": {"TextFiles.text_field": "{!r}"},
+        "encoding": {"TextFiles.encoding": "{!r}"},
         "language": {f"{'SeqioTask' if seqio_task else 'TextFiles'}.language": "{!r}"},
         "vocab": {"TextData.vocabulary": "{!r}"},
         "cache_dir": {"TextData.cache_dir": "{!r}"},

@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bertfam.data import docstrings
+from bertfam.data.formats import read_documents
 from bertfam.data.python_packages import HELD_OUT, PACKAGES, Source, find_package, find_sources, version
-from bertfam.data.sources import Corpus, read_documents
+from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
 from bertfam.files import check_writable, new_folder, read_json

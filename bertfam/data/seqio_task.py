@@ -13,8 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertfam.data.input_files import file_fingerprints
 from bertfam.data.sentences import check_language, split_sentences
-from bertfam.data.sources import Corpus, file_fingerprints, is_held_out
+from bertfam.data.sources import Corpus, is_held_out
 from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean

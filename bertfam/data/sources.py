@@ -3,31 +3,20 @@
 A document is a list of sentences; a sentence is a stripped, non-empty line of text. Documents never span files.
 """
 
-import glob
-import gzip
 import hashlib
-import os
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any
 
+from bertfam.data.formats import INPUT_FORMATS, Format, InputFormat
+from bertfam.data.input_files import file_fingerprints, find_files
 from bertfam.data.sentences import check_language, split_sentences
 from bertfam.data.splits import SPLITS
+from bertfam.data.text_lines import check_encoding
 from bertfam.errors import UserError
-
-InputFormat = Literal["sentences", "paragraphs", "lines"]
-INPUT_FORMATS: dict[InputFormat, str] = {
-    "sentences": "a sentence a line, a blank line ends a document (the default, BERT's published format)",
-    "paragraphs": "a paragraph a line, split into sentences, a blank line ends a document",
-    "lines": "a document a line, split into sentences",
-}
-
-_BOM = b"\xef\xbb\xbf"
-_BUFFER = 1 << 20
-_DIGESTED = 1 << 30  # bytes that a fingerprint reads, at most
 
 
 @dataclass(frozen=True)
@@ -82,7 +71,7 @@ class Corpus(ABC):
 
 @dataclass(frozen=True)
 class TextFiles(Corpus):
-    """Plain or gzipped UTF-8 text files.
+    """Files of text: plain, gzipped or zstd-compressed, of any encoding, or Parquet tables.
 
     Without `validation` files, documents are held out by a hash of their own text: a document is held out when its
     hash falls below `validation_fraction`. The choice does not depend on the order or the number of files, and equal
@@ -94,6 +83,8 @@ class TextFiles(Corpus):
       train: paths or globs (`**` goes into folders); each file is read once, sorted within a glob.
       validation: paths or globs of held-out files.
       input_format: one of `INPUT_FORMATS`.
+      text_field: the field or column that holds the text, in JSON lines and Parquet.
+      encoding: of the text, any codec of Python's; Parquet has its own.
       language: for the sentence splitter, see `bertfam.data.sentences.LANGUAGES`.
       validation_fraction: share of documents held out of `train` when there are no `validation` files, 0 to 1.
 
@@ -104,6 +95,8 @@ class TextFiles(Corpus):
     train: tuple[str, ...]
     validation: tuple[str, ...] = ()
     input_format: InputFormat = "sentences"
+    text_field: str = "text"
+    encoding: str = "utf-8"
     language: str = "en"
     validation_fraction: float = 0.01
 
@@ -115,9 +108,17 @@ class TextFiles(Corpus):
             raise UserError("no training text: give at least one file or glob")
         if self.input_format not in INPUT_FORMATS:
             raise UserError(f"input_format {self.input_format!r} is unknown: use one of {', '.join(INPUT_FORMATS)}")
+        if self.text_field != "text" and not self._format.fields:
+            raise UserError(f"text_field {self.text_field!r} goes with jsonl and parquet: {self.input_format} has no fields")
+        if check_encoding(self.encoding) != "utf-8" and not self._format.encoded:
+            raise UserError(f"encoding {self.encoding!r} does not go with {self.input_format}, whose strings are UTF-8")
         if not 0 <= self.validation_fraction < 1:
             raise UserError(f"validation_fraction is {self.validation_fraction}: it must be at least 0 and below 1")
         check_language(self.language)
+
+    @property
+    def _format(self) -> Format:
+        return INPUT_FORMATS[self.input_format]
 
     def files(self, split: str) -> list[Path]:
         """The files that `split` is read from, in reading order; raises UserError for a path that names none."""
@@ -168,9 +169,11 @@ class TextFiles(Corpus):
           UserError: a file cannot be read.
         """
         settings: dict[str, Any] = {"kind": "text_files", "input_format": self.input_format}
-        if self.input_format != "sentences":
-            from importlib.metadata import version
-
+        if self._format.fields:
+            settings["text_field"] = self.text_field
+        if self._format.encoded:
+            settings["encoding"] = check_encoding(self.encoding)
+        if self._format.splits:
             settings |= {"language": self.language, "sentencex": version("sentencex")}
         if not self.validation:
             settings["validation_fraction"] = self.validation_fraction
@@ -180,12 +183,12 @@ class TextFiles(Corpus):
 
     def sentences(self, lines: list[str]) -> list[str]:
         """The lines themselves, or the sentences in them, as `input_format` says."""
-        if self.input_format == "sentences":
+        if not self._format.splits:
             return lines
         return [sentence for line in lines for sentence in split_sentences(line, self.language)]
 
     def _read(self, path: Path) -> Iterator[list[str]]:
-        return read_documents(path, line_is_document=self.input_format == "lines")
+        return self._format.read(path, self.encoding, self.text_field)
 
     def _belongs(self, lines: list[str], split: str) -> bool:
         """Whether a document that is in the files of a split is in the split."""
@@ -194,123 +197,12 @@ class TextFiles(Corpus):
 
 def is_held_out(lines: list[str], fraction: float) -> bool:
     """Whether a document is among the `fraction` that is held out, by a hash of its text alone."""
+    if not fraction:
+        return False
     digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
-
-
-def find_files(patterns: tuple[str, ...]) -> list[Path]:
-    """Files that paths and globs name: patterns in the order given, sorted within a glob, each file once.
-
-    Raises:
-      UserError: a pattern names no file, or a folder.
-    """
-    found: dict[Path, Path] = {}  # resolved -> as named
-    for pattern in patterns:
-        if "://" in pattern:
-            raise UserError(f"{pattern}: text is read from local files only: copy it here, or mount the bucket")
-        path = Path(os.path.expanduser(pattern))
-        if path.is_dir():
-            raise UserError(f"{pattern} is a folder: name the files in it, as {os.path.join(pattern, '*.txt')}")
-        if path.exists():  # a name that holds glob characters is meant literally when it exists
-            matches = [path]
-        else:
-            matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not os.path.isdir(name)]
-        if not matches:
-            kind = "no file matches" if glob.has_magic(pattern) else "no such file:"
-            raise UserError(f"{kind} {pattern} (in {os.getcwd()})")
-        for match in matches:
-            found.setdefault(match.resolve(), match)
-    return list(found.values())
-
-
-def read_documents(path: str | os.PathLike[str], *, line_is_document: bool = False) -> Iterator[list[str]]:
-    """Stripped non-blank lines of each document of one file; a document ends at a blank line or the end of the file.
-
-    Args:
-      path: a plain or gzipped (by content, not by name) UTF-8 file. CRLF, a byte order mark at the start and a missing
-        final newline change nothing; a line of whitespace is blank.
-      line_is_document: every line is a document of its own.
-
-    Raises:
-      UserError: not readable, not UTF-8, a damaged gzip file, a NUL byte; names the file and line.
-    """
-    document: list[str] = []
-    for line in _read_lines(path):
-        if line:
-            document.append(line)
-        if document and (line_is_document or not line):
-            yield document
-            document = []
-    if document:
-        yield document
-
-
-def file_fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Name without folder, size in bytes, and a SHA-256 of the bytes on disk, for each file.
-
-    Files that together have more than 1 GiB have an equal share of it each (about a second in all, however many terabytes):
-    those that are larger than their share are digested at evenly spaced blocks.
-    """
-    try:
-        sizes = [path.stat().st_size for path in paths]
-        share = _DIGESTED // max(1, len(paths)) if sum(sizes) > _DIGESTED else max(sizes, default=0)
-        return [
-            {"name": path.name, "size": size, "sha256": _digest(path, size, share)}
-            for path, size in zip(paths, sizes, strict=True)
-        ]
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
-
-
-def _digest(path: Path, size: int, share: int) -> str:
-    """SHA-256 of a file, or of about `share` bytes of a larger one: its begin, its end, and blocks between."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        if size <= share:
-            while block := file.read(_BUFFER):
-                digest.update(block)
-        else:
-            count = max(2, share // _BUFFER)
-            length = min(_BUFFER, share // count)
-            for i in range(count):
-                file.seek((size - length) * i // (count - 1))
-                digest.update(file.read(length))
-    return digest.hexdigest()
 
 
 def _check_split(split: str) -> None:
     if split not in SPLITS:
         raise ValueError(f"split {split!r}: one of {SPLITS}")
-
-
-def _read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Stripped lines, blank ones as empty strings."""
-    number = offset = 0  # of the line being read, in the uncompressed text
-    try:
-        with open(path, "rb") as raw:
-            for number, line in enumerate(_open_text(raw), 1):
-                if number == 1 and line.startswith(_BOM):
-                    line = line[len(_BOM) :]
-                    offset = len(_BOM)
-                if b"\0" in line:
-                    raise UserError(f"{path}:{number}: a NUL byte at offset {offset + line.index(0)}: not a text file")
-                yield line.decode().strip()
-                offset += len(line)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}:{number}: not UTF-8 at byte offset {offset + error.start}: convert the file, as with iconv -t UTF-8"
-        ) from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: the gzip file is cut off or damaged after line {number}: fetch it again") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _open_text(raw: BinaryIO) -> BinaryIO:
-    is_gzip = raw.read(2) == b"\x1f\x8b"
-    raw.seek(0)
-    if not is_gzip:
-        return raw
-    import io
-
-    return io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER)  # type: ignore[arg-type, return-value]

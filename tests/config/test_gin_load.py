@@ -195,7 +195,8 @@ def test_loading_is_quiet(run, capfd):
         ),
         (
             "TextFiles.input_format = 'line'",
-            "TextFiles.input_format wants one of 'sentences', 'paragraphs', 'lines', got 'line'; write 'lines'",
+            "TextFiles.input_format wants one of 'sentences', 'paragraphs', 'lines', 'jsonl', 'parquet', got 'line'; "
+            "write 'lines'",
         ),
     ],
 )

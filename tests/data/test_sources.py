@@ -2,8 +2,9 @@ import gzip
 import random
 
 import pytest
+import zstandard
 
-from bertfam.data import sources
+from bertfam.data import input_files
 from bertfam.data.sentences import split_sentences
 from bertfam.data.sources import TextFiles
 from bertfam.errors import UserError
@@ -24,13 +25,16 @@ def read(*paths, split="train", **settings):
         TEXT.rstrip("\n").encode(),
         TEXT.replace("\n\n", "\n  \n\t\n").encode(),
         TEXT.replace("\n", "\r\n").encode(),
+        TEXT.replace("\n", "\r").encode(),
         ("\n\n" + TEXT + "\n\n\n").encode(),
         TEXT.encode("utf-8-sig"),
         gzip.compress(TEXT.encode()),
         gzip.compress(TEXT[:9].encode()) + gzip.compress(TEXT[9:].encode()),
+        zstandard.compress(TEXT.encode()),
+        zstandard.compress(TEXT[:9].encode()) + zstandard.compress(TEXT[9:].encode()),
         TEXT.replace("Two", " Two").replace("Six.", "Six. ").encode(),
     ],
-    ids="final-newline none blank-of-spaces crlf many-blank-lines bom gzip gzip-members padded-lines".split(),
+    ids="final-newline none blank-of-spaces crlf cr many-blank-lines bom gzip gzip-members zstd zstd-frames padded-lines".split(),
 )
 def test_the_same_documents_however_they_are_written(tmp_path, data):
     (tmp_path / "a.txt").write_bytes(data)
@@ -89,13 +93,16 @@ def test_validation_files_take_the_place_of_held_out_documents(tmp_path):
     [
         (b"", r"^{}: no document in it, only blank lines or nothing$"),
         (b" \n\r\n\t\n", r"^{}: no document in it"),
-        (b"\xef\xbb\xbffine\nr\xe9sum\xe9\n", r"^{}:2: not UTF-8 at byte offset 9: convert"),
-        ("text".encode("utf-16"), r"^{}:1: (not UTF-8 at byte offset 0|a NUL byte)"),
-        (b"one\ntwo\0\n", r"^{}:2: a NUL byte at offset 7: not a text file$"),
+        (b"\xef\xbb\xbffine\nr\xe9sum\xe9\n", r"^{}:2: not UTF-8 at byte offset 9: name its encoding"),
+        (b"cut off \xe2\x82", r"^{}:1: not UTF-8 at byte offset 8: name its encoding"),
+        ("text".encode("utf-16"), r"^{}:1: not UTF-8 at byte offset 0: name its encoding with --encoding, or convert it"),
+        (b"one\ntwo\0\n", r"^{}:2: a NUL character: not a text file, or not of the encoding utf-8$"),
         (gzip.compress(random.Random(0).randbytes(99).hex().encode() * 9)[:-20], r"^{}: the gzip file is cut off"),
+        (zstandard.compress(TEXT.encode() * 99)[:-9], r"^{}: the zstd file is cut off or damaged: fetch it again$"),
+        (b"\x28\xb5\x2f\xfd" + bytes(range(200, 255)), r"^{}: the zstd file is cut off or damaged: fetch it again$"),
         (gzip.compress(b"one two three")[:-8] + b"12345678", r"^{}: the gzip file is cut off or damaged"),
     ],
-    ids="empty blank latin-1 utf-16 nul gzip-cut gzip-checksum".split(),
+    ids="empty blank latin-1 truncated utf-16 nul gzip-cut zstd-cut zstd-damaged gzip-checksum".split(),
 )
 def test_bad_files_are_named(tmp_path, data, message):
     path = tmp_path / "a.txt"
@@ -114,6 +121,11 @@ def test_bad_files_are_named(tmp_path, data, message):
         ({"train": ("gs://b/x",)}, "local files only"),
         ({"train": ()}, "no training text"),
         ({"train": ("{}/a",), "input_format": "csv"}, "input_format 'csv' is unknown: use one of sentences, "),
+        ({"train": ("{}/a",), "encoding": "utf-9"}, "encoding 'utf-9' is unknown: use a codec of Python's, as utf-8, "),
+        ({"train": ("{}/a",), "encoding": "hex"}, "encoding 'hex' is unknown"),
+        ({"train": ("{}/a",), "encoding": "latin-1", "input_format": "parquet"}, "encoding 'latin-1' does not go with parquet"),
+        ({"train": ("{}/a",), "text_field": "body"}, "text_field 'body' goes with jsonl and parquet: sentences has no fields"),
+        ({"train": ("/dev/null",)}, "^/dev/null is a pipe or device, and text is read more than once: write it to a file"),
         ({"train": ("{}/a",), "language": "qqq"}, "language 'qqq' has no sentence rules: use one of am, .*\"und\""),
         ({"train": ("{}/a",), "validation_fraction": 1.0}, "validation_fraction is 1.0"),
     ],
@@ -131,26 +143,26 @@ def test_a_fingerprint_of_much_text_reads_a_part_of_each_file(tmp_path, monkeypa
 
     def seen(path):
         """The places of a file at which another byte gives another fingerprint."""
-        before, size = sources.file_fingerprints(paths), path.stat().st_size
+        before, size = input_files.file_fingerprints(paths), path.stat().st_size
         found = []
         for place in range(0, size, 10):
             path.write_bytes(bytes(place) + b"x" + bytes(size - place - 1))
-            if sources.file_fingerprints(paths) != before:
+            if input_files.file_fingerprints(paths) != before:
                 found.append(place)
         path.write_bytes(bytes(size))
         return found
 
     assert [len(seen(path)) for path in paths] == [10, 300, 300]
-    monkeypatch.setattr(sources, "_DIGESTED", 1200)  # 400 bytes of each
-    monkeypatch.setattr(sources, "_BUFFER", 100)
+    monkeypatch.setattr(input_files, "_DIGESTED", 1200)  # 400 bytes of each
+    monkeypatch.setattr(input_files, "_BUFFER", 100)
     assert len(seen(paths[0])) == 10
     blocks = [range(start, start + 100, 10) for start in (0, 970, 1940, 2900)]
     assert seen(paths[1]) == [place for block in blocks for place in block]
-    monkeypatch.setattr(sources, "_DIGESTED", 60)  # as with very many files
+    monkeypatch.setattr(input_files, "_DIGESTED", 60)  # as with very many files
     assert seen(paths[1]) == [0, 2990]
     paths[2].unlink()
     with pytest.raises(UserError, match=f"^{paths[2]} cannot be read: No such file"):
-        sources.file_fingerprints(paths)
+        input_files.file_fingerprints(paths)
 
 
 def test_fingerprint_follows_names_bytes_and_settings(tmp_path):
@@ -159,7 +171,11 @@ def test_fingerprint_follows_names_bytes_and_settings(tmp_path):
     first = TextFiles((str(path),)).fingerprint()
     assert first["train"][0]["name"] == "a.txt" and first["train"][0]["size"] == len(TEXT.encode())
     assert TextFiles((str(tmp_path / "*.txt"),)).fingerprint() == first
-    assert TextFiles((str(path),), input_format="lines").fingerprint() != first
+    different = {"input_format": "lines"}, {"encoding": "latin-1"}, {"validation_fraction": 0.5}
+    assert all(TextFiles((str(path),), **settings).fingerprint() != first for settings in different)
+    assert TextFiles((str(path),), encoding="UTF8", language="de").fingerprint() == first  # lines are sentences
+    tables = [TextFiles((str(path),), input_format="jsonl", text_field=field).fingerprint() for field in ("text", "body")]
+    assert tables[0] != tables[1]
     path.write_text(TEXT.replace("Six", "Sox"))
     assert TextFiles((str(path),)).fingerprint() != first
 

@@ -1,0 +1,73 @@
+"""Files that people name: found, and told apart by what is in them."""
+
+import glob
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertfam.errors import UserError
+
+_BUFFER = 1 << 20
+_DIGESTED = 1 << 30  # bytes that a fingerprint reads, at most
+
+
+def find_files(patterns: tuple[str, ...]) -> list[Path]:
+    """Files that paths and globs name: patterns in the order given, sorted within a glob, each file once.
+
+    Raises:
+      UserError: a pattern names no file, or a folder.
+    """
+    found: dict[Path, Path] = {}  # resolved -> as named
+    for pattern in patterns:
+        if "://" in pattern:
+            raise UserError(f"{pattern}: text is read from local files only: copy it here, or mount the bucket")
+        path = Path(os.path.expanduser(pattern))
+        if path.is_dir():
+            raise UserError(f"{pattern} is a folder: name the files in it, as {os.path.join(pattern, '*.txt')}")
+        if path.exists():  # a name that holds glob characters is meant literally when it exists
+            matches = [path]
+        else:
+            matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not os.path.isdir(name)]
+        if not matches:
+            kind = "no file matches" if glob.has_magic(pattern) else "no such file:"
+            raise UserError(f"{kind} {pattern} (in {os.getcwd()})")
+        if unfit := next((match for match in matches if match.exists() and not match.is_file()), None):
+            raise UserError(f"{unfit} is a pipe or device, and text is read more than once: write it to a file first")
+        for match in matches:
+            found.setdefault(match.resolve(), match)
+    return list(found.values())
+
+
+def file_fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Name without folder, size in bytes, and a SHA-256 of the bytes on disk, for each file.
+
+    Files that together have more than 1 GiB have an equal share of it each (about a second in all, however many terabytes):
+    those that are larger than their share are digested at evenly spaced blocks.
+    """
+    try:
+        sizes = [path.stat().st_size for path in paths]
+        share = _DIGESTED // max(1, len(paths)) if sum(sizes) > _DIGESTED else max(sizes, default=0)
+        return [
+            {"name": path.name, "size": size, "sha256": _digest(path, size, share)}
+            for path, size in zip(paths, sizes, strict=True)
+        ]
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _digest(path: Path, size: int, share: int) -> str:
+    """SHA-256 of a file, or of about `share` bytes of a larger one: its begin, its end, and blocks between."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        if size <= share:
+            while block := file.read(_BUFFER):
+                digest.update(block)
+        else:
+            count = max(2, share // _BUFFER)
+            length = min(_BUFFER, share // count)
+            for i in range(count):
+                file.seek((size - length) * i // (count - 1))
+                digest.update(file.read(length))
+    return digest.hexdigest()
