@@ -1,11 +1,24 @@
-"""Splitting running text into sentences."""
+"""Splitting running text into sentences: `sentencex`, and what it misses on real text put right."""
+
+import re
 
 from bertfam.errors import UserError
 
-# The languages that `sentencex` has rules of its own for (abbreviations, quotes, sentence ends), by ISO 639-1 code.
-LANGUAGES = tuple("am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk".split())
+# By ISO 639-1 code: Chinese, and those that `sentencex` has rules of its own for (abbreviations, quotes, sentence ends).
+LANGUAGES = tuple("am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split())
 # Any other language: sentencex's general rules (full stops of many scripts, English abbreviations).
 UNDETERMINED = "und"
+
+# What ends in a full stop without ending a sentence, beyond what sentencex knows.
+_ABBREVIATIONS = {
+    "de": r"\d{1,3}",  # ordinals; the noun that follows has a capital
+    "es": r"[A-Z]|D|Dña|núm|pág|págs|art|vol|cap|fig",
+    "fi": r"tri|prof|hra|rva|nti|esim|ks|vrt|nk|huom",
+    "fr": r"[A-Z]|MM|Mme|Mmes|Mlle|Mlles|Me|Mgr|St|Ste|no|art|cf|p|pp|vol|fig|chap|av|env|éd",
+}
+# sentencex's general rules miss ends before a digit, and find some at spaces inside parentheses.
+_CHINESE = re.compile(r"[^。！？!?\n]*(?:[。！？!?\n]+[”’」』》）)\"]*|$)")
+_QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "「": "」", "『": "』"}
 
 
 def check_language(language: str) -> None:
@@ -20,6 +33,8 @@ def check_language(language: str) -> None:
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """Sentences of a paragraph in order, stripped, none of them empty.
 
+    A quotation inside a sentence is left whole (but not in Chinese); one that is all of a sentence is split.
+
     Args:
       text: running text without hard line breaks; a newline inside it ends a sentence.
       language: one of `LANGUAGES`, or "und".
@@ -28,15 +43,47 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
       UserError: the language is not known.
     """
     check_language(language)
+    if language == "zh":
+        return [sentence for piece in _CHINESE.findall(text) if (sentence := piece.strip())]
     from sentencex import segment
 
-    sentences = []
+    goes_on = _GOES_ON[language]
+    sentences: list[str] = []
     begun = ""
     for piece in segment(language, text):
+        if sentences and not begun and _MARKS.fullmatch(piece):  # as in "Really... !"
+            sentences[-1] += f" {piece.strip()}"
+            continue
         begun += piece
         # Full stops inside a name ("tf.DType", "example.com") end nothing: white space must follow.
-        if not begun.endswith((".", "!", "?")):
+        if not begun.endswith((".", "!", "?")) and not goes_on.search(begun):
             sentences.append(begun.strip())
             begun = ""
     sentences.append(begun.strip())
-    return [sentence for sentence in sentences if sentence]
+    return [part for sentence in sentences if sentence for part in _unquoted(sentence, language)]
+
+
+def _unquoted(sentence: str, language: str) -> list[str]:
+    """The sentences of one that is a quotation from begin to end; any other as it is."""
+    closing = _QUOTES.get(sentence[0], "")
+    inside = sentence[1:-1]
+    if not inside or sentence[-1] not in closing or any(quote in inside for quote in (sentence[0], *closing)):
+        return [sentence]
+    parts = split_sentences(inside, language)
+    if not parts:
+        return [sentence]
+    parts[0] = sentence[0] + inside[: inside.index(parts[0][0])] + parts[0]
+    parts[-1] += inside[len(inside.rstrip()) :] + sentence[-1]
+    return parts
+
+
+def _goes_on(language: str) -> re.Pattern[str]:
+    """Ends of a piece that are no end of a sentence: an abbreviation, and the number of a list's item, alone."""
+    ends = [r"^\s*\(?(?:\d{1,3}|[a-zA-Z])[.)]\s+$"]
+    if words := _ABBREVIATIONS.get(language):
+        ends.append(rf"(?:^|[\s('’])(?:{words})\.\s+$")
+    return re.compile("|".join(ends))
+
+
+_GOES_ON = {language: _goes_on(language) for language in (*LANGUAGES, UNDETERMINED)}
+_MARKS = re.compile(r"[!?.…\s]+")
