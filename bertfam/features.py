@@ -2,6 +2,7 @@
 
     encoder_input_tokens      int32[batch, length]       the (corrupted) input
     encoder_segment_ids       int32[batch, length]       which packed example; 0 = padding
+    encoder_positions         int32[batch, length]       from 0 in each example; only of packed rows
     encoder_token_type_ids    int32[batch, length]       sentence A or B
     masked_positions          int32[batch, predictions]  ascending; unused slots are 0 with weight 0
     masked_target_tokens      int32[batch, predictions]  the original tokens at these positions
@@ -31,7 +32,7 @@ class FeatureSpec(NamedTuple):
 
 
 class RowShape(NamedTuple):
-    """The static sizes of a row: tokens, prediction slots, and examples ([CLS] tokens) in it."""
+    """The static sizes of a row: tokens, prediction slots, and examples ([CLS] tokens) in it; packed rows have several."""
 
     length: int
     predictions: int
@@ -41,7 +42,8 @@ class RowShape(NamedTuple):
 def encoder_features(shape: RowShape) -> dict[str, FeatureSpec]:
     """What every encoder reads of a row."""
     tokens = FeatureSpec((shape.length,), "int32", ("length",))
-    return {name: tokens for name in ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids")}
+    names = ["encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids"]
+    return {name: tokens for name in names + ["encoder_positions"] * (shape.examples > 1)}
 
 
 def masked_features(shape: RowShape) -> dict[str, FeatureSpec]:
@@ -54,11 +56,15 @@ def masked_features(shape: RowShape) -> dict[str, FeatureSpec]:
     }
 
 
+def start_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """Where the examples of a row begin."""
+    return {"sequence_start_positions": FeatureSpec((shape.examples,), "int32", (None,))}
+
+
 def next_sentence_features(shape: RowShape) -> dict[str, FeatureSpec]:
     """What next-sentence prediction reads of a row."""
     examples = (shape.examples,)
-    return {
-        "sequence_start_positions": FeatureSpec(examples, "int32", (None,)),
+    return start_features(shape) | {
         "next_sentence_labels": FeatureSpec(examples, "int32", (None,)),
         "next_sentence_weights": FeatureSpec(examples, "float32", (None,)),
     }

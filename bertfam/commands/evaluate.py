@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
     if args.baselines:
         from bertfam.evaluation.baselines import baselines, unigram_counts
 
-        counts = unigram_counts(cache.documents("train", "text"), opened.vocabulary.size)
+        counts = unigram_counts((cache.documents("train", name) for name in cache.corpora), opened.vocabulary.size)
         scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts)
 
     if args.json:

@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
         cache = token_cache(config, data, directory, flags.named_text(args, data))
         vocabulary = vocabularies.load(cache.vocabulary_directory)
         source = data.training(cache, vocabulary.token_ids, length, batch_size, run.seed if run else 0, index)
-        warn(source.examples.warnings)
+        warn(source.sequence.warnings)
         rows: list[dict] = []
         while len(rows) < args.examples:
             rows += records(source.rows(within, 0, min(batch_size, args.examples - len(rows))), vocabulary)

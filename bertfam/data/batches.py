@@ -1,5 +1,6 @@
 """Batches as pure functions of the step: order, rows, corruption."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,9 +42,22 @@ class Corruption(Protocol):
         ...
 
 
+class Rows(Protocol):
+    """An endless sequence of finished rows."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is amiss with the text, a line each."""
+        ...
+
+    def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
+        """The rows at the places int64[n], a pure function of them: [n, ...] each."""
+        ...
+
+
 @dataclass(frozen=True)
-class CorruptedBatches:
-    """A `BatchSource` over examples.
+class CorruptedRows:
+    """A `Rows` over examples.
 
     Attributes:
       order: which example is where.
@@ -59,9 +73,14 @@ class CorruptedBatches:
     tokens: TokenIds
     key: int
 
-    def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
-        """See `BatchSource.rows`."""
-        epochs, examples = self.order.index(step, np.arange(start, stop))
+    @property
+    def warnings(self) -> list[str]:
+        """See `Rows.warnings`."""
+        return self.examples.warnings
+
+    def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
+        """See `Rows.at`."""
+        epochs, examples = self.order.index(places)
         padding = examples < 0
         rows = self.rows_of(epochs, np.maximum(examples, 0))
         if padding.any():
@@ -73,3 +92,33 @@ class CorruptedBatches:
         """The rows of examples int64[n] as they are in epochs int64[n]: [n, ...] each."""
         keys = random.fold(self.key, epochs, examples)
         return self.corruption.corrupt(self.examples.rows(examples, keys), keys, self.tokens)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A `BatchSource`: a sequence of rows, so many at a time."""
+
+    sequence: Rows
+    batch_size: int
+
+    def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
+        """See `BatchSource.rows`."""
+        return self.sequence.at(step * self.batch_size + np.arange(start, stop, dtype=np.int64))
+
+
+def joined(sequences: Sequence[Rows], which: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows out of several sequences with the same features: [n, ...] each.
+
+    Args:
+      sequences: where they come from.
+      which: int64[n], the sequence of each row.
+      places: int64[n], its place in that sequence.
+    """
+    result: dict[str, np.ndarray] = {}
+    for index in np.unique(which) if len(which) else [0]:
+        here = which == index
+        for name, value in sequences[index].at(places[here]).items():
+            if name not in result:
+                result[name] = np.zeros((len(which), *value.shape[1:]), value.dtype)
+            result[name][here] = value
+    return result

@@ -1,4 +1,7 @@
-"""Which example is row r of step s: a pure function, so that any step is served at once."""
+"""Which example stands at a place of an endless sequence of rows: a pure function, so that any place is served at once.
+
+Batch s of a sequence read in batches of B holds the places s B .. s B + B - 1.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,8 +16,8 @@ _ROUNDS = 6
 class Order(Protocol):
     """A way through a fixed number of examples."""
 
-    def index(self, step: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns epoch int64[n] and example int64[n] of the rows int[n] of the global batch; example -1 = a padding row."""
+    def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Epoch int64[n] and example int64[n] at the places int64[n]; example -1 = a padding row."""
         ...
 
 
@@ -24,18 +27,15 @@ class Shuffled:
 
     Attributes:
       examples: how many there are.
-      batch_size: rows of the global batch.
       key: what the order depends on.
     """
 
     examples: int
-    batch_size: int
     key: int
 
-    def index(self, step: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `Order.index`."""
-        place = step * self.batch_size + rows.astype(np.int64)
-        epochs, within = np.divmod(place, self.examples)
+        epochs, within = np.divmod(places, self.examples)
         return epochs, permute(within, self.examples, random.fold(self.key, epochs))
 
 
@@ -45,21 +45,39 @@ class Contiguous:
 
     Attributes:
       examples: how many there are.
+    """
+
+    examples: int
+
+    def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `Order.index`."""
+        return np.zeros_like(places), np.where(places < self.examples, places, -1)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Side by side, as many streams of successive examples as a batch has rows: row r of a batch goes on where row r of the
+    batch before ended (Dai et al. 2019, "Transformer-XL", section 3.2; models with a memory).
+
+    An epoch is as many batches as the longest stream; shorter streams end with a padding row.
+
+    Attributes:
+      examples: how many there are.
       batch_size: rows of the global batch.
     """
 
     examples: int
     batch_size: int
 
-    @property
-    def steps(self) -> int:
-        """Batches that hold all examples."""
-        return -(-self.examples // self.batch_size)
-
-    def index(self, step: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `Order.index`."""
-        place = step * self.batch_size + rows.astype(np.int64)
-        return np.zeros_like(place), np.where(place < self.examples, place, -1)
+        steps, rows = np.divmod(places, self.batch_size)
+        most, longer = -(-self.examples // self.batch_size), self.examples % self.batch_size or self.batch_size
+        epochs, within = np.divmod(steps, most)
+        # The first `longer` streams hold `most` examples, the others one less.
+        begin = rows * most - np.maximum(rows - longer, 0)
+        length = np.where(rows < longer, most, most - 1)
+        return epochs, np.where(within < length, begin + within, -1)
 
 
 def permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """BERT's sentence pairs with next-sentence labels (Devlin et al. 2019, appendix A.2, as in the published data script)."""
 
+import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,6 +35,7 @@ class SentencePairs:
     """
 
     least_documents: ClassVar[int] = 2  # B comes from another one
+    next_sentence: ClassVar[bool] = True
 
     short_sequence_rate: float = 0.1
     random_next_rate: float = 0.5
@@ -42,6 +44,10 @@ class SentencePairs:
         for name in ("short_sequence_rate", "random_next_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1]")
+
+    def most_examples(self, length: int) -> int:
+        """Examples in a row: one."""
+        return 1
 
     def check_length(self, length: int) -> None:
         """Refuses rows that are too short."""
@@ -111,9 +117,27 @@ class PairExamples:
     ) -> None:
         self._config, self._documents, self._length, self._tokens = config, documents, length, tokens
         self._document, self._first, self._count, self._target = document, first, count, target
+        self._room = np.broadcast_to(np.int64(length - 3), len(first))
 
     def __len__(self) -> int:
         return len(self._first)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row at most, [CLS] and [SEP] included: int64[rows]."""
+        return self._room + 3
+
+    def fitted(self) -> "PairExamples":
+        """The same pairs, of which none is longer than its own chunk: a random B takes the room of the text that it replaces.
+
+        So the length of each is known whatever is drawn, and rows can be packed.
+        """
+        starts = self._documents.sentence_starts
+        fitted = copy.copy(self)
+        chunk = starts[self._first + self._count] - starts[self._first]
+        fitted._room = np.clip(chunk, 2, self._length - 3)  # a token for each of A and B
+        fitted._target = fitted._room
+        return fitted
 
     @property
     def always_random(self) -> float:
@@ -156,7 +180,7 @@ class PairExamples:
             b_start[where], b_length[where] = self._negatives(
                 keys[where], self._document[examples[where]], self._target[examples[where]] - a_length[where]
             )
-        cut_a, cut_b = _excess(a_length, b_length, self._length - 3)
+        cut_a, cut_b = _excess(a_length, b_length, self._room[examples])
         a_start, a_length = a_start + random.coin_sums(keys, _TRIM_A, cut_a), a_length - cut_a
         b_start, b_length = b_start + random.coin_sums(keys, _TRIM_B, cut_b), b_length - cut_b
 
@@ -193,7 +217,7 @@ class PairExamples:
         return starts[sentence], starts[sentence + count] - starts[sentence]
 
 
-def _excess(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+def _excess(a: np.ndarray, b: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many tokens A and B lose when the longer one (B if equal) gives a token up until both fit into `room`."""
     excess = np.maximum(a + b - room, 0)
     uneven = np.minimum(excess, np.abs(a - b))

@@ -11,7 +11,7 @@ import seqio
 import tensorflow as tf
 
 from bertfam.data import cache_builder, vocabularies
-from bertfam.data.batches import CorruptedBatches
+from bertfam.data.batches import CorruptedRows
 from bertfam.data.cache import TokenCache, check_fingerprint
 from bertfam.data.python_docs import cache_root
 from bertfam.data.sources import Corpus
@@ -19,7 +19,7 @@ from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.wordpiece import WordPiece
-from bertfam.features import FeatureSpec, encoder_features, masked_features, next_sentence_features
+from bertfam.features import encoder_features
 
 _ROWS_AT_ONCE = 256
 _ENDLESS = 2**62
@@ -86,7 +86,7 @@ class RowSource(seqio.DataSource):
     ) -> tf.data.Dataset:
         """See `tasks.add_pretraining_task`."""
         length = self._row_length(sequence_length)
-        specs = row_features(self._data, length)
+        specs = self._data.features(length)
         signature = {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()}
         if not self._open()[0].counts(split)["documents"]:
             return tf.data.Dataset.from_generator(lambda: iter(()), output_signature=signature)
@@ -98,9 +98,8 @@ class RowSource(seqio.DataSource):
         def rows(numbers: np.ndarray) -> list[np.ndarray]:
             epochs, places = np.divmod(numbers, max(own, 1))
             places = places * shards + shard
-            # An order of single-row batches: place p of epoch e is row e * size + p.
-            epochs, examples = batches.order.index(0, epochs * size + places) if shuffle else (epochs, places)
-            found = batches.rows_of(epochs, examples)
+            # Place p of epoch e is row e * size + p.
+            found = batches.at(epochs * size + places) if shuffle else batches.rows_of(epochs, places)
             return [found[name].astype(spec.dtype, copy=False) for name, spec in specs.items()]
 
         def features(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -118,9 +117,11 @@ class RowSource(seqio.DataSource):
             raise ValueError(f"task {self._name}: rows have one length, sequence_length gives {sorted(lengths)}")
         return lengths.pop() if lengths else self._length
 
-    def _batches(self, split: str, length: int, seed: int) -> CorruptedBatches:
+    def _batches(self, split: str, length: int, seed: int) -> CorruptedRows:
         cache, vocabulary = self._open()
-        return self._data.training(cache, vocabulary.token_ids, length, 1, seed, split=split)
+        rows = self._data.training(cache, vocabulary.token_ids, length, 1, seed, split=split).sequence
+        assert isinstance(rows, CorruptedRows)  # one corpus
+        return rows
 
     def _open(self) -> tuple[TokenCache, Vocabulary]:
         with self._lock:
@@ -152,12 +153,6 @@ class RowSource(seqio.DataSource):
         decisive = [fingerprints, vocabulary.fingerprint if vocabulary else self._vocabulary_size]
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
         return cache_root() / "tasks" / f"{self._name}-{digest}"
-
-
-def row_features(data: TextData, length: int) -> dict[str, FeatureSpec]:
-    """The features of rows of `length` tokens, as in `bertfam.features`."""
-    shape = data.shape(length)
-    return encoder_features(shape) | masked_features(shape) | next_sentence_features(shape)
 
 
 def shard_of(info: seqio.ShardInfo | None) -> tuple[int, int]:

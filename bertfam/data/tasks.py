@@ -23,8 +23,9 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
+from bertfam.data.mixture import Mixture
 from bertfam.data.python_docs import PythonDocs
-from bertfam.data.seqio_rows import RowSource, RowTask, row_features, shard_of
+from bertfam.data.seqio_rows import RowSource, RowTask, shard_of
 from bertfam.data.seqio_vocabulary import PieceVocabulary
 from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
@@ -80,7 +81,7 @@ def join_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def add_pretraining_task(name: str, data: TextData, *, length: int = 128, vocabulary_size: int = 8192) -> seqio.Task:
-    """Registers a task that gives finished rows: BERT's masked language model and next-sentence features.
+    """Registers a task that gives finished rows, with the features of `data.rows` and `data.corruption`.
 
     The rows, their names and dtypes are those that `bertfam pretrain` trains on: shuffled with seed s, element i of the task
     is row i of the batches, one after another, of a run with `Run.seed` s. Nothing is read before the first use, which builds
@@ -101,11 +102,13 @@ def add_pretraining_task(name: str, data: TextData, *, length: int = 128, vocabu
     """
     if data.corpus is None and data.cache_dir is None:
         raise UserError(f"task {name} needs a corpus, or a cache_dir that holds a token cache")
+    if isinstance(data.corpus, Mixture):
+        raise UserError(f"task {name} is of several corpora: register a task for each, and mix them in a seqio mixture")
     source = RowSource(name, data, length, vocabulary_size)
     pieces, plain = PieceVocabulary(lambda: source.vocabulary), seqio.PassThroughVocabulary(size=0)
     features = {
         feature: seqio.Feature(pieces if feature.endswith("_tokens") else plain, add_eos=False, dtype=tf.as_dtype(spec.dtype))
-        for feature, spec in row_features(data, length).items()
+        for feature, spec in data.features(length).items()
     }
     return seqio.TaskRegistry.add(name, source=source, output_features=features, task_cls=RowTask)
 

@@ -1,4 +1,4 @@
-"""Where a run's rows come from: corpus, vocabulary, cache, rows, noise."""
+"""Where a run's rows come from: corpora, vocabulary, cache, rows, noise."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -6,13 +6,25 @@ from pathlib import Path
 from bertfam.corruption import keys as random
 from bertfam.corruption.masking import BertMasking
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.batches import CorruptedBatches
+from bertfam.data.batches import Batches, CorruptedRows
 from bertfam.data.cache import TokenCache
+from bertfam.data.mixture import ConcatenatedRows, MixedRows, Mixture, shares
 from bertfam.data.order import Contiguous, Shuffled
+from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.sources import Corpus
-from bertfam.features import RowShape
+from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, WholeDocuments
+from bertfam.errors import UserError
+from bertfam.features import (
+    FeatureSpec,
+    RowShape,
+    encoder_features,
+    masked_features,
+    next_sentence_features,
+    start_features,
+)
 
+TEXT = "text"  # the name of the only corpus
 _PLAN, _ORDER, _NOISE = range(3)
 # Held-out rows and their masks are the same for every run and seed, so that losses compare.
 _HELD_OUT_SEED = 0
@@ -23,27 +35,37 @@ class TextData:
     """Running text as rows.
 
     Attributes:
-      corpus: the text; None where `cache_dir` holds a token cache already.
+      corpus: the text, or several in a mixture; None where `cache_dir` holds a token cache already.
       vocabulary: the folder of the vocabulary; None where `cache_dir` holds a token cache already.
       cache_dir: the token cache, built there where it is missing; None: MODEL_DIR/cache.
       rows: how documents become rows.
       corruption: the noise.
     """
 
-    corpus: Corpus | None = None
+    corpus: Corpus | Mixture | None = None
     vocabulary: str | None = None
     cache_dir: str | None = None
-    rows: SentencePairs = SentencePairs()
+    rows: SentencePairs | FullSentences | DocSentences | Chunks | WholeDocuments | Packed = SentencePairs()
     corruption: BertMasking = BertMasking()
 
     @property
     def corpora(self) -> dict[str, Corpus]:
         """The texts by name, as the token cache keeps them; none where `corpus` is None."""
-        return {} if self.corpus is None else {"text": self.corpus}
+        if self.corpus is None:
+            return {}
+        if isinstance(self.corpus, Mixture):
+            return dict(zip(self.corpus.names, self.corpus.corpora, strict=True))
+        return {TEXT: self.corpus}
 
     def shape(self, length: int) -> RowShape:
         """The static sizes of rows of `length` tokens."""
-        return RowShape(length, self.corruption.predictions(length))
+        return RowShape(length, self.corruption.predictions(length), self.rows.most_examples(length))
+
+    def features(self, length: int) -> dict[str, FeatureSpec]:
+        """What the rows of `length` tokens have."""
+        shape = self.shape(length)
+        labels = next_sentence_features(shape) if self.rows.next_sentence else start_features(shape) if shape.examples > 1 else {}
+        return encoder_features(shape) | masked_features(shape) | labels
 
     def cache_directory(self, model_dir: str | Path) -> Path:
         """Where the token cache of a run in MODEL_DIR lies."""
@@ -59,11 +81,20 @@ class TextData:
         stage: int = 0,
         *,
         split: str = "train",
-    ) -> CorruptedBatches:
+    ) -> Batches:
         """The shuffled batches of one stage, without end; every epoch has a new order and new noise."""
-        examples = self.rows.examples(cache.documents(split, "text"), length, _key(seed, _PLAN, stage), tokens)
-        order = Shuffled(len(examples), batch_size, _key(seed, _ORDER, stage))
-        return CorruptedBatches(order, examples, self.corruption, tokens, _key(seed, _NOISE, stage))
+        parts = tuple(self._part(cache, name, tokens, length, seed, stage, split) for name in cache.corpora)
+        if len(parts) == 1:
+            return Batches(parts[0], batch_size)
+        sizes = [len(part.examples) for part in parts]
+        if isinstance(self.corpus, Mixture):
+            if self.corpus.names != cache.corpora:
+                raise UserError(
+                    f"{cache.directory} holds {', '.join(cache.corpora)} and Mixture.names are {', '.join(self.corpus.names)}: "
+                    "give the cache of these, or name no cache"
+                )
+            return Batches(MixedRows(parts, self.corpus.shares(sizes)), batch_size)
+        return Batches(MixedRows(parts, shares(sizes)), batch_size)
 
     def held_out(
         self,
@@ -76,21 +107,31 @@ class TextData:
         at_most: int | None = None,
     ) -> "HeldOut | None":
         """A split's rows, each once, at most so many batches; None where the split has too few documents."""
-        if cache.counts(split, "text")["documents"] < self.rows.least_documents:
+        parts = tuple(
+            self._part(cache, name, tokens, length, _HELD_OUT_SEED, 0, split)
+            for name in cache.corpora
+            if cache.counts(split, name)["documents"] >= self.rows.least_documents
+        )
+        if not parts:
             return None
-        shuffled = self.training(cache, tokens, length, batch_size, _HELD_OUT_SEED, split=split)
-        order = Contiguous(len(shuffled.examples), batch_size)
-        return HeldOut(replace(shuffled, order=order), min(order.steps, at_most or order.steps), batch_size)
+        rows = ConcatenatedRows(tuple(replace(part, order=Contiguous(len(part.examples))) for part in parts))
+        steps = -(-len(rows) // batch_size)
+        return HeldOut(Batches(rows, batch_size), min(steps, at_most or steps), batch_size)
+
+    def _part(
+        self, cache: TokenCache, name: str, tokens: TokenIds, length: int, seed: int, stage: int, split: str
+    ) -> CorruptedRows:
+        """The shuffled rows of one corpus."""
+        number = cache.corpora.index(name)
+        plan, order, noise = (int(random.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
+        examples = self.rows.examples(cache.documents(split, name), length, plan, tokens)
+        return CorruptedRows(Shuffled(len(examples), order), examples, self.corruption, tokens, noise)
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """Rows to evaluate on: `steps` batches; the last is filled with rows of weight 0."""
 
-    source: CorruptedBatches
+    source: Batches
     steps: int
     batch_size: int
-
-
-def _key(seed: int, use: int, stage: int) -> int:
-    return int(random.fold(seed, use, stage)[0])

@@ -1,5 +1,7 @@
 """What a model must beat: predictions from counts alone, on the same masks."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from bertfam.data.batches import BatchSource
@@ -8,11 +10,12 @@ from bertfam.data.documents import Documents
 _CHUNK = 1 << 24
 
 
-def unigram_counts(documents: Documents, size: int) -> np.ndarray:
+def unigram_counts(texts: Iterable[Documents], size: int) -> np.ndarray:
     """How often each token occurs: int64[size]."""
     counts = np.zeros(size, np.int64)
-    for start in range(0, len(documents.tokens), _CHUNK):
-        counts += np.bincount(documents.tokens[start : start + _CHUNK], minlength=size)
+    for documents in texts:
+        for start in range(0, len(documents.tokens), _CHUNK):
+            counts += np.bincount(documents.tokens[start : start + _CHUNK], minlength=size)
     return counts
 
 
@@ -27,7 +30,8 @@ def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarr
 
     Returns:
       `unigram_loss`, nats a masked token of the training frequencies with one added to each count; `most_frequent_accuracy`,
-      of always predicting the commonest token; `nsp_majority_accuracy`, of always predicting the commoner label.
+      of always predicting the commonest token; where rows have next-sentence labels, `nsp_majority_accuracy`, of always
+      predicting the commoner one.
     """
     log_probability = np.log((counts + 1) / (counts.sum() + len(counts)))
     best = int(np.argmax(counts))
@@ -39,9 +43,7 @@ def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarr
         loss -= float(np.sum(log_probability[targets] * weights))
         hits += float(np.sum((targets == best) * weights))
         weight += float(weights.sum())
-        labels += np.bincount(rows["next_sentence_labels"].ravel(), rows["next_sentence_weights"].ravel(), minlength=2)
-    return {
-        "unigram_loss": loss / weight,
-        "most_frequent_accuracy": hits / weight,
-        "nsp_majority_accuracy": float(labels.max() / labels.sum()),
-    }
+        if "next_sentence_labels" in rows:
+            labels += np.bincount(rows["next_sentence_labels"].ravel(), rows["next_sentence_weights"].ravel(), minlength=2)
+    majority = {"nsp_majority_accuracy": float(labels.max() / labels.sum())} if labels.any() else {}
+    return {"unigram_loss": loss / weight, "most_frequent_accuracy": hits / weight} | majority

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertfam.config import Config
 from bertfam.data import vocabularies
-from bertfam.data.batches import CorruptedBatches
+from bertfam.data.batches import Batches
 from bertfam.data.cache import TokenCache, difference
 from bertfam.data.cache_builder import check_sources
 from bertfam.data.seqio_task import SeqioTask
@@ -79,9 +79,9 @@ def _environment() -> dict[str, str]:
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def warnings(run: Run, sources: Sequence[CorruptedBatches], evaluations: Sequence[HeldOut | None]) -> list[str]:
+def warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut | None]) -> list[str]:
     """What is amiss with a run's text and schedule but does not stop it, a line each."""
-    lines = [line for source in sources for line in source.examples.warnings]
+    lines = [line for source in sources for line in source.sequence.warnings]
     warmup, total = run.optimizer.schedule.warmup_steps, run.total_steps
     if warmup >= total > 1:
         lines.append(f"LinearDecay.warmup_steps {warmup:,} is not less than the {total:,} steps: the peak is never reached")

@@ -62,8 +62,17 @@ class Run:
         for index, stage in enumerate(self.stages):
             try:
                 self.data.rows.check_length(stage.length)
+                self._check_features(stage.length)
             except UserError as error:
                 raise UserError(f"stages[{index}]: {error}") from error
+
+    def _check_features(self, length: int) -> None:
+        missing = self.objective.features(self.data.shape(length)).keys() - self.data.features(length).keys()
+        if missing:
+            raise UserError(
+                f"{type(self.objective).__name__} reads {min(missing)}, which rows of {type(self.data.rows).__name__} lack: "
+                "set TextData.rows to others (@SentencePairs() has all that MlmNsp reads), or Run.objective to another (@Mlm())"
+            )
 
     @property
     def total_steps(self) -> int:

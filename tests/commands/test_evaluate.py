@@ -57,7 +57,7 @@ def test_baselines_from_the_rows_themselves(trained, capsys):
     run, cache = read_run(trained.model_dir), TokenCache(trained.model_dir / "cache")
     vocabulary = vocabularies.load(trained.folder / "vocab")
     held_out = run.data.held_out(cache, vocabulary.token_ids, 24, 8)
-    rows = held_out.source.rows(0, 0, len(held_out.source.examples))  # all rows, one batch
+    rows = held_out.source.rows(0, 0, len(held_out.source.sequence))  # all rows, one batch
     used = rows["masked_loss_weights"] > 0
     targets = rows["masked_target_tokens"][used]
     counts = np.bincount(cache.documents("train", "text").tokens, minlength=300).astype(float)

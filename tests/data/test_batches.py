@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from bertfam.data.text_data import TextData
-from bertfam.features import encoder_features, masked_features, next_sentence_features
 
 LENGTH, BATCH = 64, 32
 
@@ -26,8 +25,9 @@ def source(data, cache, tokens):
 
 def epoch_rows(source, epoch):
     """The rows of a whole epoch by example."""
-    examples = np.arange(len(source.examples))
-    return source.rows_of(np.full(len(examples), epoch), examples)
+    rows = source.sequence
+    examples = np.arange(len(rows.examples))
+    return rows.rows_of(np.full(len(examples), epoch), examples)
 
 
 def equal(a, b):
@@ -35,8 +35,7 @@ def equal(a, b):
 
 
 def test_features_have_their_declared_shapes_and_types(data, source):
-    shape = data.shape(LENGTH)
-    specs = encoder_features(shape) | masked_features(shape) | next_sentence_features(shape)
+    specs = data.features(LENGTH)
     rows = source.rows(3, 0, BATCH)
     assert {name: (value.shape, value.dtype.name) for name, value in rows.items()} == {
         name: ((BATCH, *spec.shape), spec.dtype) for name, spec in specs.items()
@@ -78,12 +77,13 @@ def test_any_step_is_served_at_once(source):
     class Counted:
         def rows(self, examples, keys):
             asked.append(len(examples))
-            return source.examples.rows(examples, keys)
+            return source.sequence.examples.rows(examples, keys)
 
         def __len__(self):
-            return len(source.examples)
+            return len(source.sequence.examples)
 
-    counted = dataclasses.replace(source, examples=Counted())
+    rows = dataclasses.replace(source.sequence, examples=Counted())
+    counted = dataclasses.replace(source, sequence=rows)
     counted.rows(0, 0, BATCH)  # whatever is done once
     first, *later = (lines_run(counted.rows, step, 0, BATCH) for step in (0, 10**6, 10**9))
     assert 0 < max(later) < 2 * first and asked == [BATCH] * 4
@@ -100,11 +100,11 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(data, cache, 
 
 
 def test_every_example_once_an_epoch(source):
-    count = len(source.examples)
+    count = len(source.sequence.examples)
     seen = {0: [], 1: [], 1000: []}
     for epoch, found in seen.items():
         for step in range(epoch * count // BATCH, (epoch + 1) * count // BATCH + 1):
-            epochs, examples = source.order.index(step, np.arange(BATCH))
+            epochs, examples = source.sequence.order.index(step * BATCH + np.arange(BATCH))
             found += examples[epochs == epoch].tolist()
     assert all(sorted(found) == list(range(count)) for found in seen.values())
     assert len({tuple(found) for found in seen.values()}) == 3
@@ -173,13 +173,16 @@ def test_statistics_of_real_rows(source, tokens):
 
 def test_held_out_rows_come_once_and_are_the_same_for_everyone(data, cache, tokens):
     held_out = data.held_out(cache, tokens, LENGTH, BATCH)
-    count = len(held_out.source.examples)
+    count = len(held_out.source.sequence)
     assert held_out.steps == -(-count // BATCH) and count % BATCH
     batches = [held_out.source.rows(step, 0, BATCH) for step in range(held_out.steps)]
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     assert all(not value[count:].any() for value in rows.values())
     assert rows["encoder_segment_ids"][:count].any(axis=1).all() and rows["next_sentence_weights"].sum() == count
-    assert equal({name: value[:count] for name, value in rows.items()}, epoch_rows(held_out.source, 0))
+    assert equal(
+        {name: value[:count] for name, value in rows.items()},
+        held_out.source.sequence.parts[0].rows_of(np.zeros(count, int), np.arange(count)),
+    )
     other_size = data.held_out(cache, tokens, LENGTH, 7)
     assert np.array_equal(other_size.source.rows(0, 0, 7)["encoder_input_tokens"], rows["encoder_input_tokens"][:7])
     assert data.held_out(cache, tokens, LENGTH, BATCH, at_most=2).steps == 2

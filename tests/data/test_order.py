@@ -5,7 +5,7 @@ import pytest
 from chi_square import chi_square_limit
 
 from bertfam.corruption.keys import fold
-from bertfam.data.order import Contiguous, Shuffled, permute
+from bertfam.data.order import Contiguous, Shuffled, Streams, permute
 
 
 @pytest.mark.parametrize("size", [*range(1, 40), 63, 64, 65, 255, 256, 257, 1000, 4097])
@@ -47,38 +47,43 @@ def test_neighbours_do_not_stay_together():
     assert abs(np.corrcoef(np.arange(5000), permuted)[0, 1]) < 4 / np.sqrt(5000)
 
 
-def steps(order, count, batch_size, first=0):
-    indices = [order.index(step, np.arange(batch_size)) for step in range(first, first + count)]
-    return np.concatenate([epoch for epoch, _ in indices]), np.concatenate([example for _, example in indices])
-
-
-@pytest.mark.parametrize(("examples", "batch_size"), [(10, 4), (7, 16), (64, 64), (1, 3)])
-def test_shuffled_gives_every_example_once_an_epoch_in_new_orders(examples, batch_size):
-    epochs, found = steps(Shuffled(examples, batch_size, 5), -(-5 * examples // batch_size), batch_size)
-    orders = [found[epochs == epoch].tolist() for epoch in range(5)]
-    assert np.array_equal(epochs, np.arange(len(epochs)) // examples)
+@pytest.mark.parametrize("examples", [10, 7, 64, 1])
+def test_shuffled_gives_every_example_once_an_epoch_in_new_orders(examples):
+    epochs, found = Shuffled(examples, 5).index(np.arange(5 * examples))
+    orders = found.reshape(5, examples).tolist()
+    assert np.array_equal(epochs, np.repeat(np.arange(5), examples))
     assert all(sorted(order) == list(range(examples)) for order in orders)
     if examples > 5:
         assert len({tuple(order) for order in orders}) == 5
 
 
-def test_shuffled_is_a_function_of_key_step_and_row():
-    order = Shuffled(1000, 32, 5)
-    whole = order.index(999_999, np.arange(32))
-    part = order.index(999_999, np.array([31, 4]))
+def test_shuffled_is_a_function_of_key_and_place():
+    order = Shuffled(1000, 5)
+    places = 999_999 * 32 + np.arange(32)
+    whole = order.index(places)
+    part = order.index(places[[31, 4]])
     assert np.array_equal(whole[1][[31, 4]], part[1]) and np.array_equal(whole[0][[31, 4]], part[0])
-    assert not np.array_equal(whole[1], Shuffled(1000, 32, 6).index(999_999, np.arange(32))[1])
+    assert not np.array_equal(whole[1], Shuffled(1000, 6).index(places)[1])
 
 
-def test_the_batch_size_does_not_change_the_stream():
-    a, b = steps(Shuffled(50, 8, 5), 25, 8), steps(Shuffled(50, 20, 5), 10, 20)
-    assert np.array_equal(a, b)
-
-
-@pytest.mark.parametrize(("examples", "batch_size", "count"), [(10, 4, 3), (8, 4, 2), (3, 8, 1)])
-def test_contiguous_ends_with_padding(examples, batch_size, count):
-    order = Contiguous(examples, batch_size)
-    assert order.steps == count
-    epochs, found = steps(order, count + 1, batch_size)
-    assert found.tolist() == [*range(examples), *[-1] * ((count + 1) * batch_size - examples)]
+@pytest.mark.parametrize("examples", [10, 1])
+def test_contiguous_ends_with_padding(examples):
+    epochs, found = Contiguous(examples).index(np.arange(examples + 6))
+    assert found.tolist() == [*range(examples), *[-1] * 6]
     assert not epochs.any()
+
+
+@pytest.mark.parametrize(("examples", "batch_size"), [(10, 4), (12, 4), (3, 8), (1, 1), (101, 7)])
+def test_streams_go_on_where_the_batch_before_ended(examples, batch_size):
+    steps = -(-examples // batch_size)
+    epochs, found = (
+        part.reshape(-1, batch_size) for part in Streams(examples, batch_size).index(np.arange(2 * steps * batch_size))
+    )
+    assert np.array_equal(epochs, np.repeat([[0], [1]], steps, axis=0).repeat(batch_size, axis=1))
+    assert np.array_equal(found[:steps], found[steps:])
+    real = found[:steps]
+    assert sorted(real[real >= 0].tolist()) == list(range(examples))
+    for stream in real.T:
+        ended = stream[stream >= 0]
+        assert np.array_equal(stream[: len(ended)], ended) and len(ended) >= steps - 1  # padding only at the end, at most one
+        assert (np.diff(ended) == 1).all()

@@ -206,14 +206,14 @@ def equal(a, b):
 
 def test_rows_are_those_of_the_loader(rows_task, cache, tokens):
     source = TextData().training(cache, tokens, 48, 8, seed=3)
-    size = len(source.examples)
+    size = len(source.sequence.examples)
     batches = [source.rows(step, 0, 8) for step in range(2 * size // 8)]
     expected = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     assert equal(read(rows_task, len(batches) * 8, seed=3, num_epochs=None), expected)
     held_out = TextData().held_out(cache, tokens, 48, 1000)
     found = read(rows_task, split="validation", shuffle=False)
     assert equal(found, held_out.source.rows(0, 0, len(found["masked_positions"])))
-    assert len(found["masked_positions"]) == len(held_out.source.examples) == rows_task.num_input_examples("validation")
+    assert len(found["masked_positions"]) == len(held_out.source.sequence) == rows_task.num_input_examples("validation")
 
 
 def test_features_are_declared(rows_task, vocabulary):
@@ -236,20 +236,20 @@ def test_features_are_declared(rows_task, vocabulary):
 
 
 def test_every_epoch_has_every_example_with_new_order_and_noise(rows_task, cache, tokens):
-    size = len(TextData().training(cache, tokens, 48, 1, seed=1).examples)
+    size = len(TextData().training(cache, tokens, 48, 1, seed=1).sequence.examples)
     rows = read(rows_task, num_epochs=2, seed=1)
     assert len(rows["masked_positions"]) == 2 * size
     first, second = ({name: value[part] for name, value in rows.items()} for part in (slice(size), slice(size, None)))
     assert equal(first, read(rows_task, seed=1)) and not equal(first, second)
     assert not equal(first, read(rows_task, seed=2))
     plain = read(rows_task, seed=1, shuffle=False)
-    order = TextData().training(cache, tokens, 48, 1, seed=1).order.index(0, np.arange(size))[1]
+    order = TextData().training(cache, tokens, 48, 1, seed=1).sequence.order.index(np.arange(size))[1]
     assert equal(first, {name: value[order] for name, value in plain.items()})
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_shards_are_a_split_of_the_whole(rows_task, cache, tokens, shuffle):
-    size = len(TextData().training(cache, tokens, 48, 1, seed=4).examples)
+    size = len(TextData().training(cache, tokens, 48, 1, seed=4).sequence.examples)
     whole = read(rows_task, seed=4, shuffle=shuffle, num_epochs=2)
     for shards in (2, 3):
         for index in range(shards):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertfam.corruption.masking import BertMasking
-from bertfam.data.batches import CorruptedBatches
+from bertfam.data.batches import Batches
 from bertfam.data.text_data import TextData
 from bertfam.evaluation.baselines import baselines, unigram_counts
 from bertfam.evaluation.evaluator import evaluate
@@ -47,8 +47,8 @@ def test_fewer_rows_than_a_batch_score_as_they_do_alone(cache, tokens):
             step, lambda index, held_out=held_out: held_out.source.rows(index, 0, held_out.batch_size), held_out.steps
         )
         found.append(scores["mean"])
-    assert held_out.steps == 1 and len(held_out.source.examples) > 64
-    rows = held_out.source.rows(0, 0, len(held_out.source.examples))
+    assert held_out.steps == 1 and len(held_out.source.sequence) > 64
+    rows = held_out.source.rows(0, 0, len(held_out.source.sequence))
     used = rows["masked_loss_weights"].astype(bool)
     assert found == pytest.approx([rows["masked_target_tokens"][used].mean()] * 3, rel=1e-6)
 
@@ -86,4 +86,4 @@ def test_baselines_by_hand():
 def test_a_split_without_documents_gives_nothing_to_score(cache, tokens):
     empty = SimpleNamespace(counts=lambda split, corpus: {"documents": 1}, documents=cache.documents)
     assert TextData().held_out(empty, tokens, 48, 5) is None
-    assert isinstance(TextData(corruption=BertMasking()).held_out(cache, tokens, 48, 5).source, CorruptedBatches)
+    assert isinstance(TextData(corruption=BertMasking()).held_out(cache, tokens, 48, 5).source, Batches)

@@ -1,0 +1,214 @@
+"""Running text as rows: `[CLS] text [SEP]`, or bare text where the vocabulary has no [CLS].
+
+Text is seen as one line of slots: the tokens of every document and one separator behind each. A row is a range of slots.
+
+    FullSentences     whole sentences, on over the ends of documents with a separator between (Liu et al. 2019, FULL-SENTENCES)
+    DocSentences      whole sentences of one document (Liu et al. 2019, DOC-SENTENCES)
+    Chunks            so many tokens as fit, on over the ends of documents (Radford et al. 2018)
+    WholeDocuments    so many tokens of one document as fit
+
+Every token of the text is in one row; a sentence longer than a row is cut.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.documents import Documents
+from bertfam.errors import UserError
+
+# Rows that go on over the ends of documents are begun anew about every million tokens, so that they are planned side by side.
+_LANE = 1 << 20
+_LANES_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class _TextRows:
+    least_documents: ClassVar[int] = 1
+    next_sentence: ClassVar[bool] = False
+    whole_sentences: ClassVar[bool]
+    across_documents: ClassVar[bool]
+
+    def most_examples(self, length: int) -> int:
+        """Examples in a row: one."""
+        return 1
+
+    def check_length(self, length: int) -> None:
+        """Refuses rows that are too short."""
+        if length < 3:
+            raise UserError(f"length {length} is too short for a row of text; use at least 3")
+
+    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> "TextExamples":
+        """Plans the rows of `length` tokens; the plan needs no seed."""
+        self.check_length(length)
+        frame = _Frame(tokens)
+        room = length - frame.size
+        begins = document_begins(documents)
+        if self.whole_sentences:
+            begin, end = _whole_sentences(documents, begins, room, self.across_documents)
+        elif self.across_documents:
+            begin = np.arange(0, begins[-1] - 1, room)
+            end = np.minimum(begin + room, begins[-1] - 1)
+        else:
+            begin, end = _cut(begins[:-1], begins[1:] - 1, room)
+        return TextExamples(documents, begins, begin, end, length, frame)
+
+
+class FullSentences(_TextRows):
+    """Whole sentences, on over the ends of documents with a separator between."""
+
+    whole_sentences, across_documents = True, True
+
+
+class DocSentences(_TextRows):
+    """Whole sentences of one document."""
+
+    whole_sentences, across_documents = True, False
+
+
+class Chunks(_TextRows):
+    """So many tokens as fit, on over the ends of documents with a separator between."""
+
+    whole_sentences, across_documents = False, True
+
+
+class WholeDocuments(_TextRows):
+    """Documents; one that is longer than a row takes several."""
+
+    whole_sentences, across_documents = False, False
+
+
+class _Frame:
+    """What stands around a row's text: [CLS] and [SEP], or nothing where the vocabulary has no [CLS]."""
+
+    def __init__(self, tokens: TokenIds) -> None:
+        self.tokens = tokens
+        self.size = 0 if tokens.cls is None else 2
+        self.separator = tokens.need("eos", "a row of text") if tokens.sep is None else tokens.sep
+
+
+class TextExamples:
+    """The rows of one corpus at one length."""
+
+    warnings: ClassVar[list[str]] = []
+
+    def __init__(
+        self, documents: Documents, begins: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int, frame: _Frame
+    ) -> None:
+        """Rows of the slots begin int64[rows] .. end int64[rows]; document d begins at slot begins[d]."""
+        self._documents, self._begins, self._begin, self._end = documents, begins, begin, end
+        self._length, self._frame = length, frame
+
+    def __len__(self) -> int:
+        return len(self._begin)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, its frame included: int64[rows]."""
+        return self._end - self._begin + self._frame.size
+
+    def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+        """Builds uncorrupted rows; nothing is drawn.
+
+        Args:
+          examples: int64[n] in [0, len(self)).
+          keys: uint64[n], not used.
+
+        Returns:
+          `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length].
+        """
+        begin, end = self._begin[examples], self._end[examples]
+        frame, ids = self._frame, self._frame.tokens
+        lead = frame.size // 2
+        # [n, length]: the slot of each place of the row
+        place = np.arange(self._length) - lead
+        slot = begin[:, None] + place
+        text = (place >= 0) & (slot < end[:, None])
+        first = np.searchsorted(self._begins, begin, side="right") - 1
+        last = np.searchsorted(self._begins, end - 1, side="right") - 1
+        document = np.broadcast_to(first[:, None], slot.shape)
+        crossing = last - first
+        if crossing.any():
+            # A 1 where a document begins inside the row, summed up along it.
+            row = np.repeat(np.arange(len(begin)), crossing)
+            begun = np.arange(crossing.sum()) - np.repeat(np.cumsum(crossing) - crossing, crossing) + first[row] + 1
+            steps = np.zeros(slot.shape, np.int64)
+            np.add.at(steps, (row, self._begins[begun] - begin[row] + lead), 1)
+            document = document + np.cumsum(steps, axis=1)
+        separator = np.zeros(slot.shape, bool)
+        if crossing.any() or (end == self._begins[last + 1]).any():
+            separator = text & (slot == self._begins[document + 1] - 1)
+            text &= ~separator
+        tokens = np.full(slot.shape, ids.pad, np.int32)
+        # Before each token stand as many separators as documents.
+        tokens[text] = self._documents.tokens[(slot - document)[text]]
+        # Nothing can be learnt from predicting that a word is unknown.
+        maskable = text & (tokens != ids.unk)
+        tokens[separator] = frame.separator
+        size = end - begin + frame.size
+        if frame.size:
+            tokens[:, 0] = ids.cls
+            np.put_along_axis(tokens, size[:, None] - 1, ids.need("sep", "a row with [CLS]"), axis=1)
+        return {
+            "encoder_input_tokens": tokens,
+            "encoder_segment_ids": (np.arange(self._length) < size[:, None]).astype(np.int32),
+            "encoder_token_type_ids": np.zeros(slot.shape, np.int32),
+            "maskable": maskable,
+        }
+
+
+def document_begins(documents: Documents) -> np.ndarray:
+    """The slot at which each document begins, and the end: int64[documents + 1]."""
+    bounds = documents.sentence_bounds
+    return documents.sentence_starts[bounds] + np.arange(len(bounds))
+
+
+def _cut(begin: np.ndarray, end: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cuts ranges into ranges of `room` and what is left over, in order: int64[ranges] each."""
+    counts = -(-(end - begin) // room)
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.repeat(begin, counts) + number * room
+    return starts, np.minimum(starts + room, np.repeat(end, counts))
+
+
+def _whole_sentences(documents: Documents, begins: np.ndarray, room: int, across: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of as many whole sentences as fit: begin int64[rows] and end int64[rows]."""
+    if across:
+        # Lanes begin with the document in which each multiple of a lane's size falls.
+        lanes = np.unique(np.searchsorted(begins, np.arange(0, begins[-1], _LANE), side="right") - 1)
+        lanes = np.append(lanes, len(begins) - 1)
+        at_once = _LANES_AT_ONCE
+    else:
+        lanes = np.arange(len(begins))
+        at_once = max(1, (_LANE * _LANES_AT_ONCE) * (len(begins) - 1) // max(1, int(begins[-1])))
+    parts = [_walk(documents, begins, lanes[first : first + at_once + 1], room) for first in range(0, len(lanes) - 1, at_once)]
+    begin, end = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return begin, end
+
+
+def _walk(documents: Documents, begins: np.ndarray, lanes: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Fills rows in all lanes side by side, one row of each at a time; lane i holds the documents lanes[i] .. lanes[i + 1]."""
+    begin, end = _pieces(documents, begins, lanes[0], lanes[-1], room)
+    # Which piece each lane is at, and where it is over.
+    current, stop = np.searchsorted(begin, begins[lanes[:-1]]), np.searchsorted(begin, begins[lanes[1:]])
+    lane = np.arange(len(current))
+    rows = []
+    while lane.size:
+        after = np.minimum(np.searchsorted(end, begin[current] + room, side="right"), stop)
+        rows.append((lane, begin[current], end[after - 1]))
+        current = after
+        alive = current < stop
+        lane, current, stop = lane[alive], current[alive], stop[alive]
+    lane, starts, ends = (np.concatenate(column) for column in zip(*rows, strict=True))
+    order = np.argsort(lane, kind="stable")
+    return starts[order], ends[order]
+
+
+def _pieces(documents: Documents, begins: np.ndarray, first: int, last: int, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences of the documents first .. last as ranges of slots, those longer than a row cut: int64[pieces] each."""
+    bounds = documents.sentence_bounds[first : last + 1].astype(np.int64)
+    starts = documents.sentence_starts[bounds[0] : bounds[-1] + 1].astype(np.int64)
+    before = np.repeat(np.arange(first, last), np.diff(bounds))  # separators that stand before each sentence
+    return _cut(starts[:-1] + before, starts[1:] + before, room)

@@ -1,0 +1,105 @@
+"""The masked language model (Devlin et al. 2019, section 3.1, task 1), alone."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertfam.errors import UserError
+from bertfam.features import FeatureSpec, RowShape, encoder_features, masked_features
+from bertfam.kernels.attention import Request, choose
+from bertfam.layers.execution import Execution
+from bertfam.layers.gather import gather_positions
+from bertfam.models.bert import BertConfig, Encoder, flops_per_row, masked_lm_head, word_table
+from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, masked_cross_entropy, with_vocabulary
+
+
+@dataclass(frozen=True)
+class Mlm:
+    """L = mean over masked positions of CE(vocabulary).
+
+    Attributes:
+      model: the encoder.
+      execution: how it is computed; never part of a checkpoint.
+    """
+
+    model: BertConfig
+    execution: Execution = Execution()
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """The weight of each loss term."""
+        return {"mlm": 1.0}
+
+    def sized(self, vocabulary_size: int) -> Self:
+        """The objective with its model's vocabulary set; raises UserError where another size was asked for."""
+        return dataclasses.replace(self, model=with_vocabulary(self.model, vocabulary_size))
+
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        """The features that it reads of each row."""
+        if shape.length > self.model.max_length:
+            raise UserError(
+                f"Stage.length {shape.length} is more than BertConfig.max_length {self.model.max_length}; shorten the rows, or "
+                "enlarge the model's table of positions"
+            )
+        return encoder_features(shape) | masked_features(shape)
+
+    def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
+        """New (params, {}, {}); params are {"encoder", "mlm_head"}, boxed with logical axis names."""
+        keys = jax.random.split(key, 4)
+        tokens = jnp.zeros((1, shape.length), jnp.int32)
+        hidden = jnp.zeros((1, 1, self.model.hidden_size), jnp.float32)
+        encoder = self._encoder.init(keys[0], tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"]
+        table = word_table({"encoder": nn.meta.unbox(encoder)})
+        head = masked_lm_head(self.model).init(keys[3], hidden, table)["params"]
+        return {"encoder": encoder, "mlm_head": head}, {}, {}
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        """The number of masked positions in the global batch."""
+        return {"mlm": jnp.sum(batch["masked_loss_weights"])}
+
+    def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
+        """The sum of the cross-entropies over a batch."""
+        term, metrics = self.masked_loss(params, self.encoded(params, batch, key=key, train=train), batch)
+        return LossOut({"mlm": term}, carry, metrics)
+
+    def encoded(self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> jax.Array:
+        """The encoder's output: [batch, length, embed]."""
+        hidden, _ = self._encoder.apply(
+            {"params": params["encoder"]},
+            batch["encoder_input_tokens"],
+            segment_ids=batch["encoder_segment_ids"],
+            positions=batch.get("encoder_positions"),
+            token_type_ids=batch["encoder_token_type_ids"],
+            train=train,
+            rngs=None if key is None else {"dropout": key},
+        )
+        return hidden
+
+    def masked_loss(self, params: Tree, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, Sum]]:
+        """The sum of the cross-entropies at the masked positions of hidden [batch, length, embed], and its metrics."""
+        # [batch, length, embed] -> [batch, predictions, embed] -> [batch, predictions, vocab]
+        masked = gather_positions(hidden, batch["masked_positions"])
+        head = masked_lm_head(self.model, self.execution)
+        logits: Any = head.apply({"params": params["mlm_head"]}, masked, word_table(params))
+        loss, accuracy = masked_cross_entropy(logits, batch["masked_target_tokens"], batch["masked_loss_weights"])
+        return loss, {"mlm_loss": Sum(loss, accuracy.weight), "mlm_accuracy": accuracy}
+
+    def attention(self, shape: RowShape) -> str:
+        """The attention backend of training and why."""
+        config, execution = self.model, self.execution
+        packed = shape.examples > 1
+        request = Request.here(execution.dtype, shape.length, config.head_dim, packed, config.attention_dropout_rate)
+        return choose(request, execution.attention)[1]
+
+    def flops(self, shape: RowShape) -> int:
+        """Matrix-product FLOPs of training on one row, forward and backward."""
+        return flops_per_row(self.model, shape.length, shape.predictions)
+
+    @property
+    def _encoder(self) -> Encoder:
+        return Encoder(self.model, self.execution)
