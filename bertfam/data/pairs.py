@@ -118,6 +118,7 @@ class PairExamples:
         self._config, self._documents, self._length, self._tokens = config, documents, length, tokens
         self._document, self._first, self._count, self._target = document, first, count, target
         self._room = np.broadcast_to(np.int64(length - 3), len(first))
+        self._is_fitted = False
 
     def __len__(self) -> int:
         return len(self._first)
@@ -128,7 +129,7 @@ class PairExamples:
         return self._room + 3
 
     def fitted(self) -> "PairExamples":
-        """The same pairs, of which none is longer than its own chunk: a random B takes the room of the text that it replaces.
+        """The same pairs, none longer than its own chunk: a random B fills the room of the text that it replaces, if it can.
 
         So the length of each is known whatever is drawn, and rows can be packed.
         """
@@ -137,6 +138,7 @@ class PairExamples:
         chunk = starts[self._first + self._count] - starts[self._first]
         fitted._room = np.clip(chunk, 2, self._length - 3)  # a token for each of A and B
         fitted._target = fitted._room
+        fitted._is_fitted = True
         return fitted
 
     @property
@@ -209,11 +211,20 @@ class PairExamples:
     def _negatives(self, keys: np.ndarray, own: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draws B from another document: token start int64[n] and length int64[n], about `wanted` tokens."""
         starts, bounds = self._documents.sentence_starts, self._documents.sentence_bounds
-        other = random.integers(random.bits(keys, _DOCUMENT, 1)[:, 0], len(self._documents) - 1)
-        other += other >= own
-        begin, end = bounds[other], bounds[other + 1]
-        sentence = begin + random.integers(random.bits(keys, _SENTENCE, 1)[:, 0], end - begin)
-        count = _sentences_to(starts, sentence, np.maximum(wanted, 1), end)
+        wanted = np.maximum(wanted, 1)
+        if self._is_fitted:
+            # Any sentence of the other documents, or the last before it from which there is so much text.
+            size = bounds[own + 1] - bounds[own]
+            sentence = random.integers(random.bits(keys, _SENTENCE, 1)[:, 0], bounds[-1] - size)
+            sentence += np.where(sentence >= bounds[own], size, 0)
+            other = np.searchsorted(bounds, sentence, side="right") - 1
+            filling = np.searchsorted(starts, starts[bounds[other + 1]] - wanted, side="right") - 1
+            sentence = np.maximum(bounds[other], np.minimum(sentence, filling))
+        else:
+            other = random.integers(random.bits(keys, _DOCUMENT, 1)[:, 0], len(self._documents) - 1)
+            other += other >= own
+            sentence = bounds[other] + random.integers(random.bits(keys, _SENTENCE, 1)[:, 0], bounds[other + 1] - bounds[other])
+        count = _sentences_to(starts, sentence, wanted, bounds[other + 1])
         return starts[sentence], starts[sentence + count] - starts[sentence]
 
 

@@ -55,7 +55,7 @@ def test_fewer_rows_than_a_batch_score_as_they_do_alone(cache, tokens):
 
 def test_unigram_counts(cache, vocabulary):
     documents = cache.documents("train", "text")
-    counts = unigram_counts(documents, vocabulary.size)
+    counts = unigram_counts([documents], vocabulary.size)
     assert counts.sum() == len(documents.tokens) and counts.shape == (vocabulary.size,)
     for token in (int(documents.tokens[0]), int(documents.tokens[-1]), 3):
         assert counts[token] == sum(int(found) == token for found in documents.tokens)
@@ -84,6 +84,6 @@ def test_baselines_by_hand():
 
 
 def test_a_split_without_documents_gives_nothing_to_score(cache, tokens):
-    empty = SimpleNamespace(counts=lambda split, corpus: {"documents": 1}, documents=cache.documents)
+    empty = SimpleNamespace(corpora=("text",), counts=lambda split, corpus: {"documents": 1}, documents=cache.documents)
     assert TextData().held_out(empty, tokens, 48, 5) is None
     assert isinstance(TextData(corruption=BertMasking()).held_out(cache, tokens, 48, 5).source, Batches)
