@@ -18,6 +18,10 @@ from gin import config as gin_config
 
 # A new configurable is one line here.
 CONFIGURABLES = (
+    "bertfam.corruption.choosing.SingleTokens",
+    "bertfam.corruption.choosing.WholeWords",
+    "bertfam.corruption.choosing_spans.WordNgrams",
+    "bertfam.corruption.choosing_spans.WordSpans",
     "bertfam.corruption.masking.BertMasking",
     "bertfam.data.mixture.Mixture",
     "bertfam.data.packing.Packed",

@@ -42,6 +42,14 @@ class TokenIds:
         pieces = np.setdiff1d(everything, (*self.special, *self.sentinels))
         return pieces if pieces.size else everything
 
+    @functools.cached_property
+    def control(self) -> np.ndarray:
+        """Which ids are control tokens or sentinels, so not text and not unknown text: bool[size]."""
+        control = np.zeros(self.size, bool)
+        control[[*self.special, *self.sentinels]] = True
+        control[self.unk] = False
+        return control
+
     def need(self, name: str, what: str) -> int:
         """The id of "cls", "sep", "eos" or "mask"; raises UserError where the vocabulary has none and `what` needs it."""
         found = getattr(self, name)

@@ -1,0 +1,119 @@
+"""Which tokens are noise, in spans of a mean length: T5 (Raffel et al. 2020, section 3.3.4, as in the published code)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption import streams
+from bertfam.corruption.drawing import draw
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.errors import UserError
+
+
+@dataclass(frozen=True)
+class RandomSpans:
+    """A share of the tokens in spans that are neither empty nor touch: clear text, span, clear text, ..., span.
+
+    A row of n tokens has N = round(density n) tokens of noise, at least 1 and at most n - 1, in round(N / mean_length) spans, at
+    least 1. Every way to cut the noise and the clear text into so many parts is equally likely. A row of one token has no noise.
+
+    Attributes:
+      density: the share of noise.
+      mean_length: tokens of a span in the mean.
+    """
+
+    density: float = 0.15
+    mean_length: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.density < 1:
+            raise ValueError(f"density {self.density} is not in (0, 1)")
+        if not self.mean_length >= 1:
+            raise ValueError(f"mean_length {self.mean_length} is less than 1")
+
+    def counts(self, lengths: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of noise and spans in rows of `lengths` tokens int[...]: int64[...] both."""
+        lengths = np.asarray(lengths, np.int64)
+        noise = np.clip(np.rint(lengths * self.density).astype(np.int64), 1, np.maximum(lengths - 1, 1))
+        spans = np.maximum(np.rint(noise / self.mean_length).astype(np.int64), 1)
+        spans = np.minimum(spans, lengths - noise)  # each has clear text before it, also where most is noise
+        return np.where(lengths > 1, noise, 0), np.where(lengths > 1, spans, 0)
+
+    def finished_lengths(self, lengths: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
+        """What rows of `lengths` tokens become: tokens of inputs and of targets, sentinels and end token counted."""
+        noise, spans = self.counts(lengths)
+        return np.asarray(lengths) - noise + spans + 1, noise + spans + 1
+
+    def raw_length(self, input_length: int) -> tuple[int, int]:
+        """The longest rows whose inputs have at most `input_length` tokens, and how long their targets are: 512 -> (568, 114).
+
+        At density 0.5 a row is a token shorter where its targets would otherwise be longer than the inputs, as published.
+
+        Raises:
+          UserError: no row fits.
+        """
+        if input_length < 3:
+            raise UserError(f"inputs of {input_length} tokens are too short for span corruption: use at least 3")
+        # Inputs never shrink when a row grows, and a row of n tokens keeps (1 - density) n of them.
+        lengths = np.arange(1, int(input_length / (1 - self.density)) + 3)
+        inputs, targets = self.finished_lengths(lengths)
+        best = np.flatnonzero(inputs <= input_length)[-1]
+        if self.density == 0.5 and targets[best] > input_length:
+            best -= 1
+        return int(lengths[best]), int(targets[best])
+
+    def check_sentinels(self, length: int, tokens: TokenIds) -> None:
+        """Refuses rows of `length` raw tokens that have more spans than the vocabulary has sentinels."""
+        there = len(tokens.sentinels)
+        needed = int(self.counts(length)[1])
+        if not there:
+            raise UserError("the vocabulary has no sentinel tokens, which span corruption needs: choose another vocabulary")
+        if needed > there:
+            lengths = np.arange(1, length)
+            fits = lengths[self.counts(lengths)[1] <= there].max()
+            raise UserError(
+                f"rows of {length} raw tokens have {needed} spans of noise and the vocabulary has {there} sentinel tokens; use "
+                f"at most {fits} raw tokens (inputs of {self.finished_lengths(fits)[0]}), or longer spans"
+            )
+
+    def noise(self, lengths: np.ndarray, width: int, keys: np.ndarray) -> np.ndarray:
+        """Draws the noise of rows.
+
+        Args:
+          lengths: int[n], tokens of each row, at most `width`.
+          width: places of a row.
+          keys: uint64[n], one a row.
+
+        Returns:
+          bool[n, width], whether each token is noise.
+        """
+        noise, spans = self.counts(lengths)
+        noise_begins = _begins(noise, spans, width, random.bits(keys, streams.NOISE_SEGMENTS, width))
+        clear_begins = _begins(lengths - noise, spans, width, random.bits(keys, streams.CLEAR_SEGMENTS, width))
+        # Span s of the noise begins behind the clear parts 0 .. s, so where clear part s + 1 begins, and the noise before it.
+        most = int(spans.max(initial=0))
+        noise_at, clear_at = _places(noise_begins, noise, most), _places(clear_begins, lengths - noise, most)
+        change = np.zeros((len(keys), width + 1), np.int8)
+        row, span = np.nonzero(np.arange(most) < spans[:, None])
+        begin = clear_at[row, span + 1] + noise_at[row, span]
+        change[row, begin] = 1
+        change[row, begin + noise_at[row, span + 1] - noise_at[row, span]] = -1
+        return np.cumsum(change[:, :width], axis=1, dtype=np.int8) > 0
+
+
+def _begins(items: np.ndarray, parts: np.ndarray, width: int, words: np.ndarray) -> np.ndarray:
+    """Cuts `items` int[n] into `parts` int[n] that are not empty, uniformly: bool[n, width], whether each item begins a part."""
+    place = np.arange(width)
+    begins = draw((place > 0) & (place < items[:, None]), parts - 1, words)
+    begins[:, :1] = (parts > 0)[:, None]
+    return begins
+
+
+def _places(begins: np.ndarray, items: np.ndarray, most: int) -> np.ndarray:
+    """Where each part begins and, behind the last, `items`: int64[n, most + 1]."""
+    row, place = np.nonzero(begins)
+    counts = np.count_nonzero(begins, axis=1)
+    result = np.repeat(items[:, None], most + 1, axis=1)
+    result[row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)] = place
+    return result

@@ -1,0 +1,9 @@
+"""The streams of a row's key that noise reads, so that no two draws of one row are the same numbers.
+
+Rows themselves are drawn from streams 16 to 31 of the same key.
+"""
+
+CHOOSE, ACTION, REPLACEMENT, ROUNDING, SPAN_LENGTHS = range(1, 6)
+NOISE_SEGMENTS, CLEAR_SEGMENTS = range(6, 8)
+WINDOWS, SHUFFLE, ROTATE, WHETHER, ORDER = range(8, 13)
+FILL_LENGTHS, FILL_PLACES, FILL_ORDER = range(13, 16)
