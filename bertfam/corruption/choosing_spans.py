@@ -47,7 +47,7 @@ class WordSpans:
         run_ends = words.run_ends()
         # The next anchor of a random order that is still open is uniform over all that are.
         anchors = in_random_order(maskable, random.bits(keys, streams.CHOOSE, length))
-        lengths = self.lengths(random.bits(keys, streams.SPAN_LENGTHS, length))
+        draws = random.bits(keys, streams.SPAN_LENGTHS, length)
         room = np.minimum(wanted, np.count_nonzero(maskable, axis=1))
         # How many positions of each word are open; a span may name words behind the last.
         left = np.pad(words.sizes, ((0, 0), (0, self.longest)))
@@ -59,7 +59,7 @@ class WordSpans:
             word = words.number[active, anchors[active, rank]]
             is_open = left[active, word] > 0
             active, word = active[is_open], word[is_open]
-            end = np.minimum(word + lengths[active, rank], run_ends[active, word])
+            end = np.minimum(word + self.lengths(draws[active, rank]), run_ends[active, word])
             # [active, longest]: the span's words, and how many positions of each are taken
             span = (active[:, None], word[:, None] + step)
             open_ = np.where(span[1] < end[:, None], left[span], 0)
@@ -105,7 +105,7 @@ class WordNgrams:
         n, length = words.sizes.shape
         order = in_random_order(words.sizes > 0, random.bits(keys, streams.CHOOSE, length))
         available = np.take_along_axis(words.run_ends() - np.arange(length), order, axis=1)
-        drawn = self.lengths(random.bits(keys, streams.SPAN_LENGTHS, length), np.maximum(available, 1))
+        draws = random.bits(keys, streams.SPAN_LENGTHS, length)
         step = np.arange(self.longest)
         # Both reach as far behind the last word as an n-gram may: tokens before each word, and its n-gram (0 = none).
         before = np.pad(np.cumsum(words.sizes, axis=1), ((0, 0), (1, self.longest)), mode="edge")
@@ -116,11 +116,12 @@ class WordNgrams:
             active = np.flatnonzero((room > 0) & (available[:, rank] > 0))
             if not active.size:
                 break
+            count = self.lengths(draws[active, rank], available[active, rank])
             # [active, longest]: the words that the n-gram may have, and its size with each
             word = order[active, rank, None]
             gram = (active[:, None], word + step)
             sizes = before[gram[0], gram[1] + 1] - before[gram[0], word]
-            taken = (sizes <= room[active, None]) & (step < drawn[active, rank, None])
+            taken = (sizes <= room[active, None]) & (step < count[:, None])
             taken[(taken & (grams[gram] > 0)).any(axis=1)] = False
             grams[gram] += (rank + 1) * taken
             room[active] -= (sizes * taken).max(axis=1)

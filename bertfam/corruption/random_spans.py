@@ -89,8 +89,9 @@ class RandomSpans:
           bool[n, width], whether each token is noise.
         """
         noise, spans = self.counts(lengths)
-        noise_begins = _begins(noise, spans, width, random.bits(keys, streams.NOISE_SEGMENTS, width))
-        clear_begins = _begins(lengths - noise, spans, width, random.bits(keys, streams.CLEAR_SEGMENTS, width))
+        most_noise = int(self.counts(width)[0])  # the longest row has most of both
+        noise_begins = _begins(noise, spans, random.bits(keys, streams.NOISE_SEGMENTS, most_noise))
+        clear_begins = _begins(lengths - noise, spans, random.bits(keys, streams.CLEAR_SEGMENTS, width - most_noise))
         # Span s of the noise begins behind the clear parts 0 .. s, so where clear part s + 1 begins, and the noise before it.
         most = int(spans.max(initial=0))
         noise_at, clear_at = _places(noise_begins, noise, most), _places(clear_begins, lengths - noise, most)
@@ -102,9 +103,12 @@ class RandomSpans:
         return np.cumsum(change[:, :width], axis=1, dtype=np.int8) > 0
 
 
-def _begins(items: np.ndarray, parts: np.ndarray, width: int, words: np.ndarray) -> np.ndarray:
-    """Cuts `items` int[n] into `parts` int[n] that are not empty, uniformly: bool[n, width], whether each item begins a part."""
-    place = np.arange(width)
+def _begins(items: np.ndarray, parts: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Cuts `items` int[n] into `parts` int[n] that are not empty, uniformly: bool[n, most], whether each item begins a part.
+
+    `words` uint64[n, most] are random.
+    """
+    place = np.arange(words.shape[1])
     begins = draw((place > 0) & (place < items[:, None]), parts - 1, words)
     begins[:, :1] = (parts > 0)[:, None]
     return begins

@@ -56,27 +56,34 @@ def spans_to_sentinels(
             f"a row of noise needs {needed.max()} sentinel tokens and the vocabulary has {len(tokens.sentinels)}: use shorter "
             "rows, longer spans or less noise"
         )
-    sentinels = np.array([*tokens.sentinels, tokens.pad], np.int64)  # so that there is one to index
-    sentinel = sentinels[np.maximum(np.cumsum(begins, axis=1) - 1, 0)]
+    sentinels = np.array([*tokens.sentinels, tokens.pad])  # so that there is one to index
+    span = np.cumsum(begins, axis=1) - 1
     eos, present = tokens.need("eos", "span corruption"), lengths > 0
 
     # [n, width + 1]: the last column is the end token
     kept = np.column_stack([real & (~noise | begins), present])
-    values = np.column_stack([np.where(begins, sentinel, raw), np.full(n, eos)])
-    input_lengths = _fitting("inputs", kept, input_length)
+    values = np.column_stack([np.where(begins, sentinels[np.maximum(span, 0)], raw), np.full(n, eos)])
+    input_lengths = _fitting("inputs", np.count_nonzero(kept, axis=1), input_length)
     inputs = compact(values, kept, input_length, tokens.pad)
 
-    # [n, 2 width + 2]: before each token there is room for its sentinel, then the closing sentinel and the end token
-    kept = np.column_stack([np.stack([begins, noise], axis=2).reshape(n, 2 * width), closed, present])
-    closing = sentinels[np.minimum(spans, len(sentinels) - 1)]
-    values = np.column_stack([np.stack([sentinel, raw], axis=2).reshape(n, 2 * width), closing, np.full(n, eos)])
-    target_lengths = _fitting("targets", kept, target_length)
-    return InputsAndTargets(inputs, input_lengths, compact(values, kept, target_length, tokens.pad), target_lengths)
+    counts = np.count_nonzero(noise, axis=1)
+    ends = counts + spans
+    target_lengths = _fitting("targets", ends + closed + present, target_length)
+    targets = np.full((n, target_length), tokens.pad, np.int32)
+    row, position = np.nonzero(noise)
+    # A token of noise has before it the noise that is before it in the row, and the sentinels so far.
+    number = span[row, position]
+    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + number + 1
+    targets[row, place] = raw[row, position]
+    first = begins[row, position]
+    targets[row[first], place[first] - 1] = sentinels[number[first]]
+    targets[closed, ends[closed]] = sentinels[spans[closed]]
+    targets[present, (ends + closed)[present]] = eos
+    return InputsAndTargets(inputs, input_lengths, targets, target_lengths)
 
 
-def _fitting(what: str, kept: np.ndarray, most: int) -> np.ndarray:
-    """How many tokens are kept of each row: int64[n], at most `most`."""
-    counts = np.count_nonzero(kept, axis=1)
+def _fitting(what: str, counts: np.ndarray, most: int) -> np.ndarray:
+    """`counts` int64[n], tokens of each row, which must be at most `most`."""
     if counts.max(initial=0) > most:
         raise UserError(f"span corruption makes {what} of {counts.max()} tokens where {most} are allowed: use shorter rows")
     return counts

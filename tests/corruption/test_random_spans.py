@@ -121,6 +121,7 @@ def test_shortest_rows():
     found = corrupted(raw, lengths, RandomSpans().noise(lengths, 2, fold(1, np.arange(2))), 3, 2)
     assert found.inputs.tolist() == [[7, 1, 0], [0, 0, 0]] and found.targets.tolist() == [[1, 0], [0, 0]]
     assert found.input_lengths.tolist() == [2, 0] and found.target_lengths.tolist() == [1, 0]
+    assert RandomSpans().noise(np.array([1, 0]), 1, fold(1, np.arange(2))).tolist() == [[False], [False]]
 
 
 def test_a_row_of_noise_for_the_most_part_still_has_clear_text_before_each_span():
