@@ -1,0 +1,103 @@
+"""Packed examples do not see each other, and their loss is that of the same examples in rows of their own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+
+from bertfam.features import RowShape
+from bertfam.objectives.mlm import Mlm
+
+PAIRS = tiny.objective()
+MASKED = Mlm(PAIRS.model, PAIRS.execution)
+PACKED = RowShape(length=2 * tiny.SHAPE.length, predictions=2 * tiny.SHAPE.predictions, examples=3)
+
+
+def packed(batch):
+    """Rows 2 i and 2 i + 1 in row i, one after the other; a third example's slot stays empty."""
+    rows = len(batch["encoder_input_tokens"]) // 2
+    result = {
+        name: np.zeros((rows, *PAIRS.features(PACKED)[name].shape), PAIRS.features(PACKED)[name].dtype)
+        for name in PAIRS.features(PACKED)
+    }
+    for row in range(rows):
+        begin = 0
+        for nth in (0, 1):
+            index = 2 * row + nth
+            length = int(batch["encoder_segment_ids"][index].sum())
+            here = slice(begin, begin + length)
+            for name in ("encoder_input_tokens", "encoder_token_type_ids"):
+                result[name][row, here] = batch[name][index, :length]
+            result["encoder_segment_ids"][row, here] = nth + 1
+            result["encoder_positions"][row, here] = np.arange(length)
+            slots = slice(nth * tiny.SHAPE.predictions, (nth + 1) * tiny.SHAPE.predictions)
+            for name in ("masked_target_tokens", "masked_loss_weights"):
+                result[name][row, slots] = batch[name][index]
+            result["masked_positions"][row, slots] = batch["masked_positions"][index] + begin
+            result["sequence_start_positions"][row, nth] = begin
+            for name in ("next_sentence_labels", "next_sentence_weights"):
+                result[name][row, nth] = batch[name][index, 0]
+            begin += length
+    return result
+
+
+@pytest.fixture(scope="module")
+def params():
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: PAIRS.init(key, tiny.SHAPE)[0], jax.random.key(0)))
+    generator = np.random.default_rng(5)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+
+
+def loss_and_gradient(objective, params, batch):
+    def loss(params):
+        out = objective.loss(params, {}, {}, batch, key=None, train=False)
+        return sum(out.terms.values()), out
+
+    return tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+
+def test_the_loss_of_packed_examples_is_that_of_the_same_examples_alone(params):
+    batch = tiny.batch(8)
+    (_, alone), alone_gradient = loss_and_gradient(PAIRS, params, batch)
+    (_, together), gradient = loss_and_gradient(PAIRS, params, packed(batch))
+    for term, value in alone.terms.items():
+        assert float(together.terms[term]) == pytest.approx(float(value), rel=1e-5)
+    for name, metric in alone.metrics.items():
+        np.testing.assert_allclose(together.metrics[name], metric, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), gradient, alone_gradient)
+    denominators = (PAIRS.denominators(rows) for rows in (batch, packed(batch)))
+    assert [{name: float(value) for name, value in found.items()} for found in denominators] == [
+        {"mlm": batch["masked_loss_weights"].sum(), "nsp": 8.0}
+    ] * 2
+
+
+def test_an_example_does_not_see_its_neighbour(params):
+    rows = packed(tiny.batch(2))
+    changed = {name: value.copy() for name, value in rows.items()}
+    changed["encoder_input_tokens"][0, 3] = 7 if rows["encoder_input_tokens"][0, 3] != 7 else 8
+    encode = tiny.jit(lambda params, batch: PAIRS.encoded(params, batch, key=None, train=False))
+    before, after = (np.asarray(encode(params, batch)) for batch in (rows, changed))
+    second = rows["encoder_segment_ids"][0] == 2
+    assert np.array_equal(before[0, second], after[0, second])
+    assert not np.allclose(before[0, rows["encoder_segment_ids"][0] == 1], after[0, rows["encoder_segment_ids"][0] == 1])
+
+
+def test_the_masked_model_alone_is_the_pairs_one_without_its_second_head(params):
+    batch = tiny.batch(4)
+    mine = {name: params[name] for name in ("encoder", "mlm_head")}
+    (_, both), _ = loss_and_gradient(PAIRS, params, batch)
+    (loss, alone), _ = loss_and_gradient(MASKED, mine, {name: batch[name] for name in MASKED.features(tiny.SHAPE)})
+    assert alone.terms.keys() == MASKED.coefficients.keys() == MASKED.denominators(batch).keys() == {"mlm"}
+    assert float(loss) == float(both.terms["mlm"])
+    assert {name: tuple(map(float, value)) for name, value in alone.metrics.items()} == {
+        name: tuple(map(float, both.metrics[name])) for name in ("mlm_loss", "mlm_accuracy")
+    }
+
+
+def test_both_begin_with_the_same_encoder():
+    pairs, masked = (objective.init(jax.random.key(3), tiny.SHAPE)[0] for objective in (PAIRS, MASKED))
+    assert masked.keys() == {"encoder", "mlm_head"}
+    for name in masked:
+        jax.tree.map(np.testing.assert_array_equal, nn.meta.unbox(masked[name]), nn.meta.unbox(pairs[name]))
