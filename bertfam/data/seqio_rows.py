@@ -152,7 +152,7 @@ class RowSource(seqio.DataSource):
         fingerprints = {name: corpus.fingerprint() for name, corpus in corpora.items()}
         decisive = [fingerprints, vocabulary.fingerprint if vocabulary else self._vocabulary_size]
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
-        return cache_root() / "tasks" / f"{self._name}-{digest}"
+        return cache_root() / "tasks" / digest
 
 
 def shard_of(info: seqio.ShardInfo | None) -> tuple[int, int]:

@@ -14,22 +14,29 @@ A module that registers text of its own, for `--task=my_books --module_import=TH
     )
 
 Any other source whose elements, after the preprocessors, are {"text": a document} or {"sentences": its sentences} will do.
-Registered here: `python_docs`, the text of the embedded corpus, and `python_docs_mlm_nsp`, BERT's rows of it.
+Registered here: `python_docs`, the text of the embedded corpus, and finished rows of it: `python_docs_mlm_nsp` (BERT's pairs),
+`python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import seqio
 import tensorflow as tf
 
+from bertfam.corruption.choosing import WholeWords
+from bertfam.corruption.masking import BertMasking
 from bertfam.data.mixture import Mixture
+from bertfam.data.packing import Packed
+from bertfam.data.pairs import SentencePairs
 from bertfam.data.python_docs import PythonDocs
 from bertfam.data.seqio_rows import RowSource, RowTask, shard_of
 from bertfam.data.seqio_vocabulary import PieceVocabulary
 from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData
+from bertfam.data.text_rows import FullSentences
 from bertfam.errors import UserError
 
 _TEXT = seqio.PassThroughVocabulary(size=0)
@@ -116,4 +123,10 @@ def add_pretraining_task(name: str, data: TextData, *, length: int = 128, vocabu
 seqio.TaskRegistry.add(
     "python_docs", source=CorpusSource(PythonDocs()), preprocessors=[join_sentences], output_features=DOCUMENTS
 )
-add_pretraining_task("python_docs_mlm_nsp", TextData(corpus=PythonDocs()))
+for _name, _data in {
+    "mlm_nsp": TextData(),
+    "mlm_nsp_packed": TextData(rows=Packed(SentencePairs())),
+    "mlm": TextData(rows=FullSentences()),
+    "mlm_whole_words": TextData(rows=FullSentences(), corruption=BertMasking(choice=WholeWords())),
+}.items():
+    add_pretraining_task(f"python_docs_{_name}", dataclasses.replace(_data, corpus=PythonDocs()))
