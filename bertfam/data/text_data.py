@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from bertfam.corruption import keys as random
 from bertfam.corruption.masking import BertMasking
@@ -9,7 +10,7 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.batches import Batches, CorruptedRows
 from bertfam.data.cache import TokenCache
 from bertfam.data.mixture import ConcatenatedRows, MixedRows, Mixture, shares
-from bertfam.data.order import Contiguous, Shuffled
+from bertfam.data.order import Contiguous, Shuffled, Streams
 from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.sources import Corpus
@@ -40,6 +41,7 @@ class TextData:
       cache_dir: the token cache, built there where it is missing; None: MODEL_DIR/cache.
       rows: how documents become rows.
       corruption: the noise.
+      order: "shuffled", or "streams" for models with a memory: row r of a batch goes on where row r of the batch before ended.
     """
 
     corpus: Corpus | Mixture | None = None
@@ -47,6 +49,11 @@ class TextData:
     cache_dir: str | None = None
     rows: SentencePairs | FullSentences | DocSentences | Chunks | WholeDocuments | Packed = SentencePairs()
     corruption: BertMasking = BertMasking()
+    order: Literal["shuffled", "streams"] = "shuffled"
+
+    def __post_init__(self) -> None:
+        if self.order == "streams" and isinstance(self.corpus, Mixture):
+            raise UserError('TextData.order = "streams" goes through one corpus, not a Mixture: give one corpus, or "shuffled"')
 
     @property
     def corpora(self) -> dict[str, Corpus]:
@@ -82,8 +89,10 @@ class TextData:
         *,
         split: str = "train",
     ) -> Batches:
-        """The shuffled batches of one stage, without end; every epoch has a new order and new noise."""
+        """The batches of one stage, without end; every epoch has new noise and, if shuffled, a new order."""
         parts = tuple(self._part(cache, name, tokens, length, seed, stage, split) for name in cache.corpora)
+        if self.order == "streams" and len(parts) == 1:
+            parts = (replace(parts[0], order=Streams(len(parts[0].examples), batch_size)),)
         if len(parts) == 1:
             return Batches(parts[0], batch_size)
         sizes = [len(part.examples) for part in parts]

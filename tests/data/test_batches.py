@@ -8,9 +8,14 @@ import sys
 import numpy as np
 import pytest
 
+from bertfam.data.mixture import Mixture
+from bertfam.data.sources import TextFiles
 from bertfam.data.text_data import TextData
+from bertfam.data.text_rows import Chunks
+from bertfam.errors import UserError
 
 LENGTH, BATCH = 64, 32
+LISTS = TextFiles(("unread.txt",))
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +192,21 @@ def test_held_out_rows_come_once_and_are_the_same_for_everyone(data, cache, toke
     assert np.array_equal(other_size.source.rows(0, 0, 7)["encoder_input_tokens"], rows["encoder_input_tokens"][:7])
     assert data.held_out(cache, tokens, LENGTH, BATCH, at_most=2).steps == 2
     assert data.held_out(cache, tokens, LENGTH, BATCH, split="train").steps > held_out.steps
+
+
+def test_streams_go_on_from_batch_to_batch(cache, tokens):
+    data = TextData(rows=Chunks(), order="streams")
+    source = data.training(cache, tokens, LENGTH, 8, seed=1)
+    text = cache.documents("train", "text").tokens
+    streams = [[] for _ in range(8)]
+    steps = -(-len(source.sequence.examples) // 8)
+    for step in range(steps):
+        rows = source.rows(step, 0, 8)
+        for row, (ids, segments) in enumerate(zip(restore(rows), rows["encoder_segment_ids"], strict=True)):
+            streams[row] += [id for id in ids[segments > 0].tolist() if id not in (tokens.cls, tokens.sep)]
+    assert [id for stream in streams for id in stream] == text.tolist()
+    again = source.rows(steps, 0, 8)  # the next epoch: the same text, other noise
+    assert np.array_equal(restore(again), restore(source.rows(0, 0, 8)))
+    assert not np.array_equal(again["masked_positions"], source.rows(0, 0, 8)["masked_positions"])
+    with pytest.raises(UserError, match="goes through one corpus"):
+        TextData(Mixture((LISTS, LISTS), ("a", "b")), order="streams")
