@@ -186,22 +186,25 @@ class PairExamples:
         a_start, a_length = a_start + random.coin_sums(keys, _TRIM_A, cut_a), a_length - cut_a
         b_start, b_length = b_start + random.coin_sums(keys, _TRIM_B, cut_b), b_length - cut_b
 
-        # All [n, length]: the place of the row, and of [CLS] A [SEP] B [SEP] within it.
-        place = np.arange(self._length)
-        a_end, end = a_length[:, None] + 1, (a_length + b_length)[:, None] + 2
-        in_a, in_b = (place >= 1) & (place < a_end), (place > a_end) & (place < end)
-        source = np.where(in_a, a_start[:, None] + place - 1, b_start[:, None] + place - a_end - 1)
-        text = in_a | in_b
-        tokens = np.full(text.shape, self._tokens.pad, np.int32)
-        tokens[text] = self._documents.tokens[source[text]]
+        # [n, length]: the place in the row, and what is there of [CLS] A [SEP] B [SEP]. Control tokens and padding read some
+        # token too: taking everything and writing over it is twice as fast as taking the text alone.
+        place = np.arange(self._length, dtype=np.int32)
+        a_end, end = (a_length + 1).astype(np.int32), (a_length + b_length + 2).astype(np.int32)
+        after_a, real = place > a_end[:, None], place <= end[:, None]
+        source = np.where(after_a, (b_start - a_end - 1)[:, None], (a_start - 1)[:, None]) + place
+        tokens = self._documents.tokens.take(source, mode="clip").astype(np.int32)
+        np.copyto(tokens, self._tokens.pad, where=~real)
         # Nothing can be learnt from predicting that a word is unknown.
-        maskable = text & (tokens != self._tokens.unk)
-        tokens[:, 0] = self._tokens.need("cls", "SentencePairs")
-        np.put_along_axis(tokens, np.concatenate([a_end, end], axis=1), self._tokens.need("sep", "SentencePairs"), axis=1)
+        maskable = real & (tokens != self._tokens.unk)
+        row = np.arange(len(tokens))
+        cls, sep = (self._tokens.need(name, "SentencePairs") for name in ("cls", "sep"))
+        for where, control in ((0, cls), (a_end, sep), (end, sep)):
+            tokens[row, where] = control
+            maskable[row, where] = False
         return {
             "encoder_input_tokens": tokens,
-            "encoder_segment_ids": (place <= end).astype(np.int32),
-            "encoder_token_type_ids": ((place > a_end) & (place <= end)).astype(np.int32),
+            "encoder_segment_ids": real.astype(np.int32),
+            "encoder_token_type_ids": (after_a & real).astype(np.int32),
             "maskable": maskable,
             "sequence_start_positions": np.zeros((len(tokens), 1), np.int32),
             "next_sentence_labels": np.where(is_random, IS_RANDOM, IS_NEXT).astype(np.int32)[:, None],

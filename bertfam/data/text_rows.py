@@ -128,7 +128,7 @@ class TextExamples:
         text = (place >= 0) & (slot < end[:, None])
         first = np.searchsorted(self._begins, begin, side="right") - 1
         last = np.searchsorted(self._begins, end - 1, side="right") - 1
-        document = np.broadcast_to(first[:, None], slot.shape)
+        document = first[:, None]  # [n, 1], or [n, length] where documents end inside of rows
         crossing = last - first
         if crossing.any():
             # A 1 where a document begins inside the row, summed up along it.
@@ -137,20 +137,20 @@ class TextExamples:
             steps = np.zeros(slot.shape, np.int64)
             np.add.at(steps, (row, self._begins[begun] - begin[row] + lead), 1)
             document = document + np.cumsum(steps, axis=1)
-        separator = np.zeros(slot.shape, bool)
+        separator = np.zeros_like(text)
         if crossing.any() or (end == self._begins[last + 1]).any():
             separator = text & (slot == self._begins[document + 1] - 1)
             text &= ~separator
-        tokens = np.full(slot.shape, ids.pad, np.int32)
-        # Before each token stand as many separators as documents.
-        tokens[text] = self._documents.tokens[(slot - document)[text]]
+        # Before each token stand as many separators as documents. What is no text reads some token too, and is written over.
+        tokens = self._documents.tokens.take(slot - document, mode="clip").astype(np.int32)
+        np.copyto(tokens, ids.pad, where=~text)
         # Nothing can be learnt from predicting that a word is unknown.
         maskable = text & (tokens != ids.unk)
         tokens[separator] = frame.separator
         size = end - begin + frame.size
         if frame.size:
             tokens[:, 0] = ids.cls
-            np.put_along_axis(tokens, size[:, None] - 1, ids.need("sep", "a row with [CLS]"), axis=1)
+            tokens[np.arange(len(tokens)), size - 1] = ids.need("sep", "a row with [CLS]")
         return {
             "encoder_input_tokens": tokens,
             "encoder_segment_ids": (np.arange(self._length) < size[:, None]).astype(np.int32),
