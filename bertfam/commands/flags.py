@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from bertfam.data.text_data import TextData
 
 EMBEDDED = "python_docs"  # a task that needs no seqio
+# Tasks of bertfam.data.seqio_tfds, which imports TensorFlow and help does not.
+TFDS_TASKS = (
+    *(f"wiki40b_{language}" for language in ("en", "de", "es", "fi", "fr", "zh_cn")),
+    *(f"wikipedia_{language}" for language in ("en", "de", "es", "fi", "fr", "zh")),
+    *("c4_en", "c4_realnewslike", "lm1b"),
+)
 # Flags that say how --input is read.
 _OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "language")
 
@@ -102,7 +108,8 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "--task",
         metavar="NAME",
         help="registered seqio task, instead of --input; --module_import=MODULE names the module that registers it; "
-        f"{EMBEDDED}: the documentation of installed Python packages",
+        f"{EMBEDDED}: the documentation of installed Python packages; of data that TensorFlow Datasets has prepared "
+        f"(tfds build): {', '.join(TFDS_TASKS)}",
     )
     return group
 

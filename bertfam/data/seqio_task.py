@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertfam.data.input_files import file_fingerprints
 from bertfam.data.sentences import check_language, split_sentences
-from bertfam.data.sources import Corpus, is_held_out
+from bertfam.data.sources import Corpus, Part, is_held_out
 from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
@@ -36,7 +36,8 @@ class SeqioTask(Corpus):
     Attributes:
       name: the task's name in the registry.
       modules: imported first; they register the task.
-      language: for the sentence splitter, see `bertfam.data.sentences.LANGUAGES`.
+      language: for the sentence splitter, see `bertfam.data.sentences.LANGUAGES`; None: what the task's source says (as
+        `seqio_tfds.PreparedTfds` does), else English.
       validation_fraction: share of documents held out where the task has no validation split.
 
     Raises:
@@ -45,40 +46,55 @@ class SeqioTask(Corpus):
 
     name: str
     modules: tuple[str, ...] = ()
-    language: str = "en"
+    language: str | None = None
     validation_fraction: float = 0.01
 
     def __post_init__(self) -> None:
         if not 0 <= self.validation_fraction < 1:
             raise UserError(f"validation_fraction is {self.validation_fraction}: it must be at least 0 and below 1")
-        check_language(self.language)
+        if self.language is not None:
+            check_language(self.language)
 
     def texts(self, split: str) -> Iterator[list[str]]:
         """Lines of the documents of "train" or "validation", streamed; raises UserError where the task cannot be read."""
-        if split not in SPLITS:
-            raise ValueError(f"split {split!r}: one of {SPLITS}")
+        return (lines for part in self.parts(split) for lines in self.part(split, part))
+
+    def parts(self, split: str) -> list[Part]:
+        """The shards of the source: files, as a rule."""
+        task = self._find()
+        with self._refusal(split):
+            shards = max(1, len(task.source.list_shards(_source_split(task, split))))  # reading tells why there is none
+        return [Part(f"{number}/{shards}") for number in range(shards)]
+
+    def part(self, split: str, part: Part) -> Iterator[list[str]]:
+        """`texts` of one shard; raises UserError where it cannot be read."""
         task = self._find()
         by_hash = "validation" not in task.splits
-        for lines in self._read(task, "train" if by_hash else split):
+        for lines in self._read(task, _source_split(task, split), part):
             if lines and not (by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation")):
                 yield lines
 
     def sentences(self, lines: list[str]) -> list[str]:
         """The lines themselves where the task gives `sentences`, else the sentences in them."""
-        if self._gives_sentences:
+        if not self._split_language:
             return lines
-        return [found for line in lines for found in split_sentences(line, self.language)]
+        return [found for line in lines for found in split_sentences(line, self._split_language)]
 
     @cached_property
-    def _gives_sentences(self) -> bool:
-        """Whether the elements are `sentences`."""
+    def _split_language(self) -> str:
+        """The language to split by; "" where the elements are `sentences`."""
         task = self._find()
-        with self._refusal("train", [0]):
-            return self._text_feature(self._dataset(task, "train").element_spec) == "sentences"
+        with self._refusal("train"):
+            if self._text_feature(self._dataset(task, "train").element_spec) == "sentences":
+                return ""
+        return self._language(task)
+
+    def _language(self, task: seqio.Task) -> str:
+        return self.language or str(getattr(task.source, "language", "en"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Known before it is pickled, so that a process that only splits sentences imports no TensorFlow.
-        return self.__dict__ | {"_gives_sentences": self._gives_sentences}
+        return self.__dict__ | {"_split_language": self._split_language}
 
     def fingerprint(self) -> dict[str, Any]:
         """The names of task and splits, the digests of the modules' own files, the versions of what splits and reads.
@@ -97,7 +113,7 @@ class SeqioTask(Corpus):
             "modules": {module: _module_digest(module) for module in self.modules},
             "seqio": version("seqio"),
             "sentencex": version("sentencex"),
-            "language": self.language,
+            "language": self._language(task),
             "splits": splits,
             "source": _source_fingerprint(task.source, splits),
         }
@@ -130,36 +146,40 @@ class SeqioTask(Corpus):
             raise UserError(f"--task={self.name} has no train split, only {', '.join(task.splits)}")
         return task
 
-    def _dataset(self, task: seqio.Task, split: str) -> tf.data.Dataset:
-        """Unshuffled elements, after the preprocessors up to the placeholder, or all."""
-        dataset = task.source.get_dataset(split=split, shuffle=False)
+    def _dataset(self, task: seqio.Task, split: str, shard: int = 0, shards: int = 1) -> tf.data.Dataset:
+        """Unshuffled elements of a shard, after the preprocessors up to the placeholder, or all."""
+        import seqio
+
+        shard_info = seqio.ShardInfo(shard, shards) if shards > 1 else None
+        dataset = task.source.get_dataset(split=split, shuffle=False, shard_info=shard_info)
         if task.supports_caching:
             return task.preprocess_precache(dataset, seed=0)
         return task.preprocess_postcache(dataset, sequence_length=None, seed=0)
 
-    def _read(self, task: seqio.Task, split: str) -> Iterator[list[str]]:
+    def _read(self, task: seqio.Task, split: str, part: Part) -> Iterator[list[str]]:
         """Stripped non-blank lines of each document."""
-        read = [0]
-        with self._refusal(split, read):
-            dataset = self._dataset(task, split)
+        shard, shards = map(int, part.name.split("/"))
+        read = 0
+        with self._refusal(split, lambda: f" beyond document {read}" + (f" of shard {part.name}" if shards > 1 else "")):
+            dataset = self._dataset(task, split, shard, shards)
             name = self._text_feature(dataset.element_spec)
             if name:
                 dataset = dataset.map(lambda element: element[name])
             for value in dataset.as_numpy_iterator():
                 lines = [line.decode() for line in value] if name == "sentences" else value.decode().split("\n")
                 yield [line.strip() for line in lines if line.strip()]
-                read[0] += 1
+                read += 1
 
     @contextlib.contextmanager
-    def _refusal(self, split: str, read: list[int]) -> Iterator[None]:
-        """What goes wrong while a split is read, after so many documents, as UserError."""
+    def _refusal(self, split: str, where: Callable[[], str] = str) -> Iterator[None]:
+        """What goes wrong while a split is read, as UserError."""
         import tensorflow as tf
 
         try:
             yield
         except (tf.errors.OpError, ValueError, OSError) as error:
             summary = next(iter(str(error).splitlines()), "")[:300]
-            raise UserError(f"--task={self.name} cannot be read beyond document {read[0]} of {split}: {summary}") from error
+            raise UserError(f"--task={self.name} cannot be read{where()} of {split}: {summary}") from error
 
     def _text_feature(self, spec: Any) -> str:
         """Which feature of the elements is the text; "" where they are strings themselves."""
@@ -208,7 +228,7 @@ def _source_fingerprint(source: seqio.DataSource, splits: list[str]) -> Any:
     import seqio
     import tensorflow as tf
 
-    from bertfam.data.tasks import CorpusSource
+    from bertfam.data.seqio_texts import CorpusSource
 
     def of_files(paths: Sequence[str]) -> list[dict[str, Any]]:
         local = [Path(path) for path in paths]
@@ -224,3 +244,10 @@ def _source_fingerprint(source: seqio.DataSource, splits: list[str]) -> Any:
     elif isinstance(source, seqio.TfdsDataSource | seqio.FunctionDataSource):
         described["described"] = str(source)
     return described
+
+
+def _source_split(task: seqio.Task, split: str) -> str:
+    """The split of the source that has the documents of a split."""
+    if split not in SPLITS:
+        raise ValueError(f"split {split!r}: one of {SPLITS}")
+    return split if split in task.splits else "train"

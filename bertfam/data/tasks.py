@@ -15,76 +15,29 @@ A module that registers text of its own, for `--task=my_books --module_import=TH
 
 Any other source whose elements, after the preprocessors, are {"text": a document} or {"sentences": its sentences} will do.
 Registered here: `python_docs`, the text of the embedded corpus, and finished rows of it: `python_docs_mlm_nsp` (BERT's pairs),
-`python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`.
+`python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`; and the
+texts of TensorFlow Datasets that are in `bertfam.data.seqio_tfds`.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
 import seqio
 import tensorflow as tf
 
 from bertfam.corruption.choosing import WholeWords
 from bertfam.corruption.masking import BertMasking
+from bertfam.data import seqio_tfds  # noqa: F401  (registers TFDS' texts)
 from bertfam.data.mixture import Mixture
 from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.python_docs import PythonDocs
-from bertfam.data.seqio_rows import RowSource, RowTask, shard_of
+from bertfam.data.seqio_rows import RowSource, RowTask
+from bertfam.data.seqio_texts import DOCUMENTS, CorpusSource, join_sentences
+from bertfam.data.seqio_texts import SENTENCES as SENTENCES
 from bertfam.data.seqio_vocabulary import PieceVocabulary
-from bertfam.data.sources import Corpus
-from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData
 from bertfam.data.text_rows import FullSentences
 from bertfam.errors import UserError
-
-_TEXT = seqio.PassThroughVocabulary(size=0)
-# Output features of tasks that give text.
-SENTENCES = {"sentences": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=1)}
-DOCUMENTS = {"text": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=0)}
-
-
-class CorpusSource(seqio.DataSource):
-    """A `Corpus` as a source: an element is {"sentences": string[n]}, a document.
-
-    Splits are "train" and "validation". Documents come in the corpus' order; shard i of n has documents i, i + n, ...,
-    however many files there are, and reads all of them.
-    """
-
-    def __init__(self, corpus: Corpus) -> None:
-        super().__init__(splits=SPLITS)
-        self.corpus = corpus
-
-    @property
-    def supports_arbitrary_sharding(self) -> bool:
-        return True
-
-    def list_shards(self, split: str) -> list[str]:
-        return [split]
-
-    def get_dataset(
-        self,
-        split: str = "train",
-        shuffle: bool = True,
-        seed: int | None = None,
-        shard_info: seqio.ShardInfo | None = None,
-        **unused: Any,
-    ) -> tf.data.Dataset:
-        """Documents of a split; shuffling is left to the task's buffer."""
-        shard, shards = shard_of(shard_info)
-
-        def documents() -> Iterator[dict[str, list[str]]]:
-            for number, sentences in enumerate(self.corpus.documents(split)):
-                if number % shards == shard:
-                    yield {"sentences": sentences}
-
-        return tf.data.Dataset.from_generator(documents, output_signature={"sentences": tf.TensorSpec([None], tf.string)})
-
-
-def join_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A preprocessor: {"sentences": string[n]} to {"text": string}, a sentence a line."""
-    return dataset.map(lambda document: {"text": tf.strings.reduce_join(document["sentences"], separator="\n")})
 
 
 def add_pretraining_task(name: str, data: TextData, *, length: int = 128, vocabulary_size: int = 8192) -> seqio.Task:

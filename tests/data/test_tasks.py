@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -101,6 +102,32 @@ def test_lines_of_files_in_order(add, tmp_path):
     corpus = SeqioTask("some_lines")
     assert list(corpus.documents("train")) == [[f"a{number}."] for number in range(40)]
     assert list(corpus.documents("validation")) == [[f"b{number}."] for number in range(40)]
+
+
+def test_shards_are_parts(add, tmp_path):
+    for name in "cab":
+        (tmp_path / f"{name}.txt").write_text(f"{name} one. {name} two.\n{name} three.\n")
+    add("three_files", seqio.TextLineDataSource({"train": str(tmp_path / "*.txt")}))
+    corpus = SeqioTask("three_files", validation_fraction=0.0)
+    parts = corpus.parts("train")
+    assert [part.name for part in parts] == ["0/3", "1/3", "2/3"]
+    assert [list(corpus.part("train", part)) for part in parts] == [[[f"{c} one. {c} two."], [f"{c} three."]] for c in "abc"]
+    assert list(corpus.texts("train")) == [text for part in parts for text in corpus.part("train", part)]
+    (tmp_path / "b.txt").write_bytes(b"b one.\n\xff")
+    with pytest.raises(
+        UserError, match="^--task=three_files cannot be read beyond document 1 of shard 1/3 of train: 'utf-8' codec"
+    ):
+        list(corpus.texts("train"))
+
+
+def test_splitting_elsewhere_needs_no_tensorflow(add):
+    add("a_text", texts("One. Two."))
+    add("some_sentences", tasks.CorpusSource(Lists()))
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).sentences(['One. Two.']), 'tensorflow' in sys.modules)"
+    for name, expected in {"a_text": "['One.', 'Two.'] False", "some_sentences": "['One. Two.'] False"}.items():
+        data = pickle.dumps(SeqioTask(name))
+        done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True)
+        assert done.stdout.decode().strip() == expected
 
 
 def test_documents_are_held_out_as_text_files_are(add, tmp_path):
