@@ -59,12 +59,15 @@ setup(
         # jaxlib up to 0.11.0 adds float32 scatters hundreds of times too slowly on GPUs; 0.11.1 needs Python 3.12.
         "cuda": ["jax[cuda13]>=0.11.1"],
         "gcs": ["gcsfs"],
-        "beam": ["apache-beam"],
+        # Beam needs a protobuf older than the one that sentencepiece wants from 0.2.2 on.
+        "beam": ["apache-beam", "sentencepiece<0.2.2"],
         "test": [
+            "apache-beam",
             "mypy",
             "pytest",
             "pytest-xdist",
             "ruff",
+            "sentencepiece<0.2.2",
             'torch==2.13.0; python_version < "3.12"',
             "transformers==5.24.0",
         ],

@@ -5,12 +5,16 @@ import os
 from pathlib import Path
 
 from bertfam.commands import flags
+from bertfam.errors import UserError
 
 SUMMARY = "tokenise a corpus once, into a token cache"
 EXAMPLE = """\
   test -d vocab || bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam cache --task=python_docs --vocab=vocab --output=cache
-  bertfam pretrain --gin_file=runs/quickstart.gin --cache_dir=cache --model_dir=model"""
+  bertfam pretrain --gin_file=runs/quickstart.gin --cache_dir=cache --model_dir=model
+The cache is complete or absent. A build that is stopped (killed, interrupted, out of disk or memory) leaves what it has done in
+.NAME.partial beside --output=NAME: the same command again goes on there, and the bytes are those of a build that was never
+stopped. Other text or another vocabulary starts anew. Delete .NAME.partial to give a build up."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,24 +24,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=flags.path, required=True, metavar="DIR", help="folder of the cache; one that is there is checked"
     )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="processes that split sentences and tokenise; 0: none but this one (default: a core each); the bytes are the same",
+    )
+    parser.add_argument(
+        "--beam",
+        nargs="?",
+        const="",
+        metavar="OPTIONS",
+        help="build with Apache Beam instead, a file a worker; its pipeline options in one string: "
+        "--beam='--runner=FlinkRunner --flink_master=HOST:8081'; all machines must see the text and the folder of the cache",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Builds the cache, or checks that the one there is of this text and vocabulary; returns the exit status."""
     from bertfam.training.data import check_buildable
 
+    if args.processes is not None and args.processes < 0:
+        raise UserError(f"--processes={args.processes} is negative")
+    if args.processes is not None and args.beam is not None:
+        raise UserError("--processes does not go with --beam, whose runner decides how many there are; leave one out")
     data = flags.load_config(args).build("TextData")
     check_buildable(data)
 
-    from bertfam.data import vocabularies
+    from bertfam.data import cache_builder, vocabularies
     from bertfam.data.cache import TokenCache
-    from bertfam.data.cache_builder import build, check_sources
+    from bertfam.processes import cores
 
     output, vocabulary = Path(args.output), vocabularies.load(data.vocabulary)
     if os.path.exists(output):
-        check_sources(TokenCache(output), data.corpora, vocabulary)
+        cache_builder.check_sources(TokenCache(output), data.corpora, vocabulary)
         print(f"token cache: {output}, built already")
+        return 0
+    least = data.rows.least_documents
+    if args.beam is None:
+        processes = cores() if args.processes is None else args.processes
+        cache_builder.build(data.corpora, vocabulary, output, least_documents=least, processes=processes)
     else:
-        build(data.corpora, vocabulary, output, least_documents=data.rows.least_documents)
-        print(f"token cache: {output}")
+        import shlex
+
+        from bertfam.data import cache_beam
+
+        cache_beam.build(data.corpora, vocabulary, output, shlex.split(args.beam), least_documents=least)
+    print(f"token cache: {output}")
     return 0

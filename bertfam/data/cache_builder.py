@@ -1,23 +1,29 @@
 """Builds a token cache from named corpora: complete or absent, with progress."""
 
-import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint, feature_path
+from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint
+from bertfam.data.cache_progress import Progress
+from bertfam.data.cache_tokens import batches, token_dtype
+from bertfam.data.cache_work import Work, work_folder
+from bertfam.data.cache_workers import Workers
+from bertfam.data.cache_writer import Counts, SplitWriter
 from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import new_folder
 
-_BATCH_CHARACTERS = 1_000_000
+_RECORD_SECONDS = 0.25  # between two records of what is done, at least
+_RECORD_SHARE = 0.05  # of the time, at most, goes into them, however slow the disk is
+
+# Writes the splits of a corpus into a build's folder: (work, name, corpus, label in messages) -> what lies in each.
+Filler = Callable[[Work, str, Corpus, str], dict[str, Counts]]
 
 
 def fingerprint(corpora: Mapping[str, Corpus], vocabulary: Vocabulary) -> dict[str, Any]:
@@ -40,32 +46,63 @@ def check_sources(cache: TokenCache, corpora: Mapping[str, Corpus] | None, vocab
 
 
 def build(
-    corpora: Mapping[str, Corpus], vocabulary: Vocabulary, directory: str | Path, *, least_documents: int = 1
+    corpora: Mapping[str, Corpus],
+    vocabulary: Vocabulary,
+    directory: str | Path,
+    *,
+    least_documents: int = 1,
+    processes: int = 0,
 ) -> TokenCache:
     """Tokenises named corpora into DIRECTORY, with progress on stderr; complete or absent.
 
+    A build that was stopped goes on where it stood (see `cache_work`), and one that another process is at is waited for. The
+    bytes depend on neither, nor on `processes`.
+
+    Args:
+      least_documents: for training, in each corpus.
+      processes: that split sentences and tokenise, while this one reads and writes; 0: this one does it all.
+
     Raises:
-      UserError: where a corpus cannot be read or has fewer than `least_documents` for training.
+      UserError: where a corpus cannot be read or has too few documents, or DIRECTORY cannot be written or is of something else.
     """
+
+    def fill(work: Work, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
+        with Workers(processes, vocabulary, work.cache / "vocab") as workers:
+            return {split: _fill_split(work, name, corpus, split, workers, token_dtype(vocabulary), label) for split in SPLITS}
+
+    return build_with(fill, corpora, vocabulary, directory, least_documents)
+
+
+def build_with(
+    fill: Filler, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, directory: str | Path, least_documents: int
+) -> TokenCache:
+    """`build`, with the tokens that `fill` writes."""
     target = Path(directory)
     check_names(corpora)
     expected = fingerprint(corpora, vocabulary)
-    with new_folder(target, first_wins=True) as partial:
-        written: dict[str, Any] = {}
-        for name, corpus in corpora.items():
-            title = f" {name}" if len(corpora) > 1 else ""
-            written[name] = {
-                split: _write_split(corpus, split, vocabulary, partial / name / split, f"tokenising{title} {split}")
-                for split in SPLITS
-            }
-            _check_size(f"corpus{title}", written[name]["train"]["counts"]["documents"], least_documents)
-        vocabulary.save(partial / "vocab")
-        manifest = {"format": FORMAT, "fingerprint": expected, "corpora": written}
-        (partial / "cache.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    if not _is_there(target):
+        with work_folder(target) as work:
+            if not _is_there(target):  # another process was first
+                work.begin(expected, vocabulary)
+                if work.is_begun:
+                    print(
+                        f"going on in {work.folder}: {work.documents:,} documents are there already", file=sys.stderr, flush=True
+                    )
+                written = {}
+                for name, corpus in corpora.items():
+                    label = f" {name}" if len(corpora) > 1 else ""
+                    counts = fill(work, name, corpus, label)
+                    _check_size(f"corpus{label}", counts["train"].documents, least_documents)
+                    dtypes = {"tokens": token_dtype(vocabulary), "sentence_starts": "int64"}
+                    written[name] = {split: {"counts": asdict(found), "dtypes": dtypes} for split, found in counts.items()}
+                work.finish({"format": FORMAT, "fingerprint": expected, "corpora": written}, target)
     cache = TokenCache(target)
-    # Another process may have been first; its bytes are the same if its fingerprint is.
     check_fingerprint(cache, expected)
     return cache
+
+
+def _is_there(target: Path) -> bool:
+    return target.exists() and not (target.is_dir() and not any(target.iterdir()))
 
 
 def check_names(corpora: Mapping[str, Corpus]) -> None:
@@ -73,6 +110,12 @@ def check_names(corpora: Mapping[str, Corpus]) -> None:
     for name in corpora:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or name.lower() in ("vocab", "cache.json"):
             raise UserError(f"{name!r} cannot be the name of a corpus: use letters, digits, _ . - and no name that a cache uses")
+
+
+def refuse_nothing(corpus: Corpus, split: str) -> None:
+    """Raises the UserError of a split in none of whose parts there is anything, where that is a mistake."""
+    if corpus.parts(split):
+        next(corpus.texts(split), None)
 
 
 def _check_size(corpus: str, documents: int, least_documents: int) -> None:
@@ -85,72 +128,37 @@ def _check_size(corpus: str, documents: int, least_documents: int) -> None:
         )
 
 
-def _write_split(corpus: Corpus, split: str, vocabulary: Vocabulary, directory: Path, title: str) -> dict[str, Any]:
-    directory.mkdir(parents=True)
-    dtype = "uint16" if vocabulary.size <= 2**16 else "uint32"
-    tokens, sentences, skipped = 0, 0, 0
-    bounds = [0]
-    token_offsets = [0]
-    progress = _Progress(title)
-    with (
-        open(feature_path(directory, "tokens", "values"), "wb") as token_file,
-        open(feature_path(directory, "sentence_starts", "values"), "wb") as start_file,
-    ):
-        for batch in _batches(corpus.documents(split)):
-            encoded = iter(vocabulary.encode_batch([sentence for document in batch for sentence in document]))
-            for document in batch:
-                # A line that becomes no token at all is no sentence, and a document of such lines is none.
-                pieces = [ids for _, ids in zip(document, encoded, strict=False) if len(ids)]
-                if not pieces:
-                    skipped += 1
-                    continue
-                lengths = np.array([len(ids) for ids in pieces])
-                np.concatenate(pieces).astype(dtype).tofile(token_file)
-                (tokens + np.concatenate([[0], lengths[:-1].cumsum()])).astype(np.int64).tofile(start_file)
-                tokens += int(lengths.sum())
-                sentences += len(pieces)
-                bounds.append(sentences)
-                token_offsets.append(tokens)
-            progress.show(documents=len(bounds) - 1, tokens=tokens)
-        np.array([tokens], np.int64).tofile(start_file)
-    np.array(bounds, np.int64).tofile(feature_path(directory, "sentence_starts", "offsets"))
-    np.array(token_offsets, np.int64).tofile(feature_path(directory, "tokens", "offsets"))
-    progress.finish(documents=len(bounds) - 1, tokens=tokens, skipped=skipped)
-    return {
-        "counts": {"documents": len(bounds) - 1, "sentences": sentences, "tokens": tokens, "skipped_documents": skipped},
-        "dtypes": {"tokens": dtype, "sentence_starts": "int64"},
-    }
+def _fill_split(work: Work, name: str, corpus: Corpus, split: str, workers: Workers, dtype: str, label: str) -> Counts:
+    """Appends to what earlier processes have written of a split."""
+    parts = corpus.parts(split)
+    done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
+    counts = Counts(**done["counts"])
+    if done["part"] == len(parts) and done["counts"]:
+        return counts
+    progress = Progress(f"tokenising{label} {split}", [part.size for part in parts], counts, done["characters"])
+    writer = SplitWriter(work.cache / name / split, dtype, counts)
+    due = 0.0
 
+    def record(part: int, read: int, characters: int) -> None:
+        nonlocal due
+        begin = time.monotonic()
+        writer.sync()
+        work.record(name, split, {"part": part, "read": read, "characters": characters, "counts": asdict(writer.counts)})
+        due = time.monotonic() + max(_RECORD_SECONDS, (time.monotonic() - begin) / _RECORD_SHARE)
 
-def _batches(documents: Iterable[list[str]]) -> Iterator[list[list[str]]]:
-    """Groups documents into batches of about a million characters, enough for the tokenizer's threads."""
-    batch: list[list[str]] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += sum(map(len, document))
-        if size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-class _Progress:
-    """One line on stderr, renewed each second on a terminal and written once at the end elsewhere."""
-
-    def __init__(self, title: str) -> None:
-        self._title, self._begin, self._last = title, time.monotonic(), 0.0
-
-    def _line(self, counts: dict[str, int]) -> str:
-        seconds = max(time.monotonic() - self._begin, 1e-9)
-        shown = ", ".join(f"{value:,} {name}" for name, value in counts.items() if value or name != "skipped")
-        return f"{self._title}: {shown}, {seconds:.0f} s, {counts['tokens'] / seconds:,.0f} tokens/s"
-
-    def show(self, **counts: int) -> None:
-        if sys.stderr.isatty() and time.monotonic() - self._last > 1:
-            self._last = time.monotonic()
-            print(f"\r\x1b[K{self._line(counts)}", end="", file=sys.stderr, flush=True)
-
-    def finish(self, **counts: int) -> None:
-        print(("\r\x1b[K" if sys.stderr.isatty() else "") + self._line(counts), file=sys.stderr, flush=True)
+    try:
+        characters = done["characters"]
+        rest = batches(corpus, split, parts, done["part"], done["read"], characters)
+        for batch, block in workers.blocks(corpus, rest):
+            writer.append(block)
+            characters = batch.characters
+            if time.monotonic() > due:
+                record(batch.part, batch.read, characters)
+            progress.show(writer.counts, batch.part, characters)
+        if writer.counts == Counts():
+            refuse_nothing(corpus, split)
+        record(len(parts), 0, characters)
+    finally:
+        writer.close()
+    progress.finish(writer.counts)
+    return writer.counts

@@ -33,6 +33,7 @@ from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
 from bertfam.files import check_writable, new_folder, read_json
+from bertfam.processes import command, cores, environment
 
 _CHUNK_BYTES = 3 << 20  # of source a worker process
 _SEEN_SHARE = 0.5
@@ -191,11 +192,7 @@ def _key(sentence: str) -> int:
 
 
 def _extract(sources: list[Source]) -> Iterator[tuple[Source, list[list[str]] | None]]:
-    """Sources with what their docstrings say, in order, with progress.
-
-    The workers are plain processes, not those of multiprocessing: these would run the caller's script again, or fork a
-    process whose threads (JAX's) do not survive it.
-    """
+    """Sources with what their docstrings say, in order, with progress."""
     from tqdm import tqdm
 
     chunks: list[list[Source]] = [[]]
@@ -204,21 +201,20 @@ def _extract(sources: list[Source]) -> Iterator[tuple[Source, list[list[str]] | 
             chunks.append([])
         chunks[-1].append(source)
     progress = tqdm(total=len(sources), unit=" files", desc="python_docs", disable=not sys.stderr.isatty(), leave=False)
-    with ThreadPoolExecutor(_cpus()) as pool, progress:
+    with ThreadPoolExecutor(min(cores(), 8)) as pool, progress:
         for chunk, found in zip(chunks, pool.map(_extract_chunk, chunks), strict=True):
             yield from zip(chunk, found, strict=True)
             progress.update(len(chunk))
 
 
 def _extract_chunk(chunk: list[Source]) -> list[list[list[str]] | None]:
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     worker = subprocess.run(
-        [sys.executable, "-P", "-m", docstrings.__name__],
+        command(docstrings.__name__),
         input=json.dumps([str(source.path) for source in chunk]),
         stdout=subprocess.PIPE,
         encoding="utf-8",
         check=True,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"},
+        env=environment(),
     )
     return [json.loads(line) for line in worker.stdout.splitlines()]
 
@@ -229,8 +225,3 @@ def _is_complete(folder: Path) -> bool:
         return all((folder / name).stat().st_size == size for name, size in files.items())
     except (OSError, UserError, KeyError):
         return False
-
-
-def _cpus() -> int:
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(count, 8))

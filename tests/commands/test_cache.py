@@ -57,7 +57,7 @@ def test_builds_once_and_checks_afterwards(folder):
         (["--input=empty.txt", "--vocab=vocab"], "empty.txt: no document in it, only blank lines or nothing"),
         (
             ["--input=bytes.txt", "--vocab=vocab"],
-            "bytes.txt:2: not UTF-8 at byte offset 4: convert the file, as with iconv -t UTF-8",
+            "bytes.txt:2: not UTF-8 at byte offset 4: name its encoding with --encoding, or convert it, as with iconv -t UTF-8",
         ),
         (["--input=a.txt", "--input_format=sentence"], "--input_format=sentence is no choice; did you mean sentences?"),
     ],

@@ -132,13 +132,13 @@ def test_a_failure_leaves_nothing(tmp_path, words, corpus):
     assert list(tmp_path.rglob("*")) == [tmp_path / "here"]
 
 
-def test_an_interrupt_leaves_nothing(tmp_path, words, monkeypatch):
+def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, words, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(WordPiece, "save", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        build({"text": Lists()}, words, tmp_path / "cache")
+        build({"text": Lists()}, words, tmp_path / "new" / "cache")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,0 +1,175 @@
+"""`bertfam cache` that is killed, runs out of disk, or is given twice at once: nothing is lost, and the bytes are the same."""
+
+import json
+import os
+import pydoc_data.topics
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bertfam import cli
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """About 5 MB of text in three files, and a vocabulary."""
+    folder = tmp_path_factory.mktemp("text")
+    topics = [" ".join(topic.split()) for _, topic in sorted(pydoc_data.topics.topics.items())]
+    for number in range(3):
+        documents = [f"Number {number}, {again}.\n{topic}" for again in range(3) for topic in topics]
+        (folder / f"{number}.txt").write_text("\n\n".join(documents))
+    words = ["vocab", f"--input={folder / '0.txt'}", "--size=500", f"--output={folder / 'vocab'}"]
+    assert cli.main(words) == 0
+    return folder
+
+
+def words(text, output, *more):
+    flags = {"input": text / "*.txt", "input_format": "paragraphs", "vocab": text / "vocab", "output": output}
+    return [sys.executable, "-m", "bertfam", "cache", *(f"--{name}={value}" for name, value in flags.items()), *more]
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(text, tmp_path_factory):
+    output = tmp_path_factory.mktemp("undisturbed") / "cache"
+    done = run(*words(text, output, "--processes=0"))
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+def journal(output):
+    """Documents on the disk by split, as the journal says; None where there is no journal."""
+    try:
+        splits = json.loads((output.parent / f".{output.name}.partial/journal.json").read_text())["splits"]
+    except FileNotFoundError:
+        return None
+    return {name.partition("/")[2]: done["counts"]["documents"] for name, done in splits.items()}
+
+
+def children(process):
+    listed = run("ps", "-o", "pid=", "--ppid", str(process.pid)).stdout.split()
+    return [int(pid) for pid in listed]
+
+
+def exists(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def killed_when(moment, command, output):
+    """Starts a build and kills it, alone, at a moment of its journal; returns its children."""
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        found = journal(output)
+        if found is not None and moment(found):
+            break
+        time.sleep(0.002)
+    helpers = children(process)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL, "it was over before the moment came"
+    return helpers
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_killed_at_three_moments(text, undisturbed, tmp_path, processes):
+    output, flag = tmp_path / "cache", f"--processes={processes}"
+    total = json.loads((undisturbed / "cache.json").read_text())["corpora"]["text"]["train"]["counts"]["documents"]
+    moments = [lambda found: True, lambda found: found.get("train", 0) > 0, lambda found: found.get("train", 0) > total / 2]
+    there = 0
+    for moment in moments:
+        helpers = killed_when(moment, words(text, output, flag), output)
+        assert not output.exists() and sum(journal(output).values()) >= there
+        there = sum(journal(output).values())
+        until = time.monotonic() + 20
+        while any(map(exists, helpers)):
+            assert time.monotonic() < until, "the processes of a killed build go on"
+            time.sleep(0.01)
+    assert there > total / 2 and (processes == 0 or len(helpers) == processes)
+    done = run(*words(text, output, "--processes=1"))
+    partial = tmp_path / ".cache.partial"
+    assert (done.returncode, done.stdout) == (0, f"token cache: {output}\n")
+    assert done.stderr.splitlines()[0] == f"going on in {partial}: {there:,} documents are there already"
+    assert contents(output) == contents(undisturbed)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_the_second_of_two_waits_for_the_first(text, undisturbed, tmp_path):
+    output = tmp_path / "cache"
+    first = subprocess.Popen(words(text, output, "--processes=1"), stderr=subprocess.PIPE, text=True)
+    while not journal(output):
+        assert first.poll() is None
+        time.sleep(0.002)
+    second = run(*words(text, output, "--processes=1"))
+    assert first.wait() == 0
+    assert (second.returncode, second.stdout) == (0, f"token cache: {output}\n")
+    assert second.stderr == f"waiting for the process that builds in {tmp_path / '.cache.partial'}\n"
+    assert contents(output) == contents(undisturbed)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if run("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)).returncode:
+        pytest.skip("no file system may be mounted here")
+    yield disk
+    run("umount", str(disk))
+
+
+def test_a_full_disk_is_one_line_and_the_build_goes_on_when_there_is_room(text, undisturbed, small_disk):
+    output = small_disk / "cache"
+    done = run(*words(text, output, "--processes=2"))
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        f"bertfam: error: {output} cannot be written (No space left on device); mend that and give the same command again: "
+        f"what has been done is kept in {small_disk / '.cache.partial'}\n",
+    )
+    assert run("mount", "-o", "remount,size=64m", str(small_disk)).returncode == 0
+    done = run(*words(text, output, "--processes=2"))
+    assert done.returncode == 0 and done.stderr.startswith("going on in ")
+    assert contents(output) == contents(undisturbed) and os.listdir(small_disk) == ["cache"]
+
+
+def test_a_disk_that_cannot_be_written_is_one_line(text, small_disk):
+    assert run("mount", "-o", "remount,ro", str(small_disk)).returncode == 0
+    done = run(*words(text, small_disk / "cache"))
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"bertfam: error: {small_disk / 'cache'} cannot be written: no permission to write into {small_disk}")
+
+
+def test_the_help_tells_how_to_go_on(capsys):
+    assert cli.main(["cache", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "leaves what it has done in .NAME.partial beside --output=NAME: the same command again goes on there" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--processes=-1"], "--processes=-1 is negative"),
+        (
+            ["--processes=2", "--beam"],
+            "--processes does not go with --beam, whose runner decides how many there are; leave one out",
+        ),
+    ],
+)
+def test_mistaken_flags(text, tmp_path, flags, message, capsys):
+    assert cli.main(words(text, tmp_path / "cache", *flags)[3:]) == 2
+    assert capsys.readouterr().err == f"bertfam: error: {message}\n" and not list(tmp_path.iterdir())
