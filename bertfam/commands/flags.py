@@ -72,6 +72,25 @@ def add_model_dir(parser: argparse.ArgumentParser, *, required: bool = True) -> 
     )
 
 
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """--coordinator, --num_processes, --process_index, --initialization_timeout: several processes that train one model."""
+    group = parser.add_argument_group(
+        "several processes",
+        "The same command with the same files, once a machine, each with its own --process_index (launch/local.py starts several\n"
+        "on one machine); --model_dir and the token cache must be folders that all of them share.",
+    )
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 runs, and a port there that is free")
+    group.add_argument("--num_processes", type=int, metavar="N", help="of them all")
+    group.add_argument("--process_index", type=int, metavar="I", help="this one, from 0 to N-1")
+    group.add_argument(
+        "--initialization_timeout",
+        type=float,
+        default=300,
+        metavar="SECONDS",
+        help="how long to wait for the others (default: 300)",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """--json: one JSON value on stdout instead of text for people."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")

@@ -1,9 +1,15 @@
 """`bertfam pretrain`: text or a token cache to a trained model."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
+
+if TYPE_CHECKING:
+    from bertfam.partitioning.distributed import Processes
 
 SUMMARY = "train a model"
 EXAMPLE = """\
@@ -18,10 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_text(parser)
     flags.add_cache_dir(parser)
     flags.add_model_dir(parser)
+    flags.add_processes(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Trains; returns the exit status."""
+    from bertfam.partitioning.distributed import join
+
+    with join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
+        return _pretrain(args, processes)
+
+
+def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     from bertfam.config import load
     from bertfam.errors import UserError
 

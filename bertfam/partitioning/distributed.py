@@ -1,0 +1,200 @@
+"""Several processes that train one model: they start together, agree, and end together.
+
+Only process 0 tells the user anything; what is wrong with another is told by process 0 too, with its number.
+"""
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from typing import Any, NoReturn
+
+from bertfam.errors import UserError
+from bertfam.partitioning.rendezvous import Link, Lost, meet, named
+
+_ASK_AGAIN = 60.0  # seconds between lines that say who is waited for
+
+
+class Processes:
+    """All processes of a run, seen from one of them; by default there is no other."""
+
+    def __init__(self, index: int = 0, links: Sequence[Link] = ()) -> None:
+        """Process `index` from 0, with its links: of process 0 to all others in order, of another to process 0."""
+        self.index = index
+        self.all_end = False  # whether all processes have agreed to end with an error
+        self._links = links
+
+    @property
+    def first(self) -> bool:
+        """Whether this is process 0, which alone prints and writes what is not split over all."""
+        return self.index == 0
+
+    def gather(self, what: str, value: Any) -> list[Any]:
+        """Every process's value (JSON), by process, on every process; none goes on before all have come here.
+
+        Waits as long as all processes live, and says every minute on process 0 whom it waits for.
+
+        Raises:
+          SystemExit: a process is gone.
+        """
+        if not self.first:
+            (link,) = self._links
+            try:
+                link.send(value)
+                return link.receive()
+            except Lost:
+                _gone(0, what)
+        missing, values = dict(enumerate(self._links, 1)), {0: value}
+        other = 0
+        try:
+            while missing:
+                ready = wait([link.connection for link in missing.values()], _ASK_AGAIN)
+                if not ready:
+                    print(f"bertfam: waiting for {named(missing)}: {what}", file=sys.stderr, flush=True)
+                for other in [other for other, link in missing.items() if link.connection in ready]:
+                    values[other] = missing.pop(other).receive()
+            found = [values[index] for index in range(len(values))]
+            for other, link in enumerate(self._links, 1):  # noqa: B007
+                link.send(found)
+        except Lost:
+            _gone(other, what)
+        return found
+
+    @contextmanager
+    def together(self, what: str) -> Iterator[None]:
+        """What every process does alone; afterwards all go on, or all end, with one line from process 0.
+
+        Raises:
+          UserError: on process 0, for the mistake that it or another has found.
+          SystemExit: on the others, with the same status; they print nothing.
+        """
+        error: Exception | SystemExit | None = None
+        try:
+            yield
+        except (Exception, SystemExit) as caught:
+            error = caught
+        found = [fault for fault in enumerate(self.gather(what, _fault(error))) if fault[1]]
+        if not found:
+            return
+        self.all_end = True
+        if error and (self.first or not isinstance(error, UserError | SystemExit)):
+            raise error
+        other, (status, line) = found[0]
+        if not self.first or not line:
+            raise SystemExit(status)
+        if status == 2:
+            raise UserError(f"process {other}: {line}")
+        sys.exit(f"bertfam: error: process {other} has failed in {what} ({line}); see its log")
+
+    def by_first(self, what: str, function: Callable[[], Any]) -> None:
+        """What process 0 does for all; the others wait for it."""
+        with self.together(what):
+            if self.first:
+                function()
+
+    def check_same(self, what: str, lines: Sequence[str]) -> None:
+        """Raises UserError on process 0 (SystemExit on the others) unless all processes have the same lines."""
+        with self.together(what):
+            mine, *others = self.gather(what, list(lines))
+            for other, theirs in enumerate(others, 1):
+                if theirs != mine and self.first:
+                    here = next((line for line in mine if line not in theirs), "nothing")
+                    there = next((line for line in theirs if line not in mine), "nothing")
+                    raise UserError(
+                        f"process {other} was started with another {what} than process 0: {there} there, {here} on process 0; "
+                        "give all processes the same flags and files"
+                    )
+
+
+def _gone(other: int, what: str) -> NoReturn:
+    sys.exit(f"bertfam: error: process {other} is gone before all were through with {what}; see its log")
+
+
+def _fault(error: Exception | SystemExit | None) -> tuple[int, str] | None:
+    """(exit status, what to tell of it)."""
+    if error is None:
+        return None
+    if isinstance(error, SystemExit):
+        return (error.code if isinstance(error.code, int) else 1, "")
+    if isinstance(error, UserError):
+        return (2, str(error))
+    return (1, f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def join(coordinator: str | None, count: int | None, index: int | None, seconds: float) -> Iterator[Processes]:
+    """Meets the other processes and sets up JAX's collectives among them; must come before JAX is used.
+
+    On all but process 0, stdout is shut. A process that fails alone leaves at once: it does not wait for the others to end,
+    as JAX does, while they wait for it.
+
+    Args:
+      coordinator: HOST:PORT of process 0; None where there is one process.
+      count: of processes.
+      index: this process, from 0.
+      seconds: how long to wait for the others.
+
+    Raises:
+      UserError: the three do not go together, or some process does not come.
+    """
+    given = {"--coordinator": coordinator, "--num_processes": count, "--process_index": index}
+    missing = [flag for flag, value in given.items() if value is None]
+    if len(missing) == 3:
+        yield Processes()
+        return
+    if missing:
+        raise UserError(f"{' and '.join(missing)} missing: several processes need all of {', '.join(given)}")
+    assert coordinator is not None and count is not None and index is not None
+    host, port = _address(coordinator)
+    if count < 1:
+        raise UserError(f"--num_processes={count} is less than 1")
+    if not 0 <= index < count:
+        raise UserError(f"--process_index={index} is not among the {count} processes 0 to {count - 1}")
+    if not seconds > 0:
+        raise UserError(f"--initialization_timeout={seconds:g} is not more than 0")
+    processes = Processes(index, meet(host, port, index, count, seconds))
+    try:
+        _start_jax(coordinator, count, index, seconds)
+        with contextlib.ExitStack() as stack:
+            if not processes.first:
+                stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+            yield processes
+            processes.gather("the end", None)
+    except BaseException as error:
+        if not processes.all_end:
+            _leave_at_once(error)
+        raise
+
+
+def _address(coordinator: str) -> tuple[str, int]:
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise UserError(f"--coordinator={coordinator} is no address; write HOST:PORT, such as 10.0.0.1:8476")
+    return host.strip("[]"), int(port)
+
+
+def _start_jax(coordinator: str, count: int, index: int, seconds: float) -> None:
+    import jax
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(coordinator, count, index, initialization_timeout=max(int(seconds), 1))
+
+
+def _leave_at_once(error: BaseException) -> None:
+    """Ends the process, once it has told its error, before JAX waits for the others; what is registered last runs first."""
+    if isinstance(error, KeyboardInterrupt):
+        status = 130
+    elif isinstance(error, UserError):
+        status = 2
+    else:
+        status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+
+    def leave() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+    atexit.register(leave)
