@@ -76,8 +76,8 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     """--coordinator, --num_processes, --process_index, --initialization_timeout: several processes that train one model."""
     group = parser.add_argument_group(
         "several processes",
-        "The same command with the same files, once a machine, each with its own --process_index (launch/local.py starts several\n"
-        "on one machine); --model_dir and the token cache must be folders that all of them share.",
+        "The same command with the same files, on each machine with another --process_index (launch/local.py does it on one\n"
+        "machine); --model_dir and the token cache must be folders that all of them share.",
     )
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 runs, and a port there that is free")
     group.add_argument("--num_processes", type=int, metavar="N", help="of them all")

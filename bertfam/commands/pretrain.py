@@ -42,39 +42,44 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     # -- Configuration: the flags', or what the folder began with
     model_dir = Path(args.model_dir)
     began_with = model_dir / "config.gin"
-    if model_dir.exists() and not model_dir.is_dir():
-        raise UserError(f"--model_dir={model_dir} is a file; name a folder")
-    if not args.gin_file and not began_with.is_file():
-        raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
-    args.gin_file = args.gin_file or [str(began_with)]
-    config = flags.load_config(args)
-    run = config.build("Run")
-    named = flags.named_text(args, run.data)
+    with processes.together("the configuration"):
+        if model_dir.exists() and not model_dir.is_dir():
+            raise UserError(f"--model_dir={model_dir} is a file; name a folder")
+        if not args.gin_file and not began_with.is_file():
+            raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
+        args.gin_file = args.gin_file or [str(began_with)]
+        config = flags.load_config(args)
+        run = config.build("Run")
+        named = flags.named_text(args, run.data)
+    processes.check_same("configuration", [f"--model_dir={model_dir}", *config.text().splitlines()])
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data import vocabularies
     from bertfam.training.data import check_text, check_vocabulary, token_cache, vocabulary_folder, warn, warnings
 
-    directory = run.data.cache_directory(model_dir)
-    folder = vocabulary_folder(run.data, directory)
-    vocabulary = vocabularies.load(folder)
-    run = run.sized(vocabulary.size)
+    with processes.together("the vocabulary"):
+        directory = run.data.cache_directory(model_dir)
+        folder = vocabulary_folder(run.data, directory)
+        vocabulary = vocabularies.load(folder)
+        run = run.sized(vocabulary.size)
 
     # -- What the folder has learned so far: a run to go on with, an imported model to start from, or nothing
     from bertfam.training.checkpoints import Checkpoints, has_training_state, newest
 
     step = newest(model_dir)
+    processes.check_same("newest checkpoint", [f"step {step}"])
     goes_on = step is not None and has_training_state(model_dir, step)
     if step is not None:
         from bertfam.training.run import check_resumable, check_same_model
 
-        for given in (named.vocabulary or folder, folder):
-            check_vocabulary(given, model_dir)
-        began = load([str(began_with)]).build("Run").sized(vocabulary.size)
-        if goes_on:
-            check_resumable(began, run, step)
-        else:
-            check_same_model(began.objective.model, run.objective.model)
+        with processes.together("what was trained before"):
+            for given in (named.vocabulary or folder, folder):
+                check_vocabulary(given, model_dir)
+            began = load([str(began_with)]).build("Run").sized(vocabulary.size)
+            if goes_on:
+                check_resumable(began, run, step)
+            else:
+                check_same_model(began.objective.model, run.objective.model)
 
     # -- Model and mesh: sizes are refused here, before the text is read and anything is compiled
     import jax
@@ -82,26 +87,36 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     from bertfam.training.hardware import check_jaxlib
     from bertfam.training.trainer import Trainer
 
-    check_jaxlib(jax.default_backend(), jax.lib.__version__)
-    trainer = Trainer(run, run.mesh.build())
+    with processes.together("the model and the mesh"):
+        check_jaxlib(jax.default_backend(), jax.lib.__version__)
+        trainer = Trainer(run, run.mesh.build())
 
     # -- Data: the token cache, built in a child process if it is missing
+    from bertfam.data.cache import TokenCache
     from bertfam.data.cache_builder import fingerprint
     from bertfam.data.seqio_task import SeqioTask
     from bertfam.training.stages import StagedBatches, locate
 
-    if goes_on and not directory.exists() and not isinstance(run.data.corpus, SeqioTask):
-        # Before text is tokenised that would be refused after it.
-        check_text(fingerprint(run.data.corpora, vocabulary), "what is given", model_dir)
-    cache = token_cache(config, run.data, directory, named)
-    if goes_on:
-        check_text(cache.fingerprint, str(cache.directory), model_dir)
-    sources, evaluations = [], []
-    for index, stage in enumerate(run.stages):
-        sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
-        sources.append(run.data.training(*sizes, run.seed, index))
-        evaluations.append(run.data.held_out(*sizes, at_most=run.eval_batches))
-    warn(warnings(run, sources, evaluations))
+    def make_cache() -> None:
+        if goes_on and not directory.exists() and not isinstance(run.data.corpus, SeqioTask):
+            # Before text is tokenised that would be refused after it.
+            check_text(fingerprint(run.data.corpora, vocabulary), "what is given", model_dir)
+        token_cache(config, run.data, directory, named)
+
+    processes.by_first("the token cache", make_cache)
+    with processes.together("reading the token cache"):
+        if not directory.exists():
+            raise UserError(f"{directory}, which process 0 has made, is not here; give a folder that all processes share")
+        cache = TokenCache(directory)
+        if goes_on:
+            check_text(cache.fingerprint, str(cache.directory), model_dir)
+        sources, evaluations = [], []
+        for index, stage in enumerate(run.stages):
+            sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
+            sources.append(run.data.training(*sizes, run.seed, index))
+            evaluations.append(run.data.held_out(*sizes, at_most=run.eval_batches))
+    if processes.first:
+        warn(warnings(run, sources, evaluations))
 
     # -- Plan
     import json
@@ -117,27 +132,30 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     counts = {split: cache.counts(split) for split in SPLITS}
     plan = make_plan(run, trainer.mesh, trainer.abstract_state, counts)
     print(plan_text(plan), flush=True)
-    make_folder(model_dir)
-    if run.data.cache_dir:
-        config = config.rebound("TextData.cache_dir", str(directory.absolute()))
-    write_text(began_with, config.complete("Run").text())
-    write_text(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
-    write_text(model_dir / "fingerprint.json", json.dumps(cache.fingerprint, indent=1) + "\n")
-    if step is None:
-        vocabulary.save(model_dir / "vocab")
+
+    def make_model_dir() -> None:
+        make_folder(model_dir)
+        there = config.rebound("TextData.cache_dir", str(directory.absolute())) if run.data.cache_dir else config
+        write_text(began_with, there.complete("Run").text())
+        write_text(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
+        write_text(model_dir / "fingerprint.json", json.dumps(cache.fingerprint, indent=1) + "\n")
+        if step is None:
+            vocabulary.save(model_dir / "vocab")
+
+    processes.by_first(str(model_dir), make_model_dir)
 
     # -- Training; however it ends, a checkpoint that was begun is whole before the command is over
     from contextlib import closing
 
     from bertfam.training.hooks import EvaluateHook, Hook, SaveHook
-    from bertfam.training.metrics import MetricsWriter
+    from bertfam.training.metrics import MetricsWriter, NoMetrics
     from bertfam.training.progress import ProgressLog
     from bertfam.training.state import TrainState
 
     start = step if step is not None and goes_on else 0
     with (
         closing(Checkpoints(model_dir, keep=run.keep_checkpoints)) as checkpoints,
-        closing(MetricsWriter(model_dir, start)) as writer,
+        closing(MetricsWriter(model_dir, start) if processes.first else NoMetrics()) as writer,
     ):
         if step is None:
             state = trainer.new_state()

@@ -4,7 +4,6 @@ Only process 0 tells the user anything; what is wrong with another is told by pr
 """
 
 import atexit
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -104,8 +103,8 @@ class Processes:
                     here = next((line for line in mine if line not in theirs), "nothing")
                     there = next((line for line in theirs if line not in mine), "nothing")
                     raise UserError(
-                        f"process {other} was started with another {what} than process 0: {there} there, {here} on process 0; "
-                        "give all processes the same flags and files"
+                        f"process {other} has another {what} than process 0: {there} there, {here} on process 0; give all "
+                        "processes the same flags and folders"
                     )
 
 
@@ -158,11 +157,11 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
     processes = Processes(index, meet(host, port, index, count, seconds))
     try:
         _start_jax(coordinator, count, index, seconds)
-        with contextlib.ExitStack() as stack:
-            if not processes.first:
-                stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-            yield processes
-            processes.gather("the end", None)
+        if not processes.first:
+            # The descriptor: libraries in C++ print too.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        yield processes
+        processes.gather("the end", None)
     except BaseException as error:
         if not processes.all_end:
             _leave_at_once(error)

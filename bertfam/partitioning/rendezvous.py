@@ -10,6 +10,7 @@ import json
 import socket
 import time
 from collections.abc import Iterable
+from importlib import metadata
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
@@ -149,16 +150,20 @@ def _hello(link: Link) -> dict[str, Any] | None:
         hello = link.receive(_HELLO, at_most=_LONGEST_HELLO)
     except (TimeoutError, Lost, ValueError):
         hello = None
-    if isinstance(hello, dict) and hello.keys() == {"bertfam", "index", "count"}:
+    if isinstance(hello, dict) and hello.keys() == {"versions", "index", "count"}:
         return hello
     link.close()
     return None
 
 
+def _versions() -> str:
+    return f"bertfam {__version__} and jax {metadata.version('jax')}"
+
+
 def _mistake(hello: dict[str, Any], count: int, found: dict[int, Link]) -> str | None:
     index = hello["index"]
-    if hello["bertfam"] != __version__:
-        return f"process {index} runs bertfam {hello['bertfam']} and process 0 bertfam {__version__}; install one everywhere"
+    if hello["versions"] != _versions():
+        return f"process {index} has {hello['versions']} and process 0 {_versions()}; install the same everywhere"
     if hello["count"] != count:
         return f"process {index} was started with --num_processes={hello['count']}, process 0 with --num_processes={count}"
     if index in found and not found[index].is_gone():
@@ -189,7 +194,7 @@ def _join(host: str, port: int, index: int, count: int, seconds: float) -> Link:
             continue
         link = Link(connection)
         try:
-            link.send({"bertfam": __version__, "index": index, "count": count})
+            link.send({"versions": _versions(), "index": index, "count": count})
             # Process 0 answers when all have come, and says who has not: it is given the time to.
             answer = link.receive(seconds + _HELLO)
         except (Lost, TimeoutError, ValueError) as error:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bertfam.training.checkpoints import Checkpoints
-from bertfam.training.metrics import MetricsWriter
+from bertfam.training.metrics import Writer
 from bertfam.training.state import TrainState
 
 
@@ -38,7 +38,7 @@ class EvaluateHook(Every):
     """Writes and prints the scores on held-out rows."""
 
     scores: Callable[[int, TrainState], dict[str, float]]
-    writer: MetricsWriter
+    writer: Writer
 
     def after(self, step: int, state: TrainState) -> TrainState:
         """See `Hook.after`."""

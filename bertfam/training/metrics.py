@@ -58,6 +58,19 @@ class MetricsWriter:
         self._board.close()
 
 
+class NoMetrics:
+    """Takes the place of a `MetricsWriter` on all processes of a run but the first, which writes for all."""
+
+    def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        """Writes nothing."""
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+
+Writer = MetricsWriter | NoMetrics
+
+
 def _summary_writer() -> Any:
     """tensorboardX's writer; on its import it takes torch along where that is installed, which it needs for figures only."""
     absent = "torch" not in sys.modules

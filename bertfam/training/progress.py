@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import jax
 
-from bertfam.training.metrics import MetricsWriter, is_ready, means
+from bertfam.training.metrics import Writer, is_ready, means
 from bertfam.training.plan import duration
 from bertfam.training.step import Metrics
 
@@ -27,7 +27,7 @@ class Rates:
 class ProgressLog:
     """Collects each step's metrics without waiting for them; writes a line every `every` steps once they are there."""
 
-    def __init__(self, writer: MetricsWriter, start: int, total: int, every: int, flops_after: Callable[[int], int]) -> None:
+    def __init__(self, writer: Writer, start: int, total: int, every: int, flops_after: Callable[[int], int]) -> None:
         """A log of a run that goes on at `start`.
 
         Args:
