@@ -66,7 +66,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--processes", type=int, required=True, metavar="N", help="how many")
     parser.add_argument("--devices_per_process", type=int, metavar="N", help="simulate so many devices on the CPU in each")
     parser.add_argument(
-        "--grace", type=float, default=10, metavar="SECONDS", help="for the others to end by themselves, then once more (10)"
+        "--grace", type=float, default=5, metavar="SECONDS", help="for the others to end by themselves, and then by SIGTERM (5)"
     )
     own, separator, command = partition(words)
     options = parser.parse_args(own)

@@ -179,6 +179,8 @@ def _start_jax(coordinator: str, count: int, index: int, seconds: float) -> None
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # It would catch SIGTERM, so that a process which is told to end goes on.
+    jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(coordinator, count, index, initialization_timeout=max(int(seconds), 1))
 
 

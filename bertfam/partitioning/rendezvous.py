@@ -7,6 +7,7 @@ what the processes tell each other outside of JAX: one JSON value a line.
 
 import contextlib
 import json
+import os
 import socket
 import time
 from collections.abc import Iterable
@@ -111,7 +112,11 @@ def _gather(port: int, count: int, seconds: float) -> list[Link]:
     end = time.monotonic() + seconds
     found: dict[int, Link] = {}
     with _listen(port) as listener:
-        while len(found) < count - 1:
+        while True:
+            # One that went away, to be started again perhaps, has not come.
+            found = {index: link for index, link in found.items() if not link.is_gone()}
+            if len(found) == count - 1:
+                break
             listener.settimeout(max(end - time.monotonic(), 1e-3))
             try:
                 link = Link(listener.accept()[0])
@@ -127,11 +132,9 @@ def _gather(port: int, count: int, seconds: float) -> list[Link]:
                     _refuse([*found.values(), link], wrong)
                 found[hello["index"]] = link
     links = [found[index] for index in range(1, count)]
-    for index, link in enumerate(links, 1):
-        if link.is_gone():
-            _refuse(links, f"process {index} was gone before all had come; see its log")
     for link in links:
-        link.send({})
+        with contextlib.suppress(Lost):  # the first that is asked of it will tell
+            link.send({})
     return links
 
 
@@ -141,7 +144,9 @@ def _listen(port: int) -> socket.socket:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         return socket.create_server(("", port))
     except OSError as error:
-        raise UserError(f"process 0 cannot listen on port {port} ({error.strerror}); name another in --coordinator") from error
+        raise UserError(
+            f"process 0 cannot listen on port {port} ({os.strerror(error.errno or 0)}); name another in --coordinator"
+        ) from error
 
 
 def _hello(link: Link) -> dict[str, Any] | None:
@@ -166,7 +171,7 @@ def _mistake(hello: dict[str, Any], count: int, found: dict[int, Link]) -> str |
         return f"process {index} has {hello['versions']} and process 0 {_versions()}; install the same everywhere"
     if hello["count"] != count:
         return f"process {index} was started with --num_processes={hello['count']}, process 0 with --num_processes={count}"
-    if index in found and not found[index].is_gone():
+    if index in found:
         return f"two processes were started with --process_index={index}; number them from 0 to {count - 1}"
     return None
 

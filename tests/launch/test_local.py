@@ -1,0 +1,88 @@
+"""The local launcher with small programs as its processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "launch" / "local.py"
+PROGRAM = """\
+import os, sys, time
+flags = dict(word[2:].split("=") for word in sys.argv[1:] if word.startswith("--"))
+index, count = int(flags["process_index"]), int(flags["num_processes"])
+"""
+
+
+def command(program, *flags, processes=3):
+    python = [sys.executable, "-c", PROGRAM + program]
+    return [sys.executable, SCRIPT, f"--processes={processes}", *flags, "--", *python]
+
+
+def run(*args, **options):
+    return subprocess.run(command(*args, **options), capture_output=True, text=True, timeout=60)
+
+
+def test_every_process_has_its_number_and_the_same_address():
+    done = run("print(sys.argv[1:], os.environ.get('XLA_FLAGS'), os.environ.get('JAX_PLATFORMS'))", "--devices_per_process=4")
+    assert done.returncode == 0 and done.stderr == ""
+    shown = sorted(done.stdout.splitlines())
+    assert len(shown) == 3 and shown[0].startswith("['--coordinator=localhost:")
+    address = shown[0].split("'")[1]
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+    for index, line in enumerate(shown):
+        prefix = f"[{index}] " if index else ""
+        assert line == f"{prefix}{[address, '--num_processes=3', f'--process_index={index}']} {flags.strip()} cpu"
+
+
+def test_what_several_have_to_say_to_the_user_is_shown_once():
+    done = run("print('bertfam: error: no', file=sys.stderr); print('a fault', file=sys.stderr); raise SystemExit(2)")
+    assert done.returncode == 2
+    errors = done.stderr.splitlines()
+    assert sum(line.endswith("bertfam: error: no") for line in errors) == 1
+    assert sorted(line for line in errors if "fault" in line) == ["[1] a fault", "[2] a fault", "a fault"]
+
+
+def test_when_one_fails_the_others_are_ended_and_its_status_is_returned():
+    began = time.monotonic()
+    done = run(
+        "import signal\n"
+        "if index == 1: time.sleep(0.5); raise SystemExit(7)\n"
+        "if index == 2: signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
+        "time.sleep(60)",
+        "--grace=0.3",
+    )
+    assert done.returncode == 7 and done.stdout == "[2] deaf\n"
+    assert time.monotonic() - began < 30
+
+
+def test_one_that_a_signal_ends_has_failed_too():
+    assert run("if index == 2: os.kill(os.getpid(), 9)", processes=3).returncode == 128 + 9
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_passed_on(number):
+    program = (
+        "import signal\n"
+        "def end(number, _): print('got', number, flush=True); raise SystemExit(75)\n"
+        "signal.signal(signal.SIGINT, end); signal.signal(signal.SIGTERM, end)\n"
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(command(program, processes=2), stdout=subprocess.PIPE, text=True) as launcher:
+        assert sorted(launcher.stdout.readline() for _ in range(2)) == ["[1] ready\n", "ready\n"]
+        launcher.send_signal(number)
+        assert sorted(launcher.stdout) == [f"[1] got {number:d}\n", f"got {number:d}\n"]
+    assert launcher.returncode == 75
+
+
+def test_it_says_how_to_be_called():
+    for words, told in (
+        (["--processes=2"], "no command: write it after --"),
+        (["--processes=0", "--", "true"], "--processes is less than 1"),
+        (["--", "true"], "the following arguments are required: --processes"),
+    ):
+        done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.endswith(f"error: {told}\n")

@@ -1,0 +1,223 @@
+"""Processes that meet, agree and end together; here they are threads, each with its own sockets."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from bertfam import cli
+from bertfam.errors import UserError
+from bertfam.partitioning import rendezvous
+from bertfam.partitioning.distributed import Processes
+from bertfam.partitioning.rendezvous import meet
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def at_once(*functions):
+    """What each gives or raises, all run at the same time."""
+    found = [None] * len(functions)
+
+    def run(index, function):
+        try:
+            found[index] = function()
+        except BaseException as error:
+            found[index] = error
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(functions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    return found
+
+
+def coming(port, index, count, seconds=10.0):
+    return lambda: meet("localhost", port, index, count, seconds)
+
+
+@pytest.fixture
+def together():
+    """together(count, what) runs what(processes) on each of so many."""
+
+    def run(count, what):
+        port = free_port()
+        return at_once(*(lambda index=index: what(Processes(index, coming(port, index, count)())) for index in range(count)))
+
+    return run
+
+
+def test_every_process_learns_of_every_other(together):
+    def talk(processes):
+        return [processes.gather("first", processes.index * 10), processes.gather("second", {"i": processes.index})]
+
+    assert together(4, talk) == [[[0, 10, 20, 30], [{"i": index} for index in range(4)]]] * 4
+
+
+def test_whoever_does_not_come_is_named():
+    port = free_port()
+    told, quiet = at_once(coming(port, 0, 4, 0.5), coming(port, 2, 4, 5.0))
+    assert str(told) == (
+        f"processes 1, 3 of 4 did not come to port {port} within 0.5 s: start what is missing, with the same --coordinator, or "
+        "wait longer by --initialization_timeout"
+    )
+    assert isinstance(quiet, SystemExit) and quiet.code == 2
+    (alone,) = at_once(coming(port, 1, 2, 0.5))
+    assert str(alone) == (
+        f"process 1 has found no process 0 at localhost:{port} within 0.5 s (Connection refused): start it with "
+        "--process_index=0 there, or wait longer by --initialization_timeout"
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ([(1, 3), (1, 3)], "two processes were started with --process_index=1; number them from 0 to 2"),
+        ([(1, 2)], "process 1 was started with --num_processes=2, process 0 with --num_processes=3"),
+    ],
+)
+def test_flags_that_do_not_fit_each_other(others, message):
+    port = free_port()
+    told, *quiet = at_once(coming(port, 0, 3), *(coming(port, *other) for other in others))
+    assert isinstance(told, UserError) and str(told) == message
+    assert all(isinstance(error, SystemExit) and error.code == 2 for error in quiet)
+
+
+def test_a_port_that_is_taken():
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        (told,) = at_once(coming(port, 0, 2))
+    assert str(told) == f"process 0 cannot listen on port {port} (Address already in use); name another in --coordinator"
+
+
+def test_strangers_and_those_that_went_away_do_not_count():
+    port = free_port()
+    gone = json.dumps({"versions": rendezvous._versions(), "index": 1, "count": 3}).encode()
+
+    def others():
+        for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"", gone + b"\n"):
+            end = time.monotonic() + 5
+            while True:
+                try:
+                    connection = socket.create_connection(("localhost", port))
+                    break
+                except OSError:  # process 0 does not listen yet
+                    assert time.monotonic() < end
+                    time.sleep(0.05)
+            connection.sendall(words)
+            connection.close()
+        return at_once(coming(port, 1, 3), coming(port, 2, 3))
+
+    links, (first, second) = at_once(coming(port, 0, 3), others)
+    assert [len(found) for found in (links, first, second)] == [2, 1, 1]
+
+
+def test_one_mistake_ends_all_and_is_told_by_process_0(together):
+    def mistaken(who, error):
+        def work(processes):
+            with processes.together("the work"):
+                if processes.index in who:
+                    raise error
+            return "went on"
+
+        return work
+
+    first, second, third = together(3, mistaken({1}, UserError("no such file")))
+    assert isinstance(first, UserError) and str(first) == "process 1: no such file"
+    assert [(type(error), error.code) for error in (second, third)] == [(SystemExit, 2)] * 2
+    first, *others = together(3, mistaken({0, 1, 2}, UserError("no such file")))
+    assert isinstance(first, UserError) and str(first) == "no such file"
+    assert [(type(error), error.code) for error in others] == [(SystemExit, 2)] * 2
+    first, second, third = together(3, mistaken({2}, ValueError("a fault")))
+    assert first.code == "bertfam: error: process 2 has failed in the work (ValueError: a fault); see its log"
+    assert second.code == 1 and isinstance(third, ValueError)  # its traceback is where it happened
+    assert together(3, mistaken({}, None)) == ["went on"] * 3
+
+
+def test_what_the_first_does_for_all_is_done_before_the_others_go_on(together):
+    done = []
+
+    def work(processes):
+        processes.by_first("slow work", lambda: (time.sleep(0.3), done.append(processes.index)))
+        return list(done)
+
+    assert together(3, work) == [[0]] * 3
+
+    def refused(processes):
+        def child():
+            raise SystemExit(2)  # which has told why
+
+        processes.by_first("slow work", child)
+
+    assert [error.code for error in together(2, refused)] == [2, 2]
+
+
+def test_different_configurations_are_refused(together):
+    def check(processes):
+        processes.check_same("configuration", ["A = 1", f"B = {processes.index // 2}"])
+
+    told, *others = together(3, check)
+    assert str(told) == (
+        "process 2 has another configuration than process 0: B = 1 there, B = 0 on process 0; give all processes the same flags "
+        "and folders"
+    )
+    assert [error.code for error in others] == [2, 2]
+
+
+def test_one_that_is_gone_does_not_keep_the_others_waiting(together):
+    def leave(processes):
+        try:
+            if processes.index != 1:
+                processes.gather("the end", 0)
+        finally:  # as at the end of a process
+            for link in processes._links:
+                link.close()
+
+    first, _, third = together(3, leave)
+    ending = "is gone before all were through with the end; see its log"
+    assert first.code == f"bertfam: error: process 1 {ending}"
+    assert third.code == f"bertfam: error: process 0 {ending}"
+
+
+def test_one_process_asks_nobody():
+    processes = Processes()
+    assert processes.first and processes.gather("anything", {"a": 1}) == [{"a": 1}]
+    with pytest.raises(ZeroDivisionError), processes.together("anything"):
+        print(1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "--num_processes=2",
+            "--coordinator and --process_index missing: several processes need all of --coordinator, --num_processes, "
+            "--process_index",
+        ),
+        (
+            "--coordinator=here --num_processes=2 --process_index=0",
+            "--coordinator=here is no address; write HOST:PORT, such as 10.0.0.1:8476",
+        ),
+        (
+            "--coordinator=here:1 --num_processes=2 --process_index=2",
+            "--process_index=2 is not among the 2 processes 0 to 1",
+        ),
+        ("--coordinator=here:1 --num_processes=0 --process_index=0", "--num_processes=0 is less than 1"),
+        (
+            "--coordinator=here:1 --num_processes=1 --process_index=0 --initialization_timeout=0",
+            "--initialization_timeout=0 is not more than 0",
+        ),
+    ],
+)
+def test_flags_that_do_not_go_together(words, message, tmp_path, capsys):
+    assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", *words.split()]) == 2
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", f"bertfam: error: {message}\n")
+    assert not list(tmp_path.iterdir())
