@@ -171,7 +171,7 @@ def _mistake(hello: dict[str, Any], count: int, found: dict[int, Link]) -> str |
         return f"process {index} has {hello['versions']} and process 0 {_versions()}; install the same everywhere"
     if hello["count"] != count:
         return f"process {index} was started with --num_processes={hello['count']}, process 0 with --num_processes={count}"
-    if index in found:
+    if index in found and not found[index].is_gone():
         return f"two processes were started with --process_index={index}; number them from 0 to {count - 1}"
     return None
 
