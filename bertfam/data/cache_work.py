@@ -109,9 +109,8 @@ def work_folder(target: Path) -> Iterator[Work]:
     Raises:
       UserError: the folder cannot be made, or is no longer writable.
     """
-    target = target.absolute()
     check_writable(target)
-    made = [parent for parent in target.parents if not parent.exists()]  # the innermost first
+    made = [parent for parent in target.absolute().parents if not parent.exists()]  # the innermost first
     lock = None
     try:
         try:
