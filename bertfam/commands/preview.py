@@ -1,16 +1,37 @@
 """`bertfam preview`: corrupted training rows, decoded."""
 
+from __future__ import annotations
+
 import argparse
+import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
+from bertfam.errors import UserError
+
+if TYPE_CHECKING:
+    from bertfam.config import Config
+    from bertfam.data.cache import TokenCache
+    from bertfam.data.text_data import TextData
 
 SUMMARY = "show corrupted training rows, decoded"
 EXAMPLE = """\
-  bertfam vocab --task=python_docs --size=8192 --output=vocab
+  test -d vocab || bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam preview --task=python_docs --vocab=vocab --length=64 --examples=3
-  bertfam preview --model_dir=runs/quickstart/model --step=100"""
+  bertfam preview --task=python_docs --vocab=vocab --gin.TextData.rows=@Packed() --html=rows.html
+  bertfam preview --model_dir=runs/quickstart/model --step=100
+
+The rows are those that pretrain trains on, in the same order with the same noise. {word>[MASK]} is masked, {word>other} replaced
+by a random token, {word} kept but predicted. A row may hold several examples, which do not see each other; A and B are its token
+types. After the rows come statistics over many more of them. Without a run file rows are sentence pairs with BERT's noise, and
+--gin.TextData.rows and --gin.TextData.corruption choose others:
+  --gin.TextData.rows=@FullSentences()    or @DocSentences(), @Chunks(), @WholeDocuments(), @SentencePairs(), @Packed()
+  --gin.BertMasking.rate=0.3
+Where there is no token cache yet, all of the text is tokenised for this once; `bertfam cache` keeps it, for --cache_dir."""
 _LENGTH = 128
+_STATISTICS = 500
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,57 +45,139 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step", type=int, default=0, metavar="N", help="show the batch that update N + 1 trains on (default: 0)"
     )
     parser.add_argument("--length", type=int, metavar="N", help=f"tokens a row (default: the run's, else {_LENGTH})")
+    parser.add_argument(
+        "--stat_rows",
+        type=int,
+        default=_STATISTICS,
+        metavar="N",
+        help=f"rows to take statistics of, an epoch's at most (default: {_STATISTICS})",
+    )
+    parser.add_argument(
+        "--html",
+        type=flags.path,
+        metavar="FILE",
+        help="write rows and statistics into FILE, one page that needs nothing else, instead of the terminal",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the FILE of --html where it is there already")
+    parser.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto", help="colours; auto: on a terminal without NO_COLOR"
+    )
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Shows rows; returns the exit status."""
-    import json
     import tempfile
 
-    from bertfam.data import vocabularies
-    from bertfam.data.preview import records, shares, text
-    from bertfam.errors import UserError
-    from bertfam.training.data import token_cache, warn
     from bertfam.training.model_dir import read_run
     from bertfam.training.stages import locate
 
     # -- What to show
-    for flag in ("examples", "length"):
+    for flag in ("examples", "length", "stat_rows"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
     if args.step < 0:
         raise UserError(f"--step={args.step} is negative")
+    if args.overwrite and not args.html:
+        raise UserError("--overwrite says what --html may replace: give --html=FILE with it")
+    if args.html:
+        _check_page(Path(args.html), args.overwrite)
     if args.model_dir:
         read_run(args.model_dir)
         args.gin_file = args.gin_file or [str(Path(args.model_dir) / "config.gin")]
     config = flags.load_config(args)
-    run = config.build("Run") if args.gin_file else None
+    run = config.build("Run") if config.binds("Run.objective") else None
     data = run.data if run else config.build("TextData")
     if run and args.step >= run.total_steps:
         raise UserError(f"--step={args.step} is beyond the run's {run.total_steps} steps")
     index, within = locate(run.stages, args.step) if run else (0, args.step)
     length = args.length or (run.stages[index].length if run else _LENGTH)
     batch_size = run.stages[index].batch_size if run else args.examples
+    data.rows.check_length(length)
 
-    # -- Its rows; without a folder for the cache it is built for this once
+    # -- Its rows
     with tempfile.TemporaryDirectory() as scratch:
-        directory = data.cache_directory(args.model_dir or scratch)
-        cache = token_cache(config, data, directory, flags.named_text(args, data))
-        vocabulary = vocabularies.load(cache.vocabulary_directory)
-        source = data.training(cache, vocabulary.token_ids, length, batch_size, run.seed if run else 0, index)
-        warn(source.sequence.warnings)
-        rows: list[dict] = []
-        while len(rows) < args.examples:
-            rows += records(source.rows(within, 0, min(batch_size, args.examples - len(rows))), vocabulary)
-            within += 1
-
-    if args.json:
-        print(json.dumps(rows, ensure_ascii=False))
-        return 0
-    for number, record in enumerate(rows):
-        print(f"row {number}: B is {record['next_sentence']}, {len(record['predictions'])} predicted of {len(record['pieces'])}")
-        print(f"  {text(record)}")
-    print("{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted")
-    print("  ".join(f"{name} {value:.1%}" for name, value in shares(rows).items()))
+        cache = _open_cache(args, config, data, length, Path(scratch))
+        _show(args, data, cache, length, batch_size, run.seed if run else 0, index, within)
     return 0
+
+
+def _check_page(path: Path, overwrite: bool) -> None:
+    """Refuses a page that could not be written, before the text is read."""
+    from bertfam.files import check_writable
+
+    if path.is_dir():
+        raise UserError(f"--html={path} is a folder; name a file in it")
+    if path.exists() and not overwrite:
+        raise UserError(f"--html={path} exists already; name another file, or give --overwrite to replace it")
+    if not path.parent.is_dir():
+        raise UserError(f"--html={path}: {path.parent} is no folder; make it first, or name another")
+    check_writable(path.parent)
+
+
+def _open_cache(args: argparse.Namespace, config: Config, data: TextData, length: int, scratch: Path) -> TokenCache:
+    """The token cache of the run or of --cache_dir; without one it is built in `scratch` for this once."""
+    from bertfam.data import vocabularies
+    from bertfam.data.cache import TokenCache
+    from bertfam.data.trial import check_vocabulary_serves
+    from bertfam.training.data import token_cache, vocabulary_folder
+
+    directory = data.cache_directory(args.model_dir or scratch)
+    is_kept = directory.exists() or bool(data.cache_dir)
+    folder = vocabulary_folder(data, directory)
+    check_vocabulary_serves(data, vocabularies.load(folder).token_ids, folder, length)
+    if is_kept:
+        return token_cache(config, data, directory, flags.named_text(args, data))
+    token_cache(config, data, scratch / "cache", flags.named_text(args, data))
+    return TokenCache(scratch / "cache", called="the text")
+
+
+def _show(
+    args: argparse.Namespace, data: TextData, cache: TokenCache, length: int, batch_size: int, seed: int, stage: int, step: int
+) -> None:
+    import json
+
+    import numpy as np
+
+    from bertfam.data import vocabularies
+    from bertfam.data.mixture import which_part
+    from bertfam.data.preview.records import records
+    from bertfam.data.preview.statistics import measure
+    from bertfam.training.data import warn
+
+    vocabulary = vocabularies.load(cache.vocabulary_directory)
+    sequence = data.training(cache, vocabulary.token_ids, length, batch_size, seed, stage).sequence
+    warn(sequence.warnings)
+    first = step * batch_size
+    places = np.arange(first, first + args.examples, dtype=np.int64)
+    names = [cache.corpora[part] for part in which_part(sequence, places)]
+    shown = records(sequence.at(places), vocabulary, names)
+    if args.json:
+        print(json.dumps(shown, ensure_ascii=False))
+        if not args.html:
+            return
+    found = measure(sequence, first, args.stat_rows, length, vocabulary.token_ids, cache.corpora)
+    if args.html:
+        from bertfam.data.preview.page import page
+        from bertfam.files import write_text
+
+        about = {
+            "rows": f"{type(data.rows).__name__}, {length} tokens",
+            "noise": type(data.corruption).__name__,
+            "vocabulary": f"{vocabulary.size:,} pieces",
+            "update": f"{args.step + 1:,}",
+            "seed": f"{seed}",
+        }
+        write_text(Path(args.html), page(found, shown, "Training rows", about))
+        if not args.json:
+            print(f"page: {args.html}")
+        return
+
+    from bertfam.data.preview.terminal import LEGEND, Paint, row_lines, statistics_lines
+
+    is_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    paint = Paint(args.color == "always" or (args.color == "auto" and is_terminal))
+    for number, record in enumerate(shown):
+        print(*row_lines(record, number, paint), sep="\n")
+    print(LEGEND)
+    print(*statistics_lines(found), sep="\n")

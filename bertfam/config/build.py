@@ -100,6 +100,10 @@ class Config:
         changed = {key: dataclasses.replace(b, value=value) for key, b in self.bindings.items() if lint.label(b) == name}
         return dataclasses.replace(self, bindings={**self.bindings, **changed})
 
+    def binds(self, name: str) -> bool:
+        """Whether anything binds `Configurable.parameter`."""
+        return any(lint.label(binding) == name for binding in self.bindings.values())
+
     def refers_to(self, name: str) -> bool:
         """Whether a value in force refers to the configurable of this name."""
         found = (part for binding in self.bindings.values() for part in parts(binding.value) if isinstance(part, Reference))

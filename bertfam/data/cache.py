@@ -25,9 +25,10 @@ FORMAT = 2
 class TokenCache:
     """A built cache, opened for reading."""
 
-    def __init__(self, directory: str | Path) -> None:
-        """Opens DIRECTORY; raises UserError where it is no cache, of another format, or not whole."""
+    def __init__(self, directory: str | Path, called: str | None = None) -> None:
+        """Opens DIRECTORY, which messages call so; raises UserError where it is no cache, of another format, or not whole."""
         self.directory = Path(directory)
+        self._called = called or str(directory)
         manifest = self.directory / "cache.json"
         if not manifest.is_file():
             raise UserError(f"{self.directory} holds no token cache (no cache.json); build one with `bertfam cache`")
@@ -71,7 +72,7 @@ class TokenCache:
         sentences = self._map(folder, "sentence_starts", "offsets", "int64", counts["documents"] + 1)
         starts = self._map(folder, "sentence_starts", "values", "int64", counts["sentences"] + 1)
         tokens = self._map(folder, "tokens", "values", self._of(corpus)[split]["dtypes"]["tokens"], counts["tokens"])
-        name = f"the {split} split of {self.directory}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
+        name = f"the {split} split of {self._called}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
         return Documents(name, tokens, starts, sentences)
 
     def _of(self, corpus: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertfam.data.batches import CorruptedRows, joined
+from bertfam.data.batches import CorruptedRows, Rows, joined
 from bertfam.data.sources import Corpus
 from bertfam.errors import UserError
 
@@ -137,3 +137,16 @@ def shares(sizes: Sequence[int], rates: Sequence[float] | None = None, temperatu
     # Relative to the largest, so that no power overflows.
     weights = np.array(rates, np.float64) if rates else (np.array(sizes, np.float64) / max(sizes)) ** (1 / temperature)
     return tuple((weights / weights.sum()).tolist())
+
+
+def parts_of(rows: Rows) -> tuple[CorruptedRows, ...]:
+    """The rows of each corpus: those that are mixed or stand one after another, or the only ones."""
+    if isinstance(rows, MixedRows | ConcatenatedRows):
+        return rows.parts
+    assert isinstance(rows, CorruptedRows)
+    return (rows,)
+
+
+def which_part(rows: Rows, places: np.ndarray) -> np.ndarray:
+    """Which of its parts each place of mixed rows int64[n] belongs to; 0 where nothing is mixed: int64[n]."""
+    return rows.index(places)[0] if isinstance(rows, MixedRows) else np.zeros_like(places)

@@ -66,8 +66,8 @@ def _run_child(config: Config, directory: Path, *flags: str) -> None:
         gin_file = Path(scratch) / "config.gin"
         gin_file.write_text(config.text())
         command = [sys.executable, "-m", "bertfam", "cache", f"--gin_file={gin_file}", f"--output={directory}", *flags]
-        # The child writes its progress, or its one line of error, to our stderr.
-        status = subprocess.run(command, env=_environment()).returncode
+        # The child writes its progress, or its one line of error, to our stderr; stdout is for what the parent's command gives.
+        status = subprocess.run(command, env=_environment(), stdout=subprocess.DEVNULL).returncode
     if status < 0:
         raise UserError(f"building the token cache was killed by signal {-status}, perhaps for want of memory")
     if status:
@@ -82,12 +82,22 @@ def _environment() -> dict[str, str]:
 def warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut | None]) -> list[str]:
     """What is amiss with a run's text and schedule but does not stop it, a line each."""
     lines = [line for source in sources for line in source.sequence.warnings]
+    return lines + schedule_warnings(run) + evaluation_warnings(run, all(evaluations))
+
+
+def schedule_warnings(run: Run) -> list[str]:
+    """What is amiss with a run's schedule."""
     warmup, total = run.optimizer.schedule.warmup_steps, run.total_steps
     if warmup >= total > 1:
-        lines.append(f"LinearDecay.warmup_steps {warmup:,} is not less than the {total:,} steps: the peak is never reached")
-    if run.eval_every and not all(evaluations):
-        lines.append("the text has too few held-out documents: nothing is evaluated; give some with --validation_input")
-    return lines
+        return [f"LinearDecay.warmup_steps {warmup:,} is not less than the {total:,} steps: the peak is never reached"]
+    return []
+
+
+def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:
+    """What is amiss with the text that a run evaluates on; `has_held_out`: there is enough of it for a row."""
+    if run.eval_every and not has_held_out:
+        return ["the text has too few held-out documents: nothing is evaluated; give some with --validation_input"]
+    return []
 
 
 def warn(lines: Iterable[str]) -> None:

@@ -1,0 +1,1 @@
+"""Training rows for people: as records, as statistics, in a terminal and as a page."""

@@ -1,0 +1,108 @@
+"""Corrupted rows, decoded, as JSON."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.vocabularies import Vocabulary
+
+KINDS = ("masked", "random", "kept")
+
+
+def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Sequence[str]) -> list[dict[str, Any]]:
+    """One JSON object a row.
+
+    Args:
+      rows: finished features, [n, ...] each.
+      vocabulary: of their ids.
+      corpora: the name of the corpus that each of the n rows is from.
+
+    Returns:
+      for each row its `corpus`; its `pieces` as the model sees them and its `original` ones, both without the `padding` (places);
+      the `predictions` in it (`position`, `segment` of the example, `original`, `input`, `kind`: "masked", "random" or "kept",
+      and `weight`); its `examples` (`segment`, `begin` and `end` in the row, `next_sentence`: "next", "random" or null, and the
+      `text` before the noise); `next_sentence` of the only example, or null; and `features`, every array as lists.
+    """
+    clean, kinds = originals(rows), kinds_of(rows, vocabulary.token_ids)
+    result = []
+    for index, segments in enumerate(rows["encoder_segment_ids"]):
+        features = {name: value[index] for name, value in rows.items()}
+        used = _used(segments)
+        pieces = vocabulary.pieces(features["encoder_input_tokens"][:used])
+        original = vocabulary.pieces(clean[index, :used])
+        predictions = [
+            {
+                "position": int(position),
+                "segment": int(segments[position]),
+                "original": original[position],
+                "input": pieces[position],
+                "kind": KINDS[kind],
+                "weight": float(weight),
+            }
+            for position, weight, kind in zip(
+                features["masked_positions"], features["masked_loss_weights"], kinds[index], strict=True
+            )
+            if kind >= 0
+        ]
+        examples = [
+            {
+                "segment": segment,
+                "begin": begin,
+                "end": end,
+                "next_sentence": _label(features, segment),
+                "text": vocabulary.decode(clean[index, begin:end], skip_special=True),
+            }
+            for segment, begin, end in _examples(segments)
+        ]
+        result.append(
+            {
+                "corpus": corpora[index],
+                "pieces": pieces,
+                "original": original,
+                "padding": len(segments) - used,
+                "predictions": predictions,
+                "examples": examples,
+                "next_sentence": examples[0]["next_sentence"] if len(examples) == 1 else None,
+                "features": {name: value.tolist() for name, value in features.items()},
+            }
+        )
+    return result
+
+
+def originals(rows: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The tokens before the noise: int32[n, length]."""
+    tokens = rows["encoder_input_tokens"].copy()
+    row, slot = np.nonzero(rows["masked_loss_weights"] > 0)
+    tokens[row, rows["masked_positions"][row, slot]] = rows["masked_target_tokens"][row, slot]
+    return tokens
+
+
+def kinds_of(rows: Mapping[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
+    """What stands in place of each target, an index of KINDS, or -1 in unused slots: int64[n, predictions].
+
+    A random token that is the target by chance counts as kept, as nothing tells them apart.
+    """
+    seen = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)
+    kinds = np.where(seen == rows["masked_target_tokens"], 2, np.where(seen == tokens.mask, 0, 1))
+    return np.where(rows["masked_loss_weights"] > 0, kinds, -1)
+
+
+def _used(segments: np.ndarray) -> int:
+    """Places of a row up to the last that is not padding."""
+    real = np.flatnonzero(segments)
+    return int(real[-1]) + 1 if real.size else 0
+
+
+def _examples(segments: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Segment, begin and end of each example in a row."""
+    for segment in range(1, int(segments.max(initial=0)) + 1):
+        places = np.flatnonzero(segments == segment)
+        yield segment, int(places[0]), int(places[-1]) + 1
+
+
+def _label(features: Mapping[str, np.ndarray], segment: int) -> str | None:
+    if "next_sentence_labels" not in features or not features["next_sentence_weights"][segment - 1]:
+        return None
+    return "random" if features["next_sentence_labels"][segment - 1] else "next"

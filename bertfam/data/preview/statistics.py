@@ -1,0 +1,126 @@
+"""What many rows are like: shares, lengths, speed."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.batches import Rows
+from bertfam.data.mixture import parts_of, which_part
+from bertfam.data.preview.records import KINDS, kinds_of, originals
+
+_AT_ONCE = 1000
+_BINS = 10
+
+
+@dataclass
+class Statistics:
+    """Counts over rows; the shares are ratios of them.
+
+    Attributes:
+      length: places of a row.
+      rows: how many rows were counted.
+      epoch: rows in an epoch of all corpora.
+      tokens: places that are not padding, control tokens included.
+      unknown: those of them that stand for text without a piece, before the noise.
+      kinds: predictions by kind, see `records.KINDS`.
+      labelled: examples with a next-sentence label.
+      random_next: those whose second sentence is random.
+      lengths: tokens of an example -> examples.
+      corpora: name of a corpus -> its rows.
+      seconds: time of making the rows.
+    """
+
+    length: int
+    rows: int = 0
+    epoch: int = 0
+    tokens: int = 0
+    unknown: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    labelled: int = 0
+    random_next: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
+    corpora: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def add(self, rows: Mapping[str, np.ndarray], tokens: TokenIds) -> None:
+        """Counts rows, [n, ...] each."""
+        segments = rows["encoder_segment_ids"]
+        real = segments > 0
+        self.rows += len(segments)
+        self.tokens += int(real.sum())
+        self.unknown += int((real & (originals(rows) == tokens.unk)).sum())
+        kinds = kinds_of(rows, tokens)
+        self.kinds.update({name: int((kinds == kind).sum()) for kind, name in enumerate(KINDS)})
+        if "next_sentence_labels" in rows:
+            labelled = rows["next_sentence_weights"] > 0
+            self.labelled += int(labelled.sum())
+            self.random_next += int((labelled & (rows["next_sentence_labels"] > 0)).sum())
+        # Each example of each row has a number of its own.
+        most = int(segments.max(initial=0)) + 1
+        sizes = np.bincount((np.arange(len(segments))[:, None] * most + segments)[real])
+        self.lengths.update(sizes[sizes > 0].tolist())
+
+    @property
+    def examples(self) -> int:
+        """Examples in the rows."""
+        return self.lengths.total()
+
+    def shares(self) -> dict[str, float]:
+        """Of the places, of the tokens (`unknown`, `predicted`), of the predictions, of the labelled examples."""
+        predicted = self.kinds.total()
+        shares = {
+            "real_tokens": self.tokens / max(self.rows * self.length, 1),
+            "unknown": self.unknown / max(self.tokens, 1),
+            "predicted": predicted / max(self.tokens, 1),
+            **{kind: self.kinds[kind] / max(predicted, 1) for kind in KINDS},
+        }
+        return shares | ({"next_sentence_random": self.random_next / self.labelled} if self.labelled else {})
+
+    def numbers(self) -> dict[str, str]:
+        """What is no share of anything, for people."""
+        return {
+            "examples a row": f"{self.examples / max(self.rows, 1):.2f}",
+            "rows an epoch": f"{self.epoch:,}",
+            "rows a second": f"{self.rows / max(self.seconds, 1e-9):,.0f}",
+        }
+
+    def of_corpora(self) -> dict[str, float]:
+        """The share of each corpus in the rows."""
+        return {name: count / self.rows for name, count in self.corpora.items()}
+
+    def histogram(self) -> list[tuple[int, int, int]]:
+        """Lengths of examples: shortest, longest and how many, in bins of equal width down from the length of a row."""
+        width = -(-self.length // _BINS)
+        counts = Counter[int]()
+        for length, count in self.lengths.items():
+            counts[(self.length - length) // width] += count
+        longest = range(self.length, 0, -width)
+        return [(max(high - width + 1, 1), high, counts[index]) for index, high in reversed(list(enumerate(longest)))]
+
+
+def measure(sequence: Rows, first: int, rows: int, length: int, tokens: TokenIds, names: tuple[str, ...]) -> Statistics:
+    """Makes and counts rows.
+
+    Args:
+      sequence: the rows.
+      first: place of the first that is counted.
+      rows: how many; no more than an epoch has.
+      length: places of a row.
+      tokens: the vocabulary's ids.
+      names: of the corpora.
+    """
+    found = Statistics(length, epoch=sum(len(part.examples) for part in parts_of(sequence)))
+    found.corpora.update(dict.fromkeys(names, 0))
+    end = first + min(rows, found.epoch)
+    for begin in range(first, end, _AT_ONCE):
+        places = np.arange(begin, min(begin + _AT_ONCE, end), dtype=np.int64)
+        start = time.perf_counter()
+        made = sequence.at(places)
+        found.seconds += time.perf_counter() - start
+        found.add(made, tokens)
+        found.corpora.update(names[part] for part in which_part(sequence, places))
+    return found

@@ -1,0 +1,125 @@
+"""`bertfam preview` of every kind of rows: what it shows and counts against a recount from the features that it prints."""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+from command_line import bertfam
+
+from bertfam import cli
+from bertfam.data import vocabularies
+
+KINDS = {
+    "SentencePairs": [],
+    "FullSentences": ["--gin.TextData.rows=@FullSentences()"],
+    "DocSentences": ["--gin.TextData.rows=@DocSentences()"],
+    "Chunks": ["--gin.TextData.rows=@Chunks()"],
+    "WholeDocuments": ["--gin.TextData.rows=@WholeDocuments()"],
+    "packed documents": ["--gin.TextData.rows=@Packed()"],
+    "packed sentences": ["--gin.TextData.rows=@Packed()", "--gin.Packed.rows=@DocSentences()"],
+    "packed pairs": ["--gin.TextData.rows=@Packed()", "--gin.Packed.rows=@SentencePairs()"],
+}
+
+
+@pytest.fixture(scope="module")
+def cached(trained, tmp_path_factory):
+    """The folder of a token cache of many short documents, some of their characters unknown to the vocabulary."""
+    folder = tmp_path_factory.mktemp("kinds")
+    lines = [line for line in (trained.folder / "text/train.txt").read_text().splitlines() if line]
+    documents = ["\n".join(lines[first : first + 1 + first % 5]) + "\n∰∰" * (first % 3 == 0) for first in range(0, 400, 4)]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    words = [f"--input={folder / 'text.txt'}", f"--vocab={trained.folder / 'vocab'}", f"--output={folder / 'cache'}"]
+    assert cli.main(["cache", *words]) == 0
+    return folder / "cache"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_and_statistics_are_those_of_the_features(cached, capsys, kind):
+    words = ["preview", f"--cache_dir={cached}", "--length=40", "--step=1", "--examples=30", *KINDS[kind]]
+    assert cli.main([*words, "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert cli.main([*words, "--stat_rows=30"]) == 0
+    output = capsys.readouterr().out
+    vocabulary = vocabularies.load(cached / "vocab")
+    tokens, unknown, predicted, random_next, lengths = 0, 0, Counter(), [], []
+    for record in records:
+        features = record["features"]
+        ids = list(features["encoder_input_tokens"])
+        used = zip(features["masked_positions"], features["masked_target_tokens"], features["masked_loss_weights"], strict=True)
+        for position, target, weight in used:
+            if weight:
+                seen = ids[position]
+                predicted["kept" if seen == target else "masked" if seen == vocabulary.token_ids.mask else "random"] += 1
+                ids[position] = target
+        segments = features["encoder_segment_ids"]
+        real = [token for token, segment in zip(ids, segments, strict=True) if segment]
+        assert record["original"] == vocabulary.pieces(real) and record["padding"] == 40 - len(real)
+        tokens += len(real)
+        unknown += real.count(vocabulary.token_ids.unk)
+        assert [example["segment"] for example in record["examples"]] == sorted(set(segments) - {0})
+        for number, example in enumerate(record["examples"]):
+            begin, end = example["begin"], example["end"]
+            assert {segments[place] for place in range(begin, end)} == {example["segment"]}
+            assert record["original"][begin] == "[CLS]" and record["original"][end - 1] == "[SEP]"
+            assert example["text"] == vocabulary.decode(ids[begin:end], skip_special=True)
+            lengths.append(end - begin)
+            if "pairs" in kind.lower():
+                label = features["next_sentence_labels"][number]
+                assert example["next_sentence"] == ("next", "random")[label]
+                random_next.append(label)
+            else:
+                assert example["next_sentence"] is None
+        for found in record["predictions"]:
+            assert segments[found["position"]] == found["segment"]
+    assert max(len(record["examples"]) for record in records) > 1 or not kind.startswith("packed")
+    assert len(re.findall("^  example", output, re.MULTILINE)) == len(lengths)
+    count = predicted.total()
+    expected = {"real_tokens": tokens / (30 * 40), "unknown": unknown / tokens, "predicted": count / tokens}
+    expected |= {name: predicted[name] / count for name in ("masked", "random", "kept")}
+    expected |= {"next_sentence_random": sum(random_next) / len(random_next)} if random_next else {}
+    assert unknown > 0
+    assert "\n  " + "  ".join(f"{name} {value:.1%}" for name, value in expected.items()) + "\n" in output
+    assert f"\n  {len(lengths) / 30:.2f} examples a row, " in output
+    bars = re.findall(r"^ +(\d+)- *(\d+) (#*) +([\d.]+%)$", output, re.MULTILINE)
+    assert [int(bar[0]) for bar in bars] == list(range(1, 41, 4))
+    for low, high, bar, share in bars:
+        inside = sum(int(low) <= length <= int(high) for length in lengths)
+        assert share == f"{inside / len(lengths):.1%}" and bool(bar) == bool(inside)
+
+
+def test_statistics_are_of_one_epoch_at_most(cached, capsys):
+    assert cli.main(["preview", f"--cache_dir={cached}", "--length=400", "--examples=1", "--stat_rows=100000"]) == 0
+    rows, epoch = re.search(
+        r"^([\d,]+) rows of 400 tokens:\n.*\n.* ([\d,]+) rows an epoch", capsys.readouterr().out, re.M
+    ).groups()
+    assert rows == epoch
+
+
+def test_a_mixture_tells_where_its_rows_are_from(trained, tmp_path):
+    """Without a run, a file that says what TextData is is all that is asked for."""
+    documents = (trained.folder / "text/train.txt").read_text().split("\n\n")
+    (tmp_path / "a.txt").write_text("\n\n".join(documents[:12]))
+    (tmp_path / "b.txt").write_text("zebra\n\n" * 2000)
+    (tmp_path / "mixed.gin").write_text(f"""
+TextData.corpus = @Mixture()
+TextData.rows = @Chunks()
+Mixture.corpora = (@topics/TextFiles(), @zebras/TextFiles())
+Mixture.names = ("topics", "zebras")
+Mixture.rates = (3, 1)
+topics/TextFiles.train = ("{tmp_path}/a.txt",)
+zebras/TextFiles.train = ("{tmp_path}/b.txt",)
+""")
+    words = [f"--gin_file={tmp_path / 'mixed.gin'}", "--length=32", f"--vocab={trained.folder / 'vocab'}"]
+    assert cli.main(["cache", words[0], words[2], f"--output={tmp_path / 'cache'}"]) == 0
+    words.append(f"--cache_dir={tmp_path / 'cache'}")
+    done = bertfam("preview", *words, "--json", "--examples=40")
+    assert done.returncode == 0, done.stderr
+    records = json.loads(done.stdout)
+    assert Counter(record["corpus"] for record in records) == {"topics": 30, "zebras": 10}
+    for record in records:
+        assert (record["corpus"] == "zebras") == ("".join(record["original"]).replace("##", "").count("zebra") > 2)
+    done = bertfam("preview", *words, "--examples=4", "--stat_rows=100")
+    assert done.stderr == "" and "\n  from topics 75.0%  zebras 25.0%\n" in done.stdout
+    found = re.findall("^row .* from (.*)$", done.stdout, re.MULTILINE)
+    assert found == [record["corpus"] for record in records[:4]]
