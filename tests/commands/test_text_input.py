@@ -1,0 +1,199 @@
+"""Text as people bring it, through the command line: what must work, and one line for what is wrong."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import zstandard
+from command_line import bertfam
+from pyarrow import parquet
+
+from bertfam import cli
+from bertfam.data.cache import TokenCache
+
+TEXT = "The cat saw the café.\nIt sat.\n\nTwo birds sang.\n\nThe dog barked at the cat.\nIt ran.\nIt sat.\n"
+LONG = random.Random(0).randbytes(999).hex() + "\n"  # also when it is compressed
+NOTHING = "no document in it, only blank lines or nothing"
+ENCODING = "name its encoding with --encoding, or convert it, as with iconv -t UTF-8"
+FIELD = "name the text's with --text_field"
+
+
+def table(columns):
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table(columns), sink)
+    return sink.getvalue().to_pybytes()
+
+
+# Name -> bytes of the file "a", flags, message after "a".
+BAD_FILES = {
+    "empty": (b"", [], f": {NOTHING}"),
+    "blank documents": (b"\n  \n\t\r\n\r\n\n", [], f": {NOTHING}"),
+    "latin-1": (TEXT.encode("latin-1"), [], f":1: not UTF-8 at byte offset 19: {ENCODING}"),
+    "cut off in a character": (TEXT.encode() + b"\xc3", [], f":9: not UTF-8 at byte offset {len(TEXT) + 1}: {ENCODING}"),
+    "utf-16": (TEXT.encode("utf-16"), [], f":1: not UTF-8 at byte offset 0: {ENCODING}"),
+    "nul": (b"One.\n\nTwo\0.\n", [], ":3: a NUL character: not a text file, or not of the encoding utf-8"),
+    "long line": (
+        b"One.\n" + b"word " * 10_000_000,
+        [],
+        ":2: a line longer than 33,554,432 characters: break it up into lines",
+    ),
+    "gzip cut off": (gzip.compress(LONG.encode())[:-30], [], ": the gzip file is cut off or damaged: fetch it again"),
+    "zstd cut off": (zstandard.compress(LONG.encode())[:-30], [], ": the zstd file is cut off or damaged: fetch it again"),
+    "json without the field": (
+        b'{"text": "One."}\n{"id": 1, "body": "Two."}\n',
+        ["--input_format=jsonl"],
+        f":2: no field 'text' but id, body: {FIELD}",
+    ),
+    "json field that is no string": (
+        b'{"text": "One."}\n{"text": ["Two."]}\n',
+        ["--input_format=jsonl"],
+        ":2: the field 'text' is a list, not a string",
+    ),
+    "broken json": (
+        b'{"text": "One."}\n{"text": "Two."\n',
+        ["--input_format=jsonl"],
+        ":2: no JSON (Expecting ',' delimiter): jsonl has a JSON object a line",
+    ),
+    "parquet without the column": (
+        table({"id": [1], "body": ["One."]}),
+        ["--input_format=parquet"],
+        f": no column 'text' but id, body: {FIELD}",
+    ),
+    "broken parquet": (
+        table({"text": ["One."]})[:-9],
+        ["--input_format=parquet"],
+        ": no Parquet file, or one that is damaged, after row 0: fetch it again",
+    ),
+}
+# Name -> flags, message.
+BAD_NAMES = {
+    "missing": (["--input=none.txt"], "no such file: none.txt (in {})"),
+    "glob without match": (["--input=*.none"], "no file matches *.none (in {})"),
+    "folder": (["--input=folder"], "folder is a folder: name the files in it, as folder/*.txt"),
+    "dangling link": (["--input=link.txt"], "link.txt cannot be read: No such file or directory"),
+    "glob of a dangling link": (["--input=l*.txt"], "link.txt cannot be read: No such file or directory"),
+    "file in a file": (["--input=good.txt/a.txt"], "no such file: good.txt/a.txt (in {})"),
+    "device": (["--input=/dev/null"], "/dev/null is a pipe or device, and text is read more than once: write it to a file first"),
+    "encoding": (
+        ["--input=good.txt", "--encoding=utf-9"],
+        "TextFiles: encoding 'utf-9' is unknown: use a codec of Python's, as utf-8, utf-16, latin-1, cp1252, gb18030 or "
+        "shift_jis (TextFiles.encoding from --encoding=utf-9)",
+    ),
+    "field of plain text": (
+        ["--input=good.txt", "--text_field=body"],
+        "TextFiles: text_field 'body' goes with jsonl and parquet: sentences has no fields (TextFiles.text_field from "
+        "--text_field=body)",
+    ),
+    "encoding of parquet": (
+        ["--input=good.txt", "--encoding=latin-1", "--input_format=parquet"],
+        "TextFiles: encoding 'latin-1' does not go with parquet, whose strings are UTF-8 (TextFiles.encoding from "
+        "--encoding=latin-1)",
+    ),
+    "encoding of a task": (
+        ["--task=python_docs", "--encoding=latin-1"],
+        "--encoding says how --input is read: it does not go with --task=python_docs",
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.txt").symlink_to("nowhere")
+    (tmp_path / "good.txt").write_text(TEXT)
+    assert cli.main(["vocab", "--input=good.txt", "--size=60", "--min_frequency=1", "--output=vocab"]) == 0
+    return tmp_path
+
+
+def listing(folder):
+    return {path: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+def refused(*words):
+    """What a command says; nothing is written."""
+    before = listing(Path())
+    done = bertfam(*words, "--output=out")
+    assert (done.returncode, done.stdout) == (2, "") and listing(Path()) == before
+    return done.stderr
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files(folder, name):
+    data, flags, message = BAD_FILES[name]
+    (folder / "a").write_bytes(data)
+    assert refused("vocab", "--input=a", *flags) == f"bertfam: error: a{message}\n"
+    assert refused("cache", "--input=a", "--vocab=vocab", *flags) == f"bertfam: error: a{message}\n"
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_bad_names_and_flags(folder, name):
+    flags, message = BAD_NAMES[name]
+    assert refused("vocab", *flags) == f"bertfam: error: {message.replace('{}', str(folder))}\n"
+
+
+def test_a_file_that_was_good_before_leaves_the_cache_as_it_was(folder):
+    words = ["cache", "--vocab=vocab", "--output=cache", "--input=a"]
+    (folder / "a").write_text(TEXT)
+    assert bertfam(*words).returncode == 0
+    (folder / "a").write_bytes(b"\xff")
+    before = listing(folder)
+    assert bertfam(*words).returncode == 2 and listing(folder) == before
+
+
+def contents(cache):
+    """Every array of a cache, by split and name."""
+    return {
+        (split, name): np.asarray(getattr(cache.documents(split, "text"), name))
+        for split in ("train", "validation")
+        for name in ("tokens", "sentence_starts", "sentence_bounds")
+    }
+
+
+def test_the_same_text_however_it_is_written(folder):
+    lines = TEXT.split("\n\n")
+    odd = "\u200d\n\n" + TEXT.replace("\n\n", "\n\u200d\n\x01\x02\n\n\ufeff\n\n") + "\n\u200d\n\x0b\n"
+    fields = [line.replace("\n", "\r\n") for line in lines]
+    written = {
+        "final newline": (TEXT.encode(), []),
+        "none": (TEXT.rstrip("\n").encode(), []),
+        "blank of spaces": (TEXT.replace("\n\n", "\n  \n").encode(), []),
+        "crlf": (TEXT.replace("\n", "\r\n").encode(), []),
+        "cr": (TEXT.replace("\n", "\r").encode(), []),
+        "mark": (TEXT.encode("utf-8-sig"), []),
+        "gzip": (gzip.compress(TEXT.encode()), []),
+        "zstd": (zstandard.compress(TEXT.encode()), []),
+        "latin-1": (TEXT.encode("latin-1"), ["--encoding=latin-1"]),
+        "utf-16": (gzip.compress(TEXT.encode("utf-16")), ["--encoding=UTF-16"]),
+        "jsonl": ("\n".join(json.dumps({"t": line}) for line in fields).encode(), ["--text_field=t", "--input_format=jsonl"]),
+        "parquet": (table({"t": fields}), ["--text_field=t", "--input_format=parquet"]),
+        "lines without tokens": (odd.encode(), []),
+    }
+    expected = None
+    for name, (data, flags) in written.items():
+        (folder / "a").write_bytes(data)
+        assert cli.main(["cache", "--vocab=vocab", f"--output={name}", "--input=a", *flags]) == 0
+        found = contents(TokenCache(Path(name)))
+        expected = expected or found
+        assert len(expected["train", "sentence_bounds"]) == 4
+        for key, value in found.items():
+            np.testing.assert_array_equal(value, expected[key], err_msg=f"{name} {key}")
+
+
+@pytest.mark.parametrize("command", ["vocab", "cache"])
+def test_help_explains_text(command):
+    said = " ".join(bertfam(command, "--help").stdout.split())
+    for words in (
+        "gzipped or zstd-compressed",
+        "a paragraph a line, split into sentences",
+        "jsonl a JSON object a line",
+        "parquet a document a row",
+        "--text_field NAME",
+        "--encoding NAME",
+        "wiki40b_en",
+    ):
+        assert words in said
