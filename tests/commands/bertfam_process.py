@@ -1,6 +1,7 @@
 """`bertfam` in a process of its own that tells which modules it ended up with, and that may be killed at a step.
 
-DIE=STEP:SIGNAL:SAVED sends SIGNAL to the process after STEP updates, once the checkpoint of step SAVED is complete (0: at once).
+DIE=STEP:SIGNAL:SAVED sends SIGNAL to the process after STEP updates, once the checkpoint of step SAVED is complete (0: at once);
+with DIE_INDEX=I only to process I of several.
 MODULES=FILE lists the modules that are loaded at the end.
 """
 
@@ -31,10 +32,10 @@ def die_at(step, number, saved, model_dir):
 if __name__ == "__main__":
     from bertfam.cli import main
 
-    if "DIE" in os.environ:
+    flags = dict(word.partition("=")[::2] for word in sys.argv)
+    if "DIE" in os.environ and os.environ.get("DIE_INDEX") in (None, flags.get("--process_index")):
         step, name, saved = os.environ["DIE"].split(":")
-        (model_dir,) = (flag.partition("=")[2] for flag in sys.argv if flag.startswith("--model_dir="))
-        die_at(int(step), signal.Signals[name], int(saved), model_dir)
+        die_at(int(step), signal.Signals[name], int(saved), flags["--model_dir"])
     status = main()
     if "MODULES" in os.environ:
         Path(os.environ["MODULES"]).write_text(json.dumps(sorted(sys.modules)))
