@@ -103,7 +103,8 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "text",
         "Text comes from files of your own (--input) or from a registered task (--task). Files may be gzipped or\n"
         "zstd-compressed, whatever their names. --input_format says what they hold:\n"
-        + "\n".join(f"  {name:{width}}  {entry.summary}" for name, entry in INPUT_FORMATS.items()),
+        + "\n".join(f"  {name:{width}}  {entry.summary}" for name, entry in INPUT_FORMATS.items())
+        + "\nas in: --input='pages/*.jsonl.zst' --input_format=jsonl --text_field=body --language=de",
     )
     group.add_argument(
         "--input",
