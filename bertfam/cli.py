@@ -34,7 +34,8 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "vocab": Command("vocab", "train a WordPiece vocabulary on text"),
+    "vocab": Command("vocab", "train a vocabulary on text: WordPiece, unigram, BPE or byte-level BPE"),
+    "encode": Command("encode", "show the pieces, ids and offsets of texts"),
     "cache": Command("cache", "tokenise a corpus once, into a token cache"),
     "preview": Command("preview", "show corrupted training rows, decoded"),
     "check": Command("check", "validate a configuration without compiling"),

@@ -71,8 +71,29 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
                     parent.rmdir()
 
 
+@contextmanager
+def replaced_folder(folder: str | Path) -> Iterator[Path]:
+    """Gives a folder beside it to write into, which takes the place of the one that is there, with all in it, when all went well.
+
+    Raises:
+      UserError: it cannot be made.
+    """
+    target = Path(folder).resolve()
+    fresh, old = (target.with_name(f".{target.name}.{what}-{os.getpid()}") for what in ("new", "old"))
+    with new_folder(fresh) as partial:
+        yield partial
+    os.rename(target, old)
+    os.rename(fresh, target)
+    shutil.rmtree(old)
+
+
 def write_text(path: Path, text: str) -> None:
-    """Writes or replaces a UTF-8 file; a reader sees all of the new text, or what was there before.
+    """Writes or replaces a UTF-8 file, see `write_bytes`."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes or replaces a file; a reader sees all of the new content, or what was there before.
 
     Raises:
       UserError: it cannot be written.
@@ -80,8 +101,8 @@ def write_text(path: Path, text: str) -> None:
     partial = None
     try:
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(partial, 0o666 & ~_umask())

@@ -1,4 +1,4 @@
-"""`bertfam vocab`: learn a WordPiece vocabulary from text."""
+"""`bertfam vocab`: learn a vocabulary from text."""
 
 from __future__ import annotations
 
@@ -11,21 +11,32 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import flags
+from bertfam.data.vocabularies.huggingface_files import NAMES
+from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.errors import UserError
-from bertfam.files import check_writable, new_folder
+from bertfam.files import check_writable, new_folder, replaced_folder
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from bertfam.data.sources import Corpus
     from bertfam.data.vocabularies import Vocabulary
+    from bertfam.data.vocabularies.layouts import Layout
 
-SUMMARY = "train a WordPiece vocabulary on text"
+SUMMARY = "train a vocabulary on text: WordPiece, unigram, BPE or byte-level BPE"
 
 EXAMPLE = "  bertfam vocab --task=python_docs --size=8192 --output=vocab"
+
+# kind -> the flags that are its own
+_OPTIONS = {
+    "wordpiece": ("cased", "strip_accents", "split_ideographs", "min_frequency"),
+    "unigram": ("normalizer", "keep_spaces", "byte_fallback", "character_coverage"),
+    "bpe": ("normalizer", "keep_spaces", "byte_fallback", "character_coverage"),
+    "byte_bpe": ("min_frequency",),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,17 +44,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_config(parser)
     flags.add_source(parser)
     pieces = parser.add_argument_group("pieces")
-    pieces.add_argument("--size", type=int, default=8192, metavar="N", help="pieces, the 5 special ones included (%(default)s)")
-    pieces.add_argument("--cased", action="store_true", help="keep capitals (and accents, unless --strip_accents=true)")
     pieces.add_argument(
+        "--kind", choices=tuple(_OPTIONS), default="wordpiece",
+        help="wordpiece: BERT's; unigram, bpe: SentencePiece's; byte_bpe: that of GPT-2 and RoBERTa, in which nothing is unknown "
+        "(%(default)s)",
+    )  # fmt: skip
+    pieces.add_argument(
+        "--layout", choices=tuple(LAYOUTS),
+        help="the control tokens and their ids, as the family has them (by default "
+        + ", ".join(f"{layout} for {kind}" for kind, layout in DEFAULT_LAYOUTS.items()) + ")",
+    )  # fmt: skip
+    pieces.add_argument(
+        "--size", type=int, default=8192, metavar="N", help="pieces, control tokens and sentinels included (%(default)s)"
+    )
+    pieces.add_argument(
+        "--min_frequency", type=int, metavar="N",
+        help="wordpiece, byte_bpe: how often two pieces must stand side by side to be joined (2)",
+    )  # fmt: skip
+    wordpiece = parser.add_argument_group("of --kind=wordpiece")
+    wordpiece.add_argument(
+        "--cased", action="store_true", default=None, help="keep capitals (and accents, unless --strip_accents=true)"
+    )
+    wordpiece.add_argument(
         "--strip_accents", choices=("true", "false"),
         help="drop accents, voicing marks and vowel signs; by default when not --cased, as BERT does; "
         "false for languages that need them (Vietnamese, Japanese, Hindi)",
     )  # fmt: skip
-    pieces.add_argument(
-        "--min_frequency", type=int, default=2, metavar="N",
-        help="how often two pieces must stand side by side to be joined (%(default)s)",
+    wordpiece.add_argument(
+        "--split_ideographs", choices=("true", "false"), help="take each Chinese character for a word, as BERT does (true)"
+    )
+    sentencepiece = parser.add_argument_group(
+        "of --kind=unigram and --kind=bpe",
+        "By default text is normalised and runs of white space become one space, as T5 has it. With\n"
+        "--normalizer=identity --keep_spaces --byte_fallback decoding gives every text back.",
+    )
+    sentencepiece.add_argument(
+        "--normalizer", choices=("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"),
+        help="of Unicode; those in _cf fold capitals (nmt_nfkc)",
     )  # fmt: skip
+    sentencepiece.add_argument(
+        "--keep_spaces", action="store_true", default=None, help="keep runs of spaces, and those at the ends"
+    )
+    sentencepiece.add_argument(
+        "--byte_fallback", action="store_true", default=None, help="spell characters without a piece by their bytes"
+    )
+    sentencepiece.add_argument(
+        "--character_coverage", type=float, metavar="SHARE", help="of the text's characters that get a piece (0.9995)"
+    )
     parser.add_argument(
         "--output", type=flags.path, required=True, metavar="DIR", help="folder to write, which must be empty or new"
     )
@@ -54,10 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Learns a vocabulary; returns the exit status."""
     # What can be wrong, before anything heavy is imported or read.
-    if args.size <= 5:
-        raise UserError(f"--size={args.size} is too small: 5 special pieces and the characters of the text go in")
-    if args.min_frequency < 1:
-        raise UserError(f"--min_frequency={args.min_frequency} must be at least 1")
+    layout = LAYOUTS[args.layout or DEFAULT_LAYOUTS[args.kind]]
+    options = _options(args, layout)
     output = Path(args.output)
     _check_output(output, args.overwrite)
     corpus = flags.load_config(args).build("TextData").corpus
@@ -71,34 +116,28 @@ def main(args: argparse.Namespace) -> int:
         corpus = dataclasses.replace(corpus, validation_fraction=0.0)  # all of it: nothing is evaluated here
 
     # Count words.
-    from bertfam.data.vocabularies.wordpiece import WordPiece, make_normalizer
-    from bertfam.data.vocabularies.wordpiece_training import count_words
+    from bertfam.data.vocabularies.learners import make_learner
 
-    lowercase = not args.cased
-    strip_accents = None if args.strip_accents is None else args.strip_accents == "true"
-    reading = _Reading(corpus)
-    words = count_words(reading.sentences(), make_normalizer(lowercase, strip_accents, True))
+    learner = make_learner(args.kind, size=args.size, layout=layout, **options)
+    reading = _Reading(corpus, learner.joint)
+    words = learner.count(reading.sentences())
 
     # Learn pieces.
     begin = time.monotonic()
     _report(f"learning pieces from {words.total():,} words, {len(words):,} of them different")
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        vocabulary = WordPiece.from_words(
-            words, size=args.size, lowercase=lowercase, strip_accents=strip_accents, min_frequency=args.min_frequency
-        )
+        warnings.simplefilter("always", UserWarning)
+        vocabulary = learner.learn(words)
     for warning in caught:
         _report(f"warning: {warning.message}")
     _report(f"learnt {vocabulary.size:,} pieces in {time.monotonic() - begin:.1f} s")
 
     # Write and summarise.
-    if output.is_dir():
-        vocabulary.save(output)
-    else:
-        with new_folder(output) as folder:
-            vocabulary.save(folder)
+    with (replaced_folder if output.is_dir() else new_folder)(output) as folder:
+        vocabulary.save(folder)
     summary = {
         "output": str(output),
+        "kind": args.kind,
         "size": vocabulary.size,
         "documents": reading.documents,
         "characters": reading.characters,
@@ -110,7 +149,7 @@ def main(args: argparse.Namespace) -> int:
         print(
             f"{output}: {summary['size']:,} pieces from {summary['documents']:,} documents, "
             f"{summary['characters']:,} characters, {summary['words']:,} words; "
-            f"{summary['pieces_per_word']:.3f} pieces per word, {summary['unk_share']:.3%} [UNK]"
+            f"{summary['pieces_per_word']:.3f} pieces per word, {summary['unk_share']:.3%} unknown"
         )
     return 0
 
@@ -118,9 +157,10 @@ def main(args: argparse.Namespace) -> int:
 class _Reading:
     """Counts documents and characters on the way, with progress on a terminal."""
 
-    def __init__(self, corpus: Corpus) -> None:
+    def __init__(self, corpus: Corpus, joint: str) -> None:
         self.documents = self.characters = 0
         self._corpus = corpus
+        self._joint = joint
 
     def sentences(self) -> Iterator[str]:
         from tqdm import tqdm
@@ -129,11 +169,12 @@ class _Reading:
         for document in tqdm(documents, "reading", unit=" documents", disable=not sys.stderr.isatty(), leave=False):
             self.documents += 1
             self.characters += sum(map(len, document))
-            yield from document
+            yield from document[:1]
+            yield from (self._joint + sentence for sentence in document[1:])
 
 
 def _statistics(vocabulary: Vocabulary, words: Counter[str]) -> dict[str, float]:
-    """Words of the text, mean pieces per word, and the share of [UNK] among all pieces."""
+    """Words of the text, mean pieces per word, and the share of the unknown among all pieces."""
     pieces = unknown = 0
     distinct = list(words)
     for word, ids in zip(distinct, vocabulary.encode_batch(distinct), strict=True):
@@ -143,12 +184,34 @@ def _statistics(vocabulary: Vocabulary, words: Counter[str]) -> dict[str, float]
     return {"words": total, "pieces_per_word": pieces / total, "unk_share": unknown / pieces}
 
 
+def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
+    """The flags of the kind that are given; raises UserError for those of another kind, or out of range."""
+    names = {name for own in _OPTIONS.values() for name in own}
+    given = {name: getattr(args, name) for name in sorted(names) if getattr(args, name) is not None}
+    for name in given:
+        if name not in _OPTIONS[args.kind]:
+            kinds = " and ".join(f"--kind={kind}" for kind, own in _OPTIONS.items() if name in own)
+            raise UserError(f"--{name} is a flag of {kinds}: it does not go with --kind={args.kind}")
+    if layout.unk == layout.pad and args.kind != "byte_bpe":
+        raise UserError(f"--layout={args.layout} has no token for unknown text, which only --kind=byte_bpe can do without")
+    special = len(layout.controls) + layout.sentinels
+    if args.size <= special:
+        raise UserError(f"--size={args.size} is too small: {special} special pieces and the characters of the text go in")
+    if given.get("min_frequency", 1) < 1:
+        raise UserError(f"--min_frequency={args.min_frequency} must be at least 1")
+    if not 0.5 < given.get("character_coverage", 1.0) <= 1:
+        raise UserError(f"--character_coverage={args.character_coverage} must be above 0.5 and at most 1")
+    return {name: value == "true" if value in ("true", "false") else value for name, value in given.items()}
+
+
 def _check_output(output: Path, overwrite: bool) -> None:
     """Raises UserError unless a vocabulary may be written there."""
     if output.is_dir():
         files = sorted(path.name for path in output.iterdir())
         if files and not overwrite:
             raise UserError(f"--output={output} is not empty (it holds {files[0]}): name another, or give --overwrite")
+        if other := next((name for name in files if name not in NAMES), None):
+            raise UserError(f"--output={output} holds {other}, which is no file of a vocabulary: name another folder")
     elif os.path.lexists(output):
         raise UserError(f"--output={output} is a file: name a folder")
     check_writable(output)

@@ -1,45 +1,88 @@
 """A vocabulary of ours as a seqio vocabulary. Imports TensorFlow."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
+from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 
 
 class PieceVocabulary(seqio.Vocabulary):
-    """A `Vocabulary` for seqio, asked for at first use; running text."""
+    """A `Vocabulary` of any kind for seqio, loaded at first use; no frame is added.
 
-    def __init__(self, load: Callable[[], Vocabulary]) -> None:
+    Of a SentencePiece model it is equal to `seqio.SentencePieceVocabulary(spiece.model, extra_ids=100)` in ids and text.
+    """
+
+    def __init__(self, load: Callable[[], Vocabulary] | str, *, prompts: bool = False) -> None:
+        """A vocabulary.
+
+        Args:
+          load: gives it, each time it is called, or the folder that holds it.
+          prompts: whether a typed control piece or sentinel is the token that it names, as seqio takes sentinels. By default
+            typed ones are ordinary text, since text from the web holds them too.
+        """
         super().__init__()
-        self._load = load
+        self._load, self._prompts = load, prompts
+        self._loaded: Vocabulary | None = None
 
     @property
-    def eos_id(self) -> None:
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary itself."""
+        if self._loaded is None:
+            self._loaded = vocabularies.load(self._load) if isinstance(self._load, str) else self._load()
+        return self._loaded
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what is loaded, which cannot be pickled."""
+        return {**self.__dict__, "_loaded": None}
+
+    @property
+    def bos_id(self) -> int | None:
         return None
 
     @property
+    def eos_id(self) -> int | None:
+        return self.vocabulary.token_ids.eos
+
+    @property
     def unk_id(self) -> int:
-        return self._load().token_ids.unk
+        return self.vocabulary.token_ids.unk
 
     @property
     def pad_id(self) -> int:
-        return self._load().token_ids.pad
+        return self.vocabulary.token_ids.pad
+
+    @property
+    def extra_ids(self) -> int:
+        """The number of sentinels, which are among the ids of `vocab_size`."""
+        return len(self.vocabulary.token_ids.sentinels)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.vocabulary.size
 
     @property
     def _base_vocab_size(self) -> int:
-        return self._load().size
+        return self.vocabulary.size
 
     def _encode(self, s: str) -> list[int]:
         return self._encode_array(s.encode()).tolist()
 
     def _encode_array(self, text: bytes) -> np.ndarray:
-        return self._load().encode_batch([text.decode()])[0]
+        if self._prompts:
+            return self.vocabulary.encode_prompt(text.decode(), frame=False).ids
+        return self.vocabulary.encode_batch([text.decode()])[0]
 
-    def _decode(self, ids: list[int]) -> str:
-        return self._load().decode(ids)
+    def _decode(self, ids: Sequence[int]) -> str:
+        """Without control tokens; sentinels and unknowns are shown."""
+        tokens = self.vocabulary.token_ids
+        hidden = {*tokens.special} - {tokens.unk}
+        return self.vocabulary.decode([id for id in ids if id not in hidden])
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
         # Graphs hand over bytes, eager calls an array.
@@ -47,11 +90,20 @@ class PieceVocabulary(seqio.Vocabulary):
         return tf.ensure_shape(ids, [None])
 
     def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-        text = tf.numpy_function(lambda found: self._load().decode(found.tolist()), [ids], tf.string, stateful=False)
-        return tf.ensure_shape(text, [])
+        shape = ids.shape[:-1]
+
+        def decode(found: np.ndarray) -> np.ndarray:
+            texts = [self._decode(row) for row in found.reshape(-1, found.shape[-1]).tolist()]
+            return np.array([text.encode() for text in texts], object).reshape(found.shape[:-1])
+
+        return tf.ensure_shape(tf.numpy_function(decode, [ids], tf.string, stateful=False), shape)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PieceVocabulary) and self._load().fingerprint == other._load().fingerprint
+        return (
+            isinstance(other, PieceVocabulary)
+            and self._prompts == other._prompts
+            and self.vocabulary.fingerprint == other.vocabulary.fingerprint
+        )
 
     def __hash__(self) -> int:
         return id(PieceVocabulary)

@@ -36,7 +36,8 @@ BAD_FLAGS = {
     ),
     "--gin.TRAIN_STEP=3": "--gin.TRAIN_STEP=3: nothing refers to the macro TRAIN_STEP; did you mean TRAIN_STEPS?",
     "--gin.Stage.batch_size=0": ("Stage: batch_size 0 is less than 1 (Stage.batch_size from --gin.Stage.batch_size=0)"),
-    "--vocab=nowhere": "nowhere is no folder: a vocabulary is a folder with vocab.txt or tokenizer.json in it",
+    "--vocab=nowhere": "nowhere is no folder: a vocabulary is a folder with tokenizer.json, vocab.txt, spiece.model, or "
+    "vocab.json and merges.txt in it",
     "--input=none.txt": "no such file: none.txt (in {folder})",
     "--task=x": "--input and --task both say where the text comes from; give one of them",
     "--cache_dir=empty": "empty holds no token cache (no cache.json); build one with `bertfam cache`",

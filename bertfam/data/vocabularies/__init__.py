@@ -1,10 +1,15 @@
 """Vocabularies: text <-> ids, one module for each kind."""
 
 import os
+from pathlib import Path
 
 from bertfam.data.vocabularies.vocabulary import Encoding, Vocabulary
+from bertfam.errors import UserError
+from bertfam.files import read_json
 
 __all__ = ["Encoding", "Vocabulary", "load"]
+
+_FILES = "tokenizer.json, vocab.txt, spiece.model, or vocab.json and merges.txt"
 
 
 def load(folder: str | os.PathLike[str]) -> Vocabulary:
@@ -13,6 +18,36 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     Raises:
       UserError: no such folder, nothing in it, or not a vocabulary that can be read.
     """
-    from bertfam.data.vocabularies.wordpiece import WordPiece
+    path = Path(folder)
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder: a vocabulary is a folder with {_FILES} in it")
+    if any(path.glob("*.model")):
+        kind = "SentencePiece"
+    elif (path / "tokenizer.json").exists():
+        kind = _kind_of(path / "tokenizer.json")
+    elif (path / "vocab.txt").exists():
+        kind = "WordPiece"
+    elif (path / "vocab.json").exists():
+        kind = "BPE"
+    else:
+        raise UserError(f"{path} holds no vocabulary ({_FILES}): make one by bertfam vocab")
+    if kind == "WordPiece":
+        from bertfam.data.vocabularies.wordpiece import WordPiece
 
-    return WordPiece.load(folder)
+        return WordPiece.load(path)
+    if kind == "BPE":
+        from bertfam.data.vocabularies.byte_bpe import ByteBpe
+
+        return ByteBpe.load(path)
+    from bertfam.data.vocabularies.sentence_piece import SentencePiece
+
+    return SentencePiece.load(path)
+
+
+def _kind_of(path: Path) -> str:
+    content = read_json(path).get("model")
+    kind = content.get("type") if isinstance(content, dict) else None
+    if kind in ("WordPiece", "BPE"):
+        return kind
+    fix = "; put the SentencePiece model that it was made from (spiece.model) beside it" if kind == "Unigram" else ""
+    raise UserError(f"{path} is a {kind or 'nameless'} tokenizer: only WordPiece and byte-level BPE are read from it{fix}")

@@ -1,13 +1,16 @@
 """What every vocabulary does, whatever its kind."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-from bertfam.corruption.token_ids import TokenIds
+    from bertfam.corruption.token_ids import TokenIds
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,13 @@ class Vocabulary(Protocol):
     def encode(self, text: str) -> Encoding:
         """One running text, with pieces and offsets."""
 
-    def encode_prompt(self, text: str) -> Encoding:
-        """One text in which a control piece that is spelt exactly is the control token, in the frame that models expect."""
+    def encode_prompt(self, text: str, *, frame: bool = True) -> Encoding:
+        """One text in which a control piece that is spelt exactly is the control token.
+
+        Args:
+          text: the text.
+          frame: whether the tokens are added that models expect around one text, such as [CLS] and [SEP].
+        """
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Text of ids.

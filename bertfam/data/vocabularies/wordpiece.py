@@ -1,9 +1,4 @@
-"""WordPiece vocabularies: trained, loaded, saved, and the text <-> ids that they define.
-
-The `tokenizers` library is the truth for pieces, ids and offsets. A vocabulary has two encoders over the same pieces:
-running text, where a typed "[MASK]" is ordinary text and no control id ever comes out, and prompts, where it is the
-control token.
-"""
+"""WordPiece vocabularies, BERT's kind; the `tokenizers` library is the truth for pieces, ids and offsets."""
 
 import functools
 import hashlib
@@ -12,42 +7,51 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from tokenizers import Encoding as TokenizersEncoding
 from tokenizers import Tokenizer
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece as WordPieceModel
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.processors import TemplateProcessing
 
-from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.vocabularies.vocabulary import Encoding
-from bertfam.data.vocabularies.wordpiece_files import read_settings, read_vocab_txt, write_vocabulary
+from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_ids
+from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
+from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
 from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
 from bertfam.errors import UserError
+from bertfam.files import read_json
 
-PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BERT = LAYOUTS["bert"]
+SPECIAL_PIECES = BERT.controls
+
+# tokenizer_config.json's name of each switch -> ours
+_CONFIG_NAMES = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 
 
-class WordPiece:
-    """BERT's vocabulary: normalise, split at white space and punctuation, then the longest piece first.
+class WordPiece(TokenizersVocabulary):
+    """Normalise, split at white space and punctuation, then the longest piece first.
 
     An uncased vocabulary decomposes characters (NFD) and drops accents, as BERT is defined: か and が become one. For
     languages where that loses letters (Japanese, Hindi, Vietnamese), use lowercase=False or strip_accents=False.
 
     Attributes:
-      size: real ids are 0 .. size - 1.
-      token_ids: ids of the special pieces, and which pieces begin a word.
       joint: "", because a space is no part of any piece.
-      fingerprint: SHA-256 of everything that decides ids.
     """
+
+    mask_takes_space = False
+    joint = ""
 
     def __init__(
         self,
         pieces: Sequence[str],
         *,
+        layout: Layout = BERT,
         lowercase: bool = True,
         strip_accents: bool | None = None,
         handle_chinese_chars: bool = True,
@@ -55,76 +59,36 @@ class WordPiece:
         """A vocabulary of `pieces` in the order of their ids.
 
         Args:
-          pieces: all of `SPECIAL_PIECES` anywhere, words as they are, and continuations as "##ing".
+          pieces: the layout's control pieces anywhere, words as they are, and continuations as "##ing".
+          layout: the control pieces.
           lowercase: whether text is lower-cased.
           strip_accents: whether accents are dropped; None: if and only if `lowercase`.
           handle_chinese_chars: whether each CJK ideograph is a word.
 
         Raises:
-          UserError: a special piece is missing, or a piece stands twice.
+          UserError: a control piece is missing, or a piece stands twice.
         """
-        ids = {piece: id for id, piece in enumerate(pieces)}
-        missing = [piece for piece in SPECIAL_PIECES if piece not in ids]
-        if missing:
-            raise UserError(f"the vocabulary has no {' '.join(missing)}: BERT needs all of {' '.join(SPECIAL_PIECES)}")
-        if len(ids) != len(pieces):
-            twice = next(piece for id, piece in enumerate(pieces) if ids[piece] != id)
-            raise UserError(f"the vocabulary holds {twice!r} twice: each piece must have one id")
+        if layout.unk == layout.pad:
+            raise UserError(f"WordPiece needs a piece for unknown text, and the layout of {layout.pad} has none: choose another")
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.handle_chinese_chars = handle_chinese_chars
-        self.size = len(pieces)
-        self.joint = ""
-        self._pieces = list(pieces)
-        pad, unk, cls, sep, mask = (ids[piece] for piece in SPECIAL_PIECES)
-        self.token_ids = TokenIds(
-            size=self.size,
-            pad=pad,
-            unk=unk,
-            cls=cls,
-            sep=sep,
-            mask=mask,
-            special=tuple(sorted((pad, unk, cls, sep, mask))),
-            starts_word=np.array([not piece.startswith("##") for piece in pieces]),
-        )
-        self._prompts = self._tokenizer(ids)
-        self._running = self._tokenizer(ids)
-        self._running.encode_special_tokens = True  # typed special pieces are ordinary text
+        starts_word = np.array([not piece.startswith("##") for piece in pieces], bool)
+        super().__init__(pieces, layout, starts_word, sentinels=trailing_sentinels(pieces))
 
     @classmethod
-    def train(
-        cls,
-        texts: Iterable[str],
-        *,
-        size: int,
-        lowercase: bool = True,
-        strip_accents: bool | None = None,
-        handle_chinese_chars: bool = True,
-        min_frequency: int = 2,
-    ) -> "WordPiece":
+    def train(cls, texts: Iterable[str], **settings: Any) -> "WordPiece":
         """Learns pieces from texts; equal texts in any order give equal vocabularies, in every process.
 
         Continuations (##ing) are learnt from the same words that the encoder sees: normalised and split alike.
-        Warns (`UserWarning`) when the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
 
         Args:
           texts: running text, read once.
-          size: pieces wanted, the five special ones included.
-          lowercase, strip_accents, handle_chinese_chars: see `WordPiece`.
-          min_frequency: how often two pieces must stand side by side to be joined.
-
-        Raises:
-          UserError: there is no text, or `size` or `min_frequency` is out of range.
+          settings: see `from_words`.
         """
-        words = count_words(texts, make_normalizer(lowercase, strip_accents, handle_chinese_chars))
-        return cls.from_words(
-            words,
-            size=size,
-            lowercase=lowercase,
-            strip_accents=strip_accents,
-            handle_chinese_chars=handle_chinese_chars,
-            min_frequency=min_frequency,
-        )
+        names = ("lowercase", "strip_accents", "handle_chinese_chars")
+        normalizer = make_normalizer(**{name: settings[name] for name in names if name in settings})
+        return cls.from_words(count_words(texts, normalizer), **settings)
 
     @classmethod
     def from_words(
@@ -132,103 +96,58 @@ class WordPiece:
         words: Counter[str],
         *,
         size: int,
-        lowercase: bool = True,
-        strip_accents: bool | None = None,
-        handle_chinese_chars: bool = True,
+        layout: Layout = BERT,
         min_frequency: int = 2,
+        **switches: Any,
     ) -> "WordPiece":
-        """`train` on words that `count_words` has counted with the normaliser of the same settings."""
-        pieces = learn_pieces(words, SPECIAL_PIECES, size=size, min_frequency=min_frequency)
-        return cls(pieces, lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars)
+        """Learns pieces from words that `count_words` has counted with the normaliser of the same switches.
 
-    @classmethod
-    def load(
-        cls,
-        directory: str | os.PathLike[str],
-        *,
-        lowercase: bool | None = None,
-        strip_accents: bool | None = None,
-        handle_chinese_chars: bool | None = None,
-    ) -> "WordPiece":
-        """Reads a folder that holds vocab.txt or tokenizer.json, as published with every BERT.
+        Warns (`UserWarning`) when the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
 
         Args:
-          directory: the folder.
-          lowercase, strip_accents, handle_chinese_chars: override what the folder says; None: as it says.
+          words: how often each stands in the text.
+          size: pieces wanted, the layout's included.
+          layout: the control pieces.
+          min_frequency: how often two pieces must stand side by side to be joined.
+          switches: lowercase, strip_accents, handle_chinese_chars, see `WordPiece`.
+
+        Raises:
+          UserError: there is no text, or `size` or `min_frequency` is out of range.
+        """
+        last = [*layout.last, *sentinel_pieces(layout.sentinels)]
+        pieces = learn_pieces(words, layout.first, last, unknown=layout.unk, size=size, min_frequency=min_frequency)
+        return cls(pieces, layout=layout, **switches)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> "WordPiece":
+        """Reads a folder that holds tokenizer.json or vocab.txt, as published with every BERT.
 
         Raises:
           UserError: it is no WordPiece vocabulary, or nothing says whether it is cased.
         """
         folder = Path(directory)
-        given = {
-            "lowercase": lowercase,
-            "strip_accents": strip_accents,
-            "handle_chinese_chars": handle_chinese_chars,
-        }
-        pieces, settings = read_settings(folder)
-        settings |= {name: value for name, value in given.items() if value is not None}
-        if pieces is None:
-            pieces = read_vocab_txt(folder / "vocab.txt")
-        if "lowercase" not in settings:
-            cased = next((p for p in pieces if p not in SPECIAL_PIECES and p != p.lower() and p[:1] != "["), None)
+        if (path := folder / "tokenizer.json").exists():
+            pieces, switches = _read_tokenizer_json(path)
+        else:
+            path = folder / "vocab.txt"
+            pieces, stated = _read_vocab_txt(path), read_config(folder)
+            switches = {ours: stated[theirs] for theirs, ours in _CONFIG_NAMES.items() if stated.get(theirs) is not None}
+        layout = find_layout(pieces) or BERT
+        if "lowercase" not in switches:
+            cased = next((p for p in pieces if p not in layout.controls and p != p.lower() and p[:1] != "["), None)
             if cased:
                 raise UserError(
                     f"{folder}: vocab.txt holds {cased!r} but nothing says whether text is lower-cased: put "
                     '{"do_lower_case": false} into tokenizer_config.json beside it'
                 )
         try:
-            return cls(pieces, **settings)
+            return cls(pieces, layout=layout, **switches)
         except UserError as error:
-            raise UserError(f"{folder}: {error}") from error
-
-    def save(self, directory: str | os.PathLike[str], *, model_max_length: int | None = None) -> None:
-        """Writes tokenizer.json, vocab.txt, tokenizer_config.json and special_tokens_map.json into a folder.
-
-        Each file is complete or absent. `transformers.AutoTokenizer.from_pretrained(directory)` gives the same ids.
-
-        Args:
-          directory: made if need be; other files in it are left alone.
-          model_max_length: longest input of the model, in tokens; None: not stated.
-        """
-        write_vocabulary(
-            Path(directory),
-            self._pieces,
-            self._prompts.to_str(pretty=True),
-            lowercase=self.lowercase,
-            strip_accents=self.strip_accents,
-            handle_chinese_chars=self.handle_chinese_chars,
-            model_max_length=model_max_length,
-        )
-
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of running texts, int32[length] each; no special piece but [UNK], and no [CLS] or [SEP] added."""
-        encodings = self._running.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
-
-    def encode(self, text: str) -> Encoding:
-        """One running text, with pieces and offsets."""
-        return _encoding(self._running.encode(text, add_special_tokens=False))
-
-    def encode_prompt(self, text: str) -> Encoding:
-        """One text in which "[MASK]" (or another special piece, spelt exactly so) is the control token, as [CLS] x [SEP]."""
-        return _encoding(self._prompts.encode(text))
-
-    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
-        """Text of ids: continuations joined, spaces before punctuation closed.
-
-        Args:
-          ids: any ids below `size`.
-          skip_special: leave [PAD], [CLS], [SEP], [MASK] and [UNK] out.
-        """
-        checked = [self._check(id) for id in ids]
-        return self._prompts.decode(checked, skip_special_tokens=skip_special)
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The piece of each id."""
-        return [self._pieces[self._check(id)] for id in ids]
+            raise UserError(f"{path}: {error}") from error
 
     @functools.cached_property
     def fingerprint(self) -> str:
+        """SHA-256 of everything that decides ids."""
         settings = [self.lowercase, self.effective_strip_accents, self.handle_chinese_chars, MAX_WORD_CHARACTERS]
         return hashlib.sha256(json.dumps([settings, self._pieces]).encode()).hexdigest()
 
@@ -237,30 +156,27 @@ class WordPiece:
         """`strip_accents`, with None resolved."""
         return self.lowercase if self.strip_accents is None else self.strip_accents
 
-    def _tokenizer(self, ids: dict[str, int]) -> Tokenizer:
-        tokenizer = Tokenizer(WordPieceModel(ids, unk_token=UNK, max_input_chars_per_word=MAX_WORD_CHARACTERS))
+    def _tokenizer(self) -> Tokenizer:
+        model = WordPieceModel(self._ids, unk_token=self.layout.unk, max_input_chars_per_word=MAX_WORD_CHARACTERS)
+        tokenizer = Tokenizer(model)
         tokenizer.normalizer = make_normalizer(self.lowercase, self.strip_accents, self.handle_chinese_chars)
         tokenizer.pre_tokenizer = BertPreTokenizer()
-        tokenizer.post_processor = TemplateProcessing(
-            single=f"{CLS}:0 $A:0 {SEP}:0",
-            pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
-            special_tokens=[(CLS, ids[CLS]), (SEP, ids[SEP])],
-        )
         tokenizer.decoder = WordPieceDecoder(prefix="##")
-        tokenizer.add_special_tokens(list(SPECIAL_PIECES))
         return tokenizer
 
-    def _check(self, id: int) -> int:
-        if not 0 <= id < self.size:
-            raise ValueError(f"id {id} is outside the vocabulary of {self.size} pieces")
-        return int(id)
+    def _own_files(self) -> dict[str, bytes]:
+        return {"vocab.txt": "".join(piece + "\n" for piece in self._pieces).encode()}
+
+    def _published_class(self) -> str:
+        return "BertTokenizer" if self.layout == BERT else GENERIC_CLASS
+
+    def _published_settings(self) -> dict[str, Any]:
+        return {theirs: getattr(self, ours) for theirs, ours in _CONFIG_NAMES.items()}
 
 
-def _encoding(found: TokenizersEncoding) -> Encoding:
-    return Encoding(np.array(found.ids, np.int32), found.tokens, np.array(found.offsets, np.int32).reshape(-1, 2))
-
-
-def make_normalizer(lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool) -> BertNormalizer:
+def make_normalizer(
+    lowercase: bool = True, strip_accents: bool | None = None, handle_chinese_chars: bool = True
+) -> BertNormalizer:
     """What BERT does to text before splitting it: control characters out, CJK apart, accents out, lower case."""
     return BertNormalizer(
         clean_text=True,
@@ -268,3 +184,25 @@ def make_normalizer(lowercase: bool, strip_accents: bool | None, handle_chinese_
         strip_accents=strip_accents,
         lowercase=lowercase,
     )
+
+
+def _read_vocab_txt(path: Path) -> list[str]:
+    """One piece a line, in the order of their ids."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 at byte {error.start}: is it a vocabulary?") from error
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
+    """Pieces and the three switches."""
+    content = read_json(path)
+    model = content["model"]
+    normalizer = content.get("normalizer") or {}
+    splitter = content.get("pre_tokenizer") or {}
+    if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
+        raise UserError(f"{path} does not normalise and split text as BERT does: only BertNormalizer and BertPreTokenizer")
+    if model.get("continuing_subword_prefix") != "##" or model.get("max_input_chars_per_word") != MAX_WORD_CHARACTERS:
+        raise UserError(f'{path}: only the continuation prefix "##" and words of up to 100 characters are read')
+    return read_ids(path, content), {name: normalizer.get(name) for name in _CONFIG_NAMES.values()}

@@ -16,20 +16,22 @@ from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
+from bertfam.data.vocabularies.counting import NO_TEXT, counted, repeated, warn_of_size
 from bertfam.errors import UserError
 
 MAX_WORD_CHARACTERS = 100  # a longer word is one [UNK]
-_FOLD_AT = 1 << 20  # distinct raw words held before they are folded into normalised ones
-_CHUNK = 1 << 16  # characters a text handed to the trainer
 
 
-def learn_pieces(words: Counter[str], special: Sequence[str], *, size: int, min_frequency: int) -> list[str]:
-    """Pieces in the order of their ids: `special`, single characters, then joined ones, the most frequent first.
+def learn_pieces(
+    words: Counter[str], first: Sequence[str], last: Sequence[str], *, unknown: str, size: int, min_frequency: int
+) -> list[str]:
+    """Pieces in the order of their ids: `first`, single characters, joined ones (the most frequent first), `last`.
 
     Args:
       words: how often each stands in the text, normalised; those longer than 100 characters are passed over.
-      special: pieces that no text is made of; the second is the unknown one.
-      size: pieces wanted, `special` included.
+      first, last: pieces that no text is made of.
+      unknown: that of them which stands for unknown text.
+      size: pieces wanted, `first` and `last` included.
       min_frequency: how often two pieces must stand side by side to be joined.
 
     When `size` has no room for every character, the most frequent ones are kept and words with others are left out.
@@ -37,27 +39,28 @@ def learn_pieces(words: Counter[str], special: Sequence[str], *, size: int, min_
     Raises:
       UserError: no text, or no room for any character.
     """
-    if size <= len(special):
-        raise UserError(f"vocabulary size {size} is too small: {len(special)} special pieces and the characters go in")
+    controls = len(first) + len(last)
+    if size <= controls:
+        raise UserError(f"vocabulary size {size} is too small: {controls} special pieces and the characters go in")
     if min_frequency < 1:
         raise UserError(f"min_frequency is {min_frequency}: it must be at least 1")
     words = Counter({word: count for word, count in words.items() if len(word) <= MAX_WORD_CHARACTERS})
     if not words:
-        raise UserError("there is no text to learn a vocabulary from")
-    alphabet, words = _choose_alphabet(words, size - len(special))
-    fixed = [*special, *alphabet]
-    trainer = WordPieceTrainer(vocab_size=size, min_frequency=min_frequency, special_tokens=fixed, show_progress=False)
-    tokenizer = Tokenizer(WordPieceModel(unk_token=special[1]))
+        raise UserError(NO_TEXT)
+    alphabet, words = _choose_alphabet(words, size - controls)
+    trainer = WordPieceTrainer(
+        vocab_size=size - len(last),
+        min_frequency=min_frequency,
+        special_tokens=[*first, *alphabet],
+        show_progress=False,
+    )
+    tokenizer = Tokenizer(WordPieceModel(unk_token=unknown))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.train_from_iterator(_repeated(words), trainer)
+    tokenizer.train_from_iterator(repeated(words), trainer)
     ids = tokenizer.get_vocab()
-    if len(ids) < size:
-        warnings.warn(
-            f"the text allows only {len(ids):,} pieces with min_frequency {min_frequency}, "
-            f"not the {size:,} asked for: the vocabulary has {len(ids):,}",
-            stacklevel=3,
-        )
-    return sorted(ids, key=ids.__getitem__)
+    pieces = [*sorted(ids, key=ids.__getitem__), *last]
+    warn_of_size(len(pieces), size, f" with min_frequency {min_frequency}")
+    return pieces
 
 
 def count_words(texts: Iterable[str], normalizer: Normalizer) -> Counter[str]:
@@ -66,22 +69,12 @@ def count_words(texts: Iterable[str], normalizer: Normalizer) -> Counter[str]:
     Raw words between spaces are counted first and each distinct one normalised once: a space is never inside a word, and
     neither normalising nor splitting looks across it.
     """
-    words: Counter[str] = Counter()
-    raw: Counter[str] = Counter()
     splitter = BertPreTokenizer()
 
-    def fold() -> None:
-        for text, count in raw.items():
-            for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)):
-                words[word] += count
-        raw.clear()
+    def words_of(raw: str) -> Iterator[str]:
+        return (word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(raw)))
 
-    for text in texts:
-        raw.update(text.split(" "))
-        if len(raw) > _FOLD_AT:
-            fold()
-    fold()
-    return words
+    return counted(texts, lambda text: text.split(" "), words_of)
 
 
 def _choose_alphabet(words: Counter[str], room: int) -> tuple[list[str], Counter[str]]:
@@ -102,11 +95,3 @@ def _choose_alphabet(words: Counter[str], room: int) -> tuple[list[str], Counter
         )
         counts = Counter({piece: counts[piece] for piece in kept})
     return sorted(counts, key=lambda piece: (len(piece) > 1, piece)), words
-
-
-def _repeated(words: Counter[str]) -> Iterator[str]:
-    """Texts in which each word stands as often as counted."""
-    for word in sorted(words):
-        count, at_once = words[word], max(1, _CHUNK // (len(word) + 1))
-        for done in range(0, count, at_once):
-            yield " ".join([word] * min(at_once, count - done))

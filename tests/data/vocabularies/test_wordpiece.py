@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from bertfam.data import vocabularies
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.errors import UserError
 
@@ -63,11 +64,8 @@ def test_accents_go_with_capitals_unless_told_otherwise(settings, expected, same
     assert pieces(made, "naïve café") == expected.split()
     same_in_transformers(made, ["naïve café", "Naïve Café"])
     (tmp_path / "exported" / "tokenizer.json").unlink()  # the settings survive in vocab.txt + tokenizer_config.json too
-    for folder_says, given in [(True, {}), (False, settings)]:
-        if not folder_says:
-            (tmp_path / "exported" / "tokenizer_config.json").unlink()
-        loaded = WordPiece.load(tmp_path / "exported", **given)
-        assert pieces(loaded, "naïve café") == expected.split() and loaded.fingerprint == made.fingerprint
+    loaded = vocabularies.load(tmp_path / "exported")
+    assert pieces(loaded, "naïve café") == expected.split() and loaded.fingerprint == made.fingerprint
 
 
 @pytest.mark.filterwarnings("ignore:the text allows")
@@ -259,7 +257,7 @@ def test_save_and_load(tmp_path):
     assert sorted(p.name for p in (tmp_path / "a" / "b").iterdir()) == [
         "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
     ]  # fmt: skip
-    loaded = WordPiece.load(tmp_path / "a" / "b")
+    loaded = vocabularies.load(tmp_path / "a" / "b")
     assert loaded.fingerprint == trained.fingerprint
     trained.save(tmp_path / "a" / "b", model_max_length=64)
     assert json.loads((tmp_path / "a" / "b" / "tokenizer_config.json").read_text())["model_max_length"] == 64
@@ -270,7 +268,7 @@ def test_save_and_load(tmp_path):
 def test_special_pieces_may_stand_anywhere(tmp_path, same_in_transformers):
     published = ["[PAD]", *(f"[unused{i}]" for i in range(9)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(published) + "\n")
-    loaded = WordPiece.load(tmp_path)
+    loaded = vocabularies.load(tmp_path)
     ids = loaded.token_ids
     assert (ids.pad, ids.unk, ids.cls, ids.sep, ids.mask) == (0, 10, 11, 12, 13)
     assert loaded.encode_prompt("The [MASK] thes").ids.tolist() == [11, 14, 13, 14, 15, 12]
@@ -280,12 +278,12 @@ def test_special_pieces_may_stand_anywhere(tmp_path, same_in_transformers):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "holds neither vocab.txt nor tokenizer.json"),
+        ({}, "holds no vocabulary"),
         ({"vocab.txt": "a\nb\n"}, r"the vocabulary has no \[PAD\] \[UNK\]"),
         ({"vocab.txt": "\n".join([*SPECIAL_PIECES, "a", "a"])}, "holds 'a' twice"),
         ({"vocab.txt": "\n".join([*SPECIAL_PIECES, "Paris"])}, "holds 'Paris' but nothing says .*do_lower_case"),
         ({"tokenizer.json": "{"}, "tokenizer.json is not JSON"),
-        ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "is a BPE tokenizer: only WordPiece"),
+        ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "does not split text into bytes as GPT-2 does"),
         ({"tokenizer.json": '{"model": {"type": "WordPiece"}}'}, "does not normalise and split text as BERT does"),
     ],
 )
@@ -293,10 +291,10 @@ def test_what_is_no_vocabulary(tmp_path, files, message):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message) as raised:
-        WordPiece.load(tmp_path)
+        vocabularies.load(tmp_path)
     assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)
     with pytest.raises(UserError, match="is no folder"):
-        WordPiece.load(tmp_path / "none")
+        vocabularies.load(tmp_path / "none")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -1,0 +1,99 @@
+"""`bertfam encode`: what a vocabulary makes of texts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import unicodedata
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bertfam.commands import flags
+from bertfam.errors import UserError
+
+if TYPE_CHECKING:
+    from bertfam.data.vocabularies import Encoding
+
+SUMMARY = "show the pieces, ids and offsets of texts"
+EXAMPLE = """\
+  bertfam vocab --task=python_docs --size=8192 --output=vocab
+  bertfam encode --vocab=vocab "Returns a new object." "Raises an error."
+  bertfam encode --vocab=vocab --prompt "Returns a new [MASK]."
+  echo "Returns a new object." | bertfam encode --vocab=vocab --json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's flags."""
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts to encode (default: the lines of stdin)")
+    parser.add_argument("--vocab", type=flags.path, required=True, metavar="DIR", help="vocabulary folder, of any kind")
+    parser.add_argument("--input", type=flags.path, metavar="FILE", help="a file with a text on each line, instead of TEXT")
+    parser.add_argument(
+        "--prompt",
+        action="store_true",
+        help="take typed control tokens, such as [MASK], for what they are, and add the frame that models expect, such as "
+        "[CLS] and [SEP]; without it a text is running text, as in pretraining, which no control token comes out of",
+    )
+    flags.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Encodes; returns the exit status."""
+    from bertfam.data import vocabularies
+
+    if args.input and args.texts:
+        raise UserError("TEXT and --input both say what to encode; give one of them")
+    vocabulary = vocabularies.load(args.vocab)
+    encode = vocabulary.encode_prompt if args.prompt else vocabulary.encode
+    for number, text in enumerate(args.texts or _lines(args.input)):
+        found = encode(text)
+        if args.json:
+            print(
+                json.dumps(
+                    {
+                        "text": text,
+                        "pieces": found.pieces,
+                        "ids": found.ids.tolist(),
+                        "offsets": found.offsets.tolist(),
+                    },
+                    ensure_ascii=False,
+                )
+            )
+        else:
+            print("\n" * (number > 0) + "\n".join(_table(text, found)))
+    return 0
+
+
+def _lines(name: str | None) -> Iterator[str]:
+    """The lines of a file, or of stdin, without their ends."""
+    try:
+        with open(name, "rb") if name else sys.stdin.buffer as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise UserError(f"{name or 'stdin'}:{number} is not UTF-8; convert it first") from error
+    except OSError as error:
+        raise UserError(f"{name} cannot be read ({error.strerror})") from error
+
+
+def _table(text: str, found: Encoding) -> Iterator[str]:
+    """The text, then a line for each piece: piece, id, start and end, and the text there."""
+    yield text
+    rows = [
+        (piece, str(id), f"{start}-{end}", repr(text[start:end]) if end else "")
+        for piece, id, (start, end) in zip(found.pieces, found.ids.tolist(), found.offsets.tolist(), strict=True)
+    ]
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    for piece, id, offsets, part in rows:
+        cells = (_padded(piece, widths[0]), id.rjust(widths[1]), offsets.rjust(widths[2]), part)
+        yield ("  " + "  ".join(cells)).rstrip()
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: two for wide characters, none for combining ones."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))

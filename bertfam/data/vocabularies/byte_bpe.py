@@ -1,0 +1,207 @@
+"""Byte-level BPE vocabularies, the kind of GPT-2 and RoBERTa; the `tokenizers` library is the truth for ids and offsets."""
+
+import functools
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel as ByteLevelSplitter
+from tokenizers.processors import ByteLevel as ByteLevelOffsets
+from tokenizers.processors import PostProcessor
+from tokenizers.processors import Sequence as Processors
+
+from bertfam.data.vocabularies.byte_bpe_training import count_chunks, learn_merges
+from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_ids
+from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
+from bertfam.data.vocabularies.pieces import is_ideograph
+from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
+from bertfam.errors import UserError
+from bertfam.files import read_json
+
+ROBERTA = LAYOUTS["roberta"]
+_CLASSES = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
+
+
+class ByteBpe(TokenizersVocabulary):
+    """Every text is spelt by pieces of bytes: nothing is unknown, and `decode` gives running text back.
+
+    A piece shows each byte as one character, a space as Ġ. The first word of a text has none: see `joint`.
+
+    Attributes:
+      joint: " ", so that the first word of a sentence is spelt as inside a text.
+      add_prefix_space: whether a space is put before each text.
+    """
+
+    mask_takes_space = True
+    joint = " "
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        merges: Sequence[tuple[str, str]],
+        *,
+        layout: Layout = ROBERTA,
+        add_prefix_space: bool = False,
+    ) -> None:
+        """A vocabulary of `pieces` in the order of their ids.
+
+        Args:
+          pieces: the layout's control pieces anywhere, all 256 bytes, and joined ones.
+          merges: the pairs of pieces that are joined, the first first.
+          layout: the control pieces.
+          add_prefix_space: see above.
+
+        Raises:
+          UserError: a control piece or byte is missing, a piece stands twice, or a merge's piece is missing.
+        """
+        self.add_prefix_space = add_prefix_space
+        self._merges = list(merges)
+        present = set(pieces)
+        missing = sorted(set(ByteLevelSplitter.alphabet()) - present)
+        if missing:
+            raise UserError(f"the vocabulary has no piece for {len(missing)} of the 256 bytes, such as {missing[0]!r}")
+        broken = next((pair for pair in self._merges if not present.issuperset((*pair, "".join(pair)))), None)
+        if broken:
+            raise UserError(f"the merge of {broken[0]!r} and {broken[1]!r} names a piece that the vocabulary lacks")
+        starts_word = np.array([_starts_word(piece) for piece in pieces], bool)
+        super().__init__(pieces, layout, starts_word, sentinels=trailing_sentinels(pieces))
+
+    @classmethod
+    def train(cls, texts: Iterable[str], **settings: Any) -> "ByteBpe":
+        """Learns pieces from texts; equal texts in any order give equal vocabularies, in every process.
+
+        Args:
+          texts: running text, read once; a sentence after the first of its document begins with `joint`.
+          settings: see `from_chunks`.
+        """
+        return cls.from_chunks(count_chunks(texts), **settings)
+
+    @classmethod
+    def from_chunks(cls, chunks: Counter[str], *, size: int, layout: Layout = ROBERTA, min_frequency: int = 2) -> "ByteBpe":
+        """Learns pieces from what `count_chunks` has counted.
+
+        Warns (`UserWarning`) when the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
+
+        Args:
+          chunks: how often each stands in the text.
+          size: pieces wanted, the layout's and the 256 bytes included.
+          layout: the control pieces.
+          min_frequency: how often two pieces must stand side by side to be joined.
+
+        Raises:
+          UserError: there is no text, or `size` or `min_frequency` is out of range.
+        """
+        last = [*layout.last, *sentinel_pieces(layout.sentinels)]
+        pieces, merges = learn_merges(chunks, layout.first, last, size=size, min_frequency=min_frequency)
+        return cls(pieces, merges, layout=layout)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> "ByteBpe":
+        """Reads a folder that holds tokenizer.json, or vocab.json and merges.txt.
+
+        Raises:
+          UserError: it is no byte-level BPE, or its files do not fit each other.
+        """
+        folder = Path(directory)
+        if (path := folder / "tokenizer.json").exists():
+            pieces, merges, prefix = _read_tokenizer_json(path)
+        else:
+            path = folder / "vocab.json"
+            pieces = read_ids(path, {"model": {"vocab": read_json(path)}})
+            merges = _read_merges(folder / "merges.txt")
+            prefix = bool(read_config(folder).get("add_prefix_space"))
+        layout = find_layout(pieces)
+        if layout is None:
+            raise UserError(f"{path}: no control tokens such as {' '.join(ROBERTA.controls)} or <|endoftext|> are in it")
+        try:
+            return cls(pieces, merges, layout=layout, add_prefix_space=prefix)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides ids."""
+        content = ["byte_bpe", self.add_prefix_space, self._pieces, self._merges]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def _tokenizer(self) -> Tokenizer:
+        tokenizer = Tokenizer(BPE(self._ids, self._merges))
+        tokenizer.pre_tokenizer = ByteLevelSplitter(add_prefix_space=self.add_prefix_space)
+        tokenizer.decoder = ByteLevelDecoder()
+        return tokenizer
+
+    def _post_processor(self) -> PostProcessor | None:
+        offsets = ByteLevelOffsets(add_prefix_space=self.add_prefix_space, trim_offsets=self.layout.trim_offsets)
+        frame = super()._post_processor()
+        return offsets if frame is None else Processors([offsets, frame])
+
+    def _own_files(self) -> dict[str, bytes]:
+        merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in self._merges)
+        return {"vocab.json": json.dumps(self._ids, ensure_ascii=False).encode(), "merges.txt": merges.encode()}
+
+    def _published_class(self) -> str:
+        return next((name for key, name in _CLASSES.items() if LAYOUTS[key] == self.layout), GENERIC_CLASS)
+
+    def _published_settings(self) -> dict[str, Any]:
+        return {"add_prefix_space": self.add_prefix_space}
+
+
+@functools.cache
+def _bytes_of_characters() -> dict[str, int]:
+    """The character that shows each byte -> the byte: printable Latin-1 is itself, the others follow from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+def _starts_word(piece: str) -> bool:
+    table = _bytes_of_characters()
+    if any(character not in table for character in piece):
+        return False
+    text = bytes(table[character] for character in piece).decode(errors="replace")
+    return text[:1].isspace() or is_ideograph(text[:1] or " ")
+
+
+def _read_merges(path: Path) -> list[tuple[str, str]]:
+    """One pair a line, the first first."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): byte-level BPE is vocab.json and merges.txt") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 at byte {error.start}: is it the merges of a vocabulary?") from error
+    merges = []
+    for number, line in enumerate(lines, 1):
+        line = line.rstrip("\r")
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        left, space, right = line.partition(" ")
+        if not space or " " in right:
+            raise UserError(f"{path}:{number}: a line is two pieces with a space between them, not {line[:40]!r}")
+        merges.append((left, right))
+    return merges
+
+
+def _read_tokenizer_json(path: Path) -> tuple[list[str], list[tuple[str, str]], bool]:
+    """Pieces, merges, and whether a space is put before each text."""
+    content = read_json(path)
+    model, splitter = content["model"], content.get("pre_tokenizer") or {}
+    if splitter.get("type") != "ByteLevel" or splitter.get("use_regex") is False or content.get("normalizer"):
+        raise UserError(f"{path} does not split text into bytes as GPT-2 does: only the pre_tokenizer ByteLevel is read")
+    odd = next(
+        (name for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout", "ignore_merges") if model.get(name)),
+        None,
+    )
+    if odd:
+        raise UserError(f"{path}: a BPE with {odd} is not read")
+    pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges") or [])
+    merges = [(left, right) for left, right in pairs]
+    return read_ids(path, content), merges, bool(splitter.get("add_prefix_space"))

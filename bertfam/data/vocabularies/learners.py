@@ -1,0 +1,58 @@
+"""How a vocabulary of each kind is learnt: count words, then learn pieces from the counts."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from bertfam.data.vocabularies.layouts import Layout
+from bertfam.data.vocabularies.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Learner:
+    """Learns one vocabulary; equal texts in any order give equal ones.
+
+    Attributes:
+      joint: put before each sentence of a document but the first, see `Vocabulary.joint`.
+      count: texts, read once -> how often each word stands in them.
+      learn: these counts -> the vocabulary; warns where they allow a smaller one only, raises UserError where none.
+    """
+
+    joint: str
+    count: Callable[[Iterable[str]], Counter[str]]
+    learn: Callable[[Counter[str]], Vocabulary]
+
+
+def make_learner(kind: str, *, size: int, layout: Layout, **options: Any) -> Learner:
+    """A learner of the kind "wordpiece", "unigram", "bpe" or "byte_bpe".
+
+    Args:
+      kind: which.
+      size: pieces wanted, the layout's included.
+      layout: the control pieces.
+      options: wordpiece: cased, strip_accents, split_ideographs, min_frequency; byte_bpe: min_frequency; unigram, bpe: see
+        `sentence_piece_training.learn_model`.
+    """
+    if kind == "wordpiece":
+        from bertfam.data.vocabularies.wordpiece import WordPiece, make_normalizer
+        from bertfam.data.vocabularies.wordpiece_training import count_words
+
+        switches = {
+            "lowercase": not options.pop("cased", False),
+            "strip_accents": options.pop("strip_accents", None),
+            "handle_chinese_chars": options.pop("split_ideographs", True),
+        }
+        count = partial(count_words, normalizer=make_normalizer(**switches))
+        return Learner(WordPiece.joint, count, partial(WordPiece.from_words, size=size, layout=layout, **switches, **options))
+    if kind == "byte_bpe":
+        from bertfam.data.vocabularies.byte_bpe import ByteBpe
+        from bertfam.data.vocabularies.byte_bpe_training import count_chunks
+
+        return Learner(ByteBpe.joint, count_chunks, partial(ByteBpe.from_chunks, size=size, layout=layout, **options))
+    from bertfam.data.vocabularies import sentence_piece_training
+    from bertfam.data.vocabularies.sentence_piece import SentencePiece
+
+    learn = partial(SentencePiece.from_words, kind=kind, size=size, layout=layout, **options)
+    return Learner(SentencePiece.joint, sentence_piece_training.count_words, learn)

@@ -1,0 +1,98 @@
+"""What every kind of vocabulary does alike: pieces with ids."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.vocabularies.layouts import Layout
+from bertfam.errors import UserError
+
+# Ranges of CJK ideographs, each of which BERT takes for a word.
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+class Pieces:
+    """Pieces in the order of their ids.
+
+    Attributes:
+      size: real ids are 0 .. size - 1.
+      layout: the control tokens.
+      token_ids: ids of the special pieces, and which pieces begin a word.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        layout: Layout,
+        starts_word: np.ndarray,
+        *,
+        sentinels: int,
+        more_special: Collection[int] = (),
+    ) -> None:
+        """Pieces.
+
+        Args:
+          pieces: all of them, the layout's among them.
+          layout: the control tokens.
+          starts_word: bool[size], which of the ordinary pieces begin a word.
+          sentinels: how many sentinels end the pieces.
+          more_special: ids that are special beside the layout's.
+
+        Raises:
+          UserError: a control piece is missing, or a piece stands twice.
+        """
+        ids = {piece: id for id, piece in enumerate(pieces)}
+        if len(ids) != len(pieces):
+            twice = next(piece for id, piece in enumerate(pieces) if ids[piece] != id)
+            raise UserError(f"the vocabulary holds {twice!r} twice: each piece must have one id")
+        self.size = len(pieces)
+        self.layout = layout
+        self.token_ids = _token_ids(layout, ids, starts_word, sentinels, more_special)
+        self._pieces = list(pieces)
+        self._ids = ids
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each id."""
+        return [self._pieces[self._check(id)] for id in ids]
+
+    def _check(self, id: int) -> int:
+        if not 0 <= id < self.size:
+            raise ValueError(f"id {id} is outside the vocabulary of {self.size} pieces")
+        return int(id)
+
+
+def is_ideograph(character: str) -> bool:
+    """Whether a character is a CJK ideograph (kana and Hangul are none)."""
+    return any(first <= ord(character) <= last for first, last in _IDEOGRAPHS)
+
+
+def _token_ids(
+    layout: Layout, ids: Mapping[str, int], starts_word: np.ndarray, sentinels: int, more_special: Collection[int]
+) -> TokenIds:
+    missing = [piece for piece in layout.controls if piece not in ids]
+    if missing:
+        raise UserError(f"the vocabulary has no {' '.join(missing)}: it needs all of {' '.join(layout.controls)}")
+    size = len(starts_word)
+    special = {ids[piece] for piece in layout.controls} | set(more_special)
+    starts_word = starts_word.copy()
+    starts_word[[*special, *range(size - sentinels, size)]] = True
+    roles = {name: getattr(layout, name) for name in ("cls", "sep", "eos", "mask")}
+    return TokenIds(
+        size=size,
+        pad=ids[layout.pad],
+        unk=ids[layout.unk],
+        special=tuple(sorted(special)),
+        sentinels=tuple(range(size - 1, size - 1 - sentinels, -1)),
+        starts_word=starts_word,
+        **{name: None if piece is None else ids[piece] for name, piece in roles.items()},
+    )

@@ -1,0 +1,239 @@
+"""SentencePiece vocabularies, unigram and BPE; the `sentencepiece` library is the truth for ids and offsets."""
+
+import functools
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, write_files
+from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces
+from bertfam.data.vocabularies.pieces import Pieces, is_ideograph
+from bertfam.data.vocabularies.sentence_piece_training import count_words, learn_model
+from bertfam.data.vocabularies.vocabulary import Encoding
+from bertfam.errors import UserError
+
+SPACE = "▁"
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # types of a piece in the model file
+_NAMES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+
+
+class SentencePiece(Pieces):
+    """Text as one stream, a space shown as ▁; a model file knows how to normalise and split.
+
+    The sentinels <extra_id_N> lie behind the pieces of the model file, as in T5 and seqio. In a prompt a control piece takes
+    the one space before it and invents none after it.
+
+    Attributes:
+      joint: "", because each text begins as if a space stood before it.
+      model: the model file, without sentinels.
+    """
+
+    joint = ""
+
+    def __init__(self, model: bytes, *, layout: Layout | None = None, sentinels: int | None = None) -> None:
+        """A vocabulary of a model file.
+
+        Args:
+          model: the file's bytes.
+          layout: the control pieces; None: those that the model has.
+          sentinels: how many <extra_id_N> follow; None: as the layout says, unless the model holds them.
+
+        Raises:
+          UserError: it is no SentencePiece model, or lacks the layout's pieces.
+        """
+        proto = _parse(model)
+        names = [piece.piece for piece in proto.pieces]
+        layout = layout or find_layout(names) or _layout_of(proto)
+        if sentinels is None:
+            sentinels = 0 if any("<extra_id_0>" in name for name in names) else layout.sentinels
+        starts_word = [name.startswith(SPACE) or is_ideograph(name[:1] or " ") for name in names]
+        controls = [id for id, piece in enumerate(proto.pieces) if piece.type in (UNKNOWN, CONTROL)]
+        super().__init__(
+            [*names, *sentinel_pieces(sentinels)],
+            layout,
+            np.array([*starts_word, *[True] * sentinels], bool),
+            sentinels=sentinels,
+            more_special=controls,
+        )
+        self.token_ids.starts_word[self.token_ids.unk] = False  # it may stand for a part of a word
+        self.model = model
+        self._running = _processor(_running_model(proto, self.token_ids.special))
+        self._prompts, self._same, self._shown = self._prompt_processor(proto)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], **settings: Any) -> "SentencePiece":
+        """Learns pieces from texts; equal texts in any order give equal vocabularies, in every process.
+
+        Args:
+          texts: running text, read once.
+          settings: see `from_words`.
+        """
+        return cls.from_words(count_words(texts), **settings)
+
+    @classmethod
+    def from_words(
+        cls, words: Counter[str], *, kind: str = "unigram", layout: Layout = LAYOUTS["albert"], **settings: Any
+    ) -> "SentencePiece":
+        """Learns pieces from what `count_words` has counted.
+
+        Args:
+          words: how often each stands in the text.
+          kind: "unigram" or "bpe".
+          layout: the control pieces.
+          settings: see `learn_model`.
+        """
+        return cls(learn_model(words, kind=kind, layout=layout, **settings), layout=layout)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> "SentencePiece":
+        """Reads a folder that holds spiece.model or one other *.model.
+
+        tokenizer_config.json beside it may state `extra_ids`, the number of sentinels.
+
+        Raises:
+          UserError: it is no SentencePiece model, or is to be used behind a normaliser that is not in it.
+        """
+        folder = Path(directory)
+        found = sorted(path.name for path in folder.glob("*.model"))
+        name = next((name for name in _NAMES if name in found), found[0] if len(found) == 1 else None)
+        if name is None:
+            raise UserError(f"{folder} holds {' and '.join(found)}: leave one of them, as spiece.model")
+        stated = read_config(folder)
+        if stated.get("do_lower_case"):
+            raise UserError(
+                f"{folder}: tokenizer_config.json says do_lower_case, which the model file does not do by itself: not supported; "
+                "train one with bertfam vocab --normalizer=nmt_nfkc_cf"
+            )
+        try:
+            return cls((folder / name).read_bytes(), sentinels=stated.get("extra_ids"))
+        except UserError as error:
+            raise UserError(f"{folder / name}: {error}") from error
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides ids."""
+        settings = [len(self.token_ids.sentinels), hashlib.sha256(self.model).hexdigest()]
+        return hashlib.sha256(json.dumps(["sentencepiece", settings, self._pieces]).encode()).hexdigest()
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of running texts, int32[length] each; no control ids, and no frame added."""
+        return [np.array(ids, np.int32) for ids in self._running.encode(list(texts), out_type=int)]
+
+    def encode(self, text: str) -> Encoding:
+        """One running text, with pieces and offsets; a piece that begins with ▁ covers the space before its word."""
+        return self._encoding((piece.id, piece.begin, piece.end) for piece in self._split(self._running, text))
+
+    def encode_prompt(self, text: str, *, frame: bool = True) -> Encoding:
+        """One text in which a control piece that is spelt exactly is the control token, in the layout's frame."""
+        rows = [(int(self._same[piece.id]), piece.begin, piece.end) for piece in self._split(self._prompts, text)]
+        if frame:
+            before, after = ([(self._ids[piece], 0, 0) for piece in pieces] for pieces in self.layout.frame)
+            rows = [*before, *rows, *after]
+        return self._encoding(rows)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """Text of ids, control pieces set off by spaces; with `skip_special` without control tokens and unknowns."""
+        kept = [self._check(id) for id in ids]
+        if skip_special:
+            special = {*self.token_ids.special, *self.token_ids.sentinels}
+            kept = [id for id in kept if id not in special]
+        return self._prompts.decode([int(self._shown[id]) for id in kept])
+
+    def save(self, directory: str | os.PathLike[str], *, model_max_length: int | None = None) -> None:
+        """Writes spiece.model (which seqio and sentencepiece read) and Hugging Face's files, see `Vocabulary.save`."""
+        from bertfam.data.vocabularies.sentence_piece_tokenizer import make_tokenizer
+
+        sentinels = [self._pieces[id] for id in self.token_ids.sentinels]
+        write_files(
+            Path(directory),
+            self.layout,
+            own={"spiece.model": self.model},
+            tokenizer_json=make_tokenizer(_parse(self.model), self.layout, self._ids, sentinels).to_str(pretty=True),
+            tokenizer_class=GENERIC_CLASS,
+            settings={},
+            sentinels=len(sentinels),
+            model_max_length=model_max_length,
+        )
+
+    def _encoding(self, rows: Iterable[tuple[int, int, int]]) -> Encoding:
+        table = np.array(list(rows), np.int32).reshape(-1, 3)
+        return Encoding(table[:, 0], self.pieces(table[:, 0]), table[:, 1:])
+
+    @staticmethod
+    def _split(processor: SentencePieceProcessor, text: str) -> Any:
+        return processor.encode(text, out_type="immutable_proto").pieces
+
+    def _prompt_processor(self, proto: ModelProto) -> tuple[SentencePieceProcessor, np.ndarray, np.ndarray]:
+        """A processor that finds control pieces in text; our id of each of its own; its id for showing each of ours.
+
+        A piece cannot be both with and without the space before it, so each control piece has a second id behind ours.
+        """
+        prompts = ModelProto()
+        prompts.CopyFrom(proto)
+        unknown, special, sentinels = self.token_ids.unk, self.token_ids.special, self.token_ids.sentinels
+        prompts.pieces[unknown].piece = prompts.trainer_spec.unk_piece = "\x00unknown"  # its name is for what is typed
+        for id in special:
+            if id != unknown:
+                prompts.pieces[id].type = USER_DEFINED
+        seconds = [*((id, SPACE) for id in special), *((id, "") for id in sentinels), (unknown, "")]
+        for piece in [
+            *(SPACE + self._pieces[id] for id in reversed(sentinels)),  # as seqio has them
+            *(space + self._pieces[id] for id, space in seconds),
+        ]:
+            prompts.pieces.add(piece=piece, type=USER_DEFINED)
+        same = np.array([*range(self.size), *(id for id, _ in seconds)], np.int32)
+        shown = np.arange(self.size)
+        for place, (id, space) in enumerate(seconds):
+            if space and id != unknown:
+                shown[id] = self.size + place
+        return _processor(prompts), same, shown
+
+
+def _running_model(proto: ModelProto, special: Sequence[int]) -> ModelProto:
+    """The model with no control piece that text could spell."""
+    running = ModelProto()
+    running.CopyFrom(proto)
+    for id in special:
+        if running.pieces[id].type == USER_DEFINED:
+            running.pieces[id].type = CONTROL
+    return running
+
+
+def _layout_of(proto: ModelProto) -> Layout:
+    """The control pieces of a model of no known family."""
+    spec, names = proto.trainer_spec, [piece.piece for piece in proto.pieces]
+    unk = next((piece.piece for piece in proto.pieces if piece.type == UNKNOWN), None)
+    if unk is None:
+        raise UserError("the model has no piece for unknown text")
+    bos, eos, pad = (name if name in names else None for name in (spec.bos_piece, spec.eos_piece, spec.pad_piece))
+    first = [piece for piece in (unk, bos, eos, pad) if piece is not None]
+    single = f"$A:0 {eos}:0" if eos else "$A:0"
+    pair = f"{single} {single.replace('$A', '$B')}"
+    return Layout(tuple(first), pad=pad or eos or unk, unk=unk, bos=bos, eos=eos, single=single, pair=pair)
+
+
+def _parse(model: bytes) -> ModelProto:
+    try:
+        proto = ModelProto.FromString(model)
+    except Exception as error:  # protobuf's class of it differs between its implementations
+        raise UserError("this is no SentencePiece model, or a damaged one") from error
+    if not proto.pieces or proto.trainer_spec.model_type not in (1, 2):
+        raise UserError("this is no SentencePiece model of the kinds unigram and BPE")
+    return proto
+
+
+def _processor(proto: ModelProto) -> SentencePieceProcessor:
+    processor = SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(proto.SerializeToString(deterministic=True))
+    except RuntimeError as error:
+        raise UserError(f"sentencepiece cannot read this model ({error})") from error
+    return processor

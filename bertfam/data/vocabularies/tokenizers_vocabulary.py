@@ -1,0 +1,97 @@
+"""What the kinds of the `tokenizers` library share: its two encoders, and the files."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
+from tokenizers import Encoding as TokenizersEncoding
+from tokenizers.processors import PostProcessor, TemplateProcessing
+
+from bertfam.data.vocabularies.huggingface_files import write_files
+from bertfam.data.vocabularies.layouts import Layout
+from bertfam.data.vocabularies.pieces import Pieces
+from bertfam.data.vocabularies.vocabulary import Encoding
+
+
+class TokenizersVocabulary(Pieces):
+    """A `Vocabulary` whose ids and offsets are those of a `tokenizers.Tokenizer`, made by `_tokenizer`."""
+
+    mask_takes_space: ClassVar[bool]  # whether the mask in a prompt swallows white space before it
+
+    def __init__(self, pieces: Sequence[str], layout: Layout, starts_word: np.ndarray, *, sentinels: int = 0) -> None:
+        super().__init__(pieces, layout, starts_word, sentinels=sentinels)
+        self._prompts = self._with_controls(self._tokenizer())
+        self._running = self._with_controls(self._tokenizer())
+        self._running.encode_special_tokens = True  # typed control pieces are ordinary text
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of running texts, int32[length] each; no control ids, and no frame added."""
+        encodings = self._running.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def encode(self, text: str) -> Encoding:
+        """One running text, with pieces and offsets."""
+        return self._encoding(self._running.encode(text, add_special_tokens=False))
+
+    def encode_prompt(self, text: str, *, frame: bool = True) -> Encoding:
+        """One text in which a control piece that is spelt exactly is the control token, in the layout's frame."""
+        return self._encoding(self._prompts.encode(text, add_special_tokens=frame))
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """Text of ids; with `skip_special` without control tokens and unknowns."""
+        return self._prompts.decode([self._check(id) for id in ids], skip_special_tokens=skip_special)
+
+    def save(self, directory: str | os.PathLike[str], *, model_max_length: int | None = None) -> None:
+        """Writes the vocabulary's files and Hugging Face's, see `Vocabulary.save`."""
+        write_files(
+            Path(directory),
+            self.layout,
+            own=self._own_files(),
+            tokenizer_json=self._prompts.to_str(pretty=True),
+            tokenizer_class=self._published_class(),
+            settings=self._published_settings(),
+            sentinels=len(self.token_ids.sentinels),
+            model_max_length=model_max_length,
+        )
+
+    def _tokenizer(self) -> Tokenizer:
+        raise NotImplementedError
+
+    def _post_processor(self) -> PostProcessor | None:
+        """Frames a text."""
+        before, after = self.layout.frame
+        return template(self.layout, self._ids) if before or after else None
+
+    def _own_files(self) -> dict[str, bytes]:
+        raise NotImplementedError
+
+    def _published_class(self) -> str:
+        raise NotImplementedError
+
+    def _published_settings(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _encoding(self, found: TokenizersEncoding) -> Encoding:
+        offsets = np.array(found.offsets, np.int32).reshape(-1, 2)
+        return Encoding(np.array(found.ids, np.int32), self.pieces(found.ids), offsets)
+
+    def _with_controls(self, tokenizer: Tokenizer) -> Tokenizer:
+        if (processor := self._post_processor()) is not None:
+            tokenizer.post_processor = processor
+        controls = [*self.layout.controls, *(self._pieces[id] for id in self.token_ids.sentinels)]
+        controls.sort(key=self._ids.__getitem__)
+        tokenizer.add_special_tokens(
+            [AddedToken(piece, lstrip=self.mask_takes_space and piece == self.layout.mask) for piece in controls]
+        )
+        return tokenizer
+
+
+def template(layout: Layout, ids: dict[str, int]) -> TemplateProcessing:
+    """The layout's frames as `tokenizers` wants them."""
+    used = {word.split(":")[0] for word in f"{layout.single} {layout.pair}".split() if word[0] != "$"}
+    return TemplateProcessing(
+        single=layout.single, pair=layout.pair, special_tokens=[(piece, ids[piece]) for piece in sorted(used)]
+    )
