@@ -61,6 +61,7 @@ setup(
         "gcs": ["gcsfs"],
         # Beam needs a protobuf older than the one that sentencepiece wants from 0.2.2 on.
         "beam": ["apache-beam", "sentencepiece<0.2.2"],
+        "benchmarks": ["datasets>=5", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [
             "apache-beam",
             "mypy",

@@ -1,0 +1,1 @@
+"""Programs that measure bertfam beside its peers; see README.md here."""
