@@ -198,9 +198,9 @@ class PairExamples:
         maskable = real & (tokens != self._tokens.unk)
         row = np.arange(len(tokens))
         cls, sep = (self._tokens.need(name, "SentencePairs") for name in ("cls", "sep"))
-        for where, control in ((0, cls), (a_end, sep), (end, sep)):
-            tokens[row, where] = control
-            maskable[row, where] = False
+        for at, control in ((np.zeros_like(end), cls), (a_end, sep), (end, sep)):
+            tokens[row, at] = control
+            maskable[row, at] = False
         return {
             "encoder_input_tokens": tokens,
             "encoder_segment_ids": real.astype(np.int32),
