@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,21 +106,24 @@ def main(args: argparse.Namespace) -> int:
     options = _options(args, layout)
     output = Path(args.output)
     _check_output(output, args.overwrite)
-    corpus = flags.load_config(args).build("TextData").corpus
-    if corpus is None:
+    corpora = flags.load_config(args).build("TextData").corpora
+    if not corpora:
         raise UserError(f"no text: give --input=GLOB for text files, or --task={flags.EMBEDDED} for text that comes with Python")
 
     from bertfam.data.seqio_task import SeqioTask
     from bertfam.data.sources import TextFiles
 
-    if isinstance(corpus, TextFiles | SeqioTask):
-        corpus = dataclasses.replace(corpus, validation_fraction=0.0)  # all of it: nothing is evaluated here
+    texts = [
+        # All of it: nothing is evaluated here.
+        dataclasses.replace(corpus, validation_fraction=0.0) if isinstance(corpus, TextFiles | SeqioTask) else corpus
+        for corpus in corpora.values()
+    ]
 
     # Count words.
     from bertfam.data.vocabularies.learners import make_learner
 
     learner = make_learner(args.kind, size=args.size, layout=layout, **options)
-    reading = _Reading(corpus, learner.joint)
+    reading = _Reading(texts, learner.joint)
     words = learner.count(reading.sentences())
 
     # Learn pieces.
@@ -157,15 +161,15 @@ def main(args: argparse.Namespace) -> int:
 class _Reading:
     """Counts documents and characters on the way, with progress on a terminal."""
 
-    def __init__(self, corpus: Corpus, joint: str) -> None:
+    def __init__(self, corpora: Sequence[Corpus], joint: str) -> None:
         self.documents = self.characters = 0
-        self._corpus = corpus
+        self._corpora = corpora
         self._joint = joint
 
     def sentences(self) -> Iterator[str]:
         from tqdm import tqdm
 
-        documents = self._corpus.documents("train")
+        documents = itertools.chain.from_iterable(corpus.documents("train") for corpus in self._corpora)
         for document in tqdm(documents, "reading", unit=" documents", disable=not sys.stderr.isatty(), leave=False):
             self.documents += 1
             self.characters += sum(map(len, document))

@@ -63,7 +63,7 @@ def losses(model_dir):
 
 
 def test_from_three_corpora_to_an_exported_model(folder, compilations):
-    run("vocab", f"--input={folder / '*.txt'}", "--size=300", f"--output={folder / 'vocab'}")
+    run("vocab", f"--gin_file={folder / 'run.gin'}", "--size=300", f"--output={folder / 'vocab'}")
     command = ("pretrain", f"--gin_file={folder / 'run.gin'}")
     run(*command, f"--model_dir={folder / 'model'}")
     whole = losses(folder / "model")
