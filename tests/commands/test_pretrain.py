@@ -50,14 +50,14 @@ def test_the_folder_holds_what_is_needed_to_go_on(trained):
     assert plan["steps"] == 24 and plan["mesh"] == {"data": 1, "fsdp": 1, "tensor": 1}
     assert [stage["tokens_per_step"] for stage in plan["stages"]] == [8 * 16, 8 * 24]
     fingerprint = json.loads((trained.model_dir / "fingerprint.json").read_text())
-    assert fingerprint["corpus"]["train"][0]["name"] == "train.txt"
+    assert fingerprint["corpora"]["text"]["train"][0]["name"] == "train.txt"
     leaves = arrays(trained.model_dir, 24)
     assert plan["parameters"] == sum(leaf.size for name, leaf in leaves.items() if name.startswith("['params']"))
 
 
 def test_it_tells_what_it_does(trained):
     out = trained.stdout.splitlines()
-    assert out[1].startswith("parameters   ") and out[-1] == f"finished: {trained.model_dir}"
+    assert out[0].startswith("parameters   ") and out[-1] == f"finished: {trained.model_dir}"
     assert [line.partition(" in ")[0] for line in out if line.startswith("compiled")] == ["compiled stage 1", "compiled stage 2"]
     told = [line.split()[1] for line in out if line.startswith("step ")]
     assert told == ["4/24", "5/24", "8/24", "10/24", "12/24", "12", "15/24", "16/24", "20/24", "24/24", "24"]

@@ -6,10 +6,14 @@ import pytest
 import tiny
 
 from bertfam.corruption.masking import BertMasking
+from bertfam.data.packing import Packed
+from bertfam.data.pairs import SentencePairs
 from bertfam.data.sources import TextFiles
 from bertfam.data.text_data import TextData
+from bertfam.data.text_rows import Chunks
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
+from bertfam.objectives.mlm import Mlm
 from bertfam.partitioning.mesh import MeshShape
 from bertfam.training.optimizers import AdamW
 from bertfam.training.plan import duration, si
@@ -36,6 +40,16 @@ RUN = Run(objective=tiny.objective(), data=TextData(), stages=(Stage(10, 16, 8),
 def test_senseless_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         dataclasses.replace(RUN, **settings)
+
+
+def test_rows_must_have_what_the_objective_reads():
+    with pytest.raises(UserError, match=r"^stages\[0\]: MlmNsp reads next_sentence_labels, which rows of Chunks lack: set Text"):
+        dataclasses.replace(RUN, data=TextData(rows=Chunks()))
+    with pytest.raises(UserError, match="rows of Packed lack"):
+        dataclasses.replace(RUN, data=TextData(rows=Packed()))
+    masked = Mlm(RUN.objective.model)
+    for rows in (Chunks(), Packed(), SentencePairs(), Packed(SentencePairs())):
+        assert dataclasses.replace(RUN, objective=masked, data=TextData(rows=rows)).shape(1).length == 32
 
 
 def test_where_and_how_it_is_computed_may_change():
