@@ -92,7 +92,7 @@ def build_with(
                 for name, corpus in corpora.items():
                     label = f" {name}" if len(corpora) > 1 else ""
                     counts = fill(work, name, corpus, label)
-                    _check_size(f"corpus{label}", counts["train"].documents, least_documents)
+                    check_size(f"corpus{label}", counts["train"].documents, least_documents)
                     dtypes = {"tokens": token_dtype(vocabulary), "sentence_starts": "int64"}
                     written[name] = {split: {"counts": asdict(found), "dtypes": dtypes} for split, found in counts.items()}
                 work.finish({"format": FORMAT, "fingerprint": expected, "corpora": written}, target)
@@ -118,7 +118,8 @@ def refuse_nothing(corpus: Corpus, split: str) -> None:
         next(corpus.texts(split), None)
 
 
-def _check_size(corpus: str, documents: int, least_documents: int) -> None:
+def check_size(corpus: str, documents: int, least_documents: int) -> None:
+    """Raises UserError where a corpus, which messages call so, has too few training documents."""
     if not documents:
         raise UserError(f"the {corpus} has no training document with any token in it; give more text")
     if documents < least_documents:

@@ -1,24 +1,33 @@
 """`bertfam check`: what pretrain would say, before anything is built or compiled."""
 
+import functools
+import json
+import random
 import re
 
+import numpy as np
 import pytest
 from command_line import listing
 
 from bertfam import cli
+from bertfam.data import vocabularies
 
 GOOD = ("--gin_file={folder}/run.gin", "--input={folder}/text/train.txt", "--vocab={folder}/vocab")
 
 
 def words(trained, *flags):
-    return ["check", *(flag.format(folder=trained.folder, model_dir=trained.model_dir) for flag in flags)]
+    names = {"{folder}": trained.folder, "{model_dir}": trained.model_dir}
+    return ["check", *(functools.reduce(lambda text, name: text.replace(name, str(names[name])), names, flag) for flag in flags)]
 
 
 def test_a_good_run(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(words(trained, *GOOD)) == 0
+    assert cli.main(words(trained, *GOOD, "--validation_input={folder}/text/held-out.txt")) == 0
     output = capsys.readouterr()
-    assert output.err == ""
+    # What the training said, of the same text.
+    warned = [line for line in trained.stderr.splitlines() if line.startswith("bertfam: warning: ")]
+    named = [line.replace(f"the train split of {trained.model_dir}/cache", "the training text") for line in warned]
+    assert [re.sub(r"\d+%", "", line) for line in output.err.splitlines()] == [re.sub(r"\d+%", "", line) for line in named]
     lines = output.out.splitlines()
     assert [line.split()[0] for line in lines] == ["parameters", "devices", "state", *["stage", "attention"] * 2, "ok"]
     assert lines[3].startswith("stage 1      12 steps of 8 rows x 16 tokens (3 predicted): 128 tokens and ")
@@ -64,6 +73,15 @@ def test_show_gives_every_value_its_origin(trained, capsys):
             [*GOOD, "--gin.MeshShape.tensor=2"],
             "a mesh of data=-1, fsdp=1, tensor=2 does not fit 1 device; the product of its axes must be their number",
         ),
+        (
+            [*GOOD[:2], "--vocab={here}/maskless"],
+            "{here}/maskless: the vocabulary has no mask token, which BertMasking needs: choose another vocabulary",
+        ),
+        (
+            [GOOD[0], "--input={here}/one.txt", GOOD[2]],
+            "the corpus has 1 training document and its rows need at least 2; separate documents by blank lines, or choose "
+            "another --input_format",
+        ),
         ([*GOOD, "--gin.Run.microbatches=3"], "batch size 8 is not divisible by 3 microbatches"),
         (
             [*GOOD, "--gin.BertConfig.hidden_sise=32"],
@@ -77,10 +95,140 @@ def test_show_gives_every_value_its_origin(trained, capsys):
 )
 def test_mistakes(trained, tmp_path, monkeypatch, capsys, flags, message):
     monkeypatch.chdir(tmp_path)
-    before = listing(trained.folder)
-    assert cli.main(words(trained, *flags)) == 2
+    (tmp_path / "one.txt").write_text("The only document.\nIt has two sentences.\n")
+    (tmp_path / "maskless").mkdir()
+    (tmp_path / "maskless/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nmask\n")
+    before = listing(trained.folder), listing(tmp_path)
+    assert cli.main([word.replace("{here}", str(tmp_path)) for word in words(trained, *flags)]) == 2
     output = capsys.readouterr()
     expected = f"bertfam: error: {message.format(model_dir=trained.model_dir, here=tmp_path)}"
     assert output.out == "" and output.err.count("\n") == 1
     assert output.err.startswith(expected) and (message.endswith("was ") or output.err == f"{expected}\n")
-    assert listing(trained.folder) == before and list(tmp_path.iterdir()) == []
+    assert (listing(trained.folder), listing(tmp_path)) == before
+
+
+# Rows that fit any text.
+CHUNKS = [
+    *("--gin_file={folder}/run.gin", "--gin.TextData.rows=@Chunks()", "--gin.Run.objective=@Mlm()"),
+    *("--gin.Mlm.model=@BertConfig()", "--gin.Mlm.execution=@Execution()"),
+]
+NO_HELD_OUT = "the text has too few held-out documents: nothing is evaluated; give some with --validation_input"
+
+
+def warnings(capsys, flags):
+    """The warnings of a good check, and what it prints as JSON."""
+    assert cli.main([*flags, "--json"]) == 0
+    output = capsys.readouterr()
+    lines = output.err.splitlines()
+    assert all(line.startswith("bertfam: warning: ") for line in lines)
+    result = json.loads(output.out)
+    assert [line.removeprefix("bertfam: warning: ") for line in lines] == result["warnings"]
+    return result["warnings"], result
+
+
+def test_all_that_pretrain_warns_of(trained, tmp_path, capsys):
+    """The same lines with text, with a cache of it, and from pretrain."""
+    (tmp_path / "lines.txt").write_text("\n\n".join(f"The {number} cats sat on the mats." for number in range(60)))
+    text = [f"--input={tmp_path / 'lines.txt'}", "--vocab={folder}/vocab", "--gin.TextFiles.validation_fraction=0.0"]
+    run = ["--gin_file={folder}/run.gin", "--gin.LinearDecay.warmup_steps=30"]
+    cached = [f"--cache_dir={tmp_path / 'cache'}"]
+    expected = [
+        r"100% of the sentence pairs of (.*) at length 16 have a random second sentence whatever is drawn.*",
+        r"100% of the sentence pairs of (.*) at length 24 have a random second sentence whatever is drawn.*",
+        r"LinearDecay.warmup_steps 30 is not less than the 24 steps: the peak is never reached",
+        re.escape(NO_HELD_OUT),
+    ]
+    found, _ = warnings(capsys, words(trained, *run, *text))
+    assert all(any(re.fullmatch(line, other) for other in found) for line in expected) and len(found) == 4
+    assert "of the training text at length 16" in "".join(found)
+    assert cli.main(["cache", *words(trained, *text)[1:], f"--output={tmp_path / 'cache'}"]) == 0
+    capsys.readouterr()
+    of_cache, result = warnings(capsys, words(trained, *run, *cached))
+    assert all(any(re.fullmatch(line, other) for other in of_cache) for line in expected) and len(of_cache) == 4
+    assert result["plan"]["data"]["train"]["documents"] == 60
+    # It warns before it makes its folder, which here it cannot.
+    assert cli.main(["pretrain", *words(trained, *run, *cached)[1:], f"--model_dir={tmp_path / 'lines.txt/model'}"]) == 2
+    *lines, error = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("bertfam: warning: ") for line in lines] == of_cache and "cannot be made" in error
+
+
+def test_text_that_does_not_fit(trained, tmp_path, capsys):
+    """Unknown tokens, few documents and padding, counted anew from the cache's tokens."""
+    lines = [line for line in (trained.folder / "text/train.txt").read_text().splitlines() if 20 < len(line) < 60]
+    texts = ["\n".join(lines[3 * number : 3 * number + 3]) + " ∰∰ ∯∯" for number in range(40)]
+    (tmp_path / "few.txt").write_text("\n\n".join(texts))
+    flags = [*CHUNKS, f"--input={tmp_path / 'few.txt'}", "--vocab={folder}/vocab", "--gin.TextFiles.validation_fraction=0.0"]
+    flags += ["--gin.long/Stage.length=200", "--gin.BertConfig.max_length=200", "--gin.EVAL_EVERY=0"]
+    flags.append("--gin.TextData.rows=@DocSentences()")
+    found, _ = warnings(capsys, words(trained, *flags))
+    vocabulary = vocabularies.load(trained.folder / "vocab")
+    ids = [np.concatenate(vocabulary.encode_batch(text.split("\n"))) for text in texts]
+    unknown = np.mean(np.concatenate(ids) == vocabulary.token_ids.unk)
+    assert unknown > 0.01 and max(map(len, ids)) <= 198
+    padding = 1 - (np.mean([len(found) for found in ids]) + 2) / 200
+    half = int(np.median([len(found) + 2 for found in ids]))
+    assert found == [
+        f"{unknown:.1%} of the tokens of the training text are unknown to the vocabulary {trained.folder}/vocab (more than 1%): "
+        "train one on this text with `bertfam vocab`, or look whether --encoding is right",
+        "the training text has 40 documents (fewer than 50): little is held out of so few, and random second sentences repeat; "
+        "blank lines separate documents, unless --input_format says otherwise",
+        f"{padding:.0%} of the places in rows of 200 tokens of the training text are padding (more than 33%), as half of the "
+        f"rows have at most {half} tokens: pack them (--gin.TextData.rows=@Packed() --gin.Packed.rows=@DocSentences()), or give "
+        "shorter rows (Stage.length)",
+    ]
+    packed = ["--gin.TextData.rows=@Packed()", "--gin.Packed.rows=@DocSentences()"]
+    of_packed, _ = warnings(capsys, words(trained, *flags, *packed))
+    assert of_packed == found[:2]
+
+
+def test_no_more_than_a_sample_is_read(trained, tmp_path, capsys):
+    """What is wrong far behind the beginning of a file is not seen, and the sample is called one."""
+    words_ = (trained.folder / "text/held-out.txt").read_text().split()
+    text = "\n\n".join(f"{' '.join(words_[:250])}\nNumber ∰ {'∯ ' * 20} {number}." for number in range(1500))
+    (tmp_path / "long.txt").write_text(text)
+    with open(tmp_path / "long.txt", "ab") as file:
+        file.write(b"\n\n\xff\xfe is no UTF-8\n")
+    flags = [*CHUNKS, f"--input={tmp_path / 'long.txt'}", "--vocab={folder}/other-vocab"]
+    flags.append("--validation_input={folder}/text/held-out.txt")
+    (line,), _ = warnings(capsys, words(trained, *flags))
+    assert "% of the tokens of a sample of the training text are unknown to the vocabulary" in line
+    assert cli.main(words(trained, *flags, "--duplicates")) == 2
+    assert "not UTF-8" in capsys.readouterr().err
+
+
+def test_duplicates_of_held_out_documents(trained, tmp_path, capsys):
+    """Exact ones whatever their case and spaces, near ones, and shared passages; from text and from a cache."""
+    generator = random.Random(0)
+    letters = sorted({word for word in re.findall("[a-z]{4,}", (trained.folder / "text/train.txt").read_text())})
+    sentence = lambda: " ".join(generator.choices(letters, k=12)) + "."  # noqa: E731
+    held_out = [[sentence() for _ in range(20)] for _ in range(10)]
+    training = [[sentence() for _ in range(20)] for _ in range(40)]
+    training.append([line.upper() for line in held_out[3]])  # exact
+    training.append([" ".join([*held_out[3]])])  # exact
+    training.append(held_out[5][:15] + [sentence()])  # three quarters of it
+    training.append([sentence(), *held_out[7][:4], sentence()])  # a fifth of it
+    for name, texts in (("train", training), ("held-out", held_out)):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join("\n".join(text) for text in texts))
+    text = [f"--input={tmp_path / 'train.txt'}", f"--validation_input={tmp_path / 'held-out.txt'}", "--vocab={folder}/vocab"]
+    assert cli.main(["cache", *words(trained, *text)[1:], f"--output={tmp_path / 'cache'}"]) == 0
+    capsys.readouterr()
+    for given, places in (
+        (text, (str(tmp_path / "held-out.txt"), str(tmp_path / "train.txt"))),
+        (
+            [f"--cache_dir={tmp_path / 'cache'}"],
+            [f"the {split} split of {tmp_path / 'cache'}" for split in ("validation", "train")],
+        ),
+    ):
+        flags = words(trained, *CHUNKS, *given, "--duplicates")
+        (few, line), result = warnings(capsys, flags)
+        found = result["duplicates"]
+        assert "has 44 documents" in few
+        assert (found["held_out"], found["exact"], found["near"]) == (10, 1, 1)
+        # About 1 + 3/4 + 1/5 documents of 10; one passage in 16 of some 15,000 is looked at.
+        assert found["passages"] == pytest.approx(0.195, abs=0.03)
+        assert (found["example"]["held_out"], found["example"]["training"]) == tuple(places)
+        assert found["example"]["begins"].lower()[:30] == held_out[3][0][:30]
+        assert line.startswith("2 of 10 held-out documents (20.0%) are in the training text too, 1 of them nearly: ")
+        assert line.endswith(f" and is in {places[1]}")
+        assert cli.main(flags) == 0
+        assert "duplicates   1 exact and 1 near of 10 held-out documents; " in capsys.readouterr().out
