@@ -55,12 +55,15 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data import vocabularies
+    from bertfam.data.trial import check_vocabulary_serves
     from bertfam.training.data import check_text, check_vocabulary, token_cache, vocabulary_folder, warn, warnings
 
     with processes.together("the vocabulary"):
         directory = run.data.cache_directory(model_dir)
         folder = vocabulary_folder(run.data, directory)
         vocabulary = vocabularies.load(folder)
+        for stage in run.stages:
+            check_vocabulary_serves(run.data, vocabulary.token_ids, folder, stage.length)
         run = run.sized(vocabulary.size)
 
     # -- What the folder has learned so far: a run to go on with, an imported model to start from, or nothing

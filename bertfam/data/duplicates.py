@@ -1,6 +1,6 @@
 """Held-out documents that are in the training text too, exactly or nearly: their loss says little of other text.
 
-Both splits are read once. Of the held-out text one passage in 16 is kept, by its hash, and fewer where that would be more than 4
+Of the held-out text one passage in 16 is kept, by its hash, and fewer where that would be more than 4
 million (96 MB with what belongs to them), besides 24 bytes a document; of the training text only one document at a time.
 """
 

@@ -14,6 +14,8 @@ from bertfam.data import vocabularies
 
 GOOD = ("--gin_file={folder}/run.gin", "--input={folder}/text/train.txt", "--vocab={folder}/vocab")
 
+MLM = ("--gin.Run.objective=@Mlm()", "--gin.Mlm.model=@BertConfig()", "--gin.Mlm.execution=@Execution()")
+
 
 def words(trained, *flags):
     names = {"{folder}": trained.folder, "{model_dir}": trained.model_dir}
@@ -74,7 +76,7 @@ def test_show_gives_every_value_its_origin(trained, capsys):
             "a mesh of data=-1, fsdp=1, tensor=2 does not fit 1 device; the product of its axes must be their number",
         ),
         (
-            [*GOOD[:2], "--vocab={here}/maskless"],
+            ["--gin.TextData.rows=@Chunks()", *GOOD[:2], "--vocab={here}/maskless", *MLM],
             "{here}/maskless: the vocabulary has no mask token, which BertMasking needs: choose another vocabulary",
         ),
         (
@@ -96,8 +98,10 @@ def test_show_gives_every_value_its_origin(trained, capsys):
 def test_mistakes(trained, tmp_path, monkeypatch, capsys, flags, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.txt").write_text("The only document.\nIt has two sentences.\n")
-    (tmp_path / "maskless").mkdir()
-    (tmp_path / "maskless/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nmask\n")
+    if any("maskless" in flag for flag in flags):
+        made = ["vocab", "--input={folder}/text/train.txt", "--kind=unigram", "--layout=t5", "--size=300", "--output=maskless"]
+        assert cli.main(words(trained, *made)[1:]) == 0
+        capsys.readouterr()
     before = listing(trained.folder), listing(tmp_path)
     assert cli.main([word.replace("{here}", str(tmp_path)) for word in words(trained, *flags)]) == 2
     output = capsys.readouterr()
@@ -107,11 +111,7 @@ def test_mistakes(trained, tmp_path, monkeypatch, capsys, flags, message):
     assert (listing(trained.folder), listing(tmp_path)) == before
 
 
-# Rows that fit any text.
-CHUNKS = [
-    *("--gin_file={folder}/run.gin", "--gin.TextData.rows=@Chunks()", "--gin.Run.objective=@Mlm()"),
-    *("--gin.Mlm.model=@BertConfig()", "--gin.Mlm.execution=@Execution()"),
-]
+CHUNKS = ["--gin_file={folder}/run.gin", "--gin.TextData.rows=@Chunks()", *MLM]  # rows that fit any text
 NO_HELD_OUT = "the text has too few held-out documents: nothing is evaluated; give some with --validation_input"
 
 
