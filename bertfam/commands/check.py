@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--duplicates",
         action="store_true",
-        help="look for held-out documents that are in the training text too; reads all of the text, about 15 MB a second, in 100 MB "
+        help="look for held-out documents that are in the training text too; reads all of the text (about 15 MB/s), in 100 MB "
         "of memory and 24 bytes for each held-out document",
     )
     flags.add_json(parser)
