@@ -48,12 +48,12 @@ BAD_FLAGS = {
         "a mesh of data=3, fsdp=1, tensor=1 does not fit 1 device; the product of its axes must be their number"
     ),
     "--gin.long/Stage.length=32": (
-        "Run: stages[1]: Stage.length 32 is more than BertConfig.max_length 24; shorten the rows, or enlarge the model's table of "
-        "positions (Run.stages from {run_file}:10)"
+        "Run: stages[1]: Stage.length 32 is more than BertConfig.max_length 24; shorten the rows, or enlarge the model's table "
+        "of positions (Run.stages from {run_file}:10)"
     ),
     "--gin.short/Stage.length=32": (
-        "Run: stages[0]: Stage.length 32 is more than BertConfig.max_length 24; shorten the rows, or enlarge the model's table of "
-        "positions (Run.stages from {run_file}:10)"
+        "Run: stages[0]: Stage.length 32 is more than BertConfig.max_length 24; shorten the rows, or enlarge the model's table "
+        "of positions (Run.stages from {run_file}:10)"
     ),
     "--gin.long/Stage.length=4": (
         "Run: stages[1]: length 4 is too short for a sentence pair; use at least 5 (Run.stages from {run_file}:10)"
