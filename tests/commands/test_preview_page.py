@@ -4,12 +4,15 @@ import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
 from command_line import listing
 
 from bertfam import cli
+from bertfam.data.preview.page import page
+from bertfam.data.preview.statistics import Statistics
 
 HOSTILE = '<script>alert(1)</script> & "onmouseover=alert(2)" <img src=x onerror=alert(3)> שלום \u202eevil\u200b</style></bdi>'
 ALLOWED = {
@@ -125,3 +128,24 @@ def test_a_browser_shows_it_without_an_error(folder, tmp_path):
     assert {tag for tag, _ in page.elements} <= ALLOWED and "script" not in {tag for tag, _ in page.elements}
     assert page.text.count("<script>alert(1)</script>") >= 12  # the decoded texts, as text
     assert page.bdi == Page((folder / "page.html").read_text()).bdi
+
+
+def test_what_cannot_be_seen_is_spelt_out():
+    piece = "<script>\u202e\u200b\x1b\ufe0f"
+    record = {
+        "corpus": "<b>",
+        "pieces": ["[CLS]", piece, "x"],
+        "padding": 2,
+        "predictions": [{"position": 2, "original": piece, "input": "x", "kind": "random", "weight": 0.5}],
+        "examples": [{"segment": 1, "begin": 0, "end": 3, "next_sentence": "random", "text": piece}],
+        "features": {"encoder_token_type_ids": [0, 0, 1, 0, 0]},
+    }
+    statistics = Statistics(5, rows=1, tokens=3, lengths=Counter({3: 1}), corpora=Counter({"<b>": 1, "two": 0}))
+    raw = page(statistics, [record], piece, {"rows": piece})
+    shown = "<script><U+202E><U+200B><U+001B><U+FE0F>"
+    assert not set(piece) & set(raw) - set("<script>")
+    found = Page(raw)
+    assert found.bdi.count(shown) == 5 and found.elements.count(("title", {})) == 1  # heading, about, text, token and target
+    assert {tag for tag, _ in found.elements} <= ALLOWED
+    assert f"{shown}xrandom×0.5" in found.text and "3tokens,Bisrandom" in found.text and "2placesofpadding,weight0" in found.text
+    assert "100.0%<b>oftherowsarefromthiscorpus" in found.text
