@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sentencepiece = parser.add_argument_group(
         "of --kind=unigram and --kind=bpe",
         "By default text is normalised and runs of white space become one space, as T5 has it. With\n"
-        "--normalizer=identity --keep_spaces --byte_fallback decoding gives every text back.",
+        "--normalizer=identity --keep_spaces --byte_fallback decoding gives every text back, as it does for byte_bpe.",
     )
     sentencepiece.add_argument(
         "--normalizer", choices=("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"),

@@ -225,7 +225,9 @@ def _parse(model: bytes) -> ModelProto:
         proto = ModelProto.FromString(model)
     except Exception as error:  # protobuf's class of it differs between its implementations
         raise UserError("this is no SentencePiece model, or a damaged one") from error
-    if not proto.pieces or proto.trainer_spec.model_type not in (1, 2):
+    if not (proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
+        raise UserError("this is no SentencePiece model, or it is cut off")
+    if proto.trainer_spec.model_type not in (1, 2):
         raise UserError("this is no SentencePiece model of the kinds unigram and BPE")
     return proto
 

@@ -1,0 +1,133 @@
+"""Byte-level BPE vocabularies beside the tokenizers library."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tokenizers import ByteLevelBPETokenizer
+from tokenizers.processors import ByteLevel
+
+from bertfam.data import vocabularies
+from bertfam.data.vocabularies.byte_bpe import ByteBpe
+from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.errors import UserError
+
+HARD = [
+    "",
+    " ",
+    "  a  b ",
+    "the   cat\n\tsat",
+    "x\n\n  y",
+    "\u0000\u2028\U0001f9ff 👨‍👩‍👧 e\u0301",
+    "it's we'll DON'T",
+    "<|endoftext|><mask>",
+    "\u00a0x",
+]
+
+
+@pytest.mark.parametrize(("layout", "trims"), [("gpt2", False), ("roberta", True)])
+def test_ids_and_offsets_are_the_library_s_and_text_comes_back(learn, lines, layout, trims, tmp_path):
+    made = learn("byte_bpe", layout)
+    made.save(tmp_path)
+    library = ByteLevelBPETokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    library.post_processor = ByteLevel(add_prefix_space=False, trim_offsets=trims)  # as RoBERTa's
+    texts = [*lines, *HARD]
+    for text, ids, theirs in zip(texts, made.encode_batch(texts), library.encode_batch(texts), strict=True):
+        assert ids.tolist() == theirs.ids and made.decode(ids) == text
+        found = made.encode(text)
+        assert found.pieces == theirs.tokens and [tuple(pair) for pair in found.offsets.tolist()] == theirs.offsets
+
+
+def test_words_of_any_script(learn):
+    made = learn("byte_bpe", "roberta")
+    starts = dict(zip(made.pieces(range(made.size)), made.token_ids.starts_word.tolist(), strict=True))
+    assert starts["Ġ"] and starts["Ċ"] and not starts["a"] and starts["<mask>"] and starts["Ġthe"] and not starts["!"]
+    ideograph = ByteBpe.train(["字字字字 字字"], size=300)
+    pieces = ideograph.pieces(ideograph.encode_batch(["字字"])[0])
+    assert [bool(starts) for starts in ideograph.token_ids.starts_word[ideograph.encode_batch(["字"])[0]]] == [True], pieces
+
+
+def test_a_sentence_after_the_first_is_spelt_as_inside_a_text(learn):
+    made = learn("byte_bpe", "gpt2")
+    whole = made.encode_batch(["The cat. The function"])[0].tolist()
+    apart = made.encode_batch(["The cat.", made.joint + "The function"])
+    assert [id for ids in apart for id in ids.tolist()] == whole
+
+
+def test_the_same_in_every_process():
+    code = (
+        "import sys, random; from bertfam.data.vocabularies.byte_bpe import ByteBpe\n"
+        "texts = [' '.join('abcdefgh'[i % 8] + 'xyzw'[i % 4] + 'ab'[j % 2] for j in range(i)) for i in range(1, 40)]\n"
+        "random.Random(int(sys.argv[1])).shuffle(texts)\n"
+        "print(ByteBpe.train(texts, size=300).fingerprint)"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code, seed],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in "12"
+    }  # fmt: skip
+    assert len(runs) == 1
+
+
+def test_the_pairs_are_those_of_the_library_s_own_training(lines):
+    """Without ties: the same pieces as `tokenizers` learns from the texts themselves."""
+    library = ByteLevelBPETokenizer()
+    library.train_from_iterator(lines, vocab_size=400, min_frequency=30, show_progress=False)
+    made = ByteBpe.train(lines, size=401, layout=LAYOUTS["gpt2"], min_frequency=30)
+    assert set(made.pieces(range(400))) == set(library.get_vocab())
+
+
+def test_sizes(tmp_path):
+    with pytest.warns(UserWarning, match=r"allows only 26\d pieces .*, not the 4,000") as caught:
+        ByteBpe.train(["a b c d a b c"], size=4000)
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match="allows only 261 pieces"):
+        ByteBpe.train(["a"], size=4000)
+    for size, text, message in [(200, "a", "the 256 bytes and 5 special pieces need 261"), (300, "", "no text to learn")]:
+        with pytest.raises(UserError, match=message):
+            ByteBpe.train([text], size=size)
+
+
+def test_published_files(learn, tmp_path):
+    """vocab.json and merges.txt alone, with the line ends of another system and no version line."""
+    made = learn("byte_bpe", "gpt2")
+    made.save(tmp_path / "whole")
+    (tmp_path / "bare").mkdir()
+    merges = (tmp_path / "whole" / "merges.txt").read_text().split("\n", 1)
+    assert merges[0] == "#version: 0.2"
+    (tmp_path / "bare" / "merges.txt").write_bytes(merges[1].replace("\n", "\r\n").encode())
+    (tmp_path / "bare" / "vocab.json").write_bytes((tmp_path / "whole" / "vocab.json").read_bytes())
+    assert vocabularies.load(tmp_path / "bare").fingerprint == made.fingerprint
+
+    (tmp_path / "bare" / "merges.txt").write_text("#version: 0.2\na b\nabc\n")
+    with pytest.raises(UserError, match=r"merges.txt:3: a line is two pieces"):
+        vocabularies.load(tmp_path / "bare")
+    (tmp_path / "bare" / "merges.txt").write_text("q \u0100\n")
+    with pytest.raises(UserError, match="names a piece that the vocabulary lacks"):
+        vocabularies.load(tmp_path / "bare")
+    (tmp_path / "bare" / "merges.txt").unlink()
+    with pytest.raises(UserError, match="merges.txt cannot be read"):
+        vocabularies.load(tmp_path / "bare")
+    (tmp_path / "bare" / "merges.txt").write_text("")
+    (tmp_path / "bare" / "vocab.json").write_text(json.dumps({"a": 0, "<|endoftext|>": 1}))
+    with pytest.raises(UserError, match="has no piece for 255 of the 256 bytes"):
+        vocabularies.load(tmp_path / "bare")
+
+
+def test_another_tokenizer_json_is_refused(learn, tmp_path):
+    learn("byte_bpe", "gpt2").save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    for change, message in [
+        ({"normalizer": {"type": "NFC"}}, "does not split text into bytes as GPT-2 does"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "does not split text into bytes as GPT-2 does"),
+        ({"model": content["model"] | {"end_of_word_suffix": "</w>"}}, "a BPE with end_of_word_suffix is not read"),
+        ({"model": {"type": "Unigram"}}, "put the SentencePiece model that it was made from"),
+    ]:
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content | change))
+        with pytest.raises(UserError, match=message):
+            vocabularies.load(tmp_path)

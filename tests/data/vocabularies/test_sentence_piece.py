@@ -1,0 +1,168 @@
+"""SentencePiece vocabularies beside the sentencepiece library."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sentencepiece import SentencePieceProcessor
+
+from bertfam.data import vocabularies
+from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.data.vocabularies.sentence_piece import SentencePiece
+from bertfam.errors import UserError
+
+LOSSLESS = {"normalizer": "identity", "keep_spaces": True, "byte_fallback": True}
+
+
+@pytest.mark.parametrize("options", [{}, LOSSLESS, {"normalizer": "nmt_nfkc_cf"}], ids=["nfkc", "lossless", "folded"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_ids_and_offsets_are_the_library_s(learn, lines, kind, options):
+    made = learn(kind, "albert", **options)
+    library = SentencePieceProcessor(model_proto=made.model)
+    assert library.get_piece_size() == made.size
+    for line, ids in zip(lines, made.encode_batch(lines), strict=True):
+        assert ids.tolist() == library.encode(line) and ids.dtype == np.int32
+        pieces = library.encode(line, out_type="immutable_proto").pieces
+        assert made.encode(line).offsets.tolist() == [[piece.begin, piece.end] for piece in pieces]
+        assert made.encode(line).pieces == [library.id_to_piece(piece.id) for piece in pieces]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_lossless(learn, lines, kind):
+    made = learn(kind, "albert", **LOSSLESS)
+    texts = [
+        *lines,
+        "the   cat\n\tsat",
+        "cost ${x}",
+        " a  b ",
+        "  if x:\n    return  \n",
+        "\u0000\u2028\U0001f9ff 👨‍👩‍👧 cafe\u0301",
+        "",
+    ]
+    for text, ids in zip(texts, made.encode_batch(texts), strict=True):
+        assert made.decode(ids) == text
+        assert made.token_ids.unk not in ids
+
+
+def test_white_space_folds_and_compatibility_characters_change_by_default(learn):
+    made = learn("unigram", "t5")
+    folded, plain = made.encode_batch(["the   cat\n\tsat ", "the cat sat"])
+    assert folded.tolist() == plain.tolist()
+    composed, decomposed = made.encode_batch(["caf\u00e9", "cafe\u0301"])
+    assert composed.tolist() == decomposed.tolist()
+    text = "a ︰ b … c"
+    found = made.encode(text)
+    dots = [(text[a:b], piece) for piece, (a, b) in zip(found.pieces, found.offsets.tolist(), strict=True) if "." in piece]
+    assert "".join(part for part, _ in dots).replace(" ", "") == "︰…" and "".join(p for _, p in dots).strip("▁").count(".") == 5
+
+
+def test_byte_fallback_spells_emoji(learn):
+    made = learn("bpe", "albert", byte_fallback=True)
+    ids = made.encode_batch(["ok \U0001f9ff"])[0]
+    assert made.pieces(ids)[-4:] == ["<0xF0>", "<0x9F>", "<0xA7>", "<0xBF>"] and made.decode(ids) == "ok \U0001f9ff"
+    assert made.token_ids.starts_word[ids][-4:].sum() == 0
+    assert not {"<0x41>"} & set(made.encode("a <0x41> b").pieces)  # typed
+
+
+def test_one_unknown_covers_what_it_stands_for(learn):
+    made = learn("unigram", "albert")
+    found = made.encode("hello \U0001f9ff\U0001f9ff ok")
+    place = found.ids.tolist().index(made.token_ids.unk)
+    assert found.ids.tolist().count(made.token_ids.unk) == 1 and found.offsets[place].tolist() == [6, 8]
+    assert found.pieces[place] == "<unk>"
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_sentinel_takes_the_space_before_it_and_makes_none_after(learn, kind):
+    made = learn(kind, "t5")
+    first, dot = made.size - 1, made.pieces(range(made.size)).index(".")
+    hello = made.encode_batch(["x Hello"])[0][len(made.encode_batch(["x"])[0]) :].tolist()
+    assert made.encode_prompt("<extra_id_0>. Hello", frame=False).ids.tolist() == [first, dot, *hello]
+    assert made.encode_prompt("<extra_id_0> .", frame=False).pieces[1][0] == "▁"
+    found = made.encode_prompt("No <extra_id_1> He<extra_id_2>", frame=True)
+    assert found.ids[found.ids >= made.size - 100].tolist() == [first - 1, first - 2] and found.pieces[-1] == "</s>"
+    assert "No <extra_id_1> He<extra_id_2>"[slice(*found.offsets[found.pieces.index("<extra_id_1>")])] == " <extra_id_1>"
+    assert made.decode(found.ids) == "No <extra_id_1> He <extra_id_2> </s>"
+    assert made.decode(found.ids, skip_special=True) == "No He"
+
+
+def test_scores_add_up_exactly(learn):
+    """Ties are then broken alike in float32 and float64."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    scores = np.array([piece.score for piece in ModelProto.FromString(learn("unigram", "t5").model).pieces])
+    assert np.array_equal(scores * 1024, np.round(scores * 1024)) and scores.min() > -40
+
+
+def test_the_same_bytes_in_every_process():
+    code = (
+        "import sys, random; from bertfam.data.vocabularies.sentence_piece import SentencePiece\n"
+        "texts = [' '.join('abcdefgh'[i % 8] + 'xyzw'[i % 4] + 'ab'[j % 2] for j in range(i)) for i in range(1, 40)]\n"
+        "random.Random(int(sys.argv[1])).shuffle(texts)\n"
+        "print(*(SentencePiece.train(texts, kind=kind, size=50).fingerprint for kind in ('unigram', 'bpe')))"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, seed],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in "12"
+    }  # fmt: skip
+    assert len(runs) == 1
+
+
+def test_long_lines_count():
+    words = [f"w{number}ord" for number in range(2000)]
+    with pytest.warns(UserWarning):
+        made = SentencePiece.train([" ".join(words)], kind="bpe", size=5000)
+    assert made.decode(made.encode_batch(["w1999ord"])[0]) == "w1999ord" and "▁w" in made.pieces(range(made.size))
+
+
+@pytest.mark.parametrize(("kind", "most"), [("unigram", 10), ("bpe", 14)])
+def test_a_size_that_the_text_does_not_allow(kind, most):
+    with pytest.warns(UserWarning, match=f"allows only {most} pieces, not the 4,000 asked for") as caught:
+        made = SentencePiece.train(["a b c d a b c"], kind=kind, size=4000)
+    assert made.size == most and len(caught) == 1
+    with pytest.warns(UserWarning, match="allows only"):
+        assert SentencePiece.train(["a"], kind=kind, size=4000).size < 10
+    with pytest.raises(UserError, match="no text to learn"):
+        SentencePiece.train(["", " "], kind=kind, size=4000)
+    with pytest.raises(UserError, match="size 8 is too small: the characters and special pieces of this text need 10"):
+        SentencePiece.train(["a b c d a b c"], kind=kind, size=8)
+    with pytest.raises(UserError, match="size 5 is too small"):
+        SentencePiece.train(["a"], kind=kind, size=5)
+    with pytest.raises(UserError, match="has none: choose another"):
+        SentencePiece.train(["a"], kind=kind, size=50, layout=LAYOUTS["gpt2"])
+
+
+def test_what_cannot_be_read(tmp_path, learn):
+    (tmp_path / "spiece.model").write_bytes(b"\x80\x04pickled")
+    with pytest.raises(UserError, match=r"spiece.model: this is no SentencePiece model, or a damaged one"):
+        vocabularies.load(tmp_path)
+    (tmp_path / "spiece.model").write_bytes(learn("bpe", "albert").model[:5000])
+    with pytest.raises(UserError, match="spiece.model"):
+        vocabularies.load(tmp_path)
+    (tmp_path / "spiece.model").unlink()
+    for name in ("a.model", "b.model"):
+        (tmp_path / name).write_bytes(learn("bpe", "albert").model)
+    with pytest.raises(UserError, match="holds a.model and b.model: leave one"):
+        vocabularies.load(tmp_path)
+    (tmp_path / "b.model").unlink()
+    assert vocabularies.load(tmp_path).size == 1200
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(UserError, match="do_lower_case, which the model file does not do"):
+        vocabularies.load(tmp_path)
+
+
+def test_sentinels_are_as_stated(tmp_path, learn):
+    (tmp_path / "spiece.model").write_bytes(learn("bpe", "t5").model)
+    assert len(vocabularies.load(tmp_path).token_ids.sentinels) == 100
+    (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 3}')
+    loaded = vocabularies.load(tmp_path)
+    assert loaded.pieces(loaded.token_ids.sentinels) == ["<extra_id_0>", "<extra_id_1>", "<extra_id_2>"]
+    assert loaded.token_ids.sentinels == (loaded.size - 1, loaded.size - 2, loaded.size - 3)
+    with pytest.raises(UserError, match="no mask token"):
+        loaded.token_ids.need("mask", "this")
