@@ -55,6 +55,67 @@ def test_casing_and_accents(text, flags, lowercase, strip_accents, cafe):
     assert vocabulary.pieces(vocabulary.encode_batch(["café"])[0]) == [cafe]
 
 
+@pytest.mark.parametrize(
+    ("flags", "first", "last"),
+    [
+        (["--kind=unigram"], ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"], None),
+        (["--kind=bpe", "--layout=t5", "--size=150"], ["<pad>", "</s>", "<unk>"], "<extra_id_0>"),
+        (["--kind=byte_bpe"], ["<s>", "<pad>", "</s>", "<unk>", "!"], "<mask>"),
+        (["--kind=byte_bpe", "--layout=gpt2"], ["!"], "<|endoftext|>"),
+        (["--layout=roberta"], ["<s>", "<pad>", "</s>", "<unk>"], "<mask>"),
+    ],
+)
+def test_kinds_and_layouts(text, capsys, flags, first, last):
+    assert vocab("--input=a.txt", "--size=400", "--output=out", "--json", *flags) == 0
+    out, err = capsys.readouterr()
+    summary, made = json.loads(out), vocabularies.load("out")
+    assert summary["size"] == made.size and summary["unk_share"] == 0 and err.count("warning") <= 1
+    pieces = made.pieces(range(made.size))
+    assert pieces[: len(first)] == first and last in (None, pieces[-1])
+    lines = TEXT.split("\n")
+    joint = [lines[0], made.joint + lines[1], lines[3]]
+    assert summary["pieces_per_word"] * summary["words"] == pytest.approx(sum(map(len, made.encode_batch(joint))))
+
+
+def test_lossless_options(text):
+    assert vocab("--input=a.txt", "--kind=unigram", "--normalizer=identity", "--keep_spaces", "--byte_fallback", "--output=o",
+                 "--size=330") == 0  # fmt: skip
+    made = vocabularies.load("o")
+    source = "  if x:\n\treturn  ${x} \U0001f603"
+    assert made.decode(made.encode_batch([source])[0]) == source
+
+
+def test_ideographs_may_stay_together(text):
+    (text / "zh.txt").write_text("日本 日本 日本\n")
+    for flag, size in (("true", 7), ("false", 9)):
+        assert vocab("--input=zh.txt", "--size=99", f"--output={flag}", f"--split_ideographs={flag}") == 0
+        made = vocabularies.load(flag)
+        assert made.size == size and len(made.encode_batch(["日本"])[0]) == (2 if flag == "true" else 1)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe", "byte_bpe"])
+def test_the_order_of_documents_and_files_does_not_matter(text, kind):
+    documents = TEXT.split("\n\n")
+    (text / "b.txt").write_text(documents[1] + "\n" + documents[0] + "\n")
+    for number, document in enumerate(reversed(documents)):
+        (text / f"part{number}.txt").write_text(document)
+    for name in ("a.txt", "b.txt", "part*.txt"):
+        assert vocab(f"--input={name}", f"--kind={kind}", "--size=270", f"--output={kind}/{name[0]}") == 0
+    files = {path.name for path in (text / kind / "a").iterdir()}
+    for name in files:
+        assert len({(text / kind / folder / name).read_bytes() for folder in "abp"}) == 1, name
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe", "byte_bpe"])
+def test_tiny_and_empty_texts(text, kind, capsys):
+    (text / "one.txt").write_text("a")
+    assert vocab("--input=one.txt", f"--kind={kind}", "--size=4000", "--output=out") == 0
+    assert capsys.readouterr().err.count("warning") == 1 and len(vocabularies.load("out").encode_batch(["a"])[0]) in (1, 2)
+    (text / "empty.txt").write_text("")
+    assert vocab("--input=empty.txt", f"--kind={kind}", "--output=none") == 2
+    assert "empty.txt: no document in it" in capsys.readouterr().err and not (text / "none").exists()
+
+
 def test_a_gin_file_may_name_the_text(text):
     (text / "run.gin").write_text('TextData.corpus = @TextFiles()\nTextFiles.train = ("a.txt",)\n')
     assert vocab("--gin_file=run.gin", "--input_format=lines", "--size=36", "--output=out") == 0
@@ -95,6 +156,14 @@ def test_overwrites_only_when_told(text, capsys):
     assert vocabularies.load("out").fingerprint == before
     assert vocab("--input=a.txt", "--size=37", "--output=out", "--overwrite") == 0
     assert vocabularies.load("out").size == 37
+    assert vocab("--input=a.txt", "--kind=bpe", "--size=70", "--output=out", "--overwrite") == 0
+    assert vocabularies.load("out").size == 70  # nothing of the other kind is left
+    assert sorted(path.name for path in text.iterdir()) == ["a.txt", "out"]
+    (text / "out" / "notes.md").write_text("mine")
+    before = sorted((text / "out").iterdir())
+    assert vocab("--input=a.txt", "--size=37", "--output=out", "--overwrite") == 2
+    assert "--output=out holds notes.md, which is no file of a vocabulary: name another" in capsys.readouterr().err
+    assert sorted((text / "out").iterdir()) == before
 
 
 @pytest.mark.parametrize(
@@ -108,6 +177,16 @@ def test_overwrites_only_when_told(text, capsys):
         (["--input=void.txt"], "there is no text to learn a vocabulary from"),
         (["--input=a.txt", "--size=5"], "--size=5 is too small"),
         (["--input=a.txt", "--min_frequency=0"], "--min_frequency=0 must be at least 1"),
+        (["--input=a.txt", "--kind=byte_bpe", "--size=260"], "the 256 bytes and 5 special pieces need 261"),
+        (
+            ["--input=a.txt", "--kind=bpe", "--size=15"],
+            "size 15 is too small: the characters and special pieces of this text need",
+        ),
+        (["--input=a.txt", "--kind=unigram", "--layout=t5", "--size=103"], "--size=103 is too small: 103 special pieces"),
+        (["--input=a.txt", "--kind=unigram", "--layout=gpt2"], "--layout=gpt2 has no token for unknown text"),
+        (["--input=a.txt", "--kind=bpe", "--cased"], "--cased is a flag of --kind=wordpiece: it does not go with --kind=bpe"),
+        (["--input=a.txt", "--keep_spaces"], "--keep_spaces is a flag of --kind=unigram and --kind=bpe"),
+        (["--input=a.txt", "--kind=bpe", "--character_coverage=2"], "--character_coverage=2.0 must be above 0.5 and at most 1"),
         (["--input=a.txt", "--output=a.txt"], "--output=a.txt is a file"),
         (["--input=a.txt", "--output=a.txt/out"], "a.txt is no folder; name another"),
         (["--input_format=lines"], "--input_format says how --input is read: give --input=GLOB with it"),

@@ -1,0 +1,73 @@
+"""`bertfam encode`: tables for people, JSON, prompts, mistakes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bertfam import cli
+from bertfam.data import vocabularies
+from bertfam.data.vocabularies.byte_bpe import ByteBpe
+from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
+
+
+@pytest.fixture
+def vocab(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    WordPiece([*SPECIAL_PIECES, "istanbul", "isparta", "the", "[", "]", "mask", "日"]).save(tmp_path / "vocab")
+    return "--vocab=vocab"
+
+
+def test_a_table_with_offsets_into_the_original(vocab, capsys):
+    assert cli.main(["encode", vocab, "İstanbul ISPARTA日", "the [MASK]"]) == 0
+    assert capsys.readouterr().out == (
+        "İstanbul ISPARTA日\n"
+        "  istanbul   5    0-8  'İstanbul'\n"
+        "  isparta    6   9-16  'ISPARTA'\n"
+        "  日        11  16-17  '日'\n"
+        "\n"
+        "the [MASK]\n"
+        "  the    7   0-3  'the'\n"
+        "  [      8   4-5  '['\n"
+        "  mask  10   5-9  'MASK'\n"
+        "  ]      9  9-10  ']'\n"
+    )
+    assert cli.main(["encode", vocab, "--prompt", "the [MASK]"]) == 0
+    assert capsys.readouterr().out.split()[2:] == "[CLS] 2 0-0 the 7 0-3 'the' [MASK] 4 4-10 '[MASK]' [SEP] 3 0-0".split()
+    assert cli.main(["encode", vocab, ""]) == 0
+    assert capsys.readouterr().out == "\n"
+
+
+def test_lines_of_a_file_or_of_stdin_as_json(vocab, tmp_path, capsys, monkeypatch):
+    ByteBpe.train(["the cat sat on the mat"] * 3, size=270).save(tmp_path / "bytes")
+    lines = ["the cat", "", " a  日本 [MASK]<mask>"]
+    (tmp_path / "a.txt").write_bytes("\ufeffthe cat\r\n\r\n a  日本 [MASK]<mask>".encode())
+    assert cli.main(["encode", "--vocab=bytes", "--input=a.txt", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    vocabulary = vocabularies.load("bytes")
+    for line, record in zip(lines, found, strict=True):
+        encoding = vocabulary.encode(line)
+        expected = {"text": line, "pieces": encoding.pieces, "ids": encoding.ids.tolist(), "offsets": encoding.offsets.tolist()}
+        assert record == expected
+    command = [sys.executable, "-m", "bertfam", "encode", "--vocab=bytes", "--json"]
+    done = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == found
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--vocab=none", "a"], "none is no folder: a vocabulary is a folder with"),
+        (["--vocab=vocab", "--input=a.txt", "a"], "TEXT and --input both say what to encode"),
+        (["--vocab=vocab", "--input=none.txt"], "none.txt cannot be read (No such file or directory)"),
+        (["--vocab=vocab", "--input=latin.txt"], "latin.txt:2 is not UTF-8; convert it first"),
+        (["a"], "--vocab"),
+    ],
+)
+def test_mistakes(vocab, tmp_path, capsys, flags, message):
+    (tmp_path / "latin.txt").write_bytes(b"\ncaf\xe9\n")
+    assert cli.main(["encode", *flags]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("bertfam: error: ") and message in err and err.count("\n") == 1
