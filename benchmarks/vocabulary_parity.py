@@ -1,6 +1,6 @@
 """Ids and offsets of every kind of vocabulary beside the libraries, on the lines of a corpus.
 
-    python benchmarks/vocabulary_parity.py 'corpus/*.txt.gz' --vocab=bert --vocab=gpt2 --lines=50000
+    python -m benchmarks.vocabulary_parity 'corpus/*.txt.gz' --vocab=bert --vocab=gpt2 --lines=50000
 
 Each folder given by --vocab, and one learnt here for each kind, is read by bertfam; the other side is built from the same raw
 files by `tokenizers` or `sentencepiece` alone. Where transformers is installed, AutoTokenizer reads what bertfam saves. The
@@ -28,7 +28,7 @@ from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.data.vocabularies.learners import make_learner
 
 # name -> how a vocabulary of --size pieces is learnt
-LEARNT = {
+LEARNT: dict[str, dict[str, Any]] = {
     "wordpiece cased": {"kind": "wordpiece", "layout": LAYOUTS["bert"], "cased": True},
     "unigram": {"kind": "unigram", "layout": LAYOUTS["t5"]},
     "unigram lossless": {
@@ -105,8 +105,8 @@ def compare(name: str, folder: Path, lines: list[str], saved: Path) -> None:
             theirs = auto(chunk, add_special_tokens=False)["input_ids"]
             counts["auto"] += sum(a != b for a, b in zip(ours, theirs, strict=True))
     print(
-        f"{name}: {vocabulary.size:,} pieces, {counts['tokens']:,} tokens ({counts['unknown'] / counts['tokens']:.2%} unknown) in "
-        f"{seconds:.1f} s; lines with other ids {counts['ids']}, with other offsets {counts['offsets']}"
+        f"{name}: {vocabulary.size:,} pieces, {counts['tokens']:,} tokens ({counts['unknown'] / counts['tokens']:.2%} "
+        f"unknown) in {seconds:.1f} s; lines with other ids {counts['ids']}, with other offsets {counts['offsets']}"
         + (f", with other ids of AutoTokenizer {counts['auto']}" if auto is not None else ""),
         flush=True,
     )
@@ -128,11 +128,11 @@ def independent(folder: Path) -> Encode:
     if (model := next(folder.glob("*.model"), None)) is not None:
         processor = SentencePieceProcessor(model_file=str(model))
 
-        def encode(lines: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        def pieces(lines: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
             found = [processor.encode(line, out_type="immutable_proto").pieces for line in lines]
             return [([piece.id for piece in line], [(piece.begin, piece.end) for piece in line]) for line in found]
 
-        return encode
+        return pieces
     if (folder / "vocab.txt").exists():
         tokenizer = BertWordPieceTokenizer(
             str(folder / "vocab.txt"),
