@@ -88,7 +88,7 @@ class TokenCache:
             state = "is missing" if size < 0 else f"has {size} bytes instead of {expected}"
             raise UserError(f"{path} {state}; delete {self.directory} and build it again")
         # An empty file cannot be mapped.
-        return np.memmap(path, dtype, "r", shape=(count,)) if count else np.zeros(0, dtype)
+        return np.memmap(path, dtype, "r", shape=(count,)).view(np.ndarray) if count else np.zeros(0, dtype)
 
 
 def feature_path(directory: Path, feature: str, part: str) -> Path:

@@ -19,9 +19,9 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.documents import Documents
 from bertfam.errors import UserError
 
-# Rows that go on over the ends of documents are begun anew about every million tokens, so that they are planned side by side.
-_LANE = 1 << 20
-_LANES_AT_ONCE = 64
+# Rows that go on over the ends of documents are begun anew about every hundred thousand tokens, and so planned side by side.
+_LANE = 1 << 17
+_LANES_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
