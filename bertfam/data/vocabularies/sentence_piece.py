@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, write_files
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces
 from bertfam.data.vocabularies.pieces import Pieces, is_ideograph
+from bertfam.data.vocabularies.sentence_piece_cleaning import Cleaning, stated_cleaning
 from bertfam.data.vocabularies.sentence_piece_training import count_words, learn_model
 from bertfam.data.vocabularies.vocabulary import Encoding
 from bertfam.errors import UserError
+from bertfam.files import read_json
 
 SPACE = "▁"
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # types of a piece in the model file
@@ -38,13 +41,21 @@ class SentencePiece(Pieces):
 
     joint = ""
 
-    def __init__(self, model: bytes, *, layout: Layout | None = None, sentinels: int | None = None) -> None:
+    def __init__(
+        self,
+        model: bytes,
+        *,
+        layout: Layout | None = None,
+        sentinels: int | None = None,
+        cleaning: Cleaning | None = None,
+    ) -> None:
         """A vocabulary of a model file.
 
         Args:
           model: the file's bytes.
           layout: the control pieces; None: those that the model has.
           sentinels: how many <extra_id_N> follow; None: as the layout says, unless the model holds them.
+          cleaning: what is done to text before the model sees it.
 
         Raises:
           UserError: it is no SentencePiece model, or lacks the layout's pieces.
@@ -64,9 +75,11 @@ class SentencePiece(Pieces):
             more_special=controls,
         )
         self.token_ids.starts_word[self.token_ids.unk] = False  # it may stand for a part of a word
-        self.model = model
+        self.model, self.cleaning = model, cleaning
         self._running = _processor(_running_model(proto, self.token_ids.special))
         self._prompts, self._same, self._shown = self._prompt_processor(proto)
+        controls_first = sorted(self.pieces([*self.token_ids.special, *self.token_ids.sentinels]), key=len, reverse=True)
+        self._controls = re.compile("|".join(map(re.escape, controls_first)))
 
     @classmethod
     def train(cls, texts: Iterable[str], **settings: Any) -> "SentencePiece":
@@ -98,42 +111,44 @@ class SentencePiece(Pieces):
 
         tokenizer_config.json beside it may state `extra_ids`, the number of sentinels.
 
+        ALBERT's and XLNet's own files (told by tokenizer_class there, or model_type in config.json) mean that text is cleaned
+        first, see `Cleaning`.
+
         Raises:
-          UserError: it is no SentencePiece model, or is to be used behind a normaliser that is not in it.
+          UserError: it is no SentencePiece model.
         """
         folder = Path(directory)
         found = sorted(path.name for path in folder.glob("*.model"))
         name = next((name for name in _NAMES if name in found), found[0] if len(found) == 1 else None)
         if name is None:
             raise UserError(f"{folder} holds {' and '.join(found)}: leave one of them, as spiece.model")
-        stated = read_config(folder)
-        if stated.get("do_lower_case"):
-            raise UserError(
-                f"{folder}: tokenizer_config.json says do_lower_case, which the model file does not do by itself: not supported; "
-                "train one with bertfam vocab --normalizer=nmt_nfkc_cf"
-            )
+        stated, path = read_config(folder), folder / "config.json"
+        cleaning = stated_cleaning(stated, read_json(path) if path.exists() else {})
         try:
-            return cls((folder / name).read_bytes(), sentinels=stated.get("extra_ids"))
+            return cls((folder / name).read_bytes(), sentinels=stated.get("extra_ids"), cleaning=cleaning)
         except UserError as error:
             raise UserError(f"{folder / name}: {error}") from error
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides ids."""
-        settings = [len(self.token_ids.sentinels), hashlib.sha256(self.model).hexdigest()]
+        cleaning = None if self.cleaning is None else self.cleaning.settings()
+        settings = [len(self.token_ids.sentinels), hashlib.sha256(self.model).hexdigest(), cleaning]
         return hashlib.sha256(json.dumps(["sentencepiece", settings, self._pieces]).encode()).hexdigest()
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of running texts, int32[length] each; no control ids, and no frame added."""
-        return [np.array(ids, np.int32) for ids in self._running.encode(list(texts), out_type=int)]
+        cleaned = list(texts) if self.cleaning is None else [self.cleaning.clean(text)[0] for text in texts]
+        return [np.array(ids, np.int32) for ids in self._running.encode(cleaned, out_type=int)]
 
     def encode(self, text: str) -> Encoding:
         """One running text, with pieces and offsets; a piece that begins with ▁ covers the space before its word."""
-        return self._encoding((piece.id, piece.begin, piece.end) for piece in self._split(self._running, text))
+        return self._encoding(self._split(self._running, text))
 
     def encode_prompt(self, text: str, *, frame: bool = True) -> Encoding:
         """One text in which a control piece that is spelt exactly is the control token, in the layout's frame."""
-        rows = [(int(self._same[piece.id]), piece.begin, piece.end) for piece in self._split(self._prompts, text)]
+        split = self._split(self._prompts, text, self._controls)
+        rows = [(int(self._same[id]), begin, end) for id, begin, end in split]
         if frame:
             before, after = ([(self._ids[piece], 0, 0) for piece in pieces] for pieces in self.layout.frame)
             rows = [*before, *rows, *after]
@@ -156,9 +171,11 @@ class SentencePiece(Pieces):
             Path(directory),
             self.layout,
             own={"spiece.model": self.model},
-            tokenizer_json=make_tokenizer(_parse(self.model), self.layout, self._ids, sentinels).to_str(pretty=True),
+            tokenizer_json=make_tokenizer(_parse(self.model), self.layout, self._ids, sentinels, self.cleaning).to_str(
+                pretty=True
+            ),
             tokenizer_class=GENERIC_CLASS,
-            settings={},
+            settings={} if self.cleaning is None else self.cleaning.settings(),
             sentinels=len(sentinels),
             model_max_length=model_max_length,
         )
@@ -167,9 +184,16 @@ class SentencePiece(Pieces):
         table = np.array(list(rows), np.int32).reshape(-1, 3)
         return Encoding(table[:, 0], self.pieces(table[:, 0]), table[:, 1:])
 
-    @staticmethod
-    def _split(processor: SentencePieceProcessor, text: str) -> Any:
-        return processor.encode(text, out_type="immutable_proto").pieces
+    def _split(
+        self, processor: SentencePieceProcessor, text: str, untouched: re.Pattern[str] | None = None
+    ) -> list[tuple[int, int, int]]:
+        """Id, begin and end in the text of each piece."""
+        cleaned, spans = (text, None) if self.cleaning is None else self.cleaning.clean(text, untouched)
+        found = processor.encode(cleaned, out_type="immutable_proto").pieces
+        rows = [(piece.id, piece.begin, piece.end) for piece in found]
+        if spans is None:
+            return rows
+        return [(id, int(spans[begin, 0]), int(spans[end - 1, 1] if end > begin else spans[begin, 0])) for id, begin, end in rows]
 
     def _prompt_processor(self, proto: ModelProto) -> tuple[SentencePieceProcessor, np.ndarray, np.ndarray]:
         """A processor that finds control pieces in text; our id of each of its own; its id for showing each of ours.

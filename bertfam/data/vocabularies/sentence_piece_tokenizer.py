@@ -7,12 +7,15 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Unigram
 
 from bertfam.data.vocabularies.layouts import Layout
+from bertfam.data.vocabularies.sentence_piece_cleaning import Cleaning
 from bertfam.data.vocabularies.tokenizers_vocabulary import template
 
 _UNIGRAM, _NORMAL, _USER_DEFINED = 1, 1, 4
 
 
-def make_tokenizer(proto: ModelProto, layout: Layout, ids: Mapping[str, int], sentinels: Sequence[str]) -> Tokenizer:
+def make_tokenizer(
+    proto: ModelProto, layout: Layout, ids: Mapping[str, int], sentinels: Sequence[str], cleaning: Cleaning | None
+) -> Tokenizer:
     """The same ids for text, and for prompts with control pieces in them.
 
     Args:
@@ -20,10 +23,11 @@ def make_tokenizer(proto: ModelProto, layout: Layout, ids: Mapping[str, int], se
       layout: the control pieces.
       ids: of all pieces, sentinels included.
       sentinels: their pieces.
+      cleaning: what is done to text before the model sees it.
     """
     tokenizer = Tokenizer(_unigram(proto, ids) if proto.trainer_spec.model_type == _UNIGRAM else _bpe(proto, ids))
     spec = proto.normalizer_spec
-    steps: list[normalizers.Normalizer] = []
+    steps: list[normalizers.Normalizer] = [] if cleaning is None else cleaning.normalizers()
     if spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
     if spec.remove_extra_whitespaces:

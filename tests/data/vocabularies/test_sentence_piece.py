@@ -1,5 +1,6 @@
 """SentencePiece vocabularies beside the sentencepiece library."""
 
+import json
 import os
 import subprocess
 import sys
@@ -152,9 +153,6 @@ def test_what_cannot_be_read(tmp_path, learn):
         vocabularies.load(tmp_path)
     (tmp_path / "b.model").unlink()
     assert vocabularies.load(tmp_path).size == 1200
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    with pytest.raises(UserError, match="do_lower_case, which the model file does not do"):
-        vocabularies.load(tmp_path)
 
 
 def test_sentinels_are_as_stated(tmp_path, learn):
@@ -166,3 +164,41 @@ def test_sentinels_are_as_stated(tmp_path, learn):
     assert loaded.token_ids.sentinels == (loaded.size - 1, loaded.size - 2, loaded.size - 3)
     with pytest.raises(UserError, match="no mask token"):
         loaded.token_ids.need("mask", "this")
+
+
+@pytest.mark.parametrize(
+    ("family", "stated", "text", "cleaned"),
+    [
+        ("albert", {}, "The ``Café'' İs ＦＵＬＬ", 'the "cafe" is full'),
+        ("albert", {"keep_accents": True, "do_lower_case": False}, "The ``Café''", 'The "Café"'),
+        ("xlnet", {}, "The ``Café'' ﬁ ŉ", 'The "Cafe" fi ʼn'),
+    ],
+)
+def test_published_models_that_clean_text_first(learn, lines, tmp_path, family, stated, text, cleaned):
+    """The folder as published (only the model and what tokenizer_config.json states), as transformers' own class reads it."""
+    transformers = pytest.importorskip("transformers")
+    name = {"albert": "AlbertTokenizer", "xlnet": "XLNetTokenizer"}[family]
+    plain = learn("unigram", family)
+    (tmp_path / "spiece.model").write_bytes(plain.model)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, **stated}))
+    made = vocabularies.load(tmp_path)
+    assert made.encode_batch([text])[0].tolist() == plain.encode_batch([cleaned])[0].tolist()
+    theirs = getattr(transformers, name).from_pretrained(tmp_path)
+    ordinary = [line for line in lines if "[MASK]" not in line]
+    for line, ids in zip(ordinary, made.encode_batch(ordinary), strict=True):
+        assert ids.tolist() == theirs(line, add_special_tokens=False)["input_ids"], line
+
+    quoted = "``Über'' ﬁx"
+    spans = made.encode(quoted).offsets.tolist()
+    assert {place for start, end in spans for place in range(start, end)} == set(range(len(quoted)))
+    mask = made.pieces([made.token_ids.mask])[0]
+    prompt = made.encode_prompt(f"The {mask} Ärger")
+    place = prompt.pieces.index(mask)
+    assert f"The {mask} Ärger"[slice(*prompt.offsets[place])].strip() == mask
+    assert mask not in made.encode(f"The {mask} Ärger").pieces
+
+    made.save(tmp_path / "saved")
+    again, auto = vocabularies.load(tmp_path / "saved"), transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert again.fingerprint == made.fingerprint != plain.fingerprint and again.cleaning == made.cleaning
+    assert [ids.tolist() for ids in made.encode_batch(ordinary)] == auto(ordinary, add_special_tokens=False)["input_ids"]
+    assert auto(f"The {mask} Ärger")["input_ids"] == prompt.ids.tolist()
