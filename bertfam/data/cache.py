@@ -11,6 +11,8 @@ A feature is any ragged sequence of integers per document. Running text has two:
 """
 
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,13 @@ class TokenCache:
 def feature_path(directory: Path, feature: str, part: str) -> Path:
     """Where a split keeps a feature's "values" or "offsets"."""
     return directory / (f"{feature}.bin" if part == "values" else f"{feature}.{part}.bin")
+
+
+def check_names(corpora: Iterable[str]) -> None:
+    """Raises UserError for a name of a corpus that cannot be a folder of its own in a cache."""
+    for name in corpora:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or name.lower() in ("vocab", "cache.json"):
+            raise UserError(f"{name!r} cannot be the name of a corpus: use letters, digits, _ . - and no name that a cache uses")
 
 
 def check_fingerprint(cache: TokenCache, expected: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Builds a token cache from named corpora: complete or absent, with progress."""
 
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -8,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint
+from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint, check_names
 from bertfam.data.cache_progress import Progress
 from bertfam.data.cache_tokens import batches, token_dtype
 from bertfam.data.cache_work import Work, work_folder
@@ -103,13 +102,6 @@ def build_with(
 
 def _is_there(target: Path) -> bool:
     return target.exists() and not (target.is_dir() and not any(target.iterdir()))
-
-
-def check_names(corpora: Mapping[str, Corpus]) -> None:
-    """Raises UserError for a name of a corpus that cannot be a folder of its own in a cache."""
-    for name in corpora:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or name.lower() in ("vocab", "cache.json"):
-            raise UserError(f"{name!r} cannot be the name of a corpus: use letters, digits, _ . - and no name that a cache uses")
 
 
 def refuse_nothing(corpus: Corpus, split: str) -> None:

@@ -1,12 +1,15 @@
 """Several corpora in one run, each with its share of the rows."""
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bertfam.data.batches import CorruptedRows, Rows, joined
+from bertfam.data.cache import check_names
+from bertfam.data.order import permute
 from bertfam.data.sources import Corpus
 from bertfam.errors import UserError
 
@@ -40,17 +43,17 @@ class Mixture:
             given = getattr(self, name)
             if given is not None and len(given) != len(self.corpora):
                 raise UserError(f"Mixture.{name} has {len(given)} entries for {len(self.corpora)} corpora: give one for each")
-        for name in self.names:
-            if not name.replace("-", "_").isidentifier():
-                raise UserError(f"Mixture.names: {name!r} is no name for a corpus: use letters, digits, - and _")
+        check_names(self.names)
         if len(set(self.names)) != len(self.names):
             raise UserError(f"Mixture.names {self.names}: two corpora have one name")
-        if self.rates is not None and not all(rate > 0 for rate in self.rates):
-            raise UserError(f"Mixture.rates {self.rates}: every rate must be above 0; leave a corpus out to have none of it")
+        if self.rates is not None and not all(0 < rate < math.inf for rate in self.rates):
+            raise UserError(
+                f"Mixture.rates {self.rates}: every rate must be a number above 0; leave a corpus out to have none of it"
+            )
         if self.rates is not None and self.temperature != 1:
             raise UserError("Mixture.rates and Mixture.temperature both say how much of each corpus: give one of them")
-        if not self.temperature > 0:
-            raise UserError(f"Mixture.temperature is {self.temperature}: it must be above 0")
+        if not 0 < self.temperature < math.inf:
+            raise UserError(f"Mixture.temperature is {self.temperature}: it must be a number above 0")
 
     def shares(self, sizes: Sequence[int]) -> tuple[float, ...]:
         """The share of each corpus in the rows, given how many rows each has, with the sum 1."""
@@ -100,13 +103,15 @@ class MixedRows:
 
 @dataclass(frozen=True)
 class ConcatenatedRows:
-    """A `batches.Rows` of finite parts, one after another, then padding: evaluation.
+    """A `batches.Rows` of finite parts, one after another or shuffled all together, then padding: evaluation.
 
     Attributes:
       parts: whose orders are `Contiguous`.
+      key: what shuffles them; None leaves them as they are.
     """
 
     parts: tuple[CorruptedRows, ...]
+    key: int | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -119,6 +124,11 @@ class ConcatenatedRows:
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
         """See `batches.Rows.at`."""
         begins = np.cumsum([0, *(len(part.examples) for part in self.parts[:-1])])
+        if self.key is not None:
+            inside = places < len(self)
+            keys = np.full(inside.sum(), self.key, np.uint64)
+            places = places.copy()
+            places[inside] = permute(places[inside], len(self), keys)
         part = np.searchsorted(begins, places, side="right") - 1
         return joined(self.parts, part, places - begins[part])
 

@@ -11,6 +11,7 @@ import numpy as np
 from bertfam.corruption import keys as random
 
 _ROUNDS = 6
+_SORTED = 64  # elements; with so few, the halves of a Feistel network are too short to give all permutations equally often
 
 
 class Order(Protocol):
@@ -81,9 +82,9 @@ class Streams:
 
 
 def permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """Applies a permutation of 0 .. size-1 chosen by the key, by a Feistel network with cycle walking.
+    """Applies a permutation of 0 .. size-1 chosen by the key: by sorting drawn words, or a Feistel network with cycle walking.
 
-    Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", methods 2 and 3.
+    Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", methods 1, 2 and 3.
 
     Args:
       values: int64[n] in [0, size).
@@ -93,7 +94,10 @@ def permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     Returns:
       int64[n] in [0, size).
     """
-    bits = max(1, (size - 1).bit_length())
+    if size <= _SORTED:
+        different, which = np.unique(keys, return_inverse=True)
+        return np.argsort(random.bits(different, 0, size), axis=1)[which.reshape(values.shape), values]
+    bits = (size - 1).bit_length()
     round_keys = random.bits(keys, 0, _ROUNDS)
     result = values.astype(np.uint64)
     walking = np.arange(len(result))

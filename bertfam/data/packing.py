@@ -12,7 +12,7 @@ from bertfam.data.documents import Documents
 from bertfam.data.pairs import PairExamples, SentencePairs
 from bertfam.data.text_rows import DocSentences, TextExamples, WholeDocuments
 
-_TIES = 0  # stream of an example's key
+_TIES = 0x7E5  # what the plan's key is folded with, so that no other draw of the same seed is read
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Packed:
     max_examples: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_examples is not None and self.max_examples < 1:
-            raise ValueError(f"max_examples {self.max_examples} is less than 1")
+        if self.max_examples is not None and self.max_examples < 2:
+            raise ValueError(f"max_examples {self.max_examples} is less than 2, which packs nothing")
 
     @property
     def least_documents(self) -> int:
@@ -136,7 +136,7 @@ def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> tuple[np.nd
     Returns:
       bounds int64[rows + 1] and order int64[examples]: row r holds order[bounds[r]] .. order[bounds[r + 1] - 1].
     """
-    ties = random.bits(random.fold(key, np.arange(len(lengths))), _TIES, 1)[:, 0]
+    ties = random.fold(key, _TIES, np.arange(len(lengths)))
     order = np.lexsort((ties, -lengths))
     counts = np.bincount(lengths, minlength=capacity + 1)
     row_of = np.empty(len(lengths), np.int64)  # of order[i]

@@ -16,6 +16,7 @@ _SHORT, _TARGET, _PLANNED_SPLIT, _PLANNED_NEXT = range(4)
 _SPLIT, _NEXT, _DOCUMENT, _SENTENCE, _TRIM_A, _TRIM_B = range(16, 22)
 IS_NEXT, IS_RANDOM = 0, 1
 _MANY = 0.5
+_STRETCH = 1 << 17  # tokens
 
 
 @dataclass(frozen=True)
@@ -66,33 +67,52 @@ class SentencePairs:
 
 
 def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Walks all documents side by side, one chunk of each at a time.
+    """Walks all documents side by side, one chunk of each at a time; long ones are cut into stretches that begin chunks anew.
 
     Returns:
       document int64[chunks], first sentence int64[chunks], sentences int64[chunks] and target int64[chunks], by document.
     """
-    starts, bounds = documents.sentence_starts, documents.sentence_bounds
+    starts = documents.sentence_starts
     room = length - 3
-    active = np.arange(len(documents))
-    current = bounds[:-1].astype(np.int64)
-    key = random.fold(seed, active)
+    document, chunk, current, end = _stretches(documents)
+    key = random.fold(seed, document)
     short = random.uniform(random.bits(key, _SHORT, 1)[:, 0]) < config.short_sequence_rate
-    targets = np.where(short, 2 + random.integers(random.bits(key, _TARGET, 1)[:, 0], room - 1), room)
+    target = np.where(short, 2 + random.integers(random.bits(key, _TARGET, 1)[:, 0], room - 1), room)
+    stretch = np.arange(len(current))
     parts = []
-    chunk = 0
-    while active.size:
-        key, target = random.fold(seed, active, chunk), targets[active]
-        count = _sentences_to(starts, current, target, bounds[active + 1])
-        parts.append((active, current, count, target))
+    while stretch.size:
+        count = _sentences_to(starts, current, target, end)
+        parts.append((stretch, document, current, count, target))
+        key = random.fold(seed, document, chunk)
         split = 1 + random.integers(random.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
         put_back = random.uniform(random.bits(key, _PLANNED_NEXT, 1)[:, 0]) < config.random_next_rate
         current = current + np.where(put_back & (count > 1), split, count)
-        alive = current < bounds[active + 1]
-        active, current = active[alive], current[alive]
-        chunk += 1
-    document, first, count, target = (np.concatenate(column) for column in zip(*parts, strict=True))
-    by_document = np.argsort(document, kind="stable")
-    return document[by_document], first[by_document], count[by_document], target[by_document]
+        alive = current < end
+        stretch, document, current, end, target = (values[alive] for values in (stretch, document, current, end, target))
+        chunk = chunk[alive] + 1
+    stretch, document, first, count, target = (np.concatenate(column) for column in zip(*parts, strict=True))
+    in_order = np.argsort(stretch, kind="stable")
+    return document[in_order], first[in_order], count[in_order], target[in_order]
+
+
+def _stretches(documents: Documents) -> tuple[np.ndarray, ...]:
+    """Documents, those of more than about a hundred thousand tokens cut between sentences.
+
+    Returns:
+      document int64[stretches], number of the first chunk (apart in each stretch of a document) int64[stretches], first sentence
+      int64[stretches] and the sentence after the last int64[stretches].
+    """
+    starts, bounds = documents.sentence_starts, documents.sentence_bounds.astype(np.int64)
+    tokens = np.diff(starts[bounds])
+    counts = -(-tokens // _STRETCH)
+    document = np.repeat(np.arange(len(documents)), counts)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first = np.searchsorted(starts, starts[bounds[document]] + number * _STRETCH)
+    # A sentence that is longer than a stretch leaves nothing to those that would begin inside of it.
+    first = np.minimum(first, bounds[document + 1])
+    end = np.where(np.append(document[1:], -1) == document, np.append(first[1:], 0), bounds[document + 1])
+    real = first < end
+    return document[real], number[real] << 32, first[real], end[real]
 
 
 def _sentences_to(starts: np.ndarray, first: np.ndarray, tokens: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from bertfam.corruption import keys as random
 from bertfam.corruption.masking import BertMasking
@@ -26,6 +26,7 @@ from bertfam.features import (
 )
 
 TEXT = "text"  # the name of the only corpus
+Order = Literal["shuffled", "streams"]
 _PLAN, _ORDER, _NOISE = range(3)
 # Held-out rows and their masks are the same for every run and seed, so that losses compare.
 _HELD_OUT_SEED = 0
@@ -49,11 +50,13 @@ class TextData:
     cache_dir: str | None = None
     rows: SentencePairs | FullSentences | DocSentences | Chunks | WholeDocuments | Packed = SentencePairs()
     corruption: BertMasking = BertMasking()
-    order: Literal["shuffled", "streams"] = "shuffled"
+    order: Order = "shuffled"
 
     def __post_init__(self) -> None:
-        if self.order == "streams" and isinstance(self.corpus, Mixture):
-            raise UserError('TextData.order = "streams" goes through one corpus, not a Mixture: give one corpus, or "shuffled"')
+        if self.order not in get_args(Order):
+            raise UserError(f"TextData.order is {self.order!r}: it must be one of {', '.join(get_args(Order))}")
+        if self.order == "streams" and isinstance(self.rows, Packed):
+            raise UserError('TextData.order = "streams" needs rows that follow each other, and packed ones do not: use @Chunks()')
 
     @property
     def corpora(self) -> dict[str, Corpus]:
@@ -91,10 +94,14 @@ class TextData:
     ) -> Batches:
         """The batches of one stage, without end; every epoch has new noise and, if shuffled, a new order."""
         parts = tuple(self._part(cache, name, tokens, length, seed, stage, split) for name in cache.corpora)
-        if self.order == "streams" and len(parts) == 1:
-            parts = (replace(parts[0], order=Streams(len(parts[0].examples), batch_size)),)
         if len(parts) == 1:
-            return Batches(parts[0], batch_size)
+            (rows,) = parts
+            streams = Streams(len(rows.examples), batch_size)
+            return Batches(replace(rows, order=streams) if self.order == "streams" else rows, batch_size)
+        if self.order == "streams":
+            raise UserError(
+                f'TextData.order = "streams" goes through one corpus, and {cache.directory} holds {len(parts)}: use "shuffled"'
+            )
         sizes = [len(part.examples) for part in parts]
         if isinstance(self.corpus, Mixture):
             if self.corpus.names != cache.corpora:
@@ -115,7 +122,10 @@ class TextData:
         split: str = "validation",
         at_most: int | None = None,
     ) -> "HeldOut | None":
-        """A split's rows, each once, at most so many batches; None where the split has too few documents."""
+        """A split's rows, each once; None where the split has too few documents.
+
+        `at_most` so many batches are a sample of the rows of all corpora, drawn without replacement, the same for everyone.
+        """
         parts = tuple(
             self._part(cache, name, tokens, length, _HELD_OUT_SEED, 0, split)
             for name in cache.corpora
@@ -123,8 +133,11 @@ class TextData:
         )
         if not parts:
             return None
-        rows = ConcatenatedRows(tuple(replace(part, order=Contiguous(len(part.examples))) for part in parts))
-        steps = -(-len(rows) // batch_size)
+        parts = tuple(replace(part, order=Contiguous(len(part.examples))) for part in parts)
+        steps = -(-sum(len(part.examples) for part in parts) // batch_size)
+        # Of all rows in their order the first would be those of the first corpus, and of packed ones the fullest.
+        is_sample = at_most is not None and at_most < steps
+        rows = ConcatenatedRows(parts, _HELD_OUT_SEED if is_sample else None)
         return HeldOut(Batches(rows, batch_size), min(steps, at_most or steps), batch_size)
 
     def _part(

@@ -4,11 +4,13 @@ import dataclasses
 import math
 import random
 import sys
+import types
 
 import numpy as np
 import pytest
 
 from bertfam.data.mixture import Mixture
+from bertfam.data.packing import Packed
 from bertfam.data.sources import TextFiles
 from bertfam.data.text_data import TextData
 from bertfam.data.text_rows import Chunks
@@ -208,5 +210,13 @@ def test_streams_go_on_from_batch_to_batch(cache, tokens):
     again = source.rows(steps, 0, 8)  # the next epoch: the same text, other noise
     assert np.array_equal(restore(again), restore(source.rows(0, 0, 8)))
     assert not np.array_equal(again["masked_positions"], source.rows(0, 0, 8)["masked_positions"])
-    with pytest.raises(UserError, match="goes through one corpus"):
-        TextData(Mixture((LISTS, LISTS), ("a", "b")), order="streams")
+    with pytest.raises(UserError, match="packed ones do not"):
+        TextData(rows=Packed(), order="streams")
+    with pytest.raises(UserError, match="'strems': it must be one of shuffled, streams"):
+        TextData(order="strems")
+    several = types.SimpleNamespace(
+        corpora=("a", "b"), directory="cache", documents=lambda split, _: cache.documents(split, "text")
+    )
+    for corpus in (None, Mixture((LISTS, LISTS), ("a", "b"))):
+        with pytest.raises(UserError, match="goes through one corpus, and cache holds 2"):
+            TextData(corpus, rows=Chunks(), order="streams").training(several, tokens, LENGTH, 8, seed=1)

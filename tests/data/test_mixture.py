@@ -94,6 +94,19 @@ def test_held_out_rows_come_one_corpus_after_another():
     assert all(not value[count:].any() for value in found.values())
 
 
+def test_a_sample_of_held_out_rows_is_of_all_corpora():
+    parts = tuple(CorruptedRows(Contiguous(len(one.examples)), *[getattr(one, name) for name in
+                  ("examples", "corruption", "tokens", "key")]) for one in (part(0, 40), part(1, 40)))  # fmt: skip
+    plain, shuffled = ConcatenatedRows(parts), ConcatenatedRows(parts, 0)
+    count = len(plain)
+    whole, mixed = plain.at(np.arange(count)), shuffled.at(np.arange(count + 3))
+    assert all(not value[count:].any() for value in mixed.values())
+    rows = [{tuple(row) for row in found["encoder_input_tokens"][:count].tolist()} for found in (whole, mixed)]
+    assert rows[0] == rows[1]
+    first = clean(shuffled.at(np.arange(20)))
+    assert 0.2 < (first[first >= FIRST] >= APART).mean() < 0.8
+
+
 def test_shares_by_rates_and_by_temperature():
     assert shares([10, 1, 1], rates=(1, 2, 1)) == (0.25, 0.5, 0.25)
     assert shares([30, 10]) == (0.75, 0.25)
@@ -109,10 +122,12 @@ def test_shares_by_rates_and_by_temperature():
         ({"names": ("a",)}, "Mixture.names has 1 entries for 2 corpora"),
         ({"rates": (1.0,)}, "Mixture.rates has 1 entries for 2 corpora"),
         ({"names": ("a", "a")}, "two corpora have one name"),
-        ({"names": ("a", "../b")}, "'../b' is no name for a corpus"),
-        ({"rates": (1.0, 0.0)}, "every rate must be above 0"),
+        ({"names": ("a", "../b")}, "'../b' cannot be the name of a corpus"),
+        ({"rates": (1.0, 0.0)}, "every rate must be a number above 0"),
         ({"rates": (1.0, 1.0), "temperature": 2.0}, "give one of them"),
-        ({"temperature": 0.0}, "must be above 0"),
+        ({"temperature": 0.0}, "must be a number above 0"),
+        ({"rates": (float("inf"), 1.0)}, "every rate must be a number above 0"),
+        ({"names": ("a", "vocab")}, "'vocab' cannot be the name of a corpus"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message, corpus):

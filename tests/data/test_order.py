@@ -33,6 +33,17 @@ def test_every_permutation_is_equally_likely(size):
     assert ((counts - expected) ** 2 / expected).sum() < chi_square_limit(len(kinds) - 1)
 
 
+@pytest.mark.parametrize("size", [6, 8, 16, 32, 64, 80])
+def test_every_pair_of_places_is_equally_likely(size):
+    keys = 60 * size * size
+    firsts, seconds = (permute(np.full(keys, value), size, fold(9, np.arange(keys))) for value in (0, 1))
+    counts = np.bincount(firsts * size + seconds, minlength=size * size).reshape(size, size)
+    assert not counts.diagonal().any()
+    apart = counts[~np.eye(size, dtype=bool)]
+    expected = keys / (size * (size - 1))
+    assert ((apart - expected) ** 2 / expected).sum() < chi_square_limit(size * (size - 1) - 1)
+
+
 @pytest.mark.parametrize("size", [10, 17, 100])
 def test_every_value_goes_everywhere_equally_often(size):
     keys = 3000

@@ -305,3 +305,23 @@ def test_the_shortest_rows():
 def test_rates_are_checked(settings):
     with pytest.raises(ValueError, match=r"is not in \[0, 1\]$"):
         SentencePairs(**settings)
+
+
+def test_long_documents_are_planned_in_stretches(monkeypatch):
+    lengths = np.random.default_rng(4).integers(1, 30, 4000).tolist()
+    documents = made(lengths, [700, 3, 4], [5] * 10)
+    whole = SentencePairs().examples(documents, 32, 1, IDS)
+    monkeypatch.setattr(pairs, "_STRETCH", 500)
+    cut = SentencePairs().examples(documents, 32, 1, IDS)
+    # Every sentence is still the first chunk's or a later one's: chunks follow each other, or the next begins inside of the last.
+    for examples in (whole, cut):
+        ends = examples._first + examples._count
+        within = examples._document[1:] == examples._document[:-1]
+        assert (examples._first[1:][within] <= ends[:-1][within]).all() and (
+            examples._first[1:][within] > examples._first[:-1][within]
+        ).all()
+        assert [examples._first[examples._document == number][0] for number in range(3)] == documents.sentence_bounds[
+            :-1
+        ].tolist()
+        assert [ends[examples._document == number][-1] for number in range(3)] == documents.sentence_bounds[1:].tolist()
+    assert len(whole) < len(cut) < len(whole) + 2 * len(documents.tokens) / 500
