@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from tokenizers import BertWordPieceTokenizer
 
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
@@ -311,3 +312,21 @@ def test_forks_are_silent_and_can_encode():
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"cased": True}, {"strip_accents": False, "split_ideographs": False}], ids=str)
+def test_ids_and_offsets_are_the_library_s(learn, lines, options, tmp_path):
+    made = learn("wordpiece", "bert", **options)
+    made.save(tmp_path)
+    library = BertWordPieceTokenizer(
+        str(tmp_path / "vocab.txt"),
+        lowercase=not options.get("cased", False),
+        strip_accents=options.get("strip_accents"),
+        handle_chinese_chars=options.get("split_ideographs", True),
+    )
+    library._tokenizer.encode_special_tokens = True
+    texts = [*lines, "", "İstanbul ISPARTA", "x" * 101, "ok \uf059 ok", "hello😃 ok\ufe0f"]
+    for text, ids in zip(texts, made.encode_batch(texts), strict=True):
+        theirs, found = library.encode(text, add_special_tokens=False), made.encode(text)
+        assert ids.tolist() == found.ids.tolist() == theirs.ids
+        assert found.pieces == theirs.tokens and [tuple(pair) for pair in found.offsets.tolist()] == theirs.offsets
