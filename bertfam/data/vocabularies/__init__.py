@@ -47,7 +47,6 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
 def _kind_of(path: Path) -> str:
     content = read_json(path).get("model")
     kind = content.get("type") if isinstance(content, dict) else None
-    if kind in ("WordPiece", "BPE"):
+    if kind in ("WordPiece", "BPE", "Unigram"):
         return kind
-    fix = "; put the SentencePiece model that it was made from (spiece.model) beside it" if kind == "Unigram" else ""
-    raise UserError(f"{path} is a {kind or 'nameless'} tokenizer: only WordPiece and byte-level BPE are read from it{fix}")
+    raise UserError(f"{path} is a {kind or 'nameless'} tokenizer: only WordPiece, byte-level BPE and Unigram are read")

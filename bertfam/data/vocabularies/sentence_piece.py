@@ -18,13 +18,22 @@ from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_conf
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces
 from bertfam.data.vocabularies.pieces import Pieces, is_ideograph
 from bertfam.data.vocabularies.sentence_piece_cleaning import Cleaning, stated_cleaning
+from bertfam.data.vocabularies.sentence_piece_json import model_of
+from bertfam.data.vocabularies.sentence_piece_model import (
+    CONTROL,
+    UNKNOWN,
+    USER_DEFINED,
+    layout_of,
+    parse,
+    processor_of,
+    running_model,
+)
 from bertfam.data.vocabularies.sentence_piece_training import count_words, learn_model
 from bertfam.data.vocabularies.vocabulary import Encoding
 from bertfam.errors import UserError
 from bertfam.files import read_json
 
 SPACE = "▁"
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # types of a piece in the model file
 _NAMES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 
 
@@ -60,9 +69,9 @@ class SentencePiece(Pieces):
         Raises:
           UserError: it is no SentencePiece model, or lacks the layout's pieces.
         """
-        proto = _parse(model)
+        proto = parse(model)
         names = [piece.piece for piece in proto.pieces]
-        layout = layout or find_layout(names) or _layout_of(proto)
+        layout = layout or find_layout(names) or layout_of(proto)
         if sentinels is None:
             sentinels = 0 if any("<extra_id_0>" in name for name in names) else layout.sentinels
         starts_word = [name.startswith(SPACE) or is_ideograph(name[:1] or " ") for name in names]
@@ -76,7 +85,7 @@ class SentencePiece(Pieces):
         )
         self.token_ids.starts_word[self.token_ids.unk] = False  # it may stand for a part of a word
         self.model, self.cleaning = model, cleaning
-        self._running = _processor(_running_model(proto, self.token_ids.special))
+        self._running = processor_of(running_model(proto, self.token_ids.special))
         self._prompts, self._same, self._shown = self._prompt_processor(proto)
         controls_first = sorted(self.pieces([*self.token_ids.special, *self.token_ids.sentinels]), key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, controls_first)))
@@ -107,7 +116,7 @@ class SentencePiece(Pieces):
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "SentencePiece":
-        """Reads a folder that holds spiece.model or one other *.model.
+        """Reads a folder that holds spiece.model or one other *.model, or a tokenizer.json that was made from one.
 
         tokenizer_config.json beside it may state `extra_ids`, the number of sentinels.
 
@@ -118,16 +127,23 @@ class SentencePiece(Pieces):
           UserError: it is no SentencePiece model.
         """
         folder = Path(directory)
+        stated, config = read_config(folder), folder / "config.json"
+        cleaning = stated_cleaning(stated, read_json(config) if config.exists() else {})
+        sentinels: int | None = stated.get("extra_ids")
         found = sorted(path.name for path in folder.glob("*.model"))
-        name = next((name for name in _NAMES if name in found), found[0] if len(found) == 1 else None)
-        if name is None:
-            raise UserError(f"{folder} holds {' and '.join(found)}: leave one of them, as spiece.model")
-        stated, path = read_config(folder), folder / "config.json"
-        cleaning = stated_cleaning(stated, read_json(path) if path.exists() else {})
+        if not found:
+            path = folder / "tokenizer.json"
+            model, sentinels = model_of(path, cleaning)
+        else:
+            name = next((name for name in _NAMES if name in found), found[0] if len(found) == 1 else None)
+            if name is None:
+                raise UserError(f"{folder} holds {' and '.join(found)}: leave one of them, as spiece.model")
+            path = folder / name
+            model = path.read_bytes()
         try:
-            return cls((folder / name).read_bytes(), sentinels=stated.get("extra_ids"), cleaning=cleaning)
+            return cls(model, sentinels=sentinels, cleaning=cleaning)
         except UserError as error:
-            raise UserError(f"{folder / name}: {error}") from error
+            raise UserError(f"{path}: {error}") from error
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -171,7 +187,7 @@ class SentencePiece(Pieces):
             Path(directory),
             self.layout,
             own={"spiece.model": self.model},
-            tokenizer_json=make_tokenizer(_parse(self.model), self.layout, self._ids, sentinels, self.cleaning).to_str(
+            tokenizer_json=make_tokenizer(parse(self.model), self.layout, self._ids, sentinels, self.cleaning).to_str(
                 pretty=True
             ),
             tokenizer_class=GENERIC_CLASS,
@@ -218,48 +234,4 @@ class SentencePiece(Pieces):
         for place, (id, space) in enumerate(seconds):
             if space and id != unknown:
                 shown[id] = self.size + place
-        return _processor(prompts), same, shown
-
-
-def _running_model(proto: ModelProto, special: Sequence[int]) -> ModelProto:
-    """The model with no control piece that text could spell."""
-    running = ModelProto()
-    running.CopyFrom(proto)
-    for id in special:
-        if running.pieces[id].type == USER_DEFINED:
-            running.pieces[id].type = CONTROL
-    return running
-
-
-def _layout_of(proto: ModelProto) -> Layout:
-    """The control pieces of a model of no known family."""
-    spec, names = proto.trainer_spec, [piece.piece for piece in proto.pieces]
-    unk = next((piece.piece for piece in proto.pieces if piece.type == UNKNOWN), None)
-    if unk is None:
-        raise UserError("the model has no piece for unknown text")
-    bos, eos, pad = (name if name in names else None for name in (spec.bos_piece, spec.eos_piece, spec.pad_piece))
-    first = [piece for piece in (unk, bos, eos, pad) if piece is not None]
-    single = f"$A:0 {eos}:0" if eos else "$A:0"
-    pair = f"{single} {single.replace('$A', '$B')}"
-    return Layout(tuple(first), pad=pad or eos or unk, unk=unk, bos=bos, eos=eos, single=single, pair=pair)
-
-
-def _parse(model: bytes) -> ModelProto:
-    try:
-        proto = ModelProto.FromString(model)
-    except Exception as error:  # protobuf's class of it differs between its implementations
-        raise UserError("this is no SentencePiece model, or a damaged one") from error
-    if not (proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
-        raise UserError("this is no SentencePiece model, or it is cut off")
-    if proto.trainer_spec.model_type not in (1, 2):
-        raise UserError("this is no SentencePiece model of the kinds unigram and BPE")
-    return proto
-
-
-def _processor(proto: ModelProto) -> SentencePieceProcessor:
-    processor = SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(proto.SerializeToString(deterministic=True))
-    except RuntimeError as error:
-        raise UserError(f"sentencepiece cannot read this model ({error})") from error
-    return processor
+        return processor_of(prompts), same, shown

@@ -127,6 +127,7 @@ def test_another_tokenizer_json_is_refused(learn, tmp_path):
         ({"pre_tokenizer": {"type": "Whitespace"}}, "does not split text into bytes as GPT-2 does"),
         ({"model": content["model"] | {"end_of_word_suffix": "</w>"}}, "a BPE with end_of_word_suffix is not read"),
         ({"model": {"type": "Unigram"}}, "put the SentencePiece model that it was made from"),
+        ({"model": {"type": "WordLevel"}}, "is a WordLevel tokenizer: only WordPiece, byte-level BPE and Unigram"),
     ]:
         (tmp_path / "tokenizer.json").write_text(json.dumps(content | change))
         with pytest.raises(UserError, match=message):

@@ -202,3 +202,25 @@ def test_published_models_that_clean_text_first(learn, lines, tmp_path, family, 
     assert again.fingerprint == made.fingerprint != plain.fingerprint and again.cleaning == made.cleaning
     assert [ids.tolist() for ids in made.encode_batch(ordinary)] == auto(ordinary, add_special_tokens=False)["input_ids"]
     assert auto(f"The {mask} Ärger")["input_ids"] == prompt.ids.tolist()
+
+
+@pytest.mark.parametrize(("family", "name"), [("t5", "T5Tokenizer"), ("albert", "AlbertTokenizer"), ("xlnet", "XLNetTokenizer")])
+def test_a_folder_that_transformers_has_saved_without_the_model_file(learn, lines, tmp_path, family, name):
+    transformers = pytest.importorskip("transformers")
+    plain = learn("unigram", family)
+    (tmp_path / "spiece.model").write_bytes(plain.model)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    getattr(transformers, name).from_pretrained(tmp_path).save_pretrained(tmp_path / "saved")
+    assert not list((tmp_path / "saved").glob("*.model"))
+    made, read = vocabularies.load(tmp_path), vocabularies.load(tmp_path / "saved")
+    assert read.layout == made.layout and read.token_ids.sentinels == made.token_ids.sentinels and read.cleaning == made.cleaning
+    assert read.pieces(range(read.size)) == made.pieces(range(made.size))
+    for line, ids, same in zip(lines, made.encode_batch(lines), read.encode_batch(lines), strict=True):
+        assert ids.tolist() == same.tolist()
+        assert read.encode_prompt(line).offsets.tolist() == made.encode_prompt(line).offsets.tolist()
+
+    content = json.loads((tmp_path / "saved" / "tokenizer.json").read_text())
+    content["pre_tokenizer"] = {"type": "Whitespace"}
+    (tmp_path / "saved" / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="does more to text than can be read from it exactly"):
+        vocabularies.load(tmp_path / "saved")
