@@ -47,7 +47,7 @@ def unknown_share(documents: Documents, tokens: TokenIds) -> float:
     """The share of unknown tokens in evenly spaced blocks of the text."""
     size = len(documents.tokens)
     if size <= _TOKENS:
-        return float(np.mean(documents.tokens == tokens.unk))
+        return float(np.mean(documents.tokens == tokens.unk)) if size else 0.0
     block = _TOKENS // _BLOCKS
     begins = np.linspace(0, size - block, _BLOCKS).astype(np.int64)
     return float(np.mean([np.mean(documents.tokens[begin : begin + block] == tokens.unk) for begin in begins]))

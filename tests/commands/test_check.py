@@ -157,7 +157,8 @@ def test_text_that_does_not_fit(trained, tmp_path, capsys):
     lines = [line for line in (trained.folder / "text/train.txt").read_text().splitlines() if 20 < len(line) < 60]
     texts = ["\n".join(lines[3 * number : 3 * number + 3]) + " ∰∰ ∯∯" for number in range(40)]
     (tmp_path / "few.txt").write_text("\n\n".join(texts))
-    flags = [*CHUNKS, f"--input={tmp_path / 'few.txt'}", "--vocab={folder}/vocab", "--gin.TextFiles.validation_fraction=0.0"]
+    (tmp_path / "empty.txt").touch()
+    flags = [*CHUNKS, f"--input={tmp_path / '*.txt'}", "--vocab={folder}/vocab", "--gin.TextFiles.validation_fraction=0.0"]
     flags += ["--gin.long/Stage.length=200", "--gin.BertConfig.max_length=200", "--gin.EVAL_EVERY=0"]
     flags.append("--gin.TextData.rows=@DocSentences()")
     found, _ = warnings(capsys, words(trained, *flags))
