@@ -23,9 +23,14 @@ def check_writable(folder: str | Path) -> None:
         raise UserError(f"{folder} cannot be written: no permission to write into {nearest}; name another")
 
 
+def is_used(path: str | Path) -> bool:
+    """Whether there is anything at a path: a file, or a folder that is not empty."""
+    return os.path.exists(path) and not (os.path.isdir(path) and not os.listdir(path))
+
+
 def check_unused(folder: str | Path) -> None:
     """Raises UserError unless the folder can be made: it does not exist, or is empty, and can be written."""
-    if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+    if is_used(folder):
         raise UserError(f"{folder} exists already: name another folder, or remove it first")
     check_writable(folder)
 

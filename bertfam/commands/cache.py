@@ -1,7 +1,6 @@
 """`bertfam cache`: text to a token cache."""
 
 import argparse
-import os
 from pathlib import Path
 
 from bertfam.commands import flags
@@ -53,10 +52,11 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.data import cache_builder, vocabularies
     from bertfam.data.cache import TokenCache
+    from bertfam.files import is_used
     from bertfam.processes import cores
 
     output, vocabulary = Path(args.output), vocabularies.load(data.vocabulary)
-    if os.path.exists(output):
+    if is_used(output):
         cache_builder.check_sources(TokenCache(output), data.corpora, vocabulary)
         print(f"token cache: {output}, built already")
         return 0

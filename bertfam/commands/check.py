@@ -60,9 +60,10 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.data import vocabularies
     from bertfam.data.cache import TokenCache
     from bertfam.data.trial import check_vocabulary_serves
+    from bertfam.files import is_used
     from bertfam.training.data import check_buildable, check_named, schedule_warnings, warn
 
-    cache = TokenCache(run.data.cache_dir) if run.data.cache_dir and Path(run.data.cache_dir).exists() else None
+    cache = TokenCache(run.data.cache_dir) if run.data.cache_dir and is_used(run.data.cache_dir) else None
     if cache:
         check_named(cache.directory, flags.named_text(args, run.data))
     else:

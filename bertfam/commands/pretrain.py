@@ -98,17 +98,18 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     from bertfam.data.cache import TokenCache
     from bertfam.data.cache_builder import fingerprint
     from bertfam.data.seqio_task import SeqioTask
+    from bertfam.files import is_used, write_text
     from bertfam.training.stages import StagedBatches, locate
 
     def make_cache() -> None:
-        if goes_on and not directory.exists() and not isinstance(run.data.corpus, SeqioTask):
+        if goes_on and not is_used(directory) and not isinstance(run.data.corpus, SeqioTask):
             # Before text is tokenised that would be refused after it.
             check_text(fingerprint(run.data.corpora, vocabulary), "what is given", model_dir)
         token_cache(config, run.data, directory, named)
 
     processes.by_first("the token cache", make_cache)
     with processes.together("reading the token cache"):
-        if not directory.exists():
+        if not is_used(directory):
             raise UserError(f"{directory}, which process 0 has made, is not here; give a folder that all processes share")
         cache = TokenCache(directory)
         if goes_on:
@@ -125,7 +126,6 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     import json
 
     from bertfam.data.splits import SPLITS
-    from bertfam.files import write_text
     from bertfam.training.model_dir import make_folder
     from bertfam.training.plan import make_plan, plan_text
 

@@ -120,10 +120,11 @@ def _open_cache(args: argparse.Namespace, config: Config, data: TextData, length
     from bertfam.data import vocabularies
     from bertfam.data.cache import TokenCache
     from bertfam.data.trial import check_vocabulary_serves
+    from bertfam.files import is_used
     from bertfam.training.data import token_cache, vocabulary_folder
 
     directory = data.cache_directory(args.model_dir or scratch)
-    is_kept = directory.exists() or bool(data.cache_dir)
+    is_kept = is_used(directory) or bool(data.cache_dir)
     folder = vocabulary_folder(data, directory)
     check_vocabulary_serves(data, vocabularies.load(folder).token_ids, folder, length)
     if is_kept:

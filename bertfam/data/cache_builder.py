@@ -1,5 +1,6 @@
 """Builds a token cache from named corpora: complete or absent, with progress."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -7,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint, check_names
+from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint, check_names, difference
 from bertfam.data.cache_progress import Progress
 from bertfam.data.cache_tokens import batches, token_dtype
 from bertfam.data.cache_work import Work, work_folder
@@ -17,6 +18,7 @@ from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.files import is_used
 
 _RECORD_SECONDS = 0.25  # between two records of what is done, at least
 _RECORD_SHARE = 0.05  # of the time, at most, goes into them, however slow the disk is
@@ -76,12 +78,13 @@ def build_with(
     fill: Filler, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, directory: str | Path, least_documents: int
 ) -> TokenCache:
     """`build`, with the tokens that `fill` writes."""
-    target = Path(directory)
+    # A link would be replaced by the cache; it leads to where the cache shall be.
+    target = Path(os.path.realpath(directory) if os.path.islink(directory) else directory)
     check_names(corpora)
     expected = fingerprint(corpora, vocabulary)
-    if not _is_there(target):
+    if not is_used(target):
         with work_folder(target) as work:
-            if not _is_there(target):  # another process was first
+            if not is_used(target):  # another process was first
                 work.begin(expected, vocabulary)
                 if work.is_begun:
                     print(
@@ -94,14 +97,14 @@ def build_with(
                     check_size(f"corpus{label}", counts["train"].documents, least_documents)
                     dtypes = {"tokens": token_dtype(vocabulary), "sentence_starts": "int64"}
                     written[name] = {split: {"counts": asdict(found), "dtypes": dtypes} for split, found in counts.items()}
+                if (now := fingerprint(corpora, vocabulary)) != expected:
+                    raise UserError(
+                        f"the text changed while it was tokenised ({difference(expected, now)}): give the same command again"
+                    )
                 work.finish({"format": FORMAT, "fingerprint": expected, "corpora": written}, target)
-    cache = TokenCache(target)
+    cache = TokenCache(directory)
     check_fingerprint(cache, expected)
     return cache
-
-
-def _is_there(target: Path) -> bool:
-    return target.exists() and not (target.is_dir() and not any(target.iterdir()))
 
 
 def refuse_nothing(corpus: Corpus, split: str) -> None:
@@ -126,8 +129,6 @@ def _fill_split(work: Work, name: str, corpus: Corpus, split: str, workers: Work
     parts = corpus.parts(split)
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
     counts = Counts(**done["counts"])
-    if done["part"] == len(parts) and done["counts"]:
-        return counts
     progress = Progress(f"tokenising{label} {split}", [part.size for part in parts], counts, done["characters"])
     writer = SplitWriter(work.cache / name / split, dtype, counts)
     due = 0.0
@@ -140,6 +141,9 @@ def _fill_split(work: Work, name: str, corpus: Corpus, split: str, workers: Work
         due = time.monotonic() + max(_RECORD_SECONDS, (time.monotonic() - begin) / _RECORD_SHARE)
 
     try:
+        if done["part"] == len(parts) and done["counts"]:
+            writer.sync()
+            return counts
         characters = done["characters"]
         rest = batches(corpus, split, parts, done["part"], done["read"], characters)
         for batch, block in workers.blocks(corpus, rest):

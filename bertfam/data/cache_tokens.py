@@ -79,7 +79,7 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
 
     A line that becomes no token at all is no sentence, and a document of such lines is none.
     """
-    documents = [corpus.sentences(lines) for lines in texts]
+    documents = [_sentences(corpus, lines) for lines in texts]
     joint = vocabulary.joint
     sentences = [joint + sentence if index else sentence for document in documents for index, sentence in enumerate(document)]
     dtype = token_dtype(vocabulary)
@@ -92,6 +92,14 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
     document = np.repeat(np.arange(len(documents)), [len(found) for found in documents])
     count = np.bincount(document[length > 0], minlength=len(documents))
     return Block(np.concatenate(tokens), length[length > 0], count[count > 0], int((count == 0).sum()))
+
+
+def _sentences(corpus: Corpus, lines: list[str]) -> list[str]:
+    try:
+        return corpus.sentences(lines)
+    except BaseException as fault:  # a panic in a library written in Rust is no Exception
+        fault.add_note(f"in the document that begins with {lines[0][:60]!r}")
+        raise
 
 
 def _slices(sentences: list[str]) -> Iterator[list[str]]:

@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from bertfam.data.cache import FORMAT
+from bertfam.data import vocabularies
+from bertfam.data.cache import FORMAT, difference
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.files import check_writable
@@ -46,9 +47,16 @@ class Work:
             self._content = content if isinstance(content, dict) else {}
 
     def begin(self, fingerprint: dict[str, Any], vocabulary: Vocabulary) -> None:
-        """Goes on with what is there of the same fingerprint, or starts anew."""
+        """Goes on with what is there of the same fingerprint, or starts anew, which is told where documents are lost by it."""
         begun = {"format": FORMAT, "fingerprint": fingerprint}
-        if {name: self._content.get(name) for name in begun} != begun:
+        there = {name: self._content.get(name) for name in begun}
+        if there != begun or not self._has(vocabulary):
+            if there != begun and self.documents:
+                print(
+                    f"starting anew in {self.folder}: what is there was built from something else ({difference(there, begun)})",
+                    file=sys.stderr,
+                    flush=True,
+                )
             self.clear()
             vocabulary.save(self.cache / "vocab")
             self._content = begun | {"splits": {}}
@@ -74,16 +82,28 @@ class Work:
         return self.documents > 0 or (self.parts.is_dir() and any(self.parts.iterdir()))
 
     def finish(self, manifest: dict[str, Any], target: Path) -> None:
-        """Puts the cache into its place."""
+        """Puts the cache into its place, when all of it is on the disk."""
         write_durably(self.cache / "cache.json", json.dumps(manifest, indent=1) + "\n")
+        for folder, _, names in os.walk(self.cache):
+            for path in (*(Path(folder, name) for name in names), Path(folder)):
+                _sync(path)
         os.replace(self.cache, target)
+        _sync(target.parent)
 
     def clear(self) -> None:
-        """Removes everything but the lock."""
+        """Removes everything but the lock, the journal first: it must not tell of files that are gone."""
+        self._content = {}
+        self._journal.unlink(missing_ok=True)
         for path in self.folder.iterdir():
             if path.name != "lock":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self._content = {}
+
+    def _has(self, vocabulary: Vocabulary) -> bool:
+        """Whether the vocabulary of the cache is there whole; it is not where a kill came as the cache was put into its place."""
+        try:
+            return vocabularies.load(self.cache / "vocab").fingerprint == vocabulary.fingerprint
+        except UserError:
+            return False
 
     def _write(self) -> None:
         write_durably(self._journal, json.dumps(self._content) + "\n")
@@ -97,6 +117,19 @@ def write_durably(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Returns when a file, or the list of what is in a folder, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # this file system does not do it for a folder
+            raise
+    finally:
+        os.close(handle)
 
 
 @contextmanager

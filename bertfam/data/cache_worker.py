@@ -41,7 +41,7 @@ def serve(requests: Any, answers: Any, vocabulary_folder: str) -> None:
             answer = ("block", tokenise(corpus, vocabulary, texts))
         except UserError as mistake:
             answer = ("mistake", str(mistake))
-        except Exception:
+        except BaseException:  # a panic in a library written in Rust is no Exception
             answer = ("fault", traceback.format_exc())
         send(answers, answer)
 

@@ -109,7 +109,9 @@ def _open(path: Path, size: int, *, new: bool) -> BinaryIO:
         return file
     found = path.stat().st_size if path.exists() else -1
     if found < size:
-        raise UserError(f"{path} has {max(found, 0)} bytes where {size} were written: delete {path.parent} and build it again")
+        raise UserError(
+            f"{path} has {max(found, 0)} bytes where {size} were written: give the same command again, which starts anew"
+        )
     os.truncate(path, size)
     return open(path, "ab")
 

@@ -1,6 +1,7 @@
 """Splitting running text into sentences: `sentencex`, and what it misses on real text put right."""
 
 import re
+from collections.abc import Iterator
 
 from bertfam.errors import UserError
 
@@ -45,22 +46,36 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     check_language(language)
     if language == "zh":
         return [sentence for piece in _CHINESE.findall(text) if (sentence := piece.strip())]
-    from sentencex import segment
-
     goes_on = _GOES_ON[language]
     sentences: list[str] = []
     begun = ""
-    for piece in segment(language, text):
+    for piece in _pieces(text, language):
         if sentences and not begun and _MARKS.fullmatch(piece):  # as in "Really... !"
-            sentences[-1] += f" {piece.strip()}"
+            sentences[-1] = f"{sentences[-1]} {piece.strip()}".rstrip()
             continue
         begun += piece
         # Full stops inside a name ("tf.DType", "example.com") end nothing: white space must follow.
         if not begun.endswith((".", "!", "?")) and not goes_on.search(begun):
-            sentences.append(begun.strip())
+            sentences += _stripped(begun)
             begun = ""
-    sentences.append(begun.strip())
-    return [part for sentence in sentences if sentence for part in _unquoted(sentence, language)]
+    sentences += _stripped(begun)
+    return [part for sentence in sentences for part in _unquoted(sentence, language)]
+
+
+def _stripped(text: str) -> list[str]:
+    stripped = text.strip()
+    return [stripped] if stripped else []
+
+
+def _pieces(text: str, language: str) -> Iterator[str]:
+    """The text cut where sentencex ends sentences."""
+    from sentencex import segment
+
+    end = 0
+    # It counts each space before a full stop as one byte, and panics within a wider one.
+    for piece in segment(language, _WIDE_SPACE.sub(" ", text)):
+        begin, end = end, end + len(piece)
+        yield text[begin:end]
 
 
 def _unquoted(sentence: str, language: str) -> list[str]:
@@ -86,4 +101,5 @@ def _goes_on(language: str) -> re.Pattern[str]:
 
 
 _GOES_ON = {language: _goes_on(language) for language in (*LANGUAGES, UNDETERMINED)}
+_WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\.)")
 _MARKS = re.compile(r"[!?.…\s]+")

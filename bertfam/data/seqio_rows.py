@@ -20,6 +20,7 @@ from bertfam.data.text_data import TextData
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.features import encoder_features
+from bertfam.files import is_used
 
 _ROWS_AT_ONCE = 256
 _ENDLESS = 2**62
@@ -137,7 +138,7 @@ class RowSource(seqio.DataSource):
             return TokenCache(self._data.cache_dir)
         vocabulary = None if given is None else vocabularies.load(given)
         directory = Path(self._data.cache_dir) if self._data.cache_dir else self._default_directory(corpora, vocabulary)
-        if directory.exists():
+        if is_used(directory):
             cache = TokenCache(directory)
             expected = cache_builder.fingerprint(corpora, vocabulary or vocabularies.load(cache.vocabulary_directory))
             check_fingerprint(cache, expected)

@@ -15,13 +15,18 @@ from bertfam.errors import UserError
 
 LONGEST_LINE = 32 << 20  # characters
 _BLOCK = 1 << 20  # bytes
+# For mail, source code and names of hosts; they give what is no character (half a surrogate pair).
+_OTHER_CODECS = ("utf-7", "unicode-escape", "raw-unicode-escape", "punycode", "idna", "undefined")
 
 
 def check_encoding(encoding: str) -> str:
-    """Python's own name of a codec; raises UserError where there is none of that name for text."""
+    """Python's own name of a codec; raises UserError where there is none of that name for files of text."""
     try:
         io.TextIOWrapper(io.BytesIO(), encoding)  # refuses codecs that are not for text, as hex
-        return codecs.lookup(encoding).name
+        name = codecs.lookup(encoding).name
+        if name.replace("_", "-") in _OTHER_CODECS:
+            raise LookupError(name)
+        return name
     except (LookupError, ValueError) as error:
         raise UserError(
             f"encoding {encoding!r} is unknown: use a codec of Python's, as utf-8, utf-16, latin-1, cp1252, gb18030 or shift_jis"

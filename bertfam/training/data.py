@@ -17,6 +17,7 @@ from bertfam.data.cache_builder import check_sources
 from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.text_data import HeldOut, TextData
 from bertfam.errors import UserError
+from bertfam.files import is_used
 from bertfam.training.run import Run
 
 
@@ -36,7 +37,7 @@ def token_cache(config: Config, data: TextData, directory: Path, named: TextData
       UserError: where the cache is missing and nothing does say what to build it from, or is of something else than named.
       SystemExit: where the child refuses its input, which it has said by then.
     """
-    if not directory.exists():
+    if not is_used(directory):
         check_buildable(data)
         _run_child(config, directory)
     elif isinstance(named.corpus, SeqioTask):
@@ -112,7 +113,7 @@ def vocabulary_folder(data: TextData, directory: Path) -> Path:
     Raises:
       UserError: where there is neither a cache nor what to build it from.
     """
-    if directory.exists():
+    if is_used(directory):
         return TokenCache(directory).vocabulary_directory
     check_buildable(data)
     return Path(str(data.vocabulary))

@@ -1,17 +1,23 @@
 """How a token cache is built: by any number of processes, stopped and restarted at any place, beside other builds."""
 
+import io
 import json
 import os
+import re
 import signal
+import sys
 import threading
+import time
+import traceback
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from bertfam.data import cache_builder, cache_progress, cache_tokens, cache_workers
+from bertfam.data import cache_builder, cache_progress, cache_tokens, cache_work, cache_workers
 from bertfam.data.cache import TokenCache
 from bertfam.data.cache_builder import build
+from bertfam.data.cache_progress import Progress
 from bertfam.data.cache_tokens import Block, tokenise
 from bertfam.data.cache_work import Unfinished, Work
 from bertfam.data.cache_writer import Counts, SplitWriter
@@ -97,12 +103,20 @@ class Given(Corpus):
             raise UserError("that is no text")
         if lines[-1] == "x" and self.does == "fail":
             raise ZeroDivisionError("a fault")
+        if lines[-1] == "x" and self.does == "panic":
+            raise Panic("no character boundary")
         if lines[-1] == "x" and self.does == "print":
             print("printed by a corpus")
         return lines
 
     def fingerprint(self):
         return {"kind": "given"}
+
+
+@pytest.fixture(scope="module")
+def whole(vocabulary, tmp_path_factory):
+    """What is in a cache of `Given()`."""
+    return contents(build({"text": Given()}, vocabulary, tmp_path_factory.mktemp("whole") / "cache").directory)
 
 
 def test_what_a_process_refuses_is_told_and_leaves_nothing(tmp_path, vocabulary, small_batches):
@@ -118,13 +132,13 @@ def test_a_fault_in_a_process_keeps_its_traceback(tmp_path, vocabulary, small_ba
         build({"text": Given("fail")}, vocabulary, tmp_path / "cache", processes=2)
 
 
-def test_what_a_corpus_prints_does_not_disturb(tmp_path, vocabulary, small_batches, capfd):
+def test_what_a_corpus_prints_does_not_disturb(tmp_path, vocabulary, small_batches, capfd, whole):
     built = build({"text": Given("print")}, vocabulary, tmp_path / "cache", processes=2)
-    assert contents(built.directory) == contents(build({"text": Given()}, vocabulary, tmp_path / "plain").directory)
+    assert contents(built.directory) == whole
     assert "printed by a corpus" in capfd.readouterr().err
 
 
-def test_a_killed_process_is_one_line_and_the_build_can_go_on(tmp_path, vocabulary, small_batches, capsys):
+def test_a_killed_process_is_one_line_and_the_build_can_go_on(tmp_path, vocabulary, small_batches, capsys, whole):
     with pytest.raises(Unfinished, match=r"was killed \(SIGKILL\), perhaps for want of memory: give the same command again"):
         build({"text": Given("kill")}, vocabulary, tmp_path / "cache", processes=1)
     assert not (tmp_path / "cache").exists()
@@ -133,8 +147,8 @@ def test_a_killed_process_is_one_line_and_the_build_can_go_on(tmp_path, vocabula
     line = capsys.readouterr().err.splitlines()[0]
     documents = int(line.removeprefix(f"going on in {tmp_path / '.cache.partial'}: ").partition(" ")[0])
     assert 0 < documents <= 250
-    assert contents(built.directory) == contents(build({"text": Given()}, vocabulary, tmp_path / "plain").directory)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "plain"]
+    assert contents(built.directory) == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
 
 
 class Stop(BaseException):
@@ -196,7 +210,10 @@ def test_other_text_starts_anew(tmp_path, vocabulary, small_batches, monkeypatch
     other = {"text": Other()}
     assert "going on" not in capsys.readouterr().err
     built = build(other, vocabulary, tmp_path / "cache")
-    assert "going on" not in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[0] == (
+        f"starting anew in {tmp_path / '.cache.partial'}: what is there was built from something else "
+        '(fingerprint.corpora.text.kind was "given" and is "other" now)'
+    )
     assert contents(built.directory) == contents(build(other, vocabulary, tmp_path / "plain").directory)
 
 
@@ -209,22 +226,155 @@ class Other(Given):
 
 
 @pytest.mark.parametrize("journal", ["", "{", "[]", "{}", '{"format": 1}'])
-def test_a_damaged_journal_starts_anew(tmp_path, vocabulary, small_batches, monkeypatch, journal):
+def test_a_damaged_journal_starts_anew(tmp_path, vocabulary, small_batches, monkeypatch, journal, whole):
     stopped_after(2, monkeypatch, corpora={"text": Given()}, vocabulary=vocabulary, directory=tmp_path / "cache")
     (tmp_path / ".cache.partial" / "journal.json").write_text(journal)
     built = build({"text": Given()}, vocabulary, tmp_path / "cache")
-    assert contents(built.directory) == contents(build({"text": Given()}, vocabulary, tmp_path / "plain").directory)
+    assert contents(built.directory) == whole
 
 
-def test_files_that_lack_what_the_journal_says_are_refused(tmp_path, vocabulary, small_batches, monkeypatch):
-    stopped_after(2, monkeypatch, corpora={"text": Given()}, vocabulary=vocabulary, directory=tmp_path / "cache")
+@pytest.mark.parametrize("stopped", ["in-a-split", "at-the-end"])
+def test_files_that_lack_what_the_journal_says_are_refused(tmp_path, vocabulary, small_batches, monkeypatch, stopped, whole):
+    """The same command again, as the message says, starts anew."""
+    given = {"corpora": {"text": Given()}, "vocabulary": vocabulary, "directory": tmp_path / "cache"}
+    if stopped == "in-a-split":
+        stopped_after(2, monkeypatch, **given)
+    else:
+        stopped_in("finish", monkeypatch, **given)
     tokens = tmp_path / ".cache.partial/cache/text/train/tokens.bin"
     os.truncate(tokens, 10)
-    with pytest.raises(UserError, match="tokens.bin has 10 bytes where [0-9]+ were written: delete .* and build it again"):
-        build({"text": Given()}, vocabulary, tmp_path / "cache")
+    with pytest.raises(
+        UserError,
+        match="tokens.bin has 10 bytes where [0-9]+ were written: give the same command again, which starts anew$",
+    ):
+        build(**given)
+    assert not list(tmp_path.iterdir())
+    assert contents(build(**given).directory) == whole
 
 
-def test_two_builds_at_once_make_one_cache(tmp_path, vocabulary, small_batches, monkeypatch, capsys):
+def stopped_in(method, monkeypatch, **build_arguments):
+    """A build that ends where it would call a method of `Work`."""
+
+    def stop(*_):
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Work, method, stop)
+        with pytest.raises(Stop):
+            build(**build_arguments)
+
+
+@pytest.mark.parametrize("moment", ["before the cache is in place", "after that", "within the removal"])
+def test_a_build_that_is_killed_at_its_end(tmp_path, vocabulary, small_batches, monkeypatch, capsys, moment, whole):
+    given = {"corpora": {"text": Given()}, "vocabulary": vocabulary, "directory": tmp_path / "cache"}
+    partial = tmp_path / ".cache.partial"
+    if moment == "before the cache is in place":
+        stopped_in("finish", monkeypatch, **given)
+    elif moment == "after that":
+        stopped_in("finish", monkeypatch, **given)
+        (partial / "cache").rename(tmp_path / "done")
+    else:
+        stopped_after(2, monkeypatch, **given)
+        removed = []
+
+        def remove(path):
+            removed.append(path)
+            if len(removed) > 1:
+                raise Stop
+
+        with monkeypatch.context() as patch:
+            # The first file goes, whichever it is, and then the process.
+            patch.setattr(cache_work.shutil, "rmtree", remove)
+            patch.setattr(cache_work.Path, "unlink", lambda path, missing_ok=False: remove(path) or os.unlink(path))
+            with pytest.raises(Stop):
+                Work(partial).clear()
+        assert (partial / "cache").exists() and not (partial / "journal.json").exists()
+    capsys.readouterr()
+    built = build(**given)
+    assert ("going on" in capsys.readouterr().err) == (moment == "before the cache is in place")
+    assert contents(built.directory) == whole and not partial.exists()
+
+
+def test_a_vocabulary_that_is_gone_starts_anew(tmp_path, vocabulary, small_batches, monkeypatch, capsys, whole):
+    """A power cut may take it."""
+    given = {"corpora": {"text": Given()}, "vocabulary": vocabulary, "directory": tmp_path / "cache"}
+    stopped_after(2, monkeypatch, **given)
+    (tmp_path / ".cache.partial/cache/vocab/tokenizer.json").unlink()
+    (tmp_path / ".cache.partial/cache/vocab/vocab.txt").unlink()
+    built = build(**given)
+    assert "going on" not in capsys.readouterr().err
+    assert contents(built.directory) == whole
+
+
+def test_everything_is_on_the_disk_before_the_cache_is_in_place(tmp_path, vocabulary, monkeypatch):
+    """Each file and folder of it, and then the folder that it is in."""
+    synced, replaced = {}, {}
+    fsync, replace = os.fsync, os.replace
+
+    def noted(handle):
+        synced[os.readlink(f"/proc/self/fd/{handle}")] = len(synced)
+        fsync(handle)
+
+    def placed(old, new):
+        replaced[str(new)] = set(synced)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", placed)
+    cache = tmp_path / "cache"
+    build({"text": Given(documents_in_train=3)}, vocabulary, cache)
+    partial = tmp_path / ".cache.partial" / "cache"
+    before = replaced[str(cache)]
+    assert {str(partial / path.relative_to(cache)) for path in (cache, *cache.rglob("*")) if path.name != "cache.json"} <= before
+    assert str(partial / "cache.json") in before and str(tmp_path) in synced and str(tmp_path) not in before
+
+
+def test_text_that_changes_meanwhile_is_refused(tmp_path, vocabulary, files, monkeypatch):
+    path = tmp_path / "text" / "3.txt"
+    finish = Progress.finish
+
+    def changed(progress, counts):
+        finish(progress, counts)
+        path.write_text(path.read_text().replace("Document", "document"))
+
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(Progress, "finish", changed)
+    with pytest.raises(UserError) as raised:
+        build({"text": files}, vocabulary, tmp_path / "cache")
+    assert re.fullmatch(
+        r"the text changed while it was tokenised \(corpora\.text\.train\[3\.txt\]\.sha256 was .* and is .* now\): give the same "
+        "command again",
+        str(raised.value),
+    )
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_leads_to_where_the_cache_shall_be(tmp_path, vocabulary, exists):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "disk" / "place")
+    if exists:
+        (tmp_path / "disk" / "place").mkdir()
+    built = build({"text": Given(documents_in_train=3)}, vocabulary, tmp_path / "cache")
+    assert built.counts("train")["documents"] == 3 and (tmp_path / "cache").is_symlink()
+    assert os.listdir(tmp_path / "disk") == ["place"]
+
+
+class Panic(BaseException):
+    """As that of a library written in Rust."""
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_panic_names_the_document(tmp_path, vocabulary, small_batches, processes):
+    error = RuntimeError if processes else Panic
+    with pytest.raises(error) as raised:
+        build({"text": Given("panic")}, vocabulary, tmp_path / "cache", processes=processes)
+    told = "".join(traceback.format_exception(raised.value))
+    assert "Panic: no character boundary" in told
+    assert "in the document that begins with 'Sentence 0 of document 250.'" in told
+
+
+def test_two_builds_at_once_make_one_cache(tmp_path, vocabulary, small_batches, monkeypatch):
     """The second waits for the first, then takes what it has built, or says what differs."""
     held, release = threading.Event(), threading.Event()
     finish = Work.finish
@@ -235,6 +385,8 @@ def test_two_builds_at_once_make_one_cache(tmp_path, vocabulary, small_batches, 
         finish(*arguments)
 
     monkeypatch.setattr(Work, "finish", slow)
+    told = io.StringIO()  # capsys would lose what a thread writes while another reads
+    monkeypatch.setattr(sys, "stderr", told)
     found = {}
 
     def run(name, corpus):
@@ -250,13 +402,14 @@ def test_two_builds_at_once_make_one_cache(tmp_path, vocabulary, small_batches, 
         threads.append(threading.Thread(target=run, args=(name, corpus)))
         threads[-1].start()
     waiting = f"waiting for the process that builds in {tmp_path / '.cache.partial'}"
-    seen = ""
-    while seen.count(waiting) < 2:
-        seen += capsys.readouterr().err
+    until = time.monotonic() + 60
+    while told.getvalue().count(waiting) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
     release.set()
     for thread in threads:
         thread.join(60)
-    assert seen.count("tokenising train") == 1 and "tokenising" not in capsys.readouterr().err
+    assert told.getvalue().count("tokenising train") == 1
     assert isinstance(found["first"], TokenCache) and isinstance(found["second"], TokenCache)
     assert 'corpora.text.kind was "given" and is "other" now' in str(found["other"])
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]

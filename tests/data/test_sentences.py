@@ -1,6 +1,7 @@
 """Sentence ends of six languages, as a reader sets them ("|")."""
 
 import pickle
+import random
 
 import pytest
 
@@ -75,6 +76,25 @@ def test_nothing_is_lost_and_nothing_is_empty(language):
         sentences = split_sentences(text, language)
         assert all(sentence == sentence.strip() != "" for sentence in sentences)
         assert "".join("".join(sentences).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("language", [*LANGUAGES, UNDETERMINED])
+def test_nothing_is_lost_whatever_the_white_space(language):
+    """A single letter, white space wider than a byte, and a full stop made sentencex panic."""
+    generator = random.Random(language)
+    spaces = [space for space in map(chr, range(0x3001)) if space.isspace()]
+    texts = [f"plan B{space}. Then C{space}{space}. And é{space}.{space}So" for space in spaces]
+    alphabet = [*"aBé漢1...!?。…)'\"“”«»", "\u0301", "\u200d", *spaces]
+    texts += ["".join(generator.choices(alphabet, k=12)) for _ in range(200)]
+    for text in texts:
+        sentences = split_sentences(text, language)
+        assert all(sentence == sentence.strip() != "" for sentence in sentences)
+        assert "".join("".join(sentences).split()) == "".join(text.split())
+
+
+def test_white_space_stays_as_it_is():
+    sentences = ["Il a dit\u00a0: «\u202fplan B\u00a0.\u202f» Puis il\u3000est parti\u2009.", "Oui\u00a0!"]
+    assert split_sentences(" ".join(sentences), "fr") == sentences
 
 
 def test_a_corpus_splits_in_other_processes_as_here():

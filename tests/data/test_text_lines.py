@@ -1,4 +1,7 @@
+import contextlib
+import encodings
 import gzip
+import pkgutil
 import random
 
 import pytest
@@ -92,6 +95,32 @@ def test_utf_16_needs_its_mark(tmp_path):
 def test_names_of_encodings():
     assert check_encoding("UTF8") == check_encoding("utf-8") == "utf-8"
     assert check_encoding("latin-1") == check_encoding("ISO-8859-1")
-    for name in ("", "utf-9", "hex", "rot13", "locale", "base64"):
+    for name in ("", "utf-9", "hex", "rot13", "locale", "base64", "UTF_7", "unicode_escape", "raw_unicode_escape"):
         with pytest.raises(UserError, match=f"^encoding '{name}' is unknown: use a codec of Python's"):
             check_encoding(name)
+
+
+def test_no_codec_gives_what_is_no_character(tmp_path):
+    """Of all of Python's; such text could not be hashed, tokenised or printed."""
+    names = [module.name for module in pkgutil.iter_modules(encodings.__path__) if module.name != "aliases"]
+    tricks = [
+        b"+2AA-",
+        b"\\ud800 \\udfff",
+        b"-x9d8a",
+        bytes.fromhex("d800dc00"),
+        bytes.fromhex("00d800dc"),
+        b"\xed\xa0\x80",
+        b"abc",
+    ]
+    read = 0
+    for name in names:
+        try:
+            check_encoding(name)
+        except UserError:
+            continue
+        for data in tricks:
+            (tmp_path / "a").write_bytes(data)
+            with contextlib.suppress(UserError):
+                "".join(read_lines(tmp_path / "a", name)).encode()
+                read += 1
+    assert read > 200
