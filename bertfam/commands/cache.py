@@ -52,14 +52,15 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.data import cache_builder, vocabularies
     from bertfam.data.cache import TokenCache
-    from bertfam.files import is_used
+    from bertfam.files import check_unused
     from bertfam.processes import cores
 
     output, vocabulary = Path(args.output), vocabularies.load(data.vocabulary)
-    if is_used(output):
+    if (output / "cache.json").is_file():
         cache_builder.check_sources(TokenCache(output), data.corpora, vocabulary)
         print(f"token cache: {output}, built already")
         return 0
+    check_unused(output)
     least = data.rows.least_documents
     if args.beam is None:
         processes = cores() if args.processes is None else args.processes

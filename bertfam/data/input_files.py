@@ -17,27 +17,41 @@ def find_files(patterns: tuple[str, ...]) -> list[Path]:
     """Files that paths and globs name: patterns in the order given, sorted within a glob, each file once.
 
     Raises:
-      UserError: a pattern names no file, or a folder.
+      UserError: a pattern names no file, or a folder, or one that may not be looked for.
     """
-    found: dict[Path, Path] = {}  # resolved -> as named
+    found: dict[str, Path] = {}  # without links -> as named
     for pattern in patterns:
         if "://" in pattern:
             raise UserError(f"{pattern}: text is read from local files only: copy it here, or mount the bucket")
         path = Path(os.path.expanduser(pattern))
-        if path.is_dir():
+        if os.path.isdir(path):
             raise UserError(f"{pattern} is a folder: name the files in it, as {os.path.join(pattern, '*.txt')}")
-        if path.exists():  # a name that holds glob characters is meant literally when it exists
+        if os.path.exists(path):  # a name that holds glob characters is meant literally when it exists
             matches = [path]
         else:
             matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not os.path.isdir(name)]
         if not matches:
-            kind = "no file matches" if glob.has_magic(pattern) else "no such file:"
+            is_glob = glob.has_magic(pattern)
+            if not is_glob and (reason := _unreadable(path)):
+                raise UserError(f"{pattern} cannot be read: {reason}")
+            kind = "no file matches" if is_glob else "no such file:"
             raise UserError(f"{kind} {pattern} (in {os.getcwd()})")
-        if unfit := next((match for match in matches if match.exists() and not match.is_file()), None):
+        if unfit := next((match for match in matches if os.path.exists(match) and not os.path.isfile(match)), None):
             raise UserError(f"{unfit} is a pipe or device, and text is read more than once: write it to a file first")
         for match in matches:
-            found.setdefault(match.resolve(), match)
+            found.setdefault(os.path.realpath(match), match)
     return list(found.values())
+
+
+def _unreadable(path: Path) -> str | None:
+    """Why a path cannot be looked at, where it is not just missing."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def file_fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:

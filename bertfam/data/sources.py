@@ -4,6 +4,7 @@ A document is a list of sentences; a sentence is a stripped, non-empty line of t
 """
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ class TextFiles(Corpus):
         if not self.validation:
             return train
         validation = find_files(self.validation)
-        shared = {path.resolve() for path in train} & {path.resolve() for path in validation}
+        shared = set(map(os.path.realpath, train)) & set(map(os.path.realpath, validation))
         if shared:
             raise UserError(f"{min(shared)} is both training and validation text: leave it out of one of them")
         return train if split == "train" else validation

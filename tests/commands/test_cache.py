@@ -62,10 +62,30 @@ def test_builds_once_and_checks_afterwards(folder):
         (["--input=a.txt", "--input_format=sentence"], "--input_format=sentence is no choice; did you mean sentences?"),
     ],
 )
-def test_mistakes_are_one_line_and_write_nothing(folder, words, message):
+def test_mistakes_are_one_line_and_write_nothing(folder, words, message, capfd):
     before = sorted(folder.rglob("*"))
-    done = bertfam("cache", *words, "--output=new/cache")
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bertfam: error: {message.format(folder)}\n")
+    capfd.readouterr()
+    status, output = cli.main(["cache", *words, "--output=new/cache"]), capfd.readouterr()
+    assert (status, output.out, output.err) == (2, "", f"bertfam: error: {message.format(folder)}\n")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_an_empty_folder_is_built_in(folder, capsys):
+    for name in ("empty", "other"):
+        (folder / name).mkdir()
+    assert cli.main(["cache", "--input=a.txt", "--vocab=vocab", "--output=empty"]) == 0
+    assert capsys.readouterr().out == "token cache: empty\n"
+    words = ["preview", "--cache_dir=other", "--length=16", "--examples=1"]
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.startswith("bertfam: error: no text: give --input=GLOB, ")
+    assert cli.main([*words, "--input=a.txt", "--vocab=vocab"]) == 0
+    assert TokenCache("other").counts("train") == TokenCache("empty").counts("train")
+
+
+def test_a_folder_of_something_else_is_refused(folder, capsys):
+    before = sorted(folder.rglob("*"))
+    assert cli.main(["cache", "--input=a.txt", "--vocab=vocab", "--output=vocab"]) == 2
+    assert capsys.readouterr().err == "bertfam: error: vocab exists already: name another folder, or remove it first\n"
     assert sorted(folder.rglob("*")) == before
 
 

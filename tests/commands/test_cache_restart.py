@@ -15,11 +15,11 @@ from bertfam import cli
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """About 5 MB of text in three files, and a vocabulary."""
+    """About 2 MB of text in two files, and a vocabulary."""
     folder = tmp_path_factory.mktemp("text")
     topics = [" ".join(topic.split()) for _, topic in sorted(pydoc_data.topics.topics.items())]
-    for number in range(3):
-        documents = [f"Number {number}, {again}.\n{topic}" for again in range(3) for topic in topics]
+    for number in range(2):
+        documents = [f"Number {number}, {again}.\n{topic}" for again in range(2) for topic in topics]
         (folder / f"{number}.txt").write_text("\n\n".join(documents))
     words = ["vocab", f"--input={folder / '0.txt'}", "--size=500", f"--output={folder / 'vocab'}"]
     assert cli.main(words) == 0
@@ -42,8 +42,7 @@ def contents(folder):
 @pytest.fixture(scope="module")
 def undisturbed(text, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed") / "cache"
-    done = run(*words(text, output, "--processes=0"))
-    assert done.returncode == 0, done.stderr
+    assert cli.main(words(text, output, "--processes=0")[3:]) == 0
     return output
 
 
@@ -84,38 +83,55 @@ def killed_with(documents, command, output):
     return helpers
 
 
+@pytest.fixture
+def told(capsys):
+    """The exit status of a command in this process, its stdout and its stderr."""
+
+    def tell(command):
+        capsys.readouterr()
+        status = cli.main(command[3:])
+        return status, *capsys.readouterr()
+
+    return tell
+
+
 @pytest.mark.parametrize("processes", [0, 2])
-def test_killed_at_three_moments(text, undisturbed, tmp_path, processes):
+def test_killed_at_three_moments(text, undisturbed, tmp_path, told, processes):
     output, flag = tmp_path / "cache", f"--processes={processes}"
-    there = 0
+    there, most = 0, 0
     # Before any document is done, when some are, and when more are.
     for more in (0, 1, 1):
         helpers = killed_with(there + more, words(text, output, flag), output)
         assert not output.exists()
-        there = sum(journal(output).values())
+        there, most = sum(journal(output).values()), max(most, len(helpers))
         until = time.monotonic() + 20
         while any(map(exists, helpers)):
             assert time.monotonic() < until, "the processes of a killed build go on"
             time.sleep(0.01)
-    assert there > 0 and len(helpers) == processes
-    done = run(*words(text, output, "--processes=1"))
+    assert there > 0 and most == processes
+    status, out, err = told(words(text, output, "--processes=1"))
     partial = tmp_path / ".cache.partial"
-    assert (done.returncode, done.stdout) == (0, f"token cache: {output}\n")
-    assert done.stderr.splitlines()[0] == f"going on in {partial}: {there:,} documents are there already"
+    assert (status, out) == (0, f"token cache: {output}\n")
+    assert err.splitlines()[0] == f"going on in {partial}: {there:,} documents are there already"
     assert contents(output) == contents(undisturbed)
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
 def test_the_second_of_two_waits_for_the_first(text, undisturbed, tmp_path):
     output = tmp_path / "cache"
-    first = subprocess.Popen(words(text, output, "--processes=1"), stderr=subprocess.PIPE, text=True)
-    while not journal(output):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = words(text, output, "--processes=0")
+    first = subprocess.Popen(command, **pipes)
+    while journal(output) is None:
         assert first.poll() is None
         time.sleep(0.002)
-    second = run(*words(text, output, "--processes=1"))
-    assert first.wait() == 0
-    assert (second.returncode, second.stdout) == (0, f"token cache: {output}\n")
-    assert second.stderr == f"waiting for the process that builds in {tmp_path / '.cache.partial'}\n"
+    first.send_signal(signal.SIGSTOP)
+    second = subprocess.Popen(command, **pipes)
+    assert second.stderr.readline() == f"waiting for the process that builds in {tmp_path / '.cache.partial'}\n"
+    first.send_signal(signal.SIGCONT)
+    assert first.communicate()[0] == f"token cache: {output}\n"
+    assert second.communicate() == (f"token cache: {output}\n", "")
+    assert first.returncode == second.returncode == 0
     assert contents(output) == contents(undisturbed)
 
 
@@ -130,26 +146,25 @@ def small_disk(tmp_path):
     run("umount", str(disk))
 
 
-def test_a_full_disk_is_one_line_and_the_build_goes_on_when_there_is_room(text, undisturbed, small_disk):
+def test_a_full_disk_is_one_line_and_the_build_goes_on_when_there_is_room(text, undisturbed, small_disk, told):
     output = small_disk / "cache"
-    done = run(*words(text, output, "--processes=2"))
-    assert (done.returncode, done.stdout, done.stderr) == (
+    assert told(words(text, output, "--processes=2")) == (
         2,
         "",
         f"bertfam: error: {output} cannot be written (No space left on device); mend that and give the same command again: "
         f"what has been done is kept in {small_disk / '.cache.partial'}\n",
     )
     assert run("mount", "-o", "remount,size=64m", str(small_disk)).returncode == 0
-    done = run(*words(text, output, "--processes=2"))
-    assert done.returncode == 0 and done.stderr.startswith("going on in ")
+    status, _, err = told(words(text, output, "--processes=1"))
+    assert status == 0 and err.startswith("going on in ")
     assert contents(output) == contents(undisturbed) and os.listdir(small_disk) == ["cache"]
 
 
-def test_a_disk_that_cannot_be_written_is_one_line(text, small_disk):
+def test_a_disk_that_cannot_be_written_is_one_line(text, small_disk, told):
     assert run("mount", "-o", "remount,ro", str(small_disk)).returncode == 0
-    done = run(*words(text, small_disk / "cache"))
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
+    status, out, err = told(words(text, small_disk / "cache"))
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
     assert line.startswith(f"bertfam: error: {small_disk / 'cache'} cannot be written: no permission to write into {small_disk}")
 
 

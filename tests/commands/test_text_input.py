@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 from pathlib import Path
 
@@ -37,7 +38,7 @@ BAD_FILES = {
     "utf-16": (TEXT.encode("utf-16"), [], f":1: not UTF-8 at byte offset 0: {ENCODING}"),
     "nul": (b"One.\n\nTwo\0.\n", [], ":3: a NUL character: not a text file, or not of the encoding utf-8"),
     "long line": (
-        b"One.\n" + b"word " * 10_000_000,
+        b"One.\n" + b"word " * 7_000_000,
         [],
         ":2: a line longer than 33,554,432 characters: break it up into lines",
     ),
@@ -63,6 +64,11 @@ BAD_FILES = {
         ["--input_format=parquet"],
         f": no column 'text' but id, body: {FIELD}",
     ),
+    "parquet cut off in the middle": (
+        table({"text": [LONG] * 9})[:400],
+        ["--input_format=parquet"],
+        ": no Parquet file, or one that is damaged, after row 0: fetch it again",
+    ),
     "broken parquet": (
         table({"text": ["One."]})[:-9],
         ["--input_format=parquet"],
@@ -78,6 +84,13 @@ BAD_NAMES = {
     "glob of a dangling link": (["--input=l*.txt"], "link.txt cannot be read: No such file or directory"),
     "file in a file": (["--input=good.txt/a.txt"], "no such file: good.txt/a.txt (in {})"),
     "device": (["--input=/dev/null"], "/dev/null is a pipe or device, and text is read more than once: write it to a file first"),
+    "link to itself": (["--input=loop.txt"], "loop.txt cannot be read: Too many levels of symbolic links"),
+    "glob of a link to itself": (["--input=lo*.txt"], "loop.txt cannot be read: Too many levels of symbolic links"),
+    "encoding that is none of files": (
+        ["--input=good.txt", "--encoding=utf-7"],
+        "TextFiles: encoding 'utf-7' is unknown: use a codec of Python's, as utf-8, utf-16, latin-1, cp1252, gb18030 or "
+        "shift_jis (TextFiles.encoding from --encoding=utf-7)",
+    ),
     "encoding": (
         ["--input=good.txt", "--encoding=utf-9"],
         "TextFiles: encoding 'utf-9' is unknown: use a codec of Python's, as utf-8, utf-16, latin-1, cp1252, gb18030 or "
@@ -105,6 +118,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "link.txt").symlink_to("nowhere")
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
     (tmp_path / "good.txt").write_text(TEXT)
     assert cli.main(["vocab", "--input=good.txt", "--size=60", "--min_frequency=1", "--output=vocab"]) == 0
     return tmp_path
@@ -114,35 +128,129 @@ def listing(folder):
     return {path: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
 
 
-def refused(*words):
+@pytest.fixture
+def refused(folder, capfd):
     """What a command says; nothing is written."""
-    before = listing(Path())
-    done = bertfam(*words, "--output=out")
-    assert (done.returncode, done.stdout) == (2, "") and listing(Path()) == before
-    return done.stderr
+
+    def run(*words):
+        before = listing(Path())
+        capfd.readouterr()
+        status = cli.main([*words, "--output=out"])
+        output = capfd.readouterr()
+        assert (status, output.out) == (2, "") and listing(Path()) == before
+        return output.err
+
+    return run
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_files(folder, name):
+def test_bad_files(folder, refused, name):
     data, flags, message = BAD_FILES[name]
     (folder / "a").write_bytes(data)
     assert refused("vocab", "--input=a", *flags) == f"bertfam: error: a{message}\n"
     assert refused("cache", "--input=a", "--vocab=vocab", *flags) == f"bertfam: error: a{message}\n"
 
 
+def test_a_bad_file_in_a_process_of_its_own(folder):
+    (folder / "a").write_bytes(b"\xff")
+    before = listing(folder)
+    for words in (["vocab"], ["cache", "--vocab=vocab"]):
+        done = bertfam(*words, "--input=a", "--output=out")
+        assert (done.returncode, done.stdout) == (2, "") and listing(folder) == before
+        assert done.stderr == f"bertfam: error: a:1: not UTF-8 at byte offset 0: {ENCODING}\n"
+
+
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_bad_names_and_flags(folder, name):
+def test_bad_names_and_flags(folder, refused, name):
     flags, message = BAD_NAMES[name]
     assert refused("vocab", *flags) == f"bertfam: error: {message.replace('{}', str(folder))}\n"
+
+
+@pytest.fixture
+def without_rights(folder):
+    """This process may not read what its user has not been given; the superuser may read everything."""
+    if user := os.geteuid():
+        yield
+        return
+    folder.chmod(0o777)
+    try:
+        os.seteuid(65534)
+    except OSError:
+        pytest.skip("this process cannot give up its rights")
+    yield
+    os.seteuid(user)
+
+
+@pytest.mark.parametrize("format", ["sentences", "jsonl", "parquet"])
+def test_a_file_that_may_not_be_read(folder, refused, request, format):
+    (folder / "a").write_bytes(table({"text": ["One."]}))
+    (folder / "a").chmod(0)
+    (folder / "folder").chmod(0)
+    request.getfixturevalue("without_rights")
+    for name in ("a", "folder/a"):
+        message = f"bertfam: error: {name} cannot be read: Permission denied\n"
+        assert refused("vocab", f"--input={name}", f"--input_format={format}") == message
+        assert refused("cache", f"--input={name}", f"--input_format={format}", "--vocab=vocab") == message
+
+
+TOO_LITTLE = (
+    "the corpus has 1 training document and its rows need at least 2; separate documents by blank lines, or choose another "
+    "--input_format"
+)
+NO_TOKEN = "the corpus has no training document with any token in it; give more text"
+# Name -> text, message of what makes rows of it.
+TOO_SMALL = {
+    "one sentence": ("One sentence.", TOO_LITTLE),
+    "one sentence and joiners": ("\u200d\n\nOne sentence.\n\u200d\n", TOO_LITTLE),
+    "joiners": ("\u200d\n\n\u200d\n\u200d\n", NO_TOKEN),
+}
+
+
+@pytest.mark.parametrize("name", TOO_SMALL)
+def test_text_that_is_too_little_for_pairs(refused, folder, name):
+    text, message = TOO_SMALL[name]
+    (folder / "a").write_text(text)
+    (*progress, last) = refused("cache", "--input=a", "--vocab=vocab").splitlines()
+    assert last == f"bertfam: error: {message}" and [line.split(":")[0] for line in progress] == [
+        "tokenising train",
+        "tokenising validation",
+    ]
+
+
+def test_joiners_alone_in_preview(folder, capfd):
+    """Lines of zero-width joiners are no sentences; without any other there is nothing to show."""
+    (folder / "a").write_text("\u200d\n\n" + TEXT.replace("\n\n", "\n\u200d\n\n\u200d\n\n"))
+    words = ["preview", "--vocab=vocab", "--length=16", "--examples=2", "--json"]
+    assert cli.main(["cache", "--vocab=vocab", "--input=good.txt", "--output=cache"]) == 0
+    capfd.readouterr()
+    assert cli.main([*words, "--cache_dir=cache"]) == 0
+    expected = capfd.readouterr().out
+    assert cli.main([*words, "--input=a"]) == 0
+    output = capfd.readouterr()
+    assert len(json.loads(output.out)) == 2 and output.out == expected and ", 3 skipped, " in output.err
+    (folder / "a").write_text("\u200d\n\n\u200d\n")
+    before = listing(folder)
+    with pytest.raises(SystemExit, match="^2$"):  # the process that builds the cache has told it
+        cli.main([*words, "--input=a"])
+    output = capfd.readouterr()
+    assert (output.out, output.err.splitlines()[-1]) == ("", f"bertfam: error: {NO_TOKEN}") and listing(folder) == before
+
+
+def test_a_vocabulary_without_mask(folder, refused):
+    (folder / "poor").mkdir()
+    (folder / "poor" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\ncat\n")
+    assert refused("cache", "--input=good.txt", "--vocab=poor") == (
+        "bertfam: error: poor/vocab.txt: the vocabulary has no [MASK]: it needs all of [PAD] [UNK] [CLS] [SEP] [MASK]\n"
+    )
 
 
 def test_a_file_that_was_good_before_leaves_the_cache_as_it_was(folder):
     words = ["cache", "--vocab=vocab", "--output=cache", "--input=a"]
     (folder / "a").write_text(TEXT)
-    assert bertfam(*words).returncode == 0
+    assert cli.main(words) == 0
     (folder / "a").write_bytes(b"\xff")
     before = listing(folder)
-    assert bertfam(*words).returncode == 2 and listing(folder) == before
+    assert cli.main(words) == 2 and listing(folder) == before
 
 
 def contents(cache):
