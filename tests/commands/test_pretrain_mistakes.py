@@ -9,7 +9,8 @@ from bertfam import cli
 @pytest.fixture
 def folder(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "cache.json").write_text("{}")
     (tmp_path / "file").write_text("")
@@ -40,7 +41,7 @@ BAD_FLAGS = {
     "vocab.json and merges.txt in it",
     "--input=none.txt": "no such file: none.txt (in {folder})",
     "--task=x": "--input and --task both say where the text comes from; give one of them",
-    "--cache_dir=empty": "empty holds no token cache (no cache.json); build one with `bertfam cache`",
+    "--cache_dir=other": "other holds no token cache (no cache.json); build one with `bertfam cache`",
     "--cache_dir=damaged": "damaged/cache.json is damaged ('format'); delete damaged and build it again",
     "--model_dir=file": "--model_dir=file is a file; name a folder",
     "--model_dir=file/model": "file/model/cache cannot be written: {folder}/file is no folder; name another",
