@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,6 +30,9 @@ def main() -> int:
     coordinator = f"localhost:{free_port()}"
     processes, readers = [], []
     show = Output()
+    if shutil.which(command[0]) is None:
+        print(f"{OWN}error: there is no command {command[0]}", file=sys.stderr)
+        return 2
     for index in range(options.processes):
         flags = [f"--coordinator={coordinator}", f"--num_processes={options.processes}", f"--process_index={index}"]
         # A session of its own: Ctrl-C comes once, from here, and what the process has started can be ended with it.

@@ -10,7 +10,9 @@ EXAMPLE = '  bertfam fill --model_dir=runs/quickstart/model "The array has the s
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
-    parser.add_argument("text", nargs="+", metavar="TEXT", help="a text with one [MASK] or more; several texts may be given")
+    parser.add_argument(
+        "text", type=flags.text, nargs="+", metavar="TEXT", help="a text with one [MASK] or more; several texts may be given"
+    )
     parser.add_argument(
         "--model_dir", type=flags.path, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
     )

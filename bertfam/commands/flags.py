@@ -35,6 +35,15 @@ def path(text: str) -> str:
     return os.path.expanduser(text)
 
 
+def text(word: str) -> str:
+    """The type of a TEXT on the command line: bytes that are not UTF-8 are refused."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{word!r} is not UTF-8") from None
+    return word
+
+
 def add_config(parser: argparse.ArgumentParser) -> None:
     """--gin_file, --module_import, and args.gin_bindings, filled from the --gin.NAME=value flags; read by `load_config`."""
     group = parser.add_argument_group(

@@ -17,6 +17,8 @@ EXAMPLE = """\
   bertfam pretrain --gin_file=runs/quickstart.gin --vocab=vocab --model_dir=model
 The same command again goes on from the newest checkpoint."""
 
+_OWN = ("cache", "checkpoints", "vocab", "plan.json", "fingerprint.json", "metrics.jsonl")  # what a run may have begun with
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
@@ -33,6 +35,19 @@ def main(args: argparse.Namespace) -> int:
 
     with join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
         return _pretrain(args, processes)
+
+
+def _check_folder(model_dir: Path) -> None:
+    """Raises UserError where MODEL_DIR is a file, or a folder of something else than a run."""
+    from bertfam.errors import UserError
+
+    if not model_dir.exists():
+        return
+    if not model_dir.is_dir():
+        raise UserError(f"--model_dir={model_dir} is a file; name a folder")
+    other = sorted(path.name for path in model_dir.iterdir() if path.name not in _OWN and not path.name.startswith("."))
+    if other and not (model_dir / "config.gin").is_file():
+        raise UserError(f"--model_dir={model_dir} holds {other[0]} and no run (no config.gin): name a new folder")
 
 
 def _pretrain(args: argparse.Namespace, processes: Processes) -> int:

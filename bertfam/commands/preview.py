@@ -76,8 +76,8 @@ def main(args: argparse.Namespace) -> int:
     for flag in ("examples", "length", "stat_rows"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
-    if args.step < 0:
-        raise UserError(f"--step={args.step} is negative")
+    if not 0 <= args.step < 2**31:
+        raise UserError(f"--step={args.step} must be at least 0 and below 2^31")
     if args.overwrite and not args.html:
         raise UserError("--overwrite says what --html may replace: give --html=FILE with it")
     if args.html:
@@ -85,6 +85,7 @@ def main(args: argparse.Namespace) -> int:
     if args.model_dir:
         read_run(args.model_dir)
         args.gin_file = args.gin_file or [str(Path(args.model_dir) / "config.gin")]
+    args.gin_file = ["tasks/text.gin", *args.gin_file]  # which a run file overrides
     config = flags.load_config(args)
     run = config.build("Run") if config.binds("Run.objective") else None
     data = run.data if run else config.build("TextData")

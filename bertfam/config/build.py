@@ -72,6 +72,7 @@ class Config:
         """
         here = Origin(" ".join(self.files) or "command line")
         lint.check_required(self.bindings, name, here)
+        lint.check_flags(self.bindings, name)
         gin.clear_config()
         gin.parse_config(self.text())
         try:

@@ -13,6 +13,8 @@ from bertfam.config.parse import Binding, Macro, Origin, Reference, parts, rende
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
 
+ROOTS = ("Run", "TextData")  # what commands build; all else must be referred to
+
 Bindings = Mapping[tuple[str, str, str], Binding]  # by Binding.key, the selectors complete
 
 
@@ -79,6 +81,22 @@ def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
             if registry.find(name):
                 hint = f"; to bind a parameter write {name}.PARAMETER"
             raise UserError(f"{origin}: nothing refers to the macro {name}{hint}")
+
+
+def check_flags(live: Bindings, root: str) -> None:
+    """Refuses a --gin flag that binds a parameter of ours to which nothing refers: it would change nothing.
+
+    A file may do so, since another file or flag may have chosen something else in its place.
+    """
+    referred = {part.name for binding in live.values() for part in parts(binding.value) if isinstance(part, Reference)}
+    used = {found.selector for name in (*referred, *ROOTS, root) for found in registry.find(name)}
+    for binding in live.values():
+        ours = binding.selector in registry.CONFIGURABLES  # a function of the user's may call what it likes
+        if str(binding.origin).startswith("--gin.") and ours and binding.selector not in used:
+            name = registry.short_name(binding.selector)
+            raise UserError(
+                f"{binding.origin}: nothing refers to {name}, so this changes nothing; bind @{name}() where it belongs"
+            )
 
 
 def _check_loop(start: Binding, live: Bindings) -> None:

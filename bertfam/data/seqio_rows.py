@@ -19,6 +19,7 @@ from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.wordpiece import WordPiece
+from bertfam.errors import UserError
 from bertfam.features import encoder_features
 from bertfam.files import is_used
 
@@ -121,7 +122,11 @@ class RowSource(seqio.DataSource):
     def _batches(self, split: str, length: int, seed: int) -> CorruptedRows:
         cache, vocabulary = self._open()
         rows = self._data.training(cache, vocabulary.token_ids, length, 1, seed, split=split).sequence
-        assert isinstance(rows, CorruptedRows)  # one corpus
+        if not isinstance(rows, CorruptedRows):
+            raise UserError(
+                f"task {self._name} is of several corpora ({', '.join(cache.corpora)}): register a task for each, and mix them "
+                "in a seqio mixture"
+            )
         return rows
 
     def _open(self) -> tuple[TokenCache, Vocabulary]:

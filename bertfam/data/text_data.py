@@ -93,6 +93,11 @@ class TextData:
         split: str = "train",
     ) -> Batches:
         """The batches of one stage, without end; every epoch has new noise and, if shuffled, a new order."""
+        if isinstance(self.corpus, Mixture) and self.corpus.names != cache.corpora:
+            raise UserError(
+                f"{cache.directory} holds {', '.join(cache.corpora)} and Mixture.names are {', '.join(self.corpus.names)}: "
+                "give the cache of these, or name no cache"
+            )
         parts = tuple(self._part(cache, name, tokens, length, seed, stage, split) for name in cache.corpora)
         if len(parts) == 1:
             (rows,) = parts
@@ -104,11 +109,6 @@ class TextData:
             )
         sizes = [len(part.examples) for part in parts]
         if isinstance(self.corpus, Mixture):
-            if self.corpus.names != cache.corpora:
-                raise UserError(
-                    f"{cache.directory} holds {', '.join(cache.corpora)} and Mixture.names are {', '.join(self.corpus.names)}: "
-                    "give the cache of these, or name no cache"
-                )
             return Batches(MixedRows(parts, self.corpus.shares(sizes)), batch_size)
         return Batches(MixedRows(parts, shares(sizes)), batch_size)
 

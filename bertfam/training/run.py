@@ -57,8 +57,8 @@ class Run:
         for name in ("eval_batches", "keep_checkpoints"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
-        if self.seed < 0:
-            raise ValueError(f"seed {self.seed} is negative")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed {self.seed} must be at least 0 and below 2^63")
         for index, stage in enumerate(self.stages):
             try:
                 self.data.rows.check_length(stage.length)

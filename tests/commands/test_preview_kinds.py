@@ -96,6 +96,14 @@ def test_statistics_are_of_one_epoch_at_most(cached, capsys):
     assert rows == epoch
 
 
+@pytest.mark.parametrize(("flag", "share"), [("--gin.BertMasking.rate=0.4", 0.4), ("--gin.BertMasking.rate=0.05", 0.05)])
+def test_bindings_hold_without_a_run_file(cached, capsys, flag, share):
+    assert cli.main(["preview", f"--cache_dir={cached}", "--length=64", "--examples=40", "--json", flag]) == 0
+    records = json.loads(capsys.readouterr().out)
+    predicted = sum(len(record["predictions"]) for record in records) / sum(64 - record["padding"] for record in records)
+    assert abs(predicted - share) < 0.03
+
+
 def test_a_mixture_tells_where_its_rows_are_from(trained, tmp_path):
     """Without a run, a file that says what TextData is is all that is asked for."""
     documents = (trained.folder / "text/train.txt").read_text().split("\n\n")

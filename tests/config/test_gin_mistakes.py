@@ -121,6 +121,16 @@ def test_a_wrong_flag(write, flag, message):
     assert mistake([write("a.gin", GOOD)], [flag]) == message
 
 
+def test_a_flag_for_what_nothing_refers_to(write):
+    run = [write("a.gin", 'include "runs/quickstart.gin"\nTextFiles.language = "de"\n')]  # a file may bind what is not chosen
+    with pytest.raises(UserError) as caught:
+        config.load(run, ["Packed.max_examples = 3"]).build("Run")
+    assert str(caught.value) == (
+        "--gin.Packed.max_examples=3: nothing refers to Packed, so this changes nothing; bind @Packed() where it belongs"
+    )
+    assert config.load(run, ["SentencePairs.random_next_rate = 0.25"]).build("Run").data.rows.random_next_rate == 0.25
+
+
 def test_an_override_names_the_flag_that_it_stands_for(write):
     override = config.Override("ToyFiles.train = 'a'", "--input=a")
     message = "--input=a: ToyFiles.train wants tuple[str, ...], got 'a'; write ('a',)"

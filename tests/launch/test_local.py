@@ -86,3 +86,8 @@ def test_it_says_how_to_be_called():
     ):
         done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.endswith(f"error: {told}\n")
+
+
+def test_a_command_that_is_not_there():
+    done = subprocess.run([sys.executable, SCRIPT, "--processes=2", "--", "nocommand"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "bertfam: error: there is no command nocommand\n")

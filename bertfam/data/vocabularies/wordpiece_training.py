@@ -48,8 +48,11 @@ def learn_pieces(
     if not words:
         raise UserError(NO_TEXT)
     alphabet, words = _choose_alphabet(words, size - controls)
+    # The trainer adds each character as a first letter too, whether a word begins with it or not; those without room go again.
+    added = sorted({character for word in words for character in word} - set(alphabet))
+    crowded = set(added[max(0, size - controls - len(alphabet)) :])
     trainer = WordPieceTrainer(
-        vocab_size=size - len(last),
+        vocab_size=size - len(last) + len(crowded),
         min_frequency=min_frequency,
         special_tokens=[*first, *alphabet],
         show_progress=False,
@@ -58,7 +61,7 @@ def learn_pieces(
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.train_from_iterator(repeated(words), trainer)
     ids = tokenizer.get_vocab()
-    pieces = [*sorted(ids, key=ids.__getitem__), *last]
+    pieces = [*(piece for piece in sorted(ids, key=ids.__getitem__) if piece not in crowded), *last]
     warn_of_size(len(pieces), size, f" with min_frequency {min_frequency}")
     return pieces
 

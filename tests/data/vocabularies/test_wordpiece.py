@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -228,6 +229,14 @@ def test_more_characters_than_pieces_keeps_the_most_frequent():
         trained = WordPiece.train(["日日日日 本本本 語語 文 字 学 校"], size=9)
     assert trained.size == 9 and len(caught) == 1
     assert {"日", "本", "語"} < set(trained.pieces(range(9)))
+
+
+@pytest.mark.parametrize("size", [7, 20, 40, 60, 90])
+def test_never_more_pieces_than_asked_for(size):
+    texts = ["abcdefgh ijklmnop qrstuvwx yz", "zyx wvutsrqponml kjihgfedcba", "ÀÉÎ õü 0123456789"] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert WordPiece.train(texts, size=size, lowercase=False).size <= size
 
 
 def test_min_frequency():
