@@ -1,7 +1,7 @@
 """Checkpoints through Orbax: written in the background, complete or absent, restored onto any mesh.
 
-A checkpoint has two items: `params`, which evaluation and export read alone, and `rest` (step, optimizer state, carry).
-`aux` is read only and not part of it.
+A checkpoint has items: `params`, which evaluation and export read alone, and `rest` (step, optimizer state, carry,
+skipped updates); one of a run that averages its parameters has `average` too. `aux` is read only and not part of it.
 """
 
 import logging
@@ -34,7 +34,7 @@ class Checkpoints:
                 f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`"
             )
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, read_only=read_only, create=not read_only)
-        handlers = {"params": ocp.StandardCheckpointHandler(), "rest": ocp.StandardCheckpointHandler()}
+        handlers = {name: ocp.StandardCheckpointHandler() for name in ("params", "rest", "average")}
         self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
     @property
@@ -56,9 +56,8 @@ class Checkpoints:
         step = int(state.step)
         if step == self.latest:
             return
-        rest = {"step": state.step, "opt_state": state.opt_state, "carry": state.carry}
-        args = ocp.args.Composite(params=ocp.args.StandardSave(state.params), rest=ocp.args.StandardSave(rest))
-        self._manager.save(step, args=args)
+        args = {name: ocp.args.StandardSave(item) for name, item in _items(state).items()}
+        self._manager.save(step, args=ocp.args.Composite(**args))
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Reads a whole state.
@@ -67,10 +66,9 @@ class Checkpoints:
           step: which.
           like: a state of `jax.ShapeDtypeStruct`s with the shardings wanted; its `aux` is kept.
         """
-        rest = {"step": like.step, "opt_state": like.opt_state, "carry": like.carry}
-        args = ocp.args.Composite(params=ocp.args.StandardRestore(like.params), rest=ocp.args.StandardRestore(rest))
-        found = self._manager.restore(step, args=args)
-        return TrainState(found.rest["step"], found.params, found.rest["opt_state"], found.rest["carry"], like.aux)
+        args = {name: ocp.args.StandardRestore(item) for name, item in _items(like).items()}
+        found = self._manager.restore(step, args=ocp.args.Composite(**args))
+        return like._replace(params=found.params, average=found.average if like.average else {}, **found.rest)
 
     def restore_params(self, step: int, like: Any) -> Any:
         """Reads the parameters alone, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings."""
@@ -88,6 +86,12 @@ class Checkpoints:
         """Waits until everything is written."""
         self._manager.wait_until_finished()
         self._manager.close()
+
+
+def _items(state: TrainState) -> dict[str, Any]:
+    """What is saved of a state, by item."""
+    rest = {name: getattr(state, name) for name in ("step", "opt_state", "carry", "skipped")}
+    return {"params": state.params, "rest": rest} | ({"average": state.average} if state.average else {})
 
 
 def newest(model_dir: str | Path) -> int | None:

@@ -75,7 +75,7 @@ def make_train_step(
         metrics["gradient_norm"] = Sum(optax.tree.norm(gradient), jnp.ones(()))
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(state.step + 1, params, opt_state, carry, state.aux), metrics
+        return state._replace(step=state.step + 1, params=params, opt_state=opt_state, carry=carry), metrics
 
     return train_step
 

@@ -13,7 +13,7 @@ from bertfam.training.state import TrainState
 @pytest.fixture
 def state():
     params = {"w": jnp.arange(200_000, dtype=jnp.float32), "b": {"c": jnp.ones((3, 5), jnp.bfloat16)}}
-    return TrainState(jnp.zeros((), jnp.int32), params, {"m": jnp.zeros(7)}, {}, {})
+    return TrainState(jnp.zeros((), jnp.int32), params, {"m": jnp.zeros(7)}, {}, {}, {}, jnp.zeros((), jnp.int32))
 
 
 def like(state):

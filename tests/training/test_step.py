@@ -76,7 +76,7 @@ def test_ten_targets_and_a_hundred_do_not_weigh_alike():
     batch = {"losses": jnp.array([2.0, 1.0, 2.0, 1.0]), "weights": jnp.array([4.0, 30.0, 6.0, 70.0])}
     params = {"w": jnp.ones(())}
     for microbatches in (1, 2, 4):
-        state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, {})
+        state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, {}, {}, jnp.zeros((), jnp.int32))
         found, metrics = make_train_step(Constant(), optimizer, seed=0, microbatches=microbatches)(state, batch)
         assert float(1 - found.params["w"]) == pytest.approx(120 / 110, abs=1e-6)
         assert float(metrics["loss"].total) == pytest.approx(120 / 110) and float(metrics["loss"].weight) == 1
