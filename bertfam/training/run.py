@@ -11,6 +11,7 @@ from bertfam.features import RowShape
 from bertfam.objectives.objective import Objective
 from bertfam.partitioning.mesh import MeshShape
 from bertfam.training.optimizers import AdamW
+from bertfam.training.retention import Keep
 from bertfam.training.stages import Stage, total_steps
 
 
@@ -31,6 +32,10 @@ class Run:
       eval_batches: at most so many batches an evaluation; None evaluates all held-out rows.
       checkpoint_every: updates between checkpoints; the last step is always saved.
       keep_checkpoints: how many of the newest stay; None keeps all.
+      keep_every: besides, those of every so many updates stay for good; None: none of them.
+      keep_best: besides, the one whose held-out metric of this name ("mlm_loss", "mlm_accuracy") is best; None: none.
+      watchdog_seconds: the longest that a step, or an evaluation's batch, may take before the process tells where it stands and
+        ends with exit code 76; 0: any time.
     """
 
     objective: Objective
@@ -45,6 +50,9 @@ class Run:
     eval_batches: int | None = None
     checkpoint_every: int = 1000
     keep_checkpoints: int | None = 3
+    keep_every: int | None = None
+    keep_best: str | None = None
+    watchdog_seconds: float = 1800
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -54,9 +62,13 @@ class Run:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
         if self.eval_every < 0:
             raise ValueError(f"eval_every {self.eval_every} is negative; 0 never evaluates")
-        for name in ("eval_batches", "keep_checkpoints"):
+        for name in ("eval_batches", "keep_checkpoints", "keep_every"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
+        if self.keep_best and not self.eval_every:
+            raise ValueError(f"keep_best is {self.keep_best!r} and eval_every is 0: nothing is measured; set eval_every")
+        if not self.watchdog_seconds >= 0:
+            raise ValueError(f"watchdog_seconds {self.watchdog_seconds} is negative; 0 watches nothing")
         if self.seed < 0:
             raise ValueError(f"seed {self.seed} is negative")
         for index, stage in enumerate(self.stages):
@@ -73,6 +85,11 @@ class Run:
                 f"{type(self.objective).__name__} reads {min(missing)}, which rows of {type(self.data.rows).__name__} lack: "
                 "set TextData.rows to others (@SentencePairs() has all that MlmNsp reads), or Run.objective to another (@Mlm())"
             )
+
+    @property
+    def keep(self) -> Keep:
+        """Which checkpoints stay."""
+        return Keep(self.keep_checkpoints, self.keep_every, self.keep_best)
 
     @property
     def total_steps(self) -> int:
@@ -99,7 +116,10 @@ class Run:
 
 # What may differ when a run goes on: where and how it is computed and told, never what is learned from what.
 _FREE = {
-    "Run": {"mesh", "microbatches", "log_every", "eval_every", "eval_batches", "checkpoint_every", "keep_checkpoints"},
+    "Run": {
+        *("mesh", "microbatches", "log_every", "eval_every", "eval_batches", "checkpoint_every", "watchdog_seconds"),
+        *("keep_checkpoints", "keep_every", "keep_best"),
+    },
     "Stage": {"steps"},
     "TextData": {"corpus", "vocabulary", "cache_dir"},
 }
