@@ -42,6 +42,7 @@ COMMANDS = {
     "pretrain": Command("pretrain", "train a model"),
     "evaluate": Command("evaluate", "measure a trained model on held-out text"),
     "fill": Command("fill", "fill the [MASK]s of a text"),
+    "checkpoints": Command("checkpoints", "list a run's checkpoints and verify them"),
     "export": Command("export", "write a Hugging Face folder from a trained model"),
     "import": Command("import_", "make a model folder from a Hugging Face folder"),
 }

@@ -70,14 +70,19 @@ class Stop:
 def signals_stop(stop: Stop) -> Iterator[None]:
     """SIGTERM and SIGINT ask `stop`, once; the second ends the process at once.
 
-    A thread of its own hears them: the main thread may be waiting for the device. Outside the main thread nothing is changed.
+    A thread of its own hears them too: the main thread may be waiting for the device. Outside the main thread nothing is
+    changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     hears, rings = socket.socketpair()
     rings.setblocking(False)
-    before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+
+    def ask(number: int, _: object) -> None:
+        stop.asked = signal.Signals(number).name
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
     descriptor = signal.set_wakeup_fd(rings.fileno(), warn_on_full_buffer=False)
     listener = threading.Thread(target=_listen, args=(hears, stop), name="signals", daemon=True)
     listener.start()
@@ -93,12 +98,15 @@ def signals_stop(stop: Stop) -> Iterator[None]:
 
 
 def _listen(hears: socket.socket, stop: Stop) -> None:
+    heard = False
     while got := hears.recv(1):
         if got[0] not in _SIGNALS:
             continue
-        name = signal.Signals(got[0]).name
-        if stop.asked:
-            print(f"bertfam: {name} again: stopped at once", file=sys.stderr, flush=True)
+        stop.asked = signal.Signals(got[0]).name
+        if heard:
+            print(f"bertfam: {stop.asked} again: stopped at once", file=sys.stderr, flush=True)
             os._exit(128 + got[0])
-        stop.asked = name
-        print(f"bertfam: {name}: ends after this step and saves it; a second signal ends at once", file=sys.stderr, flush=True)
+        heard = True
+        print(
+            f"bertfam: {stop.asked}: ends after this step and saves it; a second signal ends at once", file=sys.stderr, flush=True
+        )

@@ -3,7 +3,8 @@
 It is written last, before the folder gets its name. Orbax's own notes beside the items are not in it: it adds the time to them
 even later, and nothing reads them.
 
-STEP/digests.json {"format": 1, "files": {"params/_METADATA": {"size": 1234, "sha256": "..."}, ...}}
+STEP/digests.json {"format": 1, "written": "2026-01-31T12:00:00+00:00",
+                   "files": {"params/_METADATA": {"size": 1234, "sha256": "..."}, ...}}
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import json
 import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ def write(folder: Path) -> None:
     paths = sorted(path for path in folder.glob("*/**/*") if path.is_file())
     entries = [{"size": path.stat().st_size, "sha256": digest} for path, digest in zip(paths, _digests(paths), strict=True)]
     files = dict(zip([path.relative_to(folder).as_posix() for path in paths], entries, strict=True))
-    write_text(folder / NAME, json.dumps({"format": _FORMAT, "files": files}, indent=1) + "\n")
+    content = {"format": _FORMAT, "written": datetime.now(UTC).isoformat(timespec="seconds"), "files": files}
+    write_text(folder / NAME, json.dumps(content, indent=1) + "\n")
 
 
 def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), tell: bool = False) -> str | None:
@@ -72,6 +75,14 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
             if digest != entry["sha256"]:
                 return f"{name} has other bytes than were written"
     return None
+
+
+def written(folder: Path) -> str | None:
+    """When a checkpoint was complete, in ISO 8601; None where its manifest does not say."""
+    try:
+        return read_json(folder / NAME).get("written")
+    except UserError:
+        return None
 
 
 def size(folder: Path) -> int:

@@ -4,6 +4,7 @@ A checkpoint has several items, of which evaluation and export read `params` alo
 """
 
 import logging
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,14 @@ class Checkpoints:
         # Orbax tells every save in several lines of its own, and its errors as stack dumps besides raising them.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         self._model_dir, self._keep = Path(model_dir).absolute(), keep or Keep()
-        self._directory = choosing.folder(model_dir)
-        if read_only and not self._directory.is_dir():
+        self.directory = choosing.folder(model_dir)  # MODEL_DIR/checkpoints
+        if read_only and not self.directory.is_dir():
             raise UserError(
                 f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`"
             )
         if not read_only:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            sys.unraisablehook = _without_closed_loops
         self._orbax = ocp.AsyncCheckpointer(_Digested(), async_options=ocp.AsyncOptions(timeout_secs=_LONGEST_SAVE))
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._saving: tuple[int, Future[None]] | None = None
@@ -95,7 +97,7 @@ class Checkpoints:
         self.wait()
         args = _Items(**{name: ocp.args.StandardSave(tree) for name, tree in trees.items()})
         try:
-            self._orbax.save(self._directory / str(step), args=args)
+            self._orbax.save(self.directory / str(step), args=args)
         except Exception as error:
             self._failed(step, error)
         self._saved = step
@@ -123,13 +125,13 @@ class Checkpoints:
     def _failed(self, step: int, error: Exception) -> None:
         self._saved = None
         if jax.process_index() == 0:
-            clear_unfinished(self._directory)  # which may fill the disk
+            clear_unfinished(self.directory)  # which may fill the disk
         why = refusal(error)
         if why is None:
             raise error
         last = choosing.newest(self._model_dir)
         raise UserError(
-            f"the checkpoint of step {step:,} could not be written into {self._directory} ({why}); when that is mended, the same "
+            f"the checkpoint of step {step:,} could not be written into {self.directory} ({why}); when that is mended, the same "
             + ("command begins anew" if last is None else f"command goes on from step {last:,}")
         ) from error
 
@@ -148,11 +150,11 @@ class Checkpoints:
 
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
         args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
-        return self._orbax.restore(self._directory / str(step), args=args)
+        return self._orbax.restore(self.directory / str(step), args=args)
 
     def parts(self, step: int) -> frozenset[str]:
         """The networks and heads that a step's parameters hold; an imported model may lack heads of the objective."""
-        return frozenset(ocp.StandardCheckpointHandler().metadata(epath.Path(self._directory / str(step) / "params")).tree)
+        return frozenset(ocp.StandardCheckpointHandler().metadata(epath.Path(self.directory / str(step) / "params")).tree)
 
     def close(self) -> None:
         """Waits until everything is written; raises as `wait` does."""
@@ -161,6 +163,12 @@ class Checkpoints:
         finally:
             self._pool.shutdown()
             self._orbax.close()
+
+
+def _without_closed_loops(fault: Any) -> None:
+    """An unraisablehook: when one file cannot be written, TensorStore has a traceback printed for each of the others."""
+    if not (fault.exc_type is RuntimeError and str(fault.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(fault)
 
 
 def on_devices(shapes: Any, shardings: Any) -> Any:

@@ -7,7 +7,7 @@ from bertfam.training.checkpoints.choosing import complete, folder, steps
 from bertfam.training.retention import Keep, held_out
 
 # What Orbax's unfinished folders, and those that are about to be deleted, have in their names.
-_UNFINISHED = ".orbax-checkpoint-tmp"
+UNFINISHED = ".orbax-checkpoint-tmp"
 _DELETED = ".deleted"
 SET_ASIDE = ".damaged"
 
@@ -28,7 +28,7 @@ def clear(model_dir: str | Path, step: int | None) -> None:
 def clear_unfinished(directory: Path) -> None:
     """Deletes what saves and deletions that were cut off have left."""
     for path in directory.iterdir():
-        if _UNFINISHED in path.name or path.name.endswith(_DELETED):
+        if UNFINISHED in path.name or path.name.endswith(_DELETED):
             _remove(path)
 
 
