@@ -19,7 +19,8 @@ def saved(tmp_path_factory):
     params = {"w": jax.random.normal(jax.random.key(0), (500,)), "b": {"c": jnp.ones((3, 5), jnp.bfloat16)}}
     checkpoints = Checkpoints(folder)
     for step in (1, 2, 3):
-        checkpoints.save(TrainState(jnp.asarray(step, jnp.int32), params, {"m": jnp.zeros(7)}, {}, {}))
+        number = jnp.asarray(step, jnp.int32)
+        checkpoints.save(TrainState(number, params, {"m": jnp.zeros(7)}, {}, {}, params, jnp.zeros_like(number)))
     checkpoints.close()
     return folder
 
@@ -41,7 +42,7 @@ def test_every_single_fault_is_noticed(folder):
     """Each file of each item: gone, cut short by a byte, and with one bit flipped."""
     step = folder / "checkpoints" / "3"
     files = [path for path in sorted(step.glob("*/**/*")) if path.is_file()]
-    assert len(files) > 15 and {path.relative_to(step).parts[0] for path in files} == {"params", "rest"}
+    assert len(files) > 15 and {path.relative_to(step).parts[0] for path in files} == {"params", "rest", "average"}
     for path in files:
         name, content = path.relative_to(step).as_posix(), path.read_bytes()
         path.unlink()

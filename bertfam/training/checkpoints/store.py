@@ -1,6 +1,7 @@
 """Checkpoints through Orbax: written in the background, complete or absent, restored onto any mesh.
 
-A checkpoint has several items, of which evaluation and export read `params` alone.
+A checkpoint has items: `params`, which evaluation and export read alone, and `rest` (step, optimizer state, carry,
+skipped updates); one of a run that averages its parameters has `average` too.
 """
 
 import logging
@@ -25,15 +26,14 @@ _LONGEST_SAVE = 1800  # seconds
 
 def items(state: TrainState) -> dict[str, Any]:
     """What is saved of a state, by item; `aux` is read only and not part of it."""
-    return {
-        "params": state.params,
-        "rest": {"step": state.step, "opt_state": state.opt_state, "carry": state.carry},
-    }
+    rest = {name: getattr(state, name) for name in ("step", "opt_state", "carry", "skipped")}
+    return {"params": state.params, "rest": rest} | ({"average": state.average} if state.average else {})
 
 
 def with_items(state: TrainState, found: Any) -> TrainState:
     """A state with the values of `items` in place of its own."""
-    return state._replace(params=found["params"], **found["rest"])
+    average = found["average"] if state.average else {}
+    return state._replace(params=found["params"], average=average, **found["rest"])
 
 
 class _Digested(ocp.CompositeCheckpointHandler):
