@@ -134,7 +134,7 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         print(f"finished already: {model_dir} stands at step {step:,} of {run.total_steps:,}", flush=True)
         return 0
     counts = {split: cache.counts(split) for split in SPLITS}
-    plan = make_plan(run, trainer.mesh, trainer.abstract_state, counts)
+    plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
     print(plan_text(plan), flush=True)
 
     def make_model_dir() -> None:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bertfam.data.batches import BatchSource
 from bertfam.data.text_data import HeldOut
@@ -20,6 +22,8 @@ from bertfam.training.checkpoints import Checkpoints, on_devices
 from bertfam.training.feeding import Batch, Prefetcher, global_batch
 from bertfam.training.hardware import peak_flops
 from bertfam.training.hooks import Hook
+from bertfam.training.inspection import make_inspection, scalars
+from bertfam.training.optimizers.tensors import describe
 from bertfam.training.preemption import Stop
 from bertfam.training.progress import ProgressLog, Rates
 from bertfam.training.run import Run
@@ -50,7 +54,9 @@ class Trainer:
         """Raises UserError where sizes do not divide over the mesh."""
         self.run, self.mesh = run, mesh
         self._watchdog = watchdog or Watchdog(0)
-        self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps)
+        params = jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))
+        self.tensors = describe(params)
+        self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
         self.schedule = run.optimizer.schedule.build(run.total_steps)
         boxed = jax.eval_shape(self._fresh, jax.random.key(0))
         self.shardings = state_shardings(boxed, mesh)
@@ -58,12 +64,17 @@ class Trainer:
         if run.keep_best:
             self._check_metric(run.keep_best)
         self.stages = [self._stage(index) for index in range(len(run.stages))]
-        step = make_train_step(run.objective, self.optimizer, seed=run.seed, microbatches=run.microbatches)
+        pieces: Any = {"seed": run.seed, "microbatches": run.microbatches}
+        policies: Any = {"non_finite": run.non_finite, "average_decay": run.average_decay}
+        step = make_train_step(run.objective, self.optimizer, **pieces, **policies)
         self._step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
+        inspection = make_inspection(run.objective, self.optimizer, self.tensors, **pieces)
+        self._inspection = jax.jit(inspection, out_shardings=NamedSharding(mesh, PartitionSpec()))
         self._eval_step = jax.jit(make_eval_step(run.objective))
 
     def _fresh(self, key: jax.Array) -> TrainState:
-        return new_state(self.run.objective, self.optimizer, key, self.run.shape(0))
+        averaged = self.run.average_decay is not None
+        return new_state(self.run.objective, self.optimizer, key, self.run.shape(0), averaged=averaged)
 
     def _stage(self, index: int) -> StageProgram:
         stage, shape = self.run.stages[index], self.run.shape(index)
@@ -106,7 +117,8 @@ class Trainer:
         """A fresh state with a checkpoint's parameters, those of an imported model; heads that it lacks are new."""
         state, parts = self.new_state(), checkpoints.parts(step)
         like = {name: part for name, part in self.abstract_state.params.items() if name in parts}
-        return state._replace(params=state.params | checkpoints.restore_params(step, like))
+        params = state.params | checkpoints.restore_params(step, like)
+        return state._replace(params=params, average=jax.tree.map(jnp.copy, params) if state.average else {})
 
     def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
         """Compiles a stage's step; returns it, and its time and memory in words."""
@@ -143,6 +155,11 @@ class Trainer:
         coefficients = self.run.objective.coefficients
         return {"loss": sum(weight * found.get(f"{term}_loss", 0.0) for term, weight in coefficients.items())} | found
 
+    def inspect(self, state: TrainState, batch: Batch) -> dict[str, float]:
+        """What a step on this batch looks like inside; see `make_inspection`."""
+        with jax.set_mesh(self.mesh), self._axis_rules():
+            return scalars(jax.device_get(self._inspection(state, batch)))
+
     def train(
         self, state: TrainState, source: BatchSource, log: ProgressLog, hooks: Sequence[Hook], stop: Stop | None = None
     ) -> TrainState:
@@ -165,8 +182,15 @@ class Trainer:
                     print(told, flush=True)
                     compiled_stage = stage
                     log.compiled(time.monotonic() - began)
+                batch = batches.take()
+                if self.run.inspect_every and (step + 1) % self.run.inspect_every == 0:
+                    jax.block_until_ready(state)
+                    began = time.monotonic()
+                    self._watchdog.tick("looking inside", long=True)
+                    log.write(step + 1, "inspect", self.inspect(state, batch))
+                    log.pause(time.monotonic() - began)
                 self._watchdog.tick("training")
-                state, metrics = train_step(state, batches.take())
+                state, metrics = train_step(state, batch)
                 stops = stop.after(step + 1)
                 due = [hook for hook in hooks if hook.due(step + 1)]
                 if due or stops:
