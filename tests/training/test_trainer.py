@@ -31,6 +31,8 @@ class Written(list):
 class Kept(Every):
     """Remembers the states that a checkpoint would hold."""
 
+    doing = "keeping"
+
     def __init__(self, interval, last):
         super().__init__(interval, last)
         object.__setattr__(self, "states", {})
