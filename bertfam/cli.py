@@ -3,8 +3,8 @@
 A module under bertfam.commands gives SUMMARY (one line), add_arguments(parser), main(args) -> exit status, and EXAMPLE
 (shown under its --help) if it likes. At its top it imports nothing heavy, so that help answers at once.
 
-Exit status: the command's own, 2 for a user's mistake (one line on stderr), 130 when interrupted, 141 when the reader
-of a pipe has gone. Faults of bertfam itself keep their traceback.
+Exit status: the command's own, 2 for a user's mistake, 1 for a run whose numbers are no longer finite (one line on stderr
+each), 130 when interrupted, 141 when the reader of a pipe has gone. Faults of bertfam itself keep their traceback.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 from bertfam import __version__
-from bertfam.errors import UserError
+from bertfam.errors import TrainingError, UserError
 from bertfam.suggest import did_you_mean
 
 
@@ -42,6 +42,7 @@ COMMANDS = {
     "pretrain": Command("pretrain", "train a model"),
     "evaluate": Command("evaluate", "measure a trained model on held-out text"),
     "fill": Command("fill", "fill the [MASK]s of a text"),
+    "checkpoints": Command("checkpoints", "list a run's checkpoints and verify them"),
     "export": Command("export", "write a Hugging Face folder from a trained model"),
     "import": Command("import_", "make a model folder from a Hugging Face folder"),
 }
@@ -68,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # a closed pipe shows here, where it is caught
         return status
-    except UserError as mistake:
-        print("bertfam: error:", " ".join(str(mistake).split()), file=sys.stderr)
-        return 2
+    except (UserError, TrainingError) as error:
+        print("bertfam: error:", " ".join(str(error).split()), file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         print("bertfam: interrupted", file=sys.stderr)
         return 130

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -118,6 +119,22 @@ def write_bytes(path: Path, content: bytes) -> None:
         if isinstance(error, OSError):
             raise UserError(f"{path} cannot be written ({error.strerror})") from error
         raise
+
+
+_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")  # TensorStore's
+
+
+def refusal(error: BaseException | None) -> str | None:
+    """Why the system refused to read or write, in its own words ("No space left on device"); None for other errors."""
+    while error is not None:
+        if isinstance(error, TimeoutError):
+            return str(error) or "it took too long"
+        if isinstance(error, OSError) and error.errno:
+            return os.strerror(error.errno)
+        if found := _ERROR_CODE.search(str(error)):
+            return os.strerror(int(found[1]))
+        error = error.__cause__
+    return None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
 
     trainer = Trainer(run.sized(vocabulary.size), run.mesh.build())
     counts = {"train": cache.counts("train")} if cache else {}
-    plan = make_plan(trainer.run, trainer.mesh, trainer.abstract_state, counts)
+    plan = make_plan(trainer.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
 
     # -- Text, without building the cache
     lines = _of_cache(run, cache, vocabulary) if cache else _of_text(run, vocabulary, folder) + schedule_warnings(run)

@@ -82,10 +82,9 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         run = run.sized(vocabulary.size)
 
     # -- What the folder has learned so far: a run to go on with, an imported model to start from, or nothing
-    from bertfam.training.checkpoints import Checkpoints, has_training_state, newest
+    from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state, tidying
 
-    step = newest(model_dir)
-    processes.check_same("newest checkpoint", [f"step {step}"])
+    step = processes.by_first("the newest checkpoint", lambda: choosing.choose(model_dir))
     goes_on = step is not None and has_training_state(model_dir, step)
     if step is not None:
         from bertfam.training.run import check_resumable, check_same_model
@@ -104,10 +103,12 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
 
     from bertfam.training.hardware import check_jaxlib
     from bertfam.training.trainer import Trainer
+    from bertfam.training.watchdog import Watchdog
 
+    watchdog = Watchdog(run.watchdog_seconds, processes.index)
     with processes.together("the model and the mesh"):
         check_jaxlib(jax.default_backend(), jax.lib.__version__)
-        trainer = Trainer(run, run.mesh.build())
+        trainer = Trainer(run, run.mesh.build(), watchdog)
 
     # -- Data: the token cache, built in a child process if it is missing
     from bertfam.data.cache import TokenCache
@@ -148,31 +149,38 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         print(f"finished already: {model_dir} stands at step {step:,} of {run.total_steps:,}", flush=True)
         return 0
     counts = {split: cache.counts(split) for split in SPLITS}
-    plan = make_plan(run, trainer.mesh, trainer.abstract_state, counts)
+    plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
     print(plan_text(plan), flush=True)
 
     def make_model_dir() -> None:
         make_folder(model_dir)
-        there = config.rebound("TextData.cache_dir", str(directory.absolute())) if run.data.cache_dir else config
+        # A folder that is moved or copied takes its own cache along.
+        own = directory.absolute() == (model_dir / "cache").absolute()
+        there = config.rebound("TextData.cache_dir", None if own else str(directory.absolute())) if run.data.cache_dir else config
         write_text(began_with, there.complete("Run").text())
         write_text(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
         write_text(model_dir / "fingerprint.json", json.dumps(cache.fingerprint, indent=1) + "\n")
         if step is None:
             vocabulary.save(model_dir / "vocab")
+        tidying.clear(model_dir, step)
 
     processes.by_first(str(model_dir), make_model_dir)
 
     # -- Training; however it ends, a checkpoint that was begun is whole before the command is over
     from contextlib import closing
 
+    from bertfam.training import preemption
     from bertfam.training.hooks import EvaluateHook, Hook, SaveHook
     from bertfam.training.metrics import MetricsWriter, NoMetrics
     from bertfam.training.progress import ProgressLog
     from bertfam.training.state import TrainState
 
     start = step if step is not None and goes_on else 0
+    stop = preemption.Stop(processes)
     with (
-        closing(Checkpoints(model_dir, keep=run.keep_checkpoints)) as checkpoints,
+        watchdog.watching(),
+        preemption.signals_stop(stop),
+        closing(Checkpoints(model_dir, keep=run.keep)) as checkpoints,
         closing(MetricsWriter(model_dir, start) if processes.first else NoMetrics()) as writer,
     ):
         if step is None:
@@ -193,6 +201,13 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
             hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer))
         hooks.append(SaveHook(run.checkpoint_every, run.total_steps, checkpoints))
         log = ProgressLog(writer, start, run.total_steps, run.log_every, run.flops_after)
-        trainer.train(state, StagedBatches(run.stages, sources), log, hooks)
+        stop.reasons.append(checkpoints.failed)
+        state = trainer.train(state, StagedBatches(run.stages, sources), log, hooks, stop)
+        watchdog.tick("saving", long=True)
+        checkpoints.save(state)
+        step = int(state.step)
+    if step < run.total_steps:
+        print(f"stopped after step {step:,} of {run.total_steps:,}, which is saved; the same command goes on", flush=True)
+        return preemption.EXIT_CODE
     print(f"finished: {model_dir}", flush=True)
     return 0

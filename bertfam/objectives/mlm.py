@@ -69,16 +69,27 @@ class Mlm:
 
     def encoded(self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> jax.Array:
         """The encoder's output: [batch, length, embed]."""
-        hidden, _ = self._encoder.apply(
+        return self._encode(params, batch, key=key, train=train)[0]
+
+    def activations(self, params: Tree, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """The encoder's hidden states [layers + 1, batch, length, embed], and bool[batch, length], which tokens are real."""
+        _, collected = self._encode(params, batch, key=None, train=False, collect=frozenset({"hidden_states"}))
+        return {"encoder": (collected["hidden_states"], batch["encoder_segment_ids"] > 0)}
+
+    def _encode(
+        self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool, collect: frozenset[str] = frozenset()
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        found: Any = self._encoder.apply(
             {"params": params["encoder"]},
             batch["encoder_input_tokens"],
             segment_ids=batch["encoder_segment_ids"],
             positions=batch.get("encoder_positions"),
             token_type_ids=batch["encoder_token_type_ids"],
             train=train,
+            collect=collect,
             rngs=None if key is None else {"dropout": key},
         )
-        return hidden
+        return found
 
     def masked_loss(self, params: Tree, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, Sum]]:
         """The sum of the cross-entropies at the masked positions of hidden [batch, length, embed], and its metrics."""

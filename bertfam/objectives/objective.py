@@ -74,6 +74,10 @@ class Objective(Protocol):
         """The loss terms of a batch; `key` feeds dropout and is None outside training."""
         ...
 
+    def activations(self, params: Tree, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """By network: hidden states [layers + 1, batch, length, embed], the embeddings first, and bool[batch, length]: real."""
+        ...
+
     def attention(self, shape: RowShape) -> str:
         """The attention backend of training on this process's devices, and why."""
         ...

@@ -25,11 +25,17 @@ class Processes:
         self.index = index
         self.all_end = False  # whether all processes have agreed to end with an error
         self._links = links
+        self._offered: Any = None
 
     @property
     def first(self) -> bool:
         """Whether this is process 0, which alone prints and writes what is not split over all."""
         return self.index == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other."""
+        return not self._links
 
     def gather(self, what: str, value: Any) -> list[Any]:
         """Every process's value (JSON), by process, on every process; none goes on before all have come here.
@@ -39,14 +45,26 @@ class Processes:
         Raises:
           SystemExit: a process is gone.
         """
+        self.offer(what, value)
+        return self.collected(what)
+
+    def offer(self, what: str, value: Any) -> None:
+        """The first half of `gather`: says what this process's value is, and waits for nobody."""
+        self._offered = value
         if not self.first:
-            (link,) = self._links
             try:
-                link.send(value)
-                return link.receive()
+                self._links[0].send(value)
             except Lost:
                 _gone(0, what)
-        missing, values = dict(enumerate(self._links, 1)), {0: value}
+
+    def collected(self, what: str) -> list[Any]:
+        """The second half of `gather`: every process's value. Between the halves nothing else may be gathered."""
+        if not self.first:
+            try:
+                return self._links[0].receive()
+            except Lost:
+                _gone(0, what)
+        missing, values = dict(enumerate(self._links, 1)), {0: self._offered}
         other = 0
         try:
             while missing:
@@ -88,11 +106,13 @@ class Processes:
             raise UserError(f"process {other}: {line}")
         sys.exit(f"bertfam: error: process {other} has failed in {what} ({line}); see its log")
 
-    def by_first(self, what: str, function: Callable[[], Any]) -> None:
-        """What process 0 does for all; the others wait for it."""
+    def by_first(self, what: str, function: Callable[[], Any]) -> Any:
+        """What process 0 does for all; the others wait for it. Returns on all what it has given there (JSON)."""
+        value = None
         with self.together(what):
             if self.first:
-                function()
+                value = function()
+        return self.gather(what, value)[0]
 
     def check_same(self, what: str, lines: Sequence[str]) -> None:
         """Raises UserError on process 0 (SystemExit on the others) unless all processes have the same lines."""
@@ -179,7 +199,7 @@ def _start_jax(coordinator: str, count: int, index: int, seconds: float) -> None
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # It would catch SIGTERM, so that a process which is told to end goes on.
+    # It would catch SIGTERM, so that a process which is told to end before training goes on; see bertfam.training.preemption.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(coordinator, count, index, initialization_timeout=max(int(seconds), 1))
 

@@ -19,6 +19,7 @@ from bertfam.data.text_data import HeldOut, TextData
 from bertfam.errors import UserError
 from bertfam.files import is_used
 from bertfam.training.run import Run
+from bertfam.training.schedules import InverseSquareRoot
 
 
 def token_cache(config: Config, data: TextData, directory: Path, named: TextData) -> TokenCache:
@@ -88,9 +89,12 @@ def warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut
 
 def schedule_warnings(run: Run) -> list[str]:
     """What is amiss with a run's schedule."""
-    warmup, total = run.optimizer.schedule.warmup_steps, run.total_steps
-    if warmup >= total > 1:
-        return [f"LinearDecay.warmup_steps {warmup:,} is not less than the {total:,} steps: the peak is never reached"]
+    schedule, total = run.optimizer.schedule, run.total_steps
+    warmup = schedule.warmup_steps
+    if warmup >= total > 1 and not (isinstance(schedule, InverseSquareRoot) and schedule.warmup == "flat"):
+        return [
+            f"{type(schedule).__name__}.warmup_steps {warmup:,} is not less than the {total:,} steps: the peak is never reached"
+        ]
     return []
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.metrics import Writer
@@ -10,7 +10,13 @@ from bertfam.training.state import TrainState
 
 
 class Hook(Protocol):
-    """Observes, or replaces, the state."""
+    """Observes, or replaces, the state.
+
+    Attributes:
+      doing: what it does, in a word: "saving".
+    """
+
+    doing: ClassVar[str]
 
     def due(self, step: int) -> bool:
         """Whether `after` has anything to do once `step` updates are made."""
@@ -37,6 +43,7 @@ class Every:
 class EvaluateHook(Every):
     """Writes and prints the scores on held-out rows."""
 
+    doing: ClassVar[str] = "evaluating"
     scores: Callable[[int, TrainState], dict[str, float]]
     writer: Writer
 
@@ -52,6 +59,7 @@ class EvaluateHook(Every):
 class SaveHook(Every):
     """Starts a checkpoint; it is written while training goes on."""
 
+    doing: ClassVar[str] = "saving"
     checkpoints: Checkpoints
 
     def after(self, step: int, state: TrainState) -> TrainState:

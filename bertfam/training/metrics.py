@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertfam.errors import TrainingError
 from bertfam.files import write_text
-from bertfam.training.step import Metrics
+from bertfam.training.step import NON_FINITE, Metrics
 
 
 def means(metrics: list[Metrics]) -> dict[str, float]:
@@ -26,9 +27,16 @@ def means(metrics: list[Metrics]) -> dict[str, float]:
     return result
 
 
-def is_ready(metrics: Metrics) -> bool:
-    """Whether reading them would not wait."""
-    return all(leaf.is_ready() for leaf in jax.tree.leaves(metrics))
+def check_finite(last: int, metrics: list[Metrics]) -> None:
+    """Raises TrainingError at the first of the steps that lead up to `last` whose `NON_FINITE` is set; their metrics are here."""
+    for step, sums in enumerate(metrics, last - len(metrics) + 1):
+        if NON_FINITE in sums and sums[NON_FINITE].total:
+            loss, norm = float(sums["loss"].total), float(sums["gradient_norm"].total)
+            raise TrainingError(
+                f"the update that leads to step {step:,} has loss {loss:.4g} and gradient norm {norm:.4g}; "
+                "neither it nor what came after it was saved: lower the schedule's peak or the optimizer's clip_norm, try "
+                "--gin.Execution.dtype='\"float32\"', or go on without such updates by --gin.Run.non_finite='\"skip\"'"
+            )
 
 
 class MetricsWriter:

@@ -20,7 +20,7 @@ from bertfam.config import load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.training.checkpoints import Checkpoints
+from bertfam.training.checkpoints import Checkpoints, choosing
 from bertfam.training.run import Run
 
 
@@ -73,7 +73,7 @@ def open_model(model_dir: str | Path, step: int | None = None) -> TrainedModel:
     vocabulary = vocabularies.load(Path(model_dir) / "vocab")
     run = run.sized(vocabulary.size)
     checkpoints = Checkpoints(model_dir, read_only=True)
-    found = checkpoints.find(step)
+    found = choosing.find(model_dir, step)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     parts = checkpoints.parts(found)
     shapes = {name: shape for name, shape in parameter_shapes(run).items() if name in parts}

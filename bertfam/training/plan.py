@@ -8,18 +8,22 @@ import jax
 import numpy as np
 
 from bertfam.training.hardware import peak_flops
+from bertfam.training.optimizers.layer_rates import layer_rates
 from bertfam.training.run import Run
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def make_plan(run: Run, mesh: jax.sharding.Mesh, state: Any, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+def make_plan(
+    run: Run, mesh: jax.sharding.Mesh, state: Any, tensors: Any, counts: Mapping[str, Mapping[str, int]]
+) -> dict[str, Any]:
     """The plan as JSON.
 
     Args:
       run: the sized run.
       mesh: its devices.
       state: the TrainState as `jax.ShapeDtypeStruct`s with shardings.
+      tensors: what its parameters are to the optimizer (see `describe`).
       counts: documents, sentences and tokens by split.
     """
     device = mesh.devices.flat[0]
@@ -40,6 +44,8 @@ def make_plan(run: Run, mesh: jax.sharding.Mesh, state: Any, counts: Mapping[str
         "stages": stages,
         "steps": run.total_steps,
         "data": {split: dict(values) for split, values in counts.items()},
+        "optimizer": settings(run.optimizer),
+        "layer_rates": layer_rates(run.optimizer.layer_decay, tensors) if run.optimizer.layer_decay != 1 else {},
         "mesh": dict(mesh.shape),
         "device": device.device_kind,
         "devices": mesh.size,
@@ -47,6 +53,15 @@ def make_plan(run: Run, mesh: jax.sharding.Mesh, state: Any, counts: Mapping[str
         "state_bytes_per_device": sum(_local_bytes(leaf) for leaf in jax.tree.leaves(state)),
         "microbatches": run.microbatches,
     }
+
+
+def settings(config: Any) -> str:
+    """A frozen config and those in it, without what is at its default: Lamb(schedule=LinearDecay(peak=0.002))."""
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return repr(config)
+    fields = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
+    told = [f"{field.name}={settings(value)}" for field, value in fields if field.default != value or field.name == "schedule"]
+    return f"{type(config).__name__}({', '.join(told)})"
 
 
 def _local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
@@ -74,6 +89,9 @@ def plan_text(plan: Mapping[str, Any]) -> str:
             + (f", in {plan['microbatches']} microbatches" if plan["microbatches"] > 1 else "")
         )
         lines.append(f"attention    {stage['attention']}")
+    lines.append(f"optimizer    {plan['optimizer']}")
+    if plan["layer_rates"]:
+        lines.append("layer rates  " + ", ".join(f"{name} x {share:.4g}" for name, share in plan["layer_rates"].items()))
     return "\n".join(lines)
 
 

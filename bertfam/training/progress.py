@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import jax
 
-from bertfam.training.metrics import Writer, is_ready, means
+from bertfam.training.metrics import Writer, check_finite, means
 from bertfam.training.plan import duration
-from bertfam.training.step import Metrics
+from bertfam.training.step import NON_FINITE, SKIPPED, Metrics
 
 # The host runs at most this many steps ahead of the device, and reads only what is older.
 _AHEAD = 2
@@ -66,8 +66,13 @@ class ProgressLog:
             jax.block_until_ready(self._recent.popleft())
         if learning_rate is not None:
             self._close_interval(rates.peak_flops, learning_rate)
-        while self._due and is_ready(self._due[0][1][-1]):
+        # Steps that old are done. All processes read at the same step, so that they all end there if they must.
+        while self._due and self._due[0][0] <= self._step - _AHEAD:
             self._write(*self._due.popleft())
+
+    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+        """Writes a line of its own."""
+        self._writer.write(step, split, values)
 
     def ends_interval(self, step: int) -> bool:
         """Whether the update that leads to `step` ends an interval."""
@@ -91,7 +96,12 @@ class ProgressLog:
         self._current, self._mark, self._paused, self._tokens, self._flops = [], now, 0.0, 0, 0
 
     def _write(self, step: int, metrics: list[Metrics], values: dict[str, float]) -> None:
+        metrics = jax.device_get(metrics)
+        check_finite(step, metrics)
         scores = means(metrics)
+        scores.pop(NON_FINITE, None)
+        if SKIPPED in scores:
+            scores[SKIPPED] *= len(metrics)
         left = values.pop("seconds_left")
         self._writer.write(step, "train", scores | values)
         shown = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())

@@ -10,8 +10,10 @@ from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.objectives.objective import Objective
 from bertfam.partitioning.mesh import MeshShape
-from bertfam.training.optimizers import AdamW
-from bertfam.training.stages import Stage, total_steps
+from bertfam.training.optimizers import AdamW, Optimizer
+from bertfam.training.retention import Keep
+from bertfam.training.stages import Stage, expanded, total_steps
+from bertfam.training.step import NonFinite
 
 
 @dataclass(frozen=True)
@@ -21,42 +23,65 @@ class Run:
     Attributes:
       objective: what is trained, with its model.
       data: where the rows come from.
-      stages: steps, row length and batch size, one after another.
+      stages: steps, row length and batch size, one after another; a `Ramp` becomes the stages that it stands for.
       optimizer: how it is trained.
+      average_decay: of a moving average of the parameters, kept beside them (see `averaged`); None keeps none.
+      non_finite: what a loss or gradient that is not finite does. "raise" ends the run with a line that names the step, "skip"
+        goes on without that update; neither changes a parameter by it.
       mesh: how devices are laid out.
       microbatches: in how many pieces a batch is computed.
       seed: of everything random.
       log_every: updates between lines of metrics.
+      inspect_every: updates between looks inside the step (see `make_inspection`), which take about one more step's time;
+        0 never looks.
       eval_every: updates between evaluations; 0 never evaluates.
       eval_batches: at most so many batches an evaluation; None evaluates all held-out rows.
       checkpoint_every: updates between checkpoints; the last step is always saved.
       keep_checkpoints: how many of the newest stay; None keeps all.
+      keep_every: besides, those of every so many updates stay for good; None: none of them.
+      keep_best: besides, the one whose held-out metric of this name ("mlm_loss", "mlm_accuracy") is best; None: none.
+      watchdog_seconds: the longest that a step, or an evaluation's batch, may take before the process tells where it stands and
+        ends with exit code 76; 0: any time.
     """
 
     objective: Objective
     data: TextData
     stages: tuple[Stage, ...]
-    optimizer: AdamW = AdamW()
+    optimizer: Optimizer = AdamW()
+    average_decay: float | None = None
+    non_finite: NonFinite = "raise"
     mesh: MeshShape = MeshShape()
     microbatches: int = 1
     seed: int = 0
     log_every: int = 50
+    inspect_every: int = 0
     eval_every: int = 1000
     eval_batches: int | None = None
     checkpoint_every: int = 1000
     keep_checkpoints: int | None = 3
+    keep_every: int | None = None
+    keep_best: str | None = None
+    watchdog_seconds: float = 1800
 
     def __post_init__(self) -> None:
         if not self.stages:
             raise ValueError("stages is empty; a run needs at least one Stage")
+        object.__setattr__(self, "stages", expanded(self.stages))
+        if self.average_decay is not None and not 0 <= self.average_decay < 1:
+            raise ValueError(f"average_decay {self.average_decay} is not in [0, 1); None keeps no average")
         for name in ("microbatches", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
-        if self.eval_every < 0:
-            raise ValueError(f"eval_every {self.eval_every} is negative; 0 never evaluates")
-        for name in ("eval_batches", "keep_checkpoints"):
+        for name, what in (("eval_every", "evaluates"), ("inspect_every", "looks")):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)} is negative; 0 never {what}")
+        for name in ("eval_batches", "keep_checkpoints", "keep_every"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
+        if self.keep_best and not self.eval_every:
+            raise ValueError(f"keep_best is {self.keep_best!r} and eval_every is 0: nothing is measured; set eval_every")
+        if not self.watchdog_seconds >= 0:
+            raise ValueError(f"watchdog_seconds {self.watchdog_seconds} is negative; 0 watches nothing")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed {self.seed} must be at least 0 and below 2^63")
         for index, stage in enumerate(self.stages):
@@ -73,6 +98,11 @@ class Run:
                 f"{type(self.objective).__name__} reads {min(missing)}, which rows of {type(self.data.rows).__name__} lack: "
                 "set TextData.rows to others (@SentencePairs() has all that MlmNsp reads), or Run.objective to another (@Mlm())"
             )
+
+    @property
+    def keep(self) -> Keep:
+        """Which checkpoints stay."""
+        return Keep(self.keep_checkpoints, self.keep_every, self.keep_best)
 
     @property
     def total_steps(self) -> int:
@@ -99,7 +129,10 @@ class Run:
 
 # What may differ when a run goes on: where and how it is computed and told, never what is learned from what.
 _FREE = {
-    "Run": {"mesh", "microbatches", "log_every", "eval_every", "eval_batches", "checkpoint_every", "keep_checkpoints"},
+    "Run": {
+        *("mesh", "microbatches", "non_finite", "log_every", "inspect_every", "eval_every", "eval_batches"),
+        *("checkpoint_every", "watchdog_seconds", "keep_checkpoints", "keep_every", "keep_best"),
+    },
     "Stage": {"steps"},
     "TextData": {"corpus", "vocabulary", "cache_dir"},
 }

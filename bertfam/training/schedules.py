@@ -1,10 +1,13 @@
 """Learning-rate schedules: frozen configs that give optax schedules once the length of the run is known.
 
-The rate of the update that leads from step s to s + 1 is `schedule(s)`; s counts updates, never microbatches.
+The rate of the update that leads from step s to s + 1 is `schedule(s)`; s counts updates, never microbatches, and skipped
+updates count. A schedule is a function of s alone: a run that goes on in the middle has the rates of an unbroken one, and
+a run that is made longer those of the new length.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,17 +15,15 @@ import optax
 
 
 @dataclass(frozen=True)
-class LinearDecay:
-    """Linear warm-up to the peak, then linear decay to zero at the end of the run.
+class Schedule(ABC):
+    """Linear warm-up to the peak, then what the class says of `done` = s + 1 updates.
 
-    rate(s) = peak * min((s + 1) / warmup_steps, 1)                       for s < warmup_steps
-    rate(s) = peak * (total - (s + 1)) / (total - warmup_steps)           afterwards
-
-    so peak 1, warm-up 4 and 10 steps give .25 .5 .75 1 .833 .667 .5 .333 .167 0: no update is wasted at the start.
+    rate(s) = peak * done / warmup_steps   while done <= warmup_steps, so that no update is wasted at the start
+    rate(s) = peak * after(done)           afterwards
 
     Attributes:
       peak: the highest rate.
-      warmup_steps: the updates until it is reached; 0 starts at the decay.
+      warmup_steps: the updates until it is reached; 0 starts behind the warm-up.
     """
 
     peak: float = 1e-4
@@ -33,14 +34,159 @@ class LinearDecay:
             raise ValueError(f"peak {self.peak} and warmup_steps {self.warmup_steps} must not be negative")
 
     def build(self, total_steps: int) -> optax.Schedule:
-        """The optax schedule of a run of `total_steps` updates."""
+        """The optax schedule of a run of `total_steps` updates: an int or an int32[] array -> float32[]."""
 
         def schedule(count: Any) -> Any:
             # On the host, for the log, nothing may queue behind the device's work.
-            xp = np if isinstance(count, int) else jnp
-            done = xp.asarray(count, xp.float32) + 1.0
-            warmup = done / max(self.warmup_steps, 1)
-            decay = (total_steps - done) / max(total_steps - self.warmup_steps, 1)
-            return self.peak * xp.where(done <= self.warmup_steps, warmup, xp.clip(decay, 0.0, 1.0))
+            xp = np if isinstance(count, int | np.integer) else jnp
+            return self.peak * self._share(xp.asarray(count, xp.float32), total_steps, xp)
 
         return schedule
+
+    def _share(self, count: Any, total: int, xp: Any) -> Any:
+        """The share of the peak after `count` updates."""
+        done = count + 1.0
+        return xp.where(done <= self.warmup_steps, done / max(self.warmup_steps, 1), self._after(done, total, xp))
+
+    @abstractmethod
+    def _after(self, done: Any, total: int, xp: Any) -> Any:
+        """The share of the peak at the update number `done` of `total`, behind the warm-up."""
+
+
+@dataclass(frozen=True)
+class ConstantRate(Schedule):
+    """The peak, after warm-up, to the end."""
+
+    def _after(self, done: Any, total: int, xp: Any) -> Any:
+        return xp.ones_like(done)
+
+
+@dataclass(frozen=True)
+class Decay(Schedule):
+    """After warm-up a decay to a floor: after(done) = floor + (1 - floor) * shape(done), with the shape of the class.
+
+    Attributes:
+      floor: the least share of the peak that the decay leads to; warm-up starts below it.
+    """
+
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"floor {self.floor} is not in [0, 1]: it is a share of the peak")
+
+    def _after(self, done: Any, total: int, xp: Any) -> Any:
+        return self.floor + (1 - self.floor) * self._shape(done, total, xp)
+
+    @abstractmethod
+    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+        """From 1 down towards 0."""
+
+
+def _left(done: Any, start: int, total: int, xp: Any) -> Any:
+    """The share of the updates from `start` to `total` that is left after `done`: from 1 to 0."""
+    return xp.clip((total - done) / max(total - start, 1), 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class LinearDecay(Decay):
+    """Linear decay to the floor at the end of the run: shape(done) = left = (total - done) / (total - warmup_steps).
+
+    So peak 1, warm-up 4 and 10 steps give .25 .5 .75 1 .833 .667 .5 .333 .167 0.
+
+    Attributes:
+      variant: "joined" as above. "bert" and "electra" are the published codes to the letter: they count from 0, so that the
+        first update has rate 0, and decay from step 0 on. In "bert" the rate drops where the warm-up of w steps ends:
+        s / w, then 1 - s / total; "electra" takes the product min(1, s / w) (1 - s / total).
+    """
+
+    variant: Literal["joined", "bert", "electra"] = "joined"
+
+    def _share(self, count: Any, total: int, xp: Any) -> Any:
+        if self.variant == "joined":
+            return super()._share(count, total, xp)
+        warmup = count / max(self.warmup_steps, 1)
+        decay = self.floor + (1 - self.floor) * _left(count, 0, total, xp)
+        if self.variant == "bert":
+            return xp.where(count < self.warmup_steps, warmup, decay)
+        return decay * xp.minimum(1.0, warmup) if self.warmup_steps else decay
+
+    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+        return _left(done, self.warmup_steps, total, xp)
+
+
+@dataclass(frozen=True)
+class PolynomialDecay(Decay):
+    """shape(done) = left ** power, with `left` of `LinearDecay`; Longformer's continued pretraining has power 3.
+
+    Attributes:
+      power: above 0; 1 is linear.
+    """
+
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.power <= 0:
+            raise ValueError(f"power {self.power} is not above 0")
+
+    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+        return _left(done, self.warmup_steps, total, xp) ** self.power
+
+
+@dataclass(frozen=True)
+class CosineDecay(Decay):
+    """shape(done) = (1 - cos(pi left)) / 2, with `left` of `LinearDecay` (Loshchilov and Hutter 2017, one period)."""
+
+    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+        return (1.0 - xp.cos(xp.float32(np.pi) * _left(done, self.warmup_steps, total, xp))) / 2
+
+
+@dataclass(frozen=True)
+class InverseSquareRoot(Decay):
+    """after(done) = max(floor, sqrt(warmup_steps / done)), whatever the length of the run.
+
+    The defaults are T5's 1 / sqrt(max(done, 10,000)): a peak of 0.01 that holds for 10,000 updates. It is also the relative
+    step of Adafactor (Shazeer and Stern 2018, section 8), min(0.01, 1 / sqrt(done)).
+
+    Attributes:
+      warmup: "flat" holds the peak until warmup_steps; "linear" leads up to it (Vaswani et al. 2017, section 5.3).
+    """
+
+    peak: float = 1e-2
+    warmup: Literal["flat", "linear"] = "flat"
+
+    def _share(self, count: Any, total: int, xp: Any) -> Any:
+        return super()._share(count, total, xp) if self.warmup == "linear" else self._after(count + 1.0, total, xp)
+
+    def _after(self, done: Any, total: int, xp: Any) -> Any:
+        return xp.maximum(self.floor, self._shape(done, total, xp))
+
+    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+        return xp.sqrt(xp.minimum(1.0, max(self.warmup_steps, 1) / done))
+
+
+@dataclass(frozen=True)
+class WarmupStableDecay(Decay):
+    """The peak until the last `decay_steps` updates, then down to the floor (Hu et al. 2024; Haegele et al. 2024).
+
+    Attributes:
+      decay_steps: the updates of the decay, which never starts before the warm-up is over; 0 stays at the peak.
+      tail: with `left` from 1 to 0 over the decay, "linear" is left, and "1-sqrt" is 1 - sqrt(1 - left).
+    """
+
+    decay_steps: int = 10_000
+    tail: Literal["linear", "1-sqrt"] = "1-sqrt"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decay_steps < 0:
+            raise ValueError(f"decay_steps {self.decay_steps} is negative")
+
+    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+        start = max(total - self.decay_steps, self.warmup_steps)
+        if start >= total:
+            return xp.ones_like(done)
+        left = _left(done, start, total, xp)
+        return left if self.tail == "linear" else 1.0 - xp.sqrt(1.0 - left)

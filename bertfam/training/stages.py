@@ -28,6 +28,46 @@ class Stage:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
 
 
+@dataclass(frozen=True)
+class Ramp(Stage):
+    """A batch that grows in equal steps; `Run` puts the stages in its place that one would list by hand.
+
+    Attributes:
+      steps: how many updates in all, the same number at each size but for a rest, which the last takes.
+      length: tokens a row.
+      batch_size: rows of the last global batches.
+      first_batch_size: rows of the first.
+      sizes: how many batch sizes, both ends counted, evenly spaced.
+      multiple: what sizes between the ends are rounded to, so that they divide over devices and microbatches.
+    """
+
+    first_batch_size: int = 64
+    sizes: int = 4
+    multiple: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("first_batch_size", 1), ("multiple", 1), ("sizes", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} {getattr(self, name)} is less than {least}")
+        if self.steps < self.sizes:
+            raise ValueError(f"steps {self.steps} is less than the {self.sizes} sizes; each needs a step")
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that it stands for."""
+        last, each = self.sizes - 1, self.steps // self.sizes
+        rise = (self.batch_size - self.first_batch_size) / last
+        inner = (max(round((self.first_batch_size + rise * i) / self.multiple), 1) * self.multiple for i in range(1, last))
+        steps = [each] * last + [self.steps - each * last]
+        sizes = (self.first_batch_size, *inner, self.batch_size)
+        return tuple(Stage(count, self.length, size) for count, size in zip(steps, sizes, strict=True))
+
+
+def expanded(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """All stages in order, with each ramp's own in its place."""
+    return tuple(stage for item in stages for stage in (item.stages() if isinstance(item, Ramp) else (item,)))
+
+
 def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
     """Which stage the update after `step` updates belongs to, and how many of that stage came before."""
     for index, stage in enumerate(stages):

@@ -14,11 +14,13 @@ class TrainState(NamedTuple):
     """A training run at one step.
 
     Attributes:
-      step: int32[], how many updates were made.
+      step: int32[], how many batches were seen; it moves on where an update is skipped, too.
       params: the trained parameters.
       opt_state: the optimizer's.
       carry: written every step without gradient; {} for most objectives.
       aux: read only, not differentiated (a teacher, a retrieval index); saved once a version, not each step.
+      average: the moving average of the parameters, shaped like them; {} where none is kept.
+      skipped: int32[], how many updates were skipped because the loss or the gradient was not finite.
     """
 
     step: jax.Array
@@ -26,9 +28,23 @@ class TrainState(NamedTuple):
     opt_state: Tree
     carry: Tree
     aux: Tree
+    average: Tree
+    skipped: jax.Array
 
 
-def new_state(objective: Objective, optimizer: optax.GradientTransformation, key: jax.Array, shape: RowShape) -> TrainState:
-    """A fresh state whose parameters, and the optimizer's copies of them, are boxed with logical axis names."""
+def new_state(
+    objective: Objective, optimizer: optax.GradientTransformation, key: jax.Array, shape: RowShape, *, averaged: bool = False
+) -> TrainState:
+    """A fresh state whose parameters, and the copies of them, are boxed with logical axis names.
+
+    Args:
+      objective: gives the parameters.
+      optimizer: gives its own state.
+      key: of the initial values.
+      shape: of the rows.
+      averaged: whether a moving average of the parameters is kept.
+    """
     params, carry, aux = objective.init(key, shape)
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), carry, aux)
+    average = jax.tree.map(jnp.copy, params) if averaged else {}
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, optimizer.init(params), carry, aux, average, zero)

@@ -1,18 +1,22 @@
 """The training and evaluation steps: pure functions of (state, batch)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from bertfam.objectives.objective import Batch, Objective, Sum
+from bertfam.training.averaging import averaged
 from bertfam.training.state import TrainState
 
 # What a run's one seed is folded with for each use, so that no two share keys.
 INITIALISATION, DROPOUT = range(2)
 Metrics = dict[str, Sum]
+NonFinite = Literal["raise", "skip"]
+# Metrics: 1 at a step whose loss or gradient was not finite, by policy.
+NON_FINITE, SKIPPED = "non_finite", "skipped"
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
@@ -28,17 +32,59 @@ def total_loss(
 
 
 def make_train_step(
-    objective: Objective, optimizer: optax.GradientTransformation, *, seed: int, microbatches: int = 1
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    *,
+    seed: int,
+    microbatches: int = 1,
+    non_finite: NonFinite = "raise",
+    average_decay: float | None = None,
 ) -> TrainStep:
     """Builds `train_step(state, batch) -> (state, metrics)`.
 
-    The denominators come from the whole global batch before it is cut, so microbatches add up to the same update.
+    Where the loss or the norm of the gradient is not finite, the step moves on and `skipped` counts, but parameters,
+    optimizer, average and carry stay as they were. The metric `NON_FINITE` or `SKIPPED` is 1 there, else 0.
 
     Args:
       objective: what is trained.
-      optimizer: applied to the gradient of the summed loss.
+      optimizer: applied to the gradient of the summed loss; an `update` that takes a `step` is given the state's.
       seed: of the dropout, whose key is fold_in(fold_in(fold_in(key(seed), DROPOUT), step), microbatch).
       microbatches: in how many pieces a batch is computed, one after another; must divide the batch.
+      non_finite: "skip" takes the other metrics of a skipped step out of the means too; "raise" leaves them to be told.
+      average_decay: of the moving average of the parameters; None where the state has none.
+    """
+    gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
+    update = optax.with_extra_args_support(optimizer).update
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        gradient, carry, metrics = gradient_of(state, batch)
+        norm = optax.tree.norm(gradient)
+        metrics["gradient_norm"] = Sum(norm, jnp.ones(()))
+        finite = jnp.isfinite(metrics["loss"].total) & jnp.isfinite(norm)
+
+        skipped = state.skipped + jnp.where(finite, 0, 1)
+        step = state.step + 1
+        updates, opt_state = update(gradient, state.opt_state, state.params, step=state.step)
+        params = optax.apply_updates(state.params, updates)
+        average = state.average if average_decay is None else averaged(state.average, params, average_decay, step - skipped)
+        changed = state._replace(params=params, opt_state=opt_state, carry=carry, average=average)
+        state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), changed, state)
+
+        if non_finite == "skip":
+            metrics = jax.tree.map(lambda value: jnp.where(finite, value, 0.0), metrics)
+        flag = SKIPPED if non_finite == "skip" else NON_FINITE
+        metrics[flag] = Sum(jnp.where(finite, 0.0, 1.0), jnp.ones(()))
+        return state._replace(step=step, skipped=skipped), metrics
+
+    return train_step
+
+
+def make_gradient(
+    objective: Objective, *, seed: int, microbatches: int
+) -> Callable[[TrainState, Batch], tuple[Any, Any, Metrics]]:
+    """Builds `gradient(state, batch) -> (gradient, carry, metrics)`; see `make_train_step`.
+
+    The denominators come from the whole global batch before it is cut, so microbatches add up to the same gradient.
     """
 
     def gradients(params: Any, carry: Any, aux: Any, batch: Batch, key: jax.Array, denominators: Mapping[str, jax.Array]) -> Any:
@@ -49,7 +95,7 @@ def make_train_step(
         (value, (carry, metrics)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
         return gradient, carry, metrics | {"loss": Sum(value, jnp.ones(()))}
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def of_batch(state: TrainState, batch: Batch) -> tuple[Any, Any, Metrics]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
         denominators = objective.denominators(batch)
 
@@ -59,7 +105,7 @@ def make_train_step(
         if microbatches == 1:
             gradient, carry, metrics = piece(state.carry, jnp.zeros((), jnp.int32), batch)
         else:
-            pieces = {name: _interleave(value, microbatches) for name, value in batch.items()}
+            pieces = interleaved(batch, microbatches)
             shapes = jax.eval_shape(piece, state.carry, 0, {name: value[0] for name, value in pieces.items()})
             zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes[0], shapes[2]))
 
@@ -72,17 +118,16 @@ def make_train_step(
 
         # Each microbatch gave its part of the one loss.
         metrics["loss"] = Sum(metrics["loss"].total, jnp.ones(()))
-        metrics["gradient_norm"] = Sum(optax.tree.norm(gradient), jnp.ones(()))
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        return TrainState(state.step + 1, params, opt_state, carry, state.aux), metrics
+        return gradient, carry, metrics
 
-    return train_step
+    return of_batch
 
 
-def _interleave(value: jax.Array, pieces: int) -> jax.Array:
+def interleaved(batch: Batch, pieces: int) -> dict[str, jax.Array]:
     """[batch, ...] -> [pieces, batch / pieces, ...]; every device keeps its rows, each piece takes some of every device's."""
-    return value.reshape(value.shape[0] // pieces, pieces, *value.shape[1:]).swapaxes(0, 1)
+    return {
+        name: value.reshape(value.shape[0] // pieces, pieces, *value.shape[1:]).swapaxes(0, 1) for name, value in batch.items()
+    }
 
 
 def make_eval_step(objective: Objective) -> Callable[[Any, Batch], Metrics]:

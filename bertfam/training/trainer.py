@@ -6,23 +6,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bertfam.data.batches import BatchSource
 from bertfam.data.text_data import HeldOut
+from bertfam.errors import UserError
 from bertfam.evaluation.evaluator import evaluate
 from bertfam.features import FeatureSpec
 from bertfam.partitioning.sharding import RULES, batch_shardings, check_batch, state_shardings
+from bertfam.suggest import did_you_mean
 from bertfam.training.checkpoints import Checkpoints, on_devices
 from bertfam.training.feeding import Batch, Prefetcher, global_batch
 from bertfam.training.hardware import peak_flops
 from bertfam.training.hooks import Hook
+from bertfam.training.inspection import make_inspection, scalars
+from bertfam.training.optimizers.tensors import describe
+from bertfam.training.preemption import Stop
 from bertfam.training.progress import ProgressLog, Rates
 from bertfam.training.run import Run
 from bertfam.training.stages import locate
 from bertfam.training.state import TrainState, new_state
 from bertfam.training.step import INITIALISATION, make_eval_step, make_train_step
+from bertfam.training.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
@@ -42,21 +50,31 @@ class StageProgram:
 class Trainer:
     """A sized run on a mesh; checks everything that can be checked before compiling."""
 
-    def __init__(self, run: Run, mesh: jax.sharding.Mesh) -> None:
+    def __init__(self, run: Run, mesh: jax.sharding.Mesh, watchdog: Watchdog | None = None) -> None:
         """Raises UserError where sizes do not divide over the mesh."""
         self.run, self.mesh = run, mesh
-        self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps)
+        self._watchdog = watchdog or Watchdog(0)
+        params = jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))
+        self.tensors = describe(params)
+        self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
         self.schedule = run.optimizer.schedule.build(run.total_steps)
         boxed = jax.eval_shape(self._fresh, jax.random.key(0))
         self.shardings = state_shardings(boxed, mesh)
         self.abstract_state: TrainState = on_devices(nn.meta.unbox(boxed), self.shardings)
+        if run.keep_best:
+            self._check_metric(run.keep_best)
         self.stages = [self._stage(index) for index in range(len(run.stages))]
-        step = make_train_step(run.objective, self.optimizer, seed=run.seed, microbatches=run.microbatches)
+        pieces: Any = {"seed": run.seed, "microbatches": run.microbatches}
+        policies: Any = {"non_finite": run.non_finite, "average_decay": run.average_decay}
+        step = make_train_step(run.objective, self.optimizer, **pieces, **policies)
         self._step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
+        inspection = make_inspection(run.objective, self.optimizer, self.tensors, **pieces)
+        self._inspection = jax.jit(inspection, out_shardings=NamedSharding(mesh, PartitionSpec()))
         self._eval_step = jax.jit(make_eval_step(run.objective))
 
     def _fresh(self, key: jax.Array) -> TrainState:
-        return new_state(self.run.objective, self.optimizer, key, self.run.shape(0))
+        averaged = self.run.average_decay is not None
+        return new_state(self.run.objective, self.optimizer, key, self.run.shape(0), averaged=averaged)
 
     def _stage(self, index: int) -> StageProgram:
         stage, shape = self.run.stages[index], self.run.shape(index)
@@ -69,6 +87,18 @@ class Trainer:
             None if peak is None else peak * self.mesh.size,
         )
         return StageProgram(features, batch_shardings(features, self.mesh), stage.batch_size, rates)
+
+    def _check_metric(self, name: str) -> None:
+        batch = {
+            feature: jax.ShapeDtypeStruct((self.mesh.size, *spec.shape), spec.dtype)
+            for feature, spec in self.run.objective.features(self.run.shape(0)).items()
+        }
+        with self._axis_rules():
+            found = jax.eval_shape(make_eval_step(self.run.objective), self.abstract_state.params, batch)
+        names = ["loss", *found]
+        if name not in names:
+            hint = did_you_mean(name, names, f"one of {', '.join(names)}")
+            raise UserError(f"Run.keep_best is {name!r}, which no evaluation measures{hint}")
 
     def _axis_rules(self) -> Any:
         return nn.logical_axis_rules(list(RULES.items()))
@@ -87,7 +117,8 @@ class Trainer:
         """A fresh state with a checkpoint's parameters, those of an imported model; heads that it lacks are new."""
         state, parts = self.new_state(), checkpoints.parts(step)
         like = {name: part for name, part in self.abstract_state.params.items() if name in parts}
-        return state._replace(params=state.params | checkpoints.restore_params(step, like))
+        params = state.params | checkpoints.restore_params(step, like)
+        return state._replace(params=params, average=jax.tree.map(jnp.copy, params) if state.average else {})
 
     def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
         """Compiles a stage's step; returns it, and its time and memory in words."""
@@ -114,18 +145,27 @@ class Trainer:
     def scores(self, params: Any, held_out: HeldOut, stage: int) -> dict[str, float]:
         """The loss and the means of all metrics over held-out rows of a stage's shape."""
         program = self.stages[stage]
+
+        def batch(step: int) -> Batch:
+            self._watchdog.tick("evaluating", long=step == 0)  # with the compiling of it
+            return program.batch(held_out.source, step)
+
         with jax.set_mesh(self.mesh), self._axis_rules():
-            found = evaluate(
-                lambda batch: self._eval_step(params, batch),
-                lambda step: program.batch(held_out.source, step),
-                held_out.steps,
-            )
+            found = evaluate(lambda batch: self._eval_step(params, batch), batch, held_out.steps)
         coefficients = self.run.objective.coefficients
         return {"loss": sum(weight * found.get(f"{term}_loss", 0.0) for term, weight in coefficients.items())} | found
 
-    def train(self, state: TrainState, source: BatchSource, log: ProgressLog, hooks: Sequence[Hook]) -> TrainState:
-        """Runs from the state's step to the end of the run."""
+    def inspect(self, state: TrainState, batch: Batch) -> dict[str, float]:
+        """What a step on this batch looks like inside; see `make_inspection`."""
+        with jax.set_mesh(self.mesh), self._axis_rules():
+            return scalars(jax.device_get(self._inspection(state, batch)))
+
+    def train(
+        self, state: TrainState, source: BatchSource, log: ProgressLog, hooks: Sequence[Hook], stop: Stop | None = None
+    ) -> TrainState:
+        """Runs from the state's step to the end of the run, or until `stop` says so."""
         start, total = int(state.step), self.run.total_steps
+        stop = stop or Stop()
 
         def make(step: int) -> Batch:
             return self.stages[locate(self.run.stages, step)[0]].batch(source, step)
@@ -137,24 +177,38 @@ class Trainer:
                 stage, _ = locate(self.run.stages, step)
                 if stage != compiled_stage:
                     began = time.monotonic()
+                    self._watchdog.tick("compiling", long=True)
                     train_step, told = self.compile_step(stage)
                     print(told, flush=True)
                     compiled_stage = stage
                     log.compiled(time.monotonic() - began)
-                state, metrics = train_step(state, batches.take())
+                batch = batches.take()
+                if self.run.inspect_every and (step + 1) % self.run.inspect_every == 0:
+                    jax.block_until_ready(state)
+                    began = time.monotonic()
+                    self._watchdog.tick("looking inside", long=True)
+                    log.write(step + 1, "inspect", self.inspect(state, batch))
+                    log.pause(time.monotonic() - began)
+                self._watchdog.tick("training")
+                state, metrics = train_step(state, batch)
+                stops = stop.after(step + 1)
                 due = [hook for hook in hooks if hook.due(step + 1)]
-                if due:
+                if due or stops:
                     # The interval that ends here has all of its own time.
                     jax.block_until_ready(state)
                 # An interval ends at every checkpoint too: a run that goes on from there logs what an unbroken one does.
-                rate = float(self.schedule(step)) if due or log.ends_interval(step + 1) else None
+                rate = float(self.schedule(step)) if due or stops or log.ends_interval(step + 1) else None
                 log.add(metrics, self.stages[stage].rates, rate)
                 for hook in due:
                     log.flush()
                     began = time.monotonic()
+                    self._watchdog.tick(hook.doing, long=True)
                     state = hook.after(step + 1, state)
                     log.pause(time.monotonic() - began)
+                if stops:
+                    break
         finally:
             batches.close()
+        stop.settle()
         log.flush()
         return state

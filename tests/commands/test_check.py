@@ -31,7 +31,14 @@ def test_a_good_run(trained, tmp_path, monkeypatch, capsys):
     named = [line.replace(f"the train split of {trained.model_dir}/cache", "the training text") for line in warned]
     assert [re.sub(r"\d+%", "", line) for line in output.err.splitlines()] == [re.sub(r"\d+%", "", line) for line in named]
     lines = output.out.splitlines()
-    assert [line.split()[0] for line in lines] == ["parameters", "devices", "state", *["stage", "attention"] * 2, "ok"]
+    assert [line.split()[0] for line in lines] == [
+        "parameters",
+        "devices",
+        "state",
+        *["stage", "attention"] * 2,
+        "optimizer",
+        "ok",
+    ]
     assert lines[3].startswith("stage 1      12 steps of 8 rows x 16 tokens (3 predicted): 128 tokens and ")
     # What was trained with the same settings says the same.
     assert [line for line in trained.stdout.splitlines() if line.startswith(("parameters", "stage "))] == [

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.training.checkpoints import Checkpoints, has_training_state, newest, on_devices
+from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state, newest, on_devices, tidying
+from bertfam.training.retention import Keep
 from bertfam.training.state import TrainState
 
 
 @pytest.fixture
 def state():
     params = {"w": jnp.arange(200_000, dtype=jnp.float32), "b": {"c": jnp.ones((3, 5), jnp.bfloat16)}}
-    return TrainState(jnp.zeros((), jnp.int32), params, {"m": jnp.zeros(7)}, {}, {})
+    return TrainState(jnp.zeros((), jnp.int32), params, {"m": jnp.zeros(7)}, {}, {}, {}, jnp.zeros((), jnp.int32))
 
 
 def like(state):
@@ -48,22 +49,20 @@ def test_a_save_under_way_is_of_its_own_step_though_buffers_are_donated(state, t
 
 def test_the_newest_are_kept_and_found(state, tmp_path):
     assert newest(tmp_path) is None
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints = Checkpoints(tmp_path, keep=Keep(2))
     assert newest(tmp_path) is None
     with pytest.raises(UserError) as caught:
-        checkpoints.find(None)
+        choosing.find(tmp_path, None)
     assert str(caught.value) == f"{tmp_path}/checkpoints holds no complete checkpoint"
     for _ in range(4):
         state = update(state)
         checkpoints.save(state)
         checkpoints.save(state)  # saved already
     checkpoints.close()
-    opened = Checkpoints(tmp_path, read_only=True)
-    assert newest(tmp_path) == 4 == opened.find(None) == opened.latest and opened.find(3) == 3
+    assert newest(tmp_path) == 4 == choosing.find(tmp_path, None) and choosing.find(tmp_path, 3) == 3
     with pytest.raises(UserError) as caught:
-        opened.find(1)
+        choosing.find(tmp_path, 1)
     assert str(caught.value) == f"{tmp_path}/checkpoints has no step 1; it has 3, 4"
-    opened.close()
     assert has_training_state(tmp_path, 4)
 
 
@@ -73,8 +72,9 @@ def test_a_save_that_was_cut_off_is_no_checkpoint(state, tmp_path):
     checkpoints.close()
     (tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp-0" / "params").mkdir(parents=True)
     assert newest(tmp_path) == 1
+    tidying.clear(tmp_path, 1)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["1"]
     again = Checkpoints(tmp_path)
-    assert again.latest == 1
     again.save(update(update(state)))
     again.close()
     assert newest(tmp_path) == 2

@@ -1,6 +1,7 @@
-"""AdamW against NumPy in float64, what is decayed, and clipping."""
+"""Every optimizer against NumPy in float64, each layer by itself; what is decayed; clipping; settings."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -8,88 +9,291 @@ import numpy as np
 import optax
 import pytest
 import tiny
+import toy_parameters as toy
 from flax import linen as nn
 from flax import traverse_util
 
-from bertfam.training.optimizers import AdamW, weight_decay_mask
-from bertfam.training.schedules import LinearDecay
+from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon
+from bertfam.training.optimizers.muon import newton_schulz
+from bertfam.training.optimizers.tensors import describe
+from bertfam.training.schedules import InverseSquareRoot, LinearDecay
 
-ADAMW = AdamW(LinearDecay(peak=0.1, warmup_steps=2), b1=0.8, b2=0.95, epsilon=1e-3, weight_decay=0.05, clip_norm=None)
+RATES = [0.05, 0.1, 0.075, 0.05, 0.025, 0.0]
+SCHEDULE = LinearDecay(peak=0.1, warmup_steps=2)
+ADAM = {"b1": 0.8, "b2": 0.95, "epsilon": 1e-3, "weight_decay": 0.05}
 
 
-def by_hand(config, params, gradients, rates):
-    """The parameters after each update."""
-    values = {name: np.asarray(value, np.float64) for name, value in params.items()}
-    m = {name: 0.0 for name in values}
-    v = {name: 0.0 for name in values}
-    for count, (rate, gradient) in enumerate(zip(rates, gradients, strict=True), 1):
-        norm = np.sqrt(sum(np.sum(np.float64(value) ** 2) for value in gradient.values()))
+def rms(x):
+    return np.sqrt(np.mean(x**2))
+
+
+class AdamByHand:
+    """The direction of one layer's tensor."""
+
+    def __init__(self, config, corrected, trust=False):
+        self.config, self.corrected, self.trust = config, corrected, trust
+        self.t, self.m, self.v = 0, 0.0, 0.0
+
+    def __call__(self, g, theta, matrix, in_stack):
+        c = self.config
+        self.t += 1
+        self.m = c.b1 * self.m + (1 - c.b1) * g
+        self.v = c.b2 * self.v + (1 - c.b2) * g**2
+        m, v = (self.m / (1 - c.b1**self.t), self.v / (1 - c.b2**self.t)) if self.corrected else (self.m, self.v)
+        u = m / (np.sqrt(v) + c.epsilon) + (c.weight_decay * theta if matrix else 0.0)
+        ratio = np.linalg.norm(theta) / np.linalg.norm(u) if self.trust and matrix else 1.0
+        return ratio * u
+
+
+class LionByHand:
+    def __init__(self, config):
+        self.config, self.m = config, 0.0
+
+    def __call__(self, g, theta, matrix, in_stack):
+        c = self.config
+        u = np.sign(c.b1 * self.m + (1 - c.b1) * g)
+        self.m = c.b2 * self.m + (1 - c.b2) * g
+        return u + (c.weight_decay * theta if matrix else 0.0)
+
+
+class AdafactorByHand:
+    def __init__(self, config):
+        self.config, self.t, self.v, self.row, self.column, self.m = config, 0, 0.0, 0.0, 0.0, 0.0
+
+    def __call__(self, g, theta, matrix, in_stack):
+        c = self.config
+        self.t += 1
+        beta = 1 - self.t**-c.decay_power
+        square = g**2 + c.epsilon
+        if c.factored and matrix and min(g.shape) >= c.min_size_to_factor:
+            self.row = beta * self.row + (1 - beta) * square.mean(axis=1)
+            self.column = beta * self.column + (1 - beta) * square.mean(axis=0)
+            v = np.outer(self.row, self.column) / self.row.mean()
+        else:
+            v = self.v = beta * self.v + (1 - beta) * square
+        u = g / np.sqrt(v)
+        if c.clipping_threshold:
+            u = u / max(1.0, rms(u) / c.clipping_threshold)
+        if c.scale_by_parameter:
+            u = u * max(c.epsilon_scale, rms(theta))
+        if c.b1 is not None:
+            u = self.m = c.b1 * self.m + (1 - c.b1) * u
+        return u + (c.weight_decay * theta if matrix else 0.0)
+
+
+class MuonByHand:
+    def __init__(self, config):
+        self.config, self.m = config, 0.0
+        adam = AdamW(b1=config.adam_b1, b2=config.adam_b2, epsilon=config.adam_epsilon, weight_decay=config.weight_decay)
+        self.adam = AdamByHand(adam, corrected=True)
+
+    def __call__(self, g, theta, matrix, in_stack):
+        c = self.config
+        if not (matrix and in_stack):
+            return c.adam_rate * self.adam(g, theta, matrix, in_stack)
+        self.m = c.momentum * self.m + (1 - c.momentum) * g
+        x = (1 - c.momentum) * g + c.momentum * self.m if c.nesterov else self.m
+        x = x / np.linalg.norm(x)
+        for _ in range(c.iterations):
+            a = x @ x.T
+            x = 3.4445 * x - 4.7750 * a @ x + 2.0315 * a @ a @ x
+        rows, columns = g.shape
+        scale = 0.2 * max(rows, columns) ** 0.5 if c.scale == "match_adamw" else max(1, columns / rows) ** 0.5
+        return scale * x + c.weight_decay * theta
+
+
+CASES = {
+    "AdamW": (AdamW(SCHEDULE, **ADAM), lambda c: AdamByHand(c, True)),
+    "AdamW unclipped": (AdamW(SCHEDULE, **ADAM, clip_norm=None), lambda c: AdamByHand(c, True)),
+    "BertAdam": (BertAdam(SCHEDULE, **ADAM), lambda c: AdamByHand(c, False)),
+    "Lamb": (Lamb(SCHEDULE, **ADAM), lambda c: AdamByHand(c, False, trust=True)),
+    "Lamb corrected": (Lamb(SCHEDULE, **ADAM, bias_correction=True), lambda c: AdamByHand(c, True, trust=True)),
+    "Lion": (Lion(SCHEDULE, weight_decay=0.05), LionByHand),
+    "Adafactor whole": (Adafactor(SCHEDULE), AdafactorByHand),
+    "Adafactor factored": (Adafactor(SCHEDULE, min_size_to_factor=4, weight_decay=0.05), AdafactorByHand),
+    "Adafactor plain": (
+        Adafactor(SCHEDULE, factored=False, clipping_threshold=None, scale_by_parameter=False, b1=0.9),
+        AdafactorByHand,
+    ),
+    "Muon": (Muon(SCHEDULE, weight_decay=0.05), MuonByHand),
+    "Muon original": (Muon(SCHEDULE, scale="original", nesterov=False, adam_rate=0.1, iterations=3), MuonByHand),
+}
+
+
+def by_hand(config, make, values, gradients):
+    """The parameters after each update, layer by layer."""
+    thetas = {name: list(toy.layers(name, value)) for name, value in values.items()}
+    directions = {name: [make(config) for _ in slices] for name, slices in thetas.items()}
+    for rate, gradient in zip(RATES, gradients, strict=True):
+        norm = math.sqrt(sum(np.sum(np.float64(value) ** 2) for value in gradient.values()))
         scale = 1.0 if config.clip_norm is None else min(1.0, config.clip_norm / norm)
-        for name, value in gradient.items():
-            g = np.float64(value) * scale
-            m[name] = config.b1 * m[name] + (1 - config.b1) * g
-            v[name] = config.b2 * v[name] + (1 - config.b2) * g**2
-            step = m[name] / (1 - config.b1**count) / (np.sqrt(v[name] / (1 - config.b2**count)) + config.epsilon)
-            decay = config.weight_decay if name == "kernel" else 0.0
-            values[name] = values[name] - rate * (step + decay * values[name])
-        yield dict(values)
+        for name, slices in thetas.items():
+            for layer, g in enumerate(toy.layers(name, gradient[name])):
+                direction = directions[name][layer](scale * g, slices[layer], name in toy.DECAYED, "/layers/" in name)
+                slices[layer] = slices[layer] - rate * direction
+        yield {name: np.reshape(np.stack(slices), values[name].shape) for name, slices in thetas.items()}
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1.0, 1e6])
-def test_adamw_by_hand(clip_norm):
-    config = dataclasses.replace(ADAMW, clip_norm=clip_norm)
+@pytest.mark.parametrize("case", CASES)
+def test_by_hand(case):
+    config, make = CASES[case]
+    values = toy.random_values(0)
+    # Gradients of norm 1 to 100.
+    gradients = [toy.random_values(step + 1, 10.0**power) for step, power in enumerate((-1, 0, 1, -1, 0, 1))]
+    optimizer = config.build(6, toy.boxed(values))
+    params = toy.tree(values)
+    state = nn.meta.unbox(optimizer.init(toy.boxed(values)))
+    update = tiny.jit(optimizer.update)
+    for step, expected in enumerate(by_hand(config, make, values, gradients)):
+        updates, state = update(toy.tree(gradients[step]), state, params, step=step)
+        params = optax.apply_updates(params, updates)
+        for name, value in toy.flat(params).items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=f"{name} at {step}")
+
+
+def test_layers_that_are_stored_apart_get_the_same_updates():
+    """A stack of three is three stacks of one, for every optimizer."""
+    values, gradients = toy.random_values(0), [toy.random_values(seed) for seed in (1, 2)]
+
+    def apart(flat):
+        outside = {name: value for name, value in flat.items() if "/layers/" not in name}
+        return outside | {
+            name.replace("encoder/", f"{layer}/"): value[layer : layer + 1]
+            for name, value in flat.items()
+            for layer in range(3)
+            if "/layers/" in name
+        }
+
+    def box_apart(flat):
+        axes = {name: value[0] for name, value in toy.TENSORS.items()}
+        names = {name: axes.get(name) or axes["encoder/" + name.partition("/")[2]] for name in flat}
+        return toy.tree({name: nn.LogicallyPartitioned(jnp.asarray(value), names[name]) for name, value in flat.items()})
+
+    def trained(config, params, gradients, boxed):
+        optimizer = config.build(6, boxed)
+        state = nn.meta.unbox(optimizer.init(boxed))
+        for step, gradient in enumerate(gradients):
+            updates, state = tiny.jit(optimizer.update)(gradient, state, params, step=step)
+            params = optax.apply_updates(params, updates)
+        return toy.flat(params)
+
+    for case in ("AdamW", "Lamb", "Adafactor factored", "Muon"):
+        config = CASES[case][0]
+        together = trained(config, toy.tree(values), [toy.tree(g) for g in gradients], toy.boxed(values))
+        separate = trained(config, toy.tree(apart(values)), [toy.tree(apart(g)) for g in gradients], box_apart(apart(values)))
+        for name, value in apart(together).items():
+            np.testing.assert_allclose(separate[name], value, rtol=1e-6, atol=1e-6, err_msg=f"{case} {name}")
+
+
+def test_newton_and_schulz_make_every_singular_value_about_one():
     generator = np.random.default_rng(0)
-    shapes = {"kernel": (3, 4), "bias": (4,), "scale": (2, 4)}
-    params = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    # Their norm is 0.4 to 40.
-    gradients = [
-        {name: (10.0**power * generator.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
-        for power in (-1, 0, 1, -1, 0, 1)
-    ]
-    rates = [0.05, 0.1, 0.075, 0.05, 0.025, 0.0]
-    optimizer = config.build(6)
-    found, state = jax.tree.map(jnp.asarray, params), optimizer.init(params)
-    for gradient, expected in zip(gradients, by_hand(config, params, gradients, rates), strict=True):
-        updates, state = optimizer.update(gradient, state, found)
-        found = optax.apply_updates(found, updates)
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=2e-6, atol=2e-6)
+    for shape in ((8, 20), (20, 8), (16, 16)):
+        matrices = generator.standard_normal((2, *shape), np.float32)
+        u, s, v = np.linalg.svd(matrices, full_matrices=False)
+        assert (s[..., -1] / np.linalg.norm(matrices, axis=(-2, -1)) > 1e-3).all()
+        found = np.asarray(newton_schulz(jnp.asarray(matrices), 5))
+        sizes = u.swapaxes(-1, -2) @ found @ v.swapaxes(-1, -2)  # diagonal: the singular vectors stay
+        diagonal = np.diagonal(sizes, axis1=-2, axis2=-1)
+        np.testing.assert_allclose(sizes, diagonal[..., None] * np.eye(min(shape)), atol=1e-4)
+        assert (diagonal[s > 1e-2 * np.linalg.norm(matrices, axis=(-2, -1))[:, None]] > 0.6).all() and (diagonal < 1.3).all()
+    assert np.array_equal(newton_schulz(jnp.zeros((1, 2, 3)), 5), np.zeros((1, 2, 3)))  # a gradient of nothing
+
+
+def test_a_tensor_or_an_update_of_norm_zero_is_left_alone_by_lamb():
+    values = {name: np.zeros_like(value) for name, value in toy.random_values(0).items()}
+    config = Lamb(SCHEDULE, **ADAM)
+    optimizer, bert = config.build(6, toy.boxed(values)), BertAdam(SCHEDULE, **ADAM).build(6, toy.boxed(values))
+    for gradient in (toy.random_values(1), values):
+        found, expected = (
+            toy.flat(one.update(toy.tree(gradient), nn.meta.unbox(one.init(toy.boxed(values))), toy.tree(values), step=0)[0])
+            for one in (optimizer, bert)
+        )
+        for name in values:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+
+
+def test_the_relative_step_of_adafactor_is_its_schedule():
+    schedule = Adafactor().schedule.build(10**6)
+    for step in (0, 99, 9_999, 10_000, 39_999, 999_999):
+        assert float(schedule(step)) == pytest.approx(min(1e-2, 1 / math.sqrt(step + 1)), rel=1e-6)
+    assert Adafactor().schedule == InverseSquareRoot() and Adafactor().clip_norm is None
 
 
 @pytest.mark.parametrize(
-    "settings", [{"b1": 1.0}, {"b2": -0.1}, {"epsilon": -1e-6}, {"weight_decay": -0.1}, {"clip_norm": 0.0}, {"clip_norm": -1.0}]
+    "config",
+    [AdamW(mu_dtype="bfloat16"), Lamb(b2=0.98, nu_dtype="bfloat16"), Lion(mu_dtype="bfloat16"), Muon(mu_dtype="bfloat16")],
 )
-def test_senseless_settings_are_refused(settings):
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        AdamW(**settings)
+def test_moments_in_sixteen_bits(config):
+    values = toy.random_values(0)
+    wide = dataclasses.replace(config, **{name: "float32" for name in ("mu_dtype", "nu_dtype") if hasattr(config, name)})
+    found = []
+    for one in (config, wide):
+        one = dataclasses.replace(one, schedule=SCHEDULE)
+        optimizer = one.build(6, toy.boxed(values))
+        params, state = toy.tree(values), nn.meta.unbox(optimizer.init(toy.boxed(values)))
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(state)}
+        for step in range(3):
+            updates, state = tiny.jit(optimizer.update)(toy.tree(toy.random_values(step)), state, params, step=step)
+            params = optax.apply_updates(params, updates)
+        assert {leaf.dtype for leaf in jax.tree.leaves(state)} == dtypes  # a state of one shape at every step
+        assert (jnp.dtype("bfloat16") in dtypes) == (one.mu_dtype == "bfloat16" or getattr(one, "nu_dtype", "") == "bfloat16")
+        found.append(toy.flat(params))
+    for name, value in found[0].items():
+        assert value.dtype == np.float32
+        assert np.mean(np.abs(value - found[1][name]) > 5e-3) < 0.1, name  # a sign may turn
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "told"),
+    [
+        (AdamW, {"b1": 1.0}, "b1"),
+        (AdamW, {"b2": -0.1}, "b2"),
+        (AdamW, {"epsilon": -1e-6}, "epsilon"),
+        (Lamb, {"weight_decay": -0.1}, "weight_decay"),
+        (Lion, {"clip_norm": 0.0}, "clip_norm"),
+        (Adafactor, {"clip_norm": -1.0}, "clip_norm"),
+        (Adafactor, {"b1": 1.0}, "b1"),
+        (Adafactor, {"clipping_threshold": 0.0}, "clipping_threshold"),
+        (Muon, {"iterations": 0}, "iterations"),
+        (Muon, {"momentum": 1.0}, "momentum"),
+        (BertAdam, {"layer_decay": 0.0}, "layer_decay"),
+        (BertAdam, {"layer_decay": 1.1}, "layer_decay"),
+        (AdamW, {"nu_dtype": "bfloat16"}, "nu_dtype bfloat16 cannot follow a moment with b2 0.999"),
+    ],
+)
+def test_senseless_settings_are_refused(make, settings, told):
+    with pytest.raises(ValueError, match=told):
+        make(**settings)
 
 
 def test_clipping_is_by_the_norm_of_the_whole_gradient():
-    clipped = dataclasses.replace(ADAMW, clip_norm=1.0).build(10)
     gradient = {"kernel": jnp.array([3.0]), "bias": jnp.array([4.0])}  # norm 5
-    updates, _ = clipped.update(gradient, clipped.init(gradient), gradient)
-    small, _ = ADAMW.build(10).update(jax.tree.map(lambda g: g / 5, gradient), ADAMW.build(10).init(gradient), gradient)
+    clipped, free = (AdamW(SCHEDULE, **ADAM, clip_norm=norm).build(10, gradient) for norm in (1.0, None))
+    updates, _ = clipped.update(gradient, clipped.init(gradient), gradient, step=0)
+    small, _ = free.update(jax.tree.map(lambda g: g / 5, gradient), free.init(gradient), gradient, step=0)
     for name in gradient:
         np.testing.assert_allclose(updates[name], small[name], rtol=1e-6)
 
 
 def test_biases_and_norm_scales_are_not_decayed_also_where_layers_are_stacked():
-    params = nn.meta.unbox(jax.eval_shape(lambda key: tiny.objective().init(key, tiny.SHAPE)[0], jax.random.key(0)))
-    mask = traverse_util.flatten_dict(weight_decay_mask(params), sep="/")
-    shapes = {name: leaf.shape for name, leaf in traverse_util.flatten_dict(params, sep="/").items()}
-    decayed = {name for name, value in mask.items() if value}
+    params = jax.eval_shape(lambda key: tiny.objective().init(key, tiny.SHAPE)[0], jax.random.key(0))
+    tensors = traverse_util.flatten_dict(describe(params), sep="/")
+    decayed = {name for name, tensor in tensors.items() if tensor.decayed}
     assert {name.rpartition("/")[2] for name in decayed} == {"kernel", "table"}
-    assert {name.rpartition("/")[2] for name in mask.keys() - decayed} == {"bias", "scale"}
-    stacked = {name for name in mask if name.startswith("encoder/layers/")}
-    assert all(shapes[name][0] == 2 for name in stacked)
-    assert any(len(shapes[name]) == 2 and name not in decayed for name in stacked)  # a norm scale [layers, embed]
+    assert {name.rpartition("/")[2] for name in tensors.keys() - decayed} == {"bias", "scale"}
+    stacked = {name for name in tensors if name.startswith("encoder/layers/")}
+    assert stacked == {name for name, tensor in tensors.items() if tensor.stacked}
+    assert all(tensors[name].shape[0] == 2 for name in stacked)
+    assert any(len(tensors[name].shape) == 2 and name not in decayed for name in stacked)  # a norm scale [layers, embed]
     # Every matrix and every table of BERT: 3 tables; 4 + 2 kernels a layer, stacked; pooler, NSP, the head's transform.
     assert len(decayed) == 3 + 6 + 3
+    assert tensors["encoder/layers/attention/query/kernel"].matrix == (16, 16)
+    assert tensors["encoder/layers/feed_forward/output/kernel"].matrix == (32, 16)
+    assert tensors["encoder/layers/attention/query/bias"].matrix is None
 
-    ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), params)
-    optimizer = ADAMW.build(10)
-    updates = tiny.jit(lambda params: optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)[0])(
-        ones
-    )
+    ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), nn.meta.unbox(params))
+    optimizer = AdamW(SCHEDULE, **ADAM).build(10, params)
+    zeros = jax.tree.map(jnp.zeros_like, ones)
+    updates = tiny.jit(lambda params: optimizer.update(zeros, optimizer.init(params), params, step=0)[0])(ones)
     for name, update in traverse_util.flatten_dict(updates, sep="/").items():
         np.testing.assert_allclose(update, -0.05 * 0.05 if name in decayed else 0.0, rtol=1e-6, err_msg=name)

@@ -15,10 +15,10 @@ from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.objectives.mlm import Mlm
 from bertfam.partitioning.mesh import MeshShape
-from bertfam.training.optimizers import AdamW
+from bertfam.training.optimizers import AdamW, Lamb
 from bertfam.training.plan import duration, si
 from bertfam.training.run import Run, check_resumable, check_same_model
-from bertfam.training.schedules import LinearDecay
+from bertfam.training.schedules import CosineDecay, LinearDecay
 from bertfam.training.stages import Stage
 
 RUN = Run(objective=tiny.objective(), data=TextData(), stages=(Stage(10, 16, 8), Stage(5, 32, 4)))
@@ -35,6 +35,8 @@ RUN = Run(objective=tiny.objective(), data=TextData(), stages=(Stage(10, 16, 8),
         {"eval_batches": 0},
         {"keep_checkpoints": 0},
         {"seed": -1},
+        {"average_decay": 1.0},
+        {"inspect_every": -1},
     ],
 )
 def test_senseless_settings_are_refused(settings):
@@ -58,6 +60,8 @@ def test_where_and_how_it_is_computed_may_change():
         mesh=MeshShape(fsdp=2),
         microbatches=2,
         log_every=7,
+        inspect_every=3,
+        non_finite="skip",
         eval_every=0,
         eval_batches=3,
         checkpoint_every=2,
@@ -101,7 +105,13 @@ def test_an_imported_model_may_have_another_dropout_but_no_other_size():
         ({"stages": (RUN.stages[0], Stage(5, 24, 4))}, "Run.stages[1].length was 32 when this run began and is 24 now"),
         ({"optimizer": AdamW(weight_decay=0.0)}, "Run.optimizer.weight_decay was 0.01 when this run began and is 0.0 now"),
         ({"optimizer": AdamW(LinearDecay(1e-3))}, "Run.optimizer.schedule.peak was 0.0001 when this run began and is 0.001 now"),
-        ({"optimizer": LinearDecay()}, "Run.optimizer was AdamW when this run began and is LinearDecay now"),
+        ({"optimizer": Lamb()}, "Run.optimizer was AdamW when this run began and is Lamb now"),
+        (
+            {"optimizer": AdamW(CosineDecay())},
+            "Run.optimizer.schedule was LinearDecay when this run began and is CosineDecay now",
+        ),
+        ({"optimizer": AdamW(layer_decay=0.8)}, "Run.optimizer.layer_decay was 1.0 when this run began and is 0.8 now"),
+        ({"average_decay": 0.99}, "Run.average_decay was None when this run began and is 0.99 now"),
         (
             {"data": TextData(corruption=BertMasking(rate=0.2))},
             "Run.data.corruption.rate was 0.15 when this run began and is 0.2",

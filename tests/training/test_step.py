@@ -14,13 +14,14 @@ from bertfam.training.schedules import LinearDecay
 from bertfam.training.state import TrainState, new_state
 from bertfam.training.step import make_eval_step, make_train_step
 
-ADAMW = AdamW(LinearDecay(peak=1e-3, warmup_steps=0), epsilon=1e-6)
+PARAMS = jax.eval_shape(lambda key: tiny.objective().init(key, tiny.SHAPE)[0], jax.random.key(0))
+OPTIMIZER = AdamW(LinearDecay(peak=1e-3, warmup_steps=0), epsilon=1e-6).build(100, PARAMS)
 # Eight rows with very different numbers of predictions; the rows of one microbatch have none at all.
 COUNTS = [4, 0, 1, 0, 4, 0, 4, 0]
 
 
 def make_step(dropout=0.0, microbatches=1):
-    return tiny.jit(make_train_step(tiny.objective(dropout), ADAMW.build(100), seed=0, microbatches=microbatches))
+    return tiny.jit(make_train_step(tiny.objective(dropout), OPTIMIZER, seed=0, microbatches=microbatches))
 
 
 def numbers(metrics):
@@ -30,7 +31,7 @@ def numbers(metrics):
 @pytest.fixture(scope="module")
 def state():
     """A state that has made no step."""
-    return tiny.jit(lambda key: nn.meta.unbox(new_state(tiny.objective(), ADAMW.build(100), key, tiny.SHAPE)))(jax.random.key(1))
+    return tiny.jit(lambda key: nn.meta.unbox(new_state(tiny.objective(), OPTIMIZER, key, tiny.SHAPE)))(jax.random.key(1))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_ten_targets_and_a_hundred_do_not_weigh_alike():
     batch = {"losses": jnp.array([2.0, 1.0, 2.0, 1.0]), "weights": jnp.array([4.0, 30.0, 6.0, 70.0])}
     params = {"w": jnp.ones(())}
     for microbatches in (1, 2, 4):
-        state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, {})
+        state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, {}, {}, jnp.zeros((), jnp.int32))
         found, metrics = make_train_step(Constant(), optimizer, seed=0, microbatches=microbatches)(state, batch)
         assert float(1 - found.params["w"]) == pytest.approx(120 / 110, abs=1e-6)
         assert float(metrics["loss"].total) == pytest.approx(120 / 110) and float(metrics["loss"].weight) == 1

@@ -60,9 +60,11 @@ def torch_losses(model):
 
 def our_losses(folder):
     imported = huggingface.read(folder)
-    objective, optimizer = MlmNsp(imported.config, Execution()), ADAMW.build(STEPS)
+    objective = MlmNsp(imported.config, Execution())
+    optimizer = ADAMW.build(STEPS, jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
     params = jax.tree.map(jax.numpy.asarray, imported.params)
-    state = TrainState(jax.numpy.zeros((), "int32"), params, tiny.jit(optimizer.init)(params), {}, {})
+    zero = jax.numpy.zeros((), "int32")
+    state = TrainState(zero, params, tiny.jit(optimizer.init)(params), {}, {}, {}, zero)
     step = tiny.jit(make_train_step(objective, optimizer, seed=0))
     losses, norms = [], []
     for batch in batches():

@@ -1,0 +1,47 @@
+"""`bertfam checkpoints`: what a run has saved, and whether it is whole."""
+
+import argparse
+
+from bertfam.commands import flags
+
+SUMMARY = "list a run's checkpoints and verify them"
+EXAMPLE = """\
+  bertfam checkpoints --model_dir=model
+  bertfam checkpoints --model_dir=model --verify
+  bertfam checkpoints --model_dir=model --copy_weights=best --step=9000
+Exit code 1 tells that a checkpoint is damaged."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's flags."""
+    flags.add_model_dir(parser)
+    parser.add_argument(
+        "--verify", action="store_true", help="read every byte and compare it with the manifest (default: sizes alone)"
+    )
+    parser.add_argument(
+        "--copy_weights",
+        type=flags.path,
+        metavar="DIR",
+        help="instead: make a model folder of one checkpoint's parameters, without the optimizer's state",
+    )
+    parser.add_argument("--step", type=int, metavar="N", help="the checkpoint that --copy_weights copies (default: the newest)")
+    flags.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Lists or copies; returns the exit status."""
+    import json
+
+    from bertfam.errors import UserError
+    from bertfam.training.checkpoints import listing
+    from bertfam.training.checkpoints.weights import copy_weights
+
+    if args.copy_weights:
+        step = copy_weights(args.model_dir, args.copy_weights, args.step)
+        print(f"copied the weights of step {step:,} of {args.model_dir} to {args.copy_weights}, a model at its step 0")
+        return 0
+    if args.step is not None:
+        raise UserError("--step says which checkpoint --copy_weights copies; give that too, or leave it out")
+    found = listing.rows(args.model_dir, verify=args.verify)
+    print(json.dumps([row.json() for row in found], indent=1) if args.json else listing.table(found))
+    return int(any(row.state == listing.DAMAGED for row in found))

@@ -1,0 +1,13 @@
+"""The checkpoints of a run: MODEL_DIR/checkpoints/STEP, each with a manifest of digests; see the files here for one idea each."""
+
+from pathlib import Path
+
+from bertfam.training.checkpoints.choosing import newest
+from bertfam.training.checkpoints.store import Checkpoints, on_devices
+
+__all__ = ["Checkpoints", "has_training_state", "newest", "on_devices"]
+
+
+def has_training_state(model_dir: str | Path, step: int) -> bool:
+    """Whether a run can go on from a step; an imported model has its parameters alone."""
+    return (Path(model_dir) / "checkpoints" / str(step) / "rest").is_dir()

@@ -1,0 +1,83 @@
+"""Which checkpoint a command uses: the newest whose files are all as they were written."""
+
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from bertfam.errors import UserError
+from bertfam.training.checkpoints import digests
+
+
+def folder(model_dir: str | Path) -> Path:
+    """MODEL_DIR/checkpoints; raises UserError where that is a file."""
+    path = Path(model_dir).absolute() / "checkpoints"
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; move it away, for a folder belongs there")
+    return path
+
+
+def steps(directory: Path) -> list[int]:
+    """The steps of which there is anything, in order; complete or not."""
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else []
+
+
+def complete(directory: Path) -> list[int]:
+    """The steps whose files are all there, by their sizes, in order."""
+    return [step for step in steps(directory) if digests.fault(directory / str(step)) is None]
+
+
+def newest(model_dir: str | Path) -> int | None:
+    """The newest complete step, by the files' sizes; None where there is none. Says and writes nothing."""
+    return max(complete(folder(model_dir)), default=None)
+
+
+def choose(model_dir: str | Path, *, items: Collection[str] = ()) -> int | None:
+    """The newest step whose every byte is as it was written; each newer one that is not is named in a warning.
+
+    Args:
+      model_dir: the run's folder.
+      items: what of a checkpoint is needed; by default all of it.
+
+    Returns:
+      the step; None where nothing was ever saved.
+
+    Raises:
+      UserError: there are checkpoints, and none is whole.
+    """
+    directory = folder(model_dir)
+    faults: dict[int, str] = {}
+    for step in reversed(steps(directory)):
+        wrong = digests.fault(directory / str(step), contents=True, items=items, tell=True)
+        if wrong is None:
+            for bad, why in faults.items():
+                print(
+                    f"bertfam: warning: {directory / str(bad)} is not used ({why}); step {step:,} is", file=sys.stderr, flush=True
+                )
+            return step
+        faults[step] = wrong
+    if not faults:
+        return None
+    told = ", ".join(f"{step} ({why})" for step, why in faults.items())
+    raise UserError(f"no checkpoint in {directory} is whole: {told}; put a copy of one back, or use another --model_dir")
+
+
+def find(model_dir: str | Path, step: int | None) -> int:
+    """The step whose parameters are to be read: the given one, or the newest whose parameters are whole.
+
+    Raises:
+      UserError: there is none, or it is damaged.
+    """
+    items = ("params",)
+    directory = folder(model_dir)
+    if step is None:
+        if (newest_whole := choose(model_dir, items=items)) is None:
+            raise UserError(f"{directory} holds no complete checkpoint")
+        return newest_whole
+    there = steps(directory)
+    if step not in there:
+        raise UserError(f"{directory} has no step {step}; it has {', '.join(map(str, there)) or 'none'}")
+    if wrong := digests.fault(directory / str(step), contents=True, items=items, tell=True):
+        good = [other for other in complete(directory) if other != step]
+        others = f"use another: {', '.join(map(str, good))}" if good else "put a copy of it back"
+        raise UserError(f"{directory / str(step)} is damaged ({wrong}); {others}")
+    return step

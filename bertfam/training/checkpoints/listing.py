@@ -1,0 +1,90 @@
+"""What MODEL_DIR/checkpoints holds, as a table."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertfam.training.checkpoints import digests
+from bertfam.training.checkpoints.choosing import steps
+from bertfam.training.checkpoints.store import Checkpoints
+from bertfam.training.checkpoints.tidying import SET_ASIDE, UNFINISHED
+from bertfam.training.retention import lines
+
+COMPLETE, DAMAGED, INCOMPLETE, ASIDE = "complete", "damaged", "incomplete", "set aside"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One checkpoint.
+
+    Attributes:
+      step: the updates made.
+      state: complete, damaged, incomplete (being written, or cut off), or set aside (damaged, and passed by a later run).
+      fault: what is wrong with a damaged one.
+      written: when it was complete, in ISO 8601.
+      size: bytes.
+      parts: the networks and heads of a complete one, and "training state" where a run can go on from it.
+      metrics: of its step in metrics.jsonl, "train" and "eval".
+    """
+
+    step: int
+    state: str
+    fault: str | None
+    written: str | None
+    size: int
+    parts: tuple[str, ...]
+    metrics: dict[str, dict[str, float]]
+
+    def json(self) -> dict[str, Any]:
+        """For --json."""
+        return asdict(self)
+
+
+def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
+    """All checkpoints of a MODEL_DIR by step; `verify` reads every byte of them."""
+    opened = Checkpoints(model_dir, read_only=True)
+    directory = opened.directory
+    measured = {split: lines(Path(model_dir), split) for split in ("train", "eval")}
+
+    def row(step: int, path: Path, state: str, fault: str | None = None) -> Row:
+        metrics = {split: found[step] for split, found in measured.items() if step in found}
+        parts = [*sorted(opened.parts(step)), *(["training state"] if (path / "rest").is_dir() else [])]
+        return Row(
+            step, state, fault, digests.written(path), digests.size(path), tuple(parts) if state == COMPLETE else (), metrics
+        )
+
+    found = []
+    for step in steps(directory):
+        path = directory / str(step)
+        fault = digests.fault(path, contents=verify, tell=True)
+        found.append(row(step, path, DAMAGED if fault else COMPLETE, fault))
+    for path in directory.iterdir():
+        number, dot, rest = path.name.partition(".")
+        if number.isdigit() and dot:
+            if dot + rest == SET_ASIDE:
+                found.append(row(int(number), path, ASIDE))
+            elif (dot + rest).startswith(UNFINISHED):
+                found.append(row(int(number), path, INCOMPLETE))
+    opened.close()
+    return sorted(found, key=lambda row: row.step)
+
+
+def table(found: list[Row]) -> str:
+    """The rows for people, under a line of titles."""
+    cells = [("step", "written", "size", "parts", "held out", "state")]
+    for row in found:
+        metrics = "  ".join(f"{name} {value:.4g}" for name, value in row.metrics.get("eval", {}).items() if value is not None)
+        cells.append(
+            (
+                f"{row.step:,}",
+                (row.written or "-").replace("T", " ").removesuffix("+00:00"),
+                f"{row.size / 1e6:,.1f} MB",
+                ", ".join(row.parts) or "-",
+                metrics or "-",
+                row.state + (f": {row.fault}" if row.fault else ""),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in cells]
+    return "\n".join("  ".join(line).rstrip() for line in padded)

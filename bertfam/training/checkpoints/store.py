@@ -1,0 +1,176 @@
+"""Checkpoints through Orbax: written in the background, complete or absent, restored onto any mesh.
+
+A checkpoint has items: `params`, which evaluation and export read alone, and `rest` (step, optimizer state, carry,
+skipped updates); one of a run that averages its parameters has `average` too.
+"""
+
+import logging
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from bertfam.errors import UserError
+from bertfam.files import refusal
+from bertfam.training.checkpoints import choosing, digests
+from bertfam.training.checkpoints.tidying import clear_unfinished, tidy
+from bertfam.training.retention import Keep
+from bertfam.training.state import TrainState
+
+_LONGEST_SAVE = 1800  # seconds
+
+
+def items(state: TrainState) -> dict[str, Any]:
+    """What is saved of a state, by item; `aux` is read only and not part of it."""
+    rest = {name: getattr(state, name) for name in ("step", "opt_state", "carry", "skipped")}
+    return {"params": state.params, "rest": rest} | ({"average": state.average} if state.average else {})
+
+
+def with_items(state: TrainState, found: Any) -> TrainState:
+    """A state with the values of `items` in place of its own."""
+    average = found["average"] if state.average else {}
+    return state._replace(params=found["params"], average=average, **found["rest"])
+
+
+class _Digested(ocp.CompositeCheckpointHandler):
+    """Writes the digests when all files of all processes are there, before the folder gets its name."""
+
+    def finalize(self, directory: epath.Path) -> None:
+        super().finalize(directory)
+        digests.write(Path(directory))
+
+
+@ocp.args.register_with_handler(_Digested, for_save=True, for_restore=True)
+class _Items(ocp.args.Composite):
+    """The trees that `_Digested` takes, by item."""
+
+
+class Checkpoints:
+    """The checkpoints of one MODEL_DIR. Several processes make the same calls; the first deletes for all."""
+
+    def __init__(self, model_dir: str | Path, *, keep: Keep | None = None, read_only: bool = False) -> None:
+        """Opens MODEL_DIR/checkpoints.
+
+        Args:
+          model_dir: the run's directory.
+          keep: which stay when newer ones are complete; None: all.
+          read_only: never creates or deletes anything.
+
+        Raises:
+          UserError: there are none to read, or there is no folder for them.
+        """
+        # Orbax tells every save in several lines of its own, and its errors as stack dumps besides raising them.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        self._model_dir, self._keep = Path(model_dir).absolute(), keep or Keep()
+        self.directory = choosing.folder(model_dir)  # MODEL_DIR/checkpoints
+        if read_only and not self.directory.is_dir():
+            raise UserError(
+                f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`"
+            )
+        if not read_only:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            sys.unraisablehook = _without_closed_loops
+        self._orbax = ocp.AsyncCheckpointer(_Digested(), async_options=ocp.AsyncOptions(timeout_secs=_LONGEST_SAVE))
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
+        self._saving: tuple[int, Future[None]] | None = None
+        self._saved: int | None = None
+
+    def save(self, state: TrainState) -> None:
+        """Starts to save; returns once the values are copied, and waits for the save before, if that still runs.
+
+        Raises:
+          UserError: the save before, or the beginning of this one, has failed: the disk is full, say.
+        """
+        step = int(state.step)
+        if step != self._saved:
+            self._start(step, items(state))
+
+    def save_params(self, step: int, params: Any) -> None:
+        """Saves parameters without a training state: an imported model."""
+        self._start(step, {"params": params})
+
+    def _start(self, step: int, trees: dict[str, Any]) -> None:
+        self.wait()
+        args = _Items(**{name: ocp.args.StandardSave(tree) for name, tree in trees.items()})
+        try:
+            self._orbax.save(self.directory / str(step), args=args)
+        except Exception as error:
+            self._failed(step, error)
+        self._saved = step
+        self._saving = (step, self._pool.submit(self._finish))
+
+    def _finish(self) -> None:
+        self._orbax.wait_until_finished()
+        if jax.process_index() == 0:
+            tidy(self._model_dir, self._keep)
+
+    def wait(self) -> None:
+        """Waits until all that was begun is complete; raises UserError where it could not be written."""
+        if self._saving is None:
+            return
+        (step, saving), self._saving = self._saving, None
+        try:
+            saving.result()
+        except Exception as error:
+            self._failed(step, error)
+
+    def failed(self) -> bool:
+        """Whether the save that runs in the background has failed, which `wait` tells."""
+        return self._saving is not None and self._saving[1].done() and self._saving[1].exception() is not None
+
+    def _failed(self, step: int, error: Exception) -> None:
+        self._saved = None
+        if jax.process_index() == 0:
+            clear_unfinished(self.directory)  # which may fill the disk
+        why = refusal(error)
+        if why is None:
+            raise error
+        last = choosing.newest(self._model_dir)
+        raise UserError(
+            f"the checkpoint of step {step:,} could not be written into {self.directory} ({why}); when that is mended, the same "
+            + ("command begins anew" if last is None else f"command goes on from step {last:,}")
+        ) from error
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """Reads a whole state.
+
+        Args:
+          step: which.
+          like: a state of `jax.ShapeDtypeStruct`s with the shardings wanted; its `aux` is kept.
+        """
+        return with_items(like, self._restore(step, items(like)))
+
+    def restore_params(self, step: int, like: Any) -> Any:
+        """Reads the parameters alone, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings."""
+        return self._restore(step, {"params": like})["params"]
+
+    def _restore(self, step: int, like: dict[str, Any]) -> Any:
+        args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
+        return self._orbax.restore(self.directory / str(step), args=args)
+
+    def parts(self, step: int) -> frozenset[str]:
+        """The networks and heads that a step's parameters hold; an imported model may lack heads of the objective."""
+        return frozenset(ocp.StandardCheckpointHandler().metadata(epath.Path(self.directory / str(step) / "params")).tree)
+
+    def close(self) -> None:
+        """Waits until everything is written; raises as `wait` does."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()
+            self._orbax.close()
+
+
+def _without_closed_loops(fault: Any) -> None:
+    """An unraisablehook: when one file cannot be written, TensorStore has a traceback printed for each of the others."""
+    if not (fault.exc_type is RuntimeError and str(fault.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(fault)
+
+
+def on_devices(shapes: Any, shardings: Any) -> Any:
+    """Puts shardings onto a tree of shapes."""
+    return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings)

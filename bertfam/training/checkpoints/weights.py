@@ -1,0 +1,33 @@
+"""A model without its training: a MODEL_DIR of parameters alone."""
+
+import shutil
+from pathlib import Path
+
+from bertfam.files import new_folder
+from bertfam.training.checkpoints import choosing, digests
+
+
+def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = None) -> int:
+    """Makes a MODEL_DIR of a step's parameters, with the configuration and the vocabulary, as `bertfam import` makes one.
+
+    It stands at step 0: evaluate, fill and export read it, and a run starts from it.
+
+    Args:
+      model_dir: of the run.
+      target: the folder to make.
+      step: which; None: the newest whole one.
+
+    Returns:
+      the step that was copied.
+
+    Raises:
+      UserError: there is no such step, it is damaged, or the folder cannot be made.
+    """
+    found = choosing.find(model_dir, step)
+    with new_folder(target) as folder:
+        shutil.copy(Path(model_dir) / "config.gin", folder)
+        shutil.copytree(Path(model_dir) / "vocab", folder / "vocab")
+        copy = folder / "checkpoints" / "0"
+        shutil.copytree(choosing.folder(model_dir) / str(found) / "params", copy / "params")
+        digests.write(copy)
+    return found

@@ -1,0 +1,82 @@
+"""Looking inside a step: norms of gradients, parameters and updates, and sizes of activations, layer by layer."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bertfam.objectives.objective import Batch, Objective
+from bertfam.training.optimizers.tensors import AXIS, Tensor, Tree
+from bertfam.training.state import TrainState
+from bertfam.training.step import interleaved, make_gradient
+
+Inspection = Callable[[TrainState, Batch], dict[str, jax.Array]]
+
+
+def make_inspection(
+    objective: Objective, optimizer: optax.GradientTransformation, tensors: Tree, *, seed: int, microbatches: int
+) -> Inspection:
+    """Builds `inspect(state, batch) -> {name: float32[] or float32[layers]}`, which changes nothing.
+
+    It computes the step's gradient once more, so that the step itself is the same program whether it is inspected or not.
+    Names are gradient_norm/PLACE, parameter_norm/PLACE and update_norm/PLACE, a place being a stack or a module outside
+    of one, and activation_rms/NETWORK and activation_max/NETWORK over the real tokens of the first microbatch, without
+    dropout: float32[layers + 1], the embeddings first.
+
+    Args:
+      objective, optimizer: those of the run.
+      tensors: of the parameters (see `describe`).
+      seed, microbatches: those of the run.
+    """
+    gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
+    update = optax.with_extra_args_support(optimizer).update
+
+    def inspect(state: TrainState, batch: Batch) -> dict[str, jax.Array]:
+        gradient, _, _ = gradient_of(state, batch)
+        updates, _ = update(gradient, state.opt_state, state.params, step=state.step)
+        found: dict[str, jax.Array] = {}
+        for name, tree in (("gradient", gradient), ("parameter", state.params), ("update", updates)):
+            found |= {f"{name}_norm/{place}": norm for place, norm in _norms(tensors, tree).items()}
+        first = {name: value[0] for name, value in interleaved(batch, microbatches).items()}
+        for network, (hidden, real) in objective.activations(state.params, first).items():
+            sizes = jnp.abs(hidden.astype(jnp.float32)) * real[None, :, :, None]
+            # [layers + 1, batch, length, embed] -> [layers + 1]
+            values = jnp.maximum(jnp.sum(real), 1) * hidden.shape[-1]
+            found[f"activation_rms/{network}"] = jnp.sqrt(jnp.sum(sizes * sizes, axis=(1, 2, 3)) / values)
+            found[f"activation_max/{network}"] = jnp.max(sizes, axis=(1, 2, 3))
+        return found
+
+    return inspect
+
+
+def scalars(found: Mapping[str, Any]) -> dict[str, float]:
+    """One number a name, for the log: NAME/00, NAME/01, ... of what has layers."""
+    result: dict[str, float] = {}
+    for name, values in found.items():
+        numbers = np.asarray(values)
+        if numbers.ndim:
+            result |= {f"{name}/{layer:02}": float(number) for layer, number in enumerate(numbers)}
+        else:
+            result[name] = float(numbers)
+    return result
+
+
+def _norms(tensors: Tree, tree: Tree) -> dict[str, jax.Array]:
+    """By place: float32[layers] of a stack, float32[] of what is outside."""
+    squares: dict[str, list[jax.Array]] = defaultdict(list)
+    for tensor, leaf in zip(jax.tree.leaves(tensors), jax.tree.leaves(tree), strict=True):
+        squares[_place(tensor)].append(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=tensor.own))
+    return {place: jnp.sqrt(sum(values[1:], values[0])) for place, values in squares.items()}
+
+
+def _place(tensor: Tensor) -> str:
+    """encoder/layers, encoder/embeddings, pooler/dense, mlm_head."""
+    if tensor.stacked:
+        # A stack's own name is what its layers' parameters lie under.
+        stack = tensor.path.index(AXIS) + 1 if AXIS in tensor.path else 1
+        return "/".join(tensor.path[:stack])
+    return "/".join(tensor.path[:-1][:2])

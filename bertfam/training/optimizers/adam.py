@@ -1,0 +1,63 @@
+"""Adam with decoupled weight decay, and the variant that BERT was trained with."""
+
+from dataclasses import dataclass
+
+import optax
+
+from bertfam.training.optimizers.base import MomentDtype, Optimizer
+from bertfam.training.optimizers.moments import scale_by_moments
+from bertfam.training.optimizers.tensors import Tree, weight_decay
+from bertfam.training.schedules import LinearDecay, Schedule
+
+
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), after clipping by the global norm.
+
+    m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  theta -= rate (m^ / (sqrt(v^) + epsilon) + weight_decay theta)
+
+    Attributes:
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      epsilon: added to the root of the second moment.
+      weight_decay: of everything but biases and norm scales.
+      mu_dtype: of the first moment in memory.
+      nu_dtype: of the second moment in memory; bfloat16 is refused where it would round the changes away (b2 above 0.99).
+    """
+
+    b1: float = 0.9
+    b2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    mu_dtype: MomentDtype = "float32"
+    nu_dtype: MomentDtype = "float32"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_decays("b1", "b2")
+        self._check_not_negative("epsilon", "weight_decay")
+        self._check_dtypes([("b1", "mu_dtype"), ("b2", "nu_dtype")])
+
+    def direction(self, tensors: Tree) -> optax.GradientTransformation:
+        """m^ / (sqrt(v^) + epsilon) + weight_decay theta."""
+        return self._direction(tensors, corrected=True)
+
+    def _direction(self, tensors: Tree, *, corrected: bool) -> optax.GradientTransformation:
+        dtypes = {"mu_dtype": self.mu_dtype, "nu_dtype": self.nu_dtype}
+        moments = scale_by_moments(self.b1, self.b2, self.epsilon, corrected=corrected, **dtypes)
+        return optax.chain(moments, weight_decay(self.weight_decay, tensors))
+
+
+@dataclass(frozen=True)
+class BertAdam(AdamW):
+    """The optimizer of the original TensorFlow code of BERT, ALBERT's fine-tuning and ELECTRA: AdamW without bias correction.
+
+    theta -= rate (m / (sqrt(v) + epsilon) + weight_decay theta), with a schedule that decays from step 0 on, so that the rate
+    drops where the warm-up ends.
+    """
+
+    schedule: Schedule = LinearDecay(variant="bert")
+
+    def direction(self, tensors: Tree) -> optax.GradientTransformation:
+        """m / (sqrt(v) + epsilon) + weight_decay theta."""
+        return self._direction(tensors, corrected=False)

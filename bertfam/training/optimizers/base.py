@@ -1,0 +1,87 @@
+"""What all optimizers have in common: theta -= rate(step) * layer_rate * direction, after clipping by the global norm."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+import jax
+import optax
+
+from bertfam.training.optimizers.layer_rates import scale_by_layer
+from bertfam.training.optimizers.tensors import Tree, describe
+from bertfam.training.schedules import LinearDecay, Schedule
+
+MomentDtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """A frozen config that gives an optax transformation.
+
+    Attributes:
+      schedule: the learning rate.
+      clip_norm: the gradient's largest global norm; None does not clip.
+      layer_decay: each layer's rate is that of the layer above times this, as in fine-tuning (see `layer_rates`).
+    """
+
+    schedule: Schedule = LinearDecay()
+    _: KW_ONLY
+    clip_norm: float | None = 1.0
+    layer_decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise ValueError(f"clip_norm {self.clip_norm} is not above 0; None does not clip")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay {self.layer_decay} is not in (0, 1]; 1 gives all layers the same rate")
+
+    def build(self, total_steps: int, params: Tree) -> optax.GradientTransformationExtraArgs:
+        """The optax transformation of a run.
+
+        Its `update(gradient, state, params, step=step)` takes the rate of that step: a skipped update does not put the
+        schedule off.
+
+        Args:
+          total_steps: of the run.
+          params: the parameters or their shapes, boxed with logical axis names, which tell stacked layers.
+        """
+        tensors = describe(params)
+        parts = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
+        parts += [self.direction(tensors), scale_by_rate(self.schedule.build(total_steps))]
+        if self.layer_decay != 1:
+            parts.append(scale_by_layer(self.layer_decay, tensors))
+        return optax.with_extra_args_support(optax.chain(*parts))
+
+    @abstractmethod
+    def direction(self, tensors: Tree) -> optax.GradientTransformation:
+        """From the (clipped) gradient to what is subtracted from the parameters, but for the rate."""
+
+    def _check_decays(self, *names: str) -> None:
+        for name in names:
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1)")
+
+    def _check_not_negative(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)} is negative")
+
+    def _check_dtypes(self, moments: Sequence[tuple[str, str]]) -> None:
+        for decay, dtype in moments:
+            # A number of 16 bits has 8 of mantissa: an average that changes by less than 1/256 a step would stand still.
+            if getattr(self, dtype) == "bfloat16" and 1 - getattr(self, decay) < 0.0099:
+                raise ValueError(
+                    f"{dtype} bfloat16 cannot follow a moment with {decay} {getattr(self, decay)}, whose changes it rounds away; "
+                    f"use float32, or a {decay} of at most 0.99"
+                )
+
+
+def scale_by_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+    """Multiplies by minus the rate of the `step` that `update` is given."""
+
+    def update(updates: Tree, state: Any, params: Tree = None, *, step: jax.Array, **_: Any) -> tuple[Tree, Any]:
+        rate = schedule(step)
+        return jax.tree.map(lambda update: -rate * update, updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

@@ -1,0 +1,38 @@
+"""LAMB: Adam whose every tensor moves by a share of its own norm."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bertfam.training.optimizers.adam import AdamW
+from bertfam.training.optimizers.tensors import Tensor, Tree, on_each
+
+
+@dataclass(frozen=True)
+class Lamb(AdamW):
+    """LAMB (You et al. 2020, algorithm 2) as ALBERT was trained with it; the other attributes are those of `AdamW`.
+
+    u = m / (sqrt(v) + epsilon) + weight_decay theta;  theta -= rate (|theta| / |u|) u
+
+    The norms are of one layer's tensor, heads and their features together. The ratio is not clipped; it is 1 where a norm is 0,
+    and for biases and norm scales.
+
+    Attributes:
+      bias_correction: whether m and v are corrected as in the paper; ALBERT's code does not.
+    """
+
+    bias_correction: bool = False
+
+    def direction(self, tensors: Tree) -> optax.GradientTransformation:
+        """(|theta| / |u|) u."""
+        return optax.chain(self._direction(tensors, corrected=self.bias_correction), on_each(_trusted, tensors))
+
+
+def _trusted(tensor: Tensor, update: jax.Array, param: jax.Array) -> jax.Array:
+    if not tensor.decayed:
+        return update
+    # [...] -> [layers or nothing, 1, ...]
+    size, length = (jnp.sqrt(jnp.sum(leaf * leaf, axis=tensor.own, keepdims=True)) for leaf in (param, update))
+    return update * jnp.where((size > 0) & (length > 0), size / jnp.where(length > 0, length, 1.0), 1.0)

@@ -1,0 +1,104 @@
+"""What a parameter is to an optimizer: the one place that knows stacked layers, vectors and matrices.
+
+Parameters of a stack are stored [layers, ...]. An optimizer whose update depends on a whole tensor treats each layer as a
+tensor of its own, so that its updates are those of separately stored layers. The axes of an attention kernel group into two:
+[embed, heads, head_dim] is the matrix [embed, heads * head_dim], and [heads, head_dim, embed] is [heads * head_dim, embed].
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+from flax import linen as nn
+
+from bertfam.layers.stack import AXIS
+
+Tree = Any
+# Parameters that are never decayed, by the last name of their path, whatever their shape.
+_NOT_DECAYED = ("bias", "scale")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A parameter; no pytree node, so that a tree of them is mapped over beside trees of arrays.
+
+    Attributes:
+      path: its names from the outside in: ("encoder", "layers", "attention", "query", "kernel").
+      shape: with the layers in front where it is stacked.
+      axes: logical names of its axes.
+    """
+
+    path: tuple[str, ...]
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+
+    @property
+    def stacked(self) -> bool:
+        """Whether its first axis counts layers."""
+        return self.axes[:1] == (AXIS,)
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """The axes of one layer's tensor: all, but for the layers."""
+        return tuple(range(int(self.stacked), len(self.shape)))
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The axes that a matrix's columns run over, its outputs: the last, and the heads with their features."""
+        both = self.axes[-2:] == ("heads", "head_dim")
+        return self.own[-2:] if both else self.own[-1:]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The axes that a matrix's rows run over, its inputs; () for a vector."""
+        return tuple(axis for axis in self.own if axis not in self.columns)
+
+    @property
+    def matrix(self) -> tuple[int, int] | None:
+        """Rows and columns of one layer's matrix; None for a vector."""
+        if not self.rows:
+            return None
+        return math.prod(self.shape[axis] for axis in self.rows), math.prod(self.shape[axis] for axis in self.columns)
+
+    @property
+    def decayed(self) -> bool:
+        """Whether weight decay applies: to matrices and tables, never to biases and norm scales."""
+        return bool(self.rows) and self.path[-1] not in _NOT_DECAYED
+
+
+def describe(params: Tree) -> Tree:
+    """A tree of `Tensor`s of parameters, or of their shapes, boxed with logical axis names; without a box there are none."""
+
+    def tensor(path: tuple[Any, ...], leaf: Any) -> Tensor:
+        names = tuple(str(getattr(key, "key", key)) for key in path)
+        value = nn.meta.unbox(leaf)
+        return Tensor(names, value.shape, leaf.names if is_boxed(leaf) else (None,) * len(value.shape))
+
+    return jax.tree_util.tree_map_with_path(tensor, params, is_leaf=is_boxed)
+
+
+def is_boxed(leaf: Any) -> bool:
+    """Whether it carries logical axis names."""
+    return isinstance(leaf, nn.LogicallyPartitioned)
+
+
+def each(function: Callable[..., Any], tensors: Tree, tree: Tree, *trees: Tree) -> Tree:
+    """`function(tensor, leaf, *leaves)` of every tensor; what `optax.partition` gives to another optimizer is left alone."""
+
+    def call(tensor: Tensor, leaf: Any, *leaves: Any) -> Any:
+        return leaf if isinstance(leaf, optax.MaskedNode) else function(tensor, leaf, *leaves)
+
+    return jax.tree.map(call, tensors, tree, *trees)
+
+
+def on_each(function: Callable[[Tensor, jax.Array, jax.Array], jax.Array], tensors: Tree) -> optax.GradientTransformation:
+    """The transformation without a state that puts `function(tensor, update, parameter)` in the update's place."""
+    return optax.stateless(lambda updates, params: each(function, tensors, updates, params))
+
+
+def weight_decay(rate: float, tensors: Tree) -> optax.GradientTransformation:
+    """Adds rate * theta to the updates of all that is decayed."""
+    return optax.add_decayed_weights(rate, jax.tree.map(lambda tensor: tensor.decayed, tensors))

@@ -1,0 +1,112 @@
+"""SIGTERM and SIGINT during training: all processes end after the same step, save it, and leave with exit code 75.
+
+JAX has a service for it, which swallows the signal before training has begun, where nobody asks for it. Here a process that is
+told to end tells the others over the links on which they have met, in rounds about a second apart: what each says in one
+round, all know in the next. So nobody waits in a step, and all stop after the same one.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bertfam.partitioning.distributed import Processes
+
+EXIT_CODE = os.EX_TEMPFAIL  # 75: not finished; the same command goes on
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ROUND = 1.0  # seconds
+_LONGEST = 1000  # steps of a round
+_WHAT = "a step"
+
+
+class Stop:
+    """Whether training is to end before it is finished, asked after every step by all processes."""
+
+    def __init__(self, processes: Processes | None = None) -> None:
+        """Nobody has asked for it yet."""
+        self.asked: str | None = None  # the signal that this process got
+        self.reasons: list[Callable[[], bool]] = []  # others for which it may want to stop
+        self._processes = processes or Processes()
+        self._round: tuple[int, float] | None = None  # step and time at which the round under way began
+        self._end = 0  # the step at which it ends
+
+    def after(self, step: int) -> bool:
+        """Whether all processes stop after `step` updates."""
+        wish = self.asked is not None or any(reason() for reason in self.reasons)
+        if self._processes.alone:
+            return wish
+        if self._round is None:
+            self._begin(step, wish, 1)
+            return False
+        if step < self._end:
+            return False
+        began, since = self._round
+        said = self._processes.collected(_WHAT)
+        self._round = None
+        if any(wished for wished, _ in said):
+            return True
+        seconds = (time.monotonic() - since) / (step - began)
+        self._begin(step, wish, min(max(int(_ROUND / max(seconds, 1e-9)), 1), _LONGEST))
+        # How long the next round is, all learn from the first, and in the round before it.
+        self._end = step + said[0][1]
+        return False
+
+    def _begin(self, step: int, wish: bool, steps: int) -> None:
+        self._processes.offer(_WHAT, [wish, steps])
+        self._round, self._end = (step, time.monotonic()), step + 1
+
+    def settle(self) -> None:
+        """Ends the round under way, when training is over."""
+        if self._round is not None:
+            self._processes.collected(_WHAT)
+            self._round = None
+
+
+@contextmanager
+def signals_stop(stop: Stop) -> Iterator[None]:
+    """SIGTERM and SIGINT ask `stop`, once; the second ends the process at once.
+
+    A thread of its own hears them too: the main thread may be waiting for the device. Outside the main thread nothing is
+    changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    hears, rings = socket.socketpair()
+    rings.setblocking(False)
+
+    def ask(number: int, _: object) -> None:
+        stop.asked = signal.Signals(number).name
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    descriptor = signal.set_wakeup_fd(rings.fileno(), warn_on_full_buffer=False)
+    listener = threading.Thread(target=_listen, args=(hears, stop), name="signals", daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        rings.close()  # ends the listener
+        listener.join()
+        hears.close()
+
+
+def _listen(hears: socket.socket, stop: Stop) -> None:
+    heard = False
+    while got := hears.recv(1):
+        if got[0] not in _SIGNALS:
+            continue
+        stop.asked = signal.Signals(got[0]).name
+        if heard:
+            print(f"bertfam: {stop.asked} again: stopped at once", file=sys.stderr, flush=True)
+            os._exit(128 + got[0])
+        heard = True
+        print(
+            f"bertfam: {stop.asked}: ends after this step and saves it; a second signal ends at once", file=sys.stderr, flush=True
+        )

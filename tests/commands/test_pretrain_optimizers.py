@@ -1,0 +1,63 @@
+"""`bertfam pretrain` with other optimizers, and when its numbers are no longer finite."""
+
+import json
+import re
+
+import pytest
+from command_line import bertfam, listing
+
+from bertfam.training.checkpoints import newest
+
+
+@pytest.fixture(scope="module")
+def words(trained):
+    """Of a run on the shared cache: four steps that are saved every second."""
+
+    def make(model_dir, *more):
+        settings = ("TRAIN_STEPS=4", "CHECKPOINT_EVERY=2", "EVAL_EVERY=0", "Run.stages=(@short/Stage(),)", "short/Stage.steps=4")
+        flags = [f"--gin.{setting}" for setting in settings]
+        return trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *flags, *more)
+
+    return make
+
+
+def lines(model_dir):
+    return [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_another_optimizer_an_average_and_looks_inside(words, tmp_path):
+    flags = [
+        "--gin.Run.optimizer=@Muon()",
+        "--gin.Run.average_decay=0.9",
+        "--gin.Run.inspect_every=2",
+        "--gin.Muon.layer_decay=0.8",
+    ]
+    done = bertfam(*words(tmp_path / "model", *flags))
+    assert done.returncode == 0, done.stderr
+    assert "optimizer    Muon(schedule=LinearDecay(peak=0.01, warmup_steps=5), layer_decay=0.8)" in done.stdout.splitlines()
+    assert "layer rates  heads x 1, layer 2 x 0.8, layer 1 x 0.64, embeddings x 0.512" in done.stdout.splitlines()
+    looks = [line for line in lines(tmp_path / "model") if line["split"] == "inspect"]
+    assert [line["step"] for line in looks] == [2, 4]
+    assert {"gradient_norm/encoder/layers/01", "update_norm/encoder/embeddings", "activation_rms/encoder/02"} <= set(looks[0])
+    # Another optimizer has nothing to go on with.
+    before = listing(tmp_path / "model")
+    refused = bertfam(*words(tmp_path / "model", *flags[1:3], "--gin.Run.optimizer=@Lion()"))
+    message = (
+        "bertfam: error: Run.optimizer was Muon when this run began and is Lion now; change it back, or use another --model_dir"
+    )
+    assert (refused.returncode, refused.stderr.strip()) == (2, message)
+    assert listing(tmp_path / "model") == before
+
+
+def test_a_run_that_diverges_ends_with_a_line_and_keeps_its_last_good_checkpoint(words, tmp_path):
+    # Rates of 1e38 a step: the third update has nothing finite to start from.
+    diverging = ["--gin.LinearDecay.peak=1e38", "--gin.LinearDecay.warmup_steps=0"]
+    done = bertfam(*words(tmp_path / "model", *diverging, "--gin.CHECKPOINT_EVERY=1"))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("bertfam: error: ")]
+    step = re.match(r"bertfam: error: the update that leads to step (\d) has loss (nan|inf) and gradient norm", error)
+    assert step is not None and newest(tmp_path / "model") == int(step[1]) - 1
+    # The policy may change when the run goes on; what was skipped is told.
+    done = bertfam(*words(tmp_path / "model", *diverging, "--gin.Run.non_finite='skip'"))
+    assert done.returncode == 0, done.stderr
+    assert lines(tmp_path / "model")[-1]["skipped"] > 0 and newest(tmp_path / "model") == 4

@@ -1,0 +1,167 @@
+"""Signals, a watchdog, a full disk: how `pretrain` ends before it is finished, and that nothing is lost by it."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import bertfam_process
+import pytest
+from command_line import bertfam, listing
+from test_pretrain import arrays, assert_equal_arrays
+from test_pretrain_processes import LAUNCHER, cut
+
+from bertfam.training.checkpoints import choosing, digests, newest
+
+
+def whole(model_dir):
+    """The steps whose every byte is as it was written."""
+    directory = model_dir / "checkpoints"
+    return [step for step in choosing.steps(directory) if digests.fault(directory / str(step), contents=True) is None]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_saves_the_step_and_the_run_goes_on_to_the_same_end(trained, tmp_path, name):
+    model_dir = cut(trained.model_dir, tmp_path / "model", 15)
+    done = bertfam(*trained.pretrain(model_dir), DIE=f"17:{name}:0")
+    assert done.returncode == 75, done.stderr
+    assert done.stdout.splitlines()[-1] == "stopped after step 18 of 24, which is saved; the same command goes on"
+    told = f"bertfam: {name}: ends after this step and saves it; a second signal ends at once"
+    assert told in done.stderr.splitlines() and "Traceback" not in done.stderr
+    assert whole(model_dir) == [5, 10, 15, 18]
+    done = bertfam(*trained.pretrain(model_dir))
+    assert done.returncode == 0, done.stderr
+    assert "resumed from step 18" in done.stdout.splitlines()
+    assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
+
+
+def test_a_second_signal_ends_at_once(trained, tmp_path):
+    """While 20 is being saved: it is whole or absent."""
+    model_dir = cut(trained.model_dir, tmp_path / "model", 15)
+    done = bertfam(*trained.pretrain(model_dir), DIE="20:SIGTERM:0,20:SIGINT:0", STUCK=20)
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == "bertfam: SIGINT again: stopped at once"
+    assert whole(model_dir) in ([5, 10, 15], [5, 10, 15, 20]) and newest(model_dir) == whole(model_dir)[-1]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_all_processes_save_the_same_step(trained, tmp_path, count):
+    """SIGTERM to the last of them alone."""
+    # Eight rows are no rows for three.
+    if count == 3:
+        flags, model_dir = ["--gin.BATCH_SIZE=9"], tmp_path / "model"
+    else:
+        flags, model_dir = [], cut(trained.model_dir, tmp_path / "model", 15)
+    variables = {"XLA_FLAGS": "--xla_backend_optimization_level=0", "PACE": "0.4"}
+    variables |= {"DIE": "17:SIGTERM:0", "DIE_INDEX": str(count - 1)}
+    command = [sys.executable, LAUNCHER, f"--processes={count}", "--devices_per_process=1", "--grace=20", "--"]
+    done = subprocess.run(
+        [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
+        capture_output=True,
+        text=True,
+        env=os.environ
+        | {"XLA_FLAGS": "--xla_backend_optimization_level=0", "DIE": "17:SIGTERM:0", "DIE_INDEX": str(count - 1), "PACE": "0.4"},
+        timeout=300,
+    )
+    assert done.returncode == 75, done.stderr
+    last = newest(model_dir)
+    assert 17 < last < 24 and whole(model_dir)[-1] == last
+    assert f"stopped after step {last} of 24, which is saved; the same command goes on" in done.stdout.splitlines()
+
+
+def test_a_run_that_is_stuck_tells_where_and_ends(trained, tmp_path):
+    model_dir = cut(trained.model_dir, tmp_path / "model", 20)
+    done = bertfam(*trained.pretrain(model_dir, "--gin.Run.watchdog_seconds=3"), STUCK="22")
+    assert done.returncode == 76
+    assert 'bertfam_process.py", line' in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("bertfam: error: process 0 has been training for too long")
+    assert newest(model_dir) == 20
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(trained, tmp_path):
+    """A flipped byte, a file cut short, a manifest that is gone: the end is the same."""
+    model_dir = cut(trained.model_dir, tmp_path / "model", 20)
+    path = max((model_dir / "checkpoints" / "20" / "params").glob("**/d/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    name = path.relative_to(model_dir / "checkpoints" / "20")
+    (model_dir / "checkpoints" / "15" / "digests.json").unlink()
+    done = bertfam(*trained.pretrain(model_dir))
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if "is not used" in line] == [
+        f"bertfam: warning: {model_dir}/checkpoints/{bad} is not used ({why}); step 10 is"
+        for bad, why in ((20, f"{name} has other bytes than were written"), (15, "no digests.json: it was never finished"))
+    ]
+    assert "resumed from step 10" in done.stdout.splitlines()
+    assert whole(model_dir) == [5, 10, 15, 20, 24]
+    assert sorted(path.name for path in (model_dir / "checkpoints").iterdir()) == ["10", "15", "20", "24", "5"]
+    assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
+
+
+def test_none_that_is_whole_is_a_mistake_of_one_line(trained, tmp_path, capsys):
+    from bertfam import cli
+
+    model_dir = cut(trained.model_dir, tmp_path / "model", 5)
+    (model_dir / "checkpoints" / "5" / "params" / "_METADATA").unlink()
+    before = listing(model_dir)
+    for words in (["pretrain", f"--model_dir={model_dir}"], ["evaluate", f"--model_dir={model_dir}"]):
+        assert cli.main(words) == 2
+        assert capsys.readouterr().err == (
+            f"bertfam: error: no checkpoint in {model_dir}/checkpoints is whole: 5 (params/_METADATA is missing); put a copy of "
+            "one back, or use another --model_dir\n"
+        )
+    assert listing(model_dir) == before
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """mount(megabytes) gives a folder on a disk of its own."""
+    mounted = []
+
+    def mount(megabytes):
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
+        words = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder]
+        if shutil.which("mount") is None or subprocess.run(words, capture_output=True).returncode:
+            pytest.skip("disks cannot be mounted here")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], capture_output=True)
+
+
+def test_a_full_disk(trained, small_disk):
+    """The older checkpoint stays, and when there is room again the run goes on to the same end."""
+    disk = small_disk(8)
+    model_dir = cut(trained.model_dir, disk / "model", 15)
+    room = shutil.disk_usage(disk).free - 100_000
+    filling = disk / "filling"
+    filling.write_bytes(bytes(room))
+    done = bertfam(*trained.pretrain(model_dir))
+    assert done.returncode == 2, done.stderr
+    errors = [line for line in done.stderr.splitlines() if "warning" not in line]
+    assert errors == [
+        f"bertfam: error: the checkpoint of step 20 could not be written into {model_dir}/checkpoints (No space left on device); "
+        "when that is mended, the same command goes on from step 15"
+    ]
+    assert whole(model_dir) == [5, 10, 15]
+    filling.unlink()
+    done = bertfam(*trained.pretrain(model_dir))
+    assert done.returncode == 0 and "resumed from step 15" in done.stdout.splitlines()
+    assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
+
+
+def test_a_folder_that_only_can_be_read(trained, small_disk, capsys):
+    from bertfam import cli
+
+    disk = small_disk(8)
+    model_dir = cut(trained.model_dir, disk / "model", 20)
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    assert cli.main(trained.pretrain(model_dir)) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == f"bertfam: error: {model_dir}/config.gin cannot be written (Read-only file system)"
+    assert cli.main(["evaluate", f"--model_dir={model_dir}", "--batches=1"]) == 0
+    assert cli.main(["checkpoints", f"--model_dir={model_dir}"]) == 0

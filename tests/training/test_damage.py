@@ -1,0 +1,150 @@
+"""A checkpoint that is not as it was written is noticed, named and not used; what is deleted, and what never."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bertfam.errors import UserError
+from bertfam.training.checkpoints import Checkpoints, choosing, digests, newest, tidying
+from bertfam.training.retention import Keep, held_out
+from bertfam.training.state import TrainState
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Steps 1, 2, 3 of something small."""
+    folder = tmp_path_factory.mktemp("saved")
+    params = {"w": jax.random.normal(jax.random.key(0), (500,)), "b": {"c": jnp.ones((3, 5), jnp.bfloat16)}}
+    checkpoints = Checkpoints(folder)
+    for step in (1, 2, 3):
+        number = jnp.asarray(step, jnp.int32)
+        checkpoints.save(TrainState(number, params, {"m": jnp.zeros(7)}, {}, {}, params, jnp.zeros_like(number)))
+    checkpoints.close()
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy that may be spoilt; that it can be copied is part of what is tested."""
+    shutil.copytree(saved, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def flip(path, bit=0):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def test_every_single_fault_is_noticed(folder):
+    """Each file of each item: gone, cut short by a byte, and with one bit flipped."""
+    step = folder / "checkpoints" / "3"
+    files = [path for path in sorted(step.glob("*/**/*")) if path.is_file()]
+    assert len(files) > 15 and {path.relative_to(step).parts[0] for path in files} == {"params", "rest", "average"}
+    for path in files:
+        name, content = path.relative_to(step).as_posix(), path.read_bytes()
+        path.unlink()
+        assert digests.fault(step) == f"{name} is missing"
+        path.write_bytes(content[:-1])
+        assert digests.fault(step) == f"{name} has {len(content) - 1:,} bytes of {len(content):,}"
+        path.write_bytes(content)
+        flip(path)
+        assert digests.fault(step) is None
+        assert digests.fault(step, contents=True) == f"{name} has other bytes than were written"
+        path.write_bytes(content)
+        assert digests.fault(step, contents=True) is None
+
+
+def test_a_manifest_that_is_damaged_itself(folder):
+    path = folder / "checkpoints" / "3" / "digests.json"
+    content = path.read_text()
+    for other in ("", content[:-10], "[]", '{"files": {}}', '{"files": {"a": 1}}', content.replace('"size"', '"sise"')):
+        path.write_text(other)
+        assert digests.fault(path.parent) == "digests.json is damaged"
+    path.unlink()
+    assert digests.fault(path.parent) == "no digests.json: it was never finished"
+
+
+def test_the_newest_whole_one_is_used_and_the_others_are_named(folder, capsys):
+    directory = folder / "checkpoints"
+    assert choosing.choose(folder) == 3 and capsys.readouterr().err == ""
+    flip(directory / "3" / "rest" / "_METADATA")
+    assert newest(folder) == 3  # by sizes
+    assert choosing.find(folder, None) == 3  # the parameters are whole
+    assert choosing.choose(folder) == 2
+    why = "rest/_METADATA has other bytes than were written"
+    assert capsys.readouterr().err == f"bertfam: warning: {directory}/3 is not used ({why}); step 2 is\n"
+    (directory / "2" / "digests.json").unlink()
+    assert choosing.choose(folder) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    shutil.rmtree(directory / "1" / "params")
+    shutil.rmtree(directory / "3" / "params")
+    with pytest.raises(UserError) as caught:
+        choosing.choose(folder)
+    assert str(caught.value).startswith(f"no checkpoint in {directory} is whole: 3 (params/")
+    assert str(caught.value).endswith("; put a copy of one back, or use another --model_dir")
+    assert newest(folder) is None
+
+
+def test_one_that_is_asked_for_is_refused_where_it_is_damaged(folder):
+    directory = folder / "checkpoints"
+    flip(directory / "3" / "params" / "_METADATA")
+    with pytest.raises(UserError) as caught:
+        choosing.find(folder, 3)
+    why = "params/_METADATA has other bytes than were written"
+    assert str(caught.value) == f"{directory}/3 is damaged ({why}); use another: 1, 2"
+
+
+def test_what_is_damaged_is_set_aside_until_the_run_has_passed_it(folder):
+    directory = folder / "checkpoints"
+    flip(directory / "3" / "params" / "_METADATA")
+    (directory / "4.orbax-checkpoint-tmp" / "params").mkdir(parents=True)
+    (directory / "0.deleted").mkdir()
+    tidying.clear(folder, 2)
+    assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "3.damaged"]
+    tidying.tidy(folder, Keep())
+    assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "3.damaged"]
+    shutil.copytree(directory / "2", directory / "4")
+    tidying.tidy(folder, Keep())
+    assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "4"]
+
+
+def test_a_file_where_a_folder_should_be(folder, tmp_path):
+    (folder / "checkpoints" / "5").write_text("")
+    assert newest(folder) == 3 and choosing.choose(folder) == 3
+    tidying.clear(folder, 3)
+    assert (folder / "checkpoints" / "5.damaged").is_file()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "checkpoints").write_text("")
+    with pytest.raises(UserError) as caught:
+        choosing.choose(tmp_path / "other")
+    assert str(caught.value) == f"{tmp_path}/other/checkpoints is a file; move it away, for a folder belongs there"
+
+
+def test_nothing_is_deleted_for_one_that_is_not_whole(folder):
+    directory = folder / "checkpoints"
+    (directory / "3" / "digests.json").unlink()
+    tidying.tidy(folder, Keep(newest=1))
+    assert sorted(path.name for path in directory.iterdir()) == ["2", "3"]
+
+
+def test_which_stay():
+    steps = [10, 20, 30, 40, 50]
+    assert Keep(None).kept(steps, {}) == set(steps)
+    assert Keep(2).kept(steps, {}) == {40, 50}
+    assert Keep(1, every=20).kept(steps, {}) == {20, 40, 50}
+    scores = {10: 3.0, 20: 1.0, 30: 1.0, 45: 0.0}
+    assert Keep(1, best="mlm_loss").kept(steps, scores) == {30, 50}  # of equal ones the newer
+    assert Keep(1, best="mlm_accuracy").kept(steps, scores) == {10, 50}
+    assert Keep(1, best="mlm_loss").kept(steps, {}) == {50}
+
+
+def test_scores_are_read_from_what_the_run_has_written(tmp_path):
+    assert held_out(tmp_path, "loss") == {}
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 5, "split": "train", "loss": 9.0}\n{"step": 5, "split": "eval", "loss": 3.0}\n'
+        '{"step": 10, "split": "eval", "loss": null}\n{"step": 15, "split": "eval", "mlm_loss": 1.0}\n{"step": 20, "sp'
+    )
+    assert held_out(tmp_path, "loss") == {5: 3.0}

@@ -1,0 +1,59 @@
+"""Layer-wise decay: heads 1, the last layer d, the first d ** L, the embeddings d ** (L + 1)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+
+from bertfam.models.bert import BertConfig
+from bertfam.objectives.bert import MlmNsp
+from bertfam.training.optimizers import Adafactor, BertAdam, Lamb, Lion, Muon
+from bertfam.training.optimizers.layer_rates import layer_rates
+from bertfam.training.optimizers.tensors import describe
+from bertfam.training.schedules import ConstantRate
+
+FIXED = ConstantRate(0.1, warmup_steps=0)
+
+
+def parameters():
+    """A BERT of twelve layers with a pooler and heads, each parameter one."""
+    model = BertConfig(vocab_size=8, num_layers=12, hidden_size=4, num_heads=2, feed_forward_size=4, max_length=16)
+    boxed = jax.eval_shape(lambda key: MlmNsp(model).init(key, tiny.SHAPE)[0], jax.random.key(0))
+    return boxed, jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), nn.meta.unbox(boxed))
+
+
+def test_one_step_with_a_unit_gradient():
+    """A leftover pooler takes no layer's place."""
+    boxed, params = parameters()
+    optimizer = Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.8).build(1, boxed)
+    updates = optimizer.update(params, optimizer.init(params), params, step=0)[0]
+    layer = 0.8 ** np.arange(12, 0, -1)
+    assert layer[11] == 0.8
+    for path, update in jax.tree_util.tree_leaves_with_path(updates):
+        names = [key.key for key in path]
+        expected = 1.0
+        if "layers" in names:
+            expected = layer.reshape(-1, *[1] * (update.ndim - 1))
+        elif "embeddings" in names:
+            expected = 0.8**13
+        np.testing.assert_allclose(update, np.broadcast_to(-0.1 * expected, update.shape), rtol=1e-6, err_msg=str(names))
+    assert {"pooler", "mlm_head", "nsp_head", "encoder"} == set(updates)
+
+
+def test_they_are_told_from_the_heads_down():
+    told = layer_rates(0.8, describe(parameters()[0]))
+    assert list(told)[:2] == ["heads", "layer 12"] and list(told)[-2:] == ["layer 1", "embeddings"] and len(told) == 14
+    assert told["heads"] == 1 and told["layer 12"] == 0.8
+    assert told["layer 1"] == pytest.approx(0.8**12) and told["embeddings"] == pytest.approx(0.8**13)
+
+
+@pytest.mark.parametrize("make", [BertAdam, Lamb, Adafactor, Muon])
+def test_with_any_optimizer_it_only_scales_the_update(make):
+    params = {"encoder": {"layers": {"kernel": np.random.default_rng(0).standard_normal((3, 4, 5), np.float32)}}}
+    boxed = jax.tree.map(lambda leaf: nn.LogicallyPartitioned(jnp.asarray(leaf), ("layers", "embed", "mlp")), params)
+    plain, decayed = (make(FIXED, layer_decay=decay).build(1, boxed) for decay in (1.0, 0.5))
+    found, whole = (one.update(params, nn.meta.unbox(one.init(boxed)), params, step=0)[0] for one in (decayed, plain))
+    shares = np.array([0.125, 0.25, 0.5])[:, None, None]
+    np.testing.assert_allclose(found["encoder"]["layers"]["kernel"], whole["encoder"]["layers"]["kernel"] * shares, rtol=1e-6)

@@ -1,0 +1,181 @@
+"""The loop: updates that are not finite, averages, looking inside, growing batches, and going on from anywhere."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from toy_objective import LENGTH, Rows, Toy
+
+from bertfam.data.text_data import TextData
+from bertfam.errors import TrainingError
+from bertfam.training.checkpoints import Checkpoints
+from bertfam.training.hooks import Every
+from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon
+from bertfam.training.plan import make_plan, plan_text
+from bertfam.training.progress import ProgressLog
+from bertfam.training.run import Run
+from bertfam.training.schedules import CosineDecay, LinearDecay
+from bertfam.training.stages import Ramp, Stage, locate
+from bertfam.training.trainer import Trainer
+
+SCHEDULE = LinearDecay(0.05, warmup_steps=4)
+RUN = Run(objective=Toy(), data=TextData(), stages=(Stage(10, LENGTH, 4),), optimizer=AdamW(SCHEDULE), log_every=4)
+
+
+class Written(list):
+    def write(self, step, split, values):
+        self.append({"step": step, "split": split, **values})
+
+
+class Kept(Every):
+    """Remembers the states that a checkpoint would hold."""
+
+    doing = "keeping"
+
+    def __init__(self, interval, last):
+        super().__init__(interval, last)
+        object.__setattr__(self, "states", {})
+
+    def after(self, step, state):
+        self.states[step] = jax.device_get(state)
+        return state
+
+
+def train(run, rows, *, state=None, trainer=None, interval=3):
+    """The last state, the lines of the log, and what was saved on the way."""
+    trainer = trainer or Trainer(run, run.mesh.build(jax.devices()[:1]))
+    written, kept = Written(), Kept(interval, run.total_steps)
+    state = trainer.new_state() if state is None else state
+    log = ProgressLog(written, int(state.step), run.total_steps, run.log_every, run.flops_after)
+    error = None
+    try:
+        state = trainer.train(state, rows, log, [kept])
+    except TrainingError as caught:
+        error = str(caught)
+    return jax.device_get(state) if error is None else error, written, kept.states
+
+
+def assert_same(left, right, **tolerance):
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(one, other, **({"rtol": 0, "atol": 0} | tolerance))
+
+
+def test_an_update_that_is_not_finite_ends_the_run_and_is_never_saved(capsys):
+    error, written, saved = train(RUN, Rows(poisoned={4, 5}))
+    assert error.startswith("the update that leads to step 5 has loss nan and gradient norm ")
+    assert "neither it nor what came after it was saved" in error
+    assert "--gin.Run.non_finite='\"skip\"'" in error and "\n" not in error
+    assert list(saved) == [3] and [line["step"] for line in written] == [3, 4]
+    assert all(np.isfinite(line["loss"]) and "non_finite" not in line for line in written)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(SCHEDULE), Muon(SCHEDULE), Adafactor(SCHEDULE, min_size_to_factor=2)])
+def test_a_skipped_update_is_as_if_it_had_not_been_made(optimizer):
+    """But for the step, the count, and the rate, which goes on."""
+    run = dataclasses.replace(RUN, non_finite="skip", optimizer=optimizer, average_decay=0.5)
+    trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
+    state, written, saved = train(run, Rows(poisoned={3, 4}), trainer=trainer)
+    assert int(state.step) == 10 and int(state.skipped) == 2
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    assert [line["skipped"] for line in written] == [0, 1, 1, 0, 0, 0]  # at 3, 4, 6, 8, 9, 10: since the line before
+    assert all(np.isfinite(line["loss"]) for line in written if line["step"] != 4) and "loss" not in written[1]
+
+    # The same two steps left out by hand.
+    cut = saved[3]._replace(step=np.int32(5), skipped=np.int32(2))
+    expected, _, _ = train(run, Rows(), trainer=trainer, state=jax.device_put(cut, trainer.shardings))
+    assert_same(state, expected)
+
+    # Restarted where the run is in the middle of it: the same steps are skipped again.
+    again, _, _ = train(run, Rows(poisoned={3, 4}), trainer=trainer, state=jax.device_put(saved[3], trainer.shardings))
+    assert_same(state, again)
+
+
+def test_the_average_is_the_weighted_mean_of_the_parameters_so_far():
+    run = dataclasses.replace(RUN, average_decay=0.8, log_every=1)
+    state, _, saved = train(run, Rows(), interval=1)
+    after = [saved[step].params for step in range(1, 11)]
+    for count in (1, 2, 10):
+        weights = 0.8 ** np.arange(count - 1, -1, -1.0)
+        expected = jax.tree.map(
+            lambda *leaves, weights=weights: np.average(np.stack(leaves), axis=0, weights=weights), *after[:count]
+        )
+        assert_same(saved[count].average, expected, rtol=1e-5, atol=1e-6)
+    plain, _, _ = train(RUN, Rows())
+    assert_same(plain.params, state.params)
+    assert plain.average == {}
+
+
+def test_looking_inside_changes_nothing():
+    run = dataclasses.replace(RUN, inspect_every=4, microbatches=2)
+    state, written, saved = train(run, Rows(), interval=1)
+    plain, _, _ = train(dataclasses.replace(run, inspect_every=0), Rows(), interval=1)
+    assert_same(state, plain)
+    lines = {line["step"]: line for line in written if line["split"] == "inspect"}
+    assert list(lines) == [4, 8]
+    found = lines[4]
+    kernel = saved[3].params["layers"]["kernel"]
+    for layer in range(2):
+        norm = np.linalg.norm(kernel[layer])
+        assert found[f"parameter_norm/layers/{layer:02}"] == pytest.approx(norm, rel=1e-5)
+        moved = np.linalg.norm(saved[4].params["layers"]["kernel"][layer] - kernel[layer])
+        assert found[f"update_norm/layers/{layer:02}"] == pytest.approx(moved, rel=1e-3)
+    assert found["update_norm/head"] == pytest.approx(
+        np.linalg.norm(saved[4].params["head"]["bias"] - saved[3].params["head"]["bias"]), rel=1e-3
+    )
+    step = {line["step"]: line for line in train(dataclasses.replace(run, log_every=1), Rows(), interval=1)[1]}[4]
+    whole = np.sqrt(sum(value**2 for name, value in found.items() if name.startswith("gradient_norm/")))
+    assert whole == pytest.approx(step["gradient_norm"], rel=1e-5)
+    rows = Rows().rows(3, 0, 4)
+    hidden = np.asarray(Toy().hidden(saved[3].params, rows))[:, ::2, :6]  # the first microbatch, what is real
+    for place in range(3):
+        assert found[f"activation_rms/toy/{place:02}"] == pytest.approx(np.sqrt(np.mean(hidden[place] ** 2)), rel=1e-5)
+        assert found[f"activation_max/toy/{place:02}"] == pytest.approx(np.abs(hidden[place]).max(), rel=1e-5)
+
+
+def test_the_schedule_counts_updates_not_microbatches():
+    run = dataclasses.replace(RUN, optimizer=Lion(CosineDecay(0.1, 0, 0.5), weight_decay=0.0), log_every=1)
+    rates = []
+    for microbatches in (1, 4):
+        _, written, saved = train(dataclasses.replace(run, microbatches=microbatches), Rows(), interval=1)
+        rates.append([line["learning_rate"] for line in written])
+        # An update of Lion is as large as its rate.
+        moved = np.abs(saved[10].params["head"]["bias"] - saved[9].params["head"]["bias"])
+        np.testing.assert_allclose(moved, 0.05, rtol=1e-4)
+    assert rates[0] == rates[1] == pytest.approx([0.075 + 0.025 * np.cos(np.pi * done / 10) for done in range(1, 11)])
+
+
+@pytest.mark.parametrize(
+    "optimizer", [AdamW(SCHEDULE), BertAdam(), Lamb(SCHEDULE), Adafactor(min_size_to_factor=2), Muon(SCHEDULE)]
+)
+def test_a_run_goes_on_from_any_step_as_if_it_had_not_stopped(optimizer, tmp_path):
+    """With every optimizer's state, across the boundaries of a batch that grows; the rates too."""
+    stages = (Ramp(6, LENGTH, batch_size=6, first_batch_size=2, sizes=3, multiple=2), Stage(4, LENGTH, 6))
+    run = dataclasses.replace(RUN, optimizer=optimizer, stages=stages, average_decay=0.9, log_every=1)
+    assert run.stages == (Stage(2, LENGTH, 2), Stage(2, LENGTH, 4), Stage(2, LENGTH, 6), Stage(4, LENGTH, 6))
+    rows = Rows(batch_size=lambda step: run.stages[locate(run.stages, step)[0]].batch_size)
+    trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
+    whole, written, saved = train(run, rows, trainer=trainer, interval=1)
+    rates = [line["learning_rate"] for line in written]
+    for step in (1, 2, 5, 6) if type(optimizer) is AdamW else (4,):
+        checkpoints = Checkpoints(tmp_path / str(step))
+        checkpoints.save(jax.device_put(saved[step], trainer.shardings))
+        checkpoints.close()
+        checkpoints = Checkpoints(tmp_path / str(step), read_only=True)
+        restored = checkpoints.restore(step, trainer.abstract_state)
+        checkpoints.close()
+        assert_same(jax.device_get(restored), saved[step])
+        end, lines, _ = train(run, rows, trainer=trainer, state=restored)
+        assert_same(end, whole)
+        assert [line["learning_rate"] for line in lines] == rates[step:]
+
+
+def test_the_plan_tells_the_optimizer_and_the_layers_rates():
+    run = dataclasses.replace(RUN, optimizer=Lamb(SCHEDULE, layer_decay=0.5))
+    trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
+    plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, {})
+    assert plan["optimizer"] == "Lamb(schedule=LinearDecay(peak=0.05, warmup_steps=4), layer_decay=0.5)"
+    assert plan["layer_rates"] == {"heads": 1.0, "layer 2": 0.5, "layer 1": 0.25, "embeddings": 0.125}
+    assert "layer rates  heads x 1, layer 2 x 0.5, layer 1 x 0.25, embeddings x 0.125" in plan_text(plan)

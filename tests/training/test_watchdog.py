@@ -1,0 +1,39 @@
+"""A process in which nothing goes on tells where it stands, and ends."""
+
+import subprocess
+import sys
+import time
+
+from bertfam.training.watchdog import EXIT_CODE, Watchdog
+
+STUCK = """
+import time
+from bertfam.training.watchdog import Watchdog
+with Watchdog(0.3, process=1).watching() as watchdog:
+    watchdog.tick("compiling", long=True)
+    time.sleep(0.6)
+    watchdog.tick("training")
+    def the_function_that_hangs():
+        time.sleep(60)
+    the_function_that_hangs()
+"""
+
+
+def test_stacks_are_told_and_the_exit_code_is_its_own():
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=50)
+    assert done.returncode == EXIT_CODE == 76
+    assert "in the_function_that_hangs" in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "bertfam: error: process 1 has been training for too long (Run.watchdog_seconds = 0.3): ended; above is where each of "
+        "its threads stood"
+    )
+
+
+def test_while_something_goes_on_it_sleeps():
+    with Watchdog(0.5).watching() as watchdog:
+        for _ in range(10):
+            watchdog.tick("training")
+            time.sleep(0.1)
+    time.sleep(0.6)  # it watches no longer
+    with Watchdog(0).watching():
+        time.sleep(0.2)

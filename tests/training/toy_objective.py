@@ -1,0 +1,80 @@
+"""A small objective that compiles at once: two layers and a head that learn a function of the tokens."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bertfam.features import encoder_features
+from bertfam.layers.execution import Execution
+from bertfam.objectives.objective import LossOut, Sum
+
+# A row with this token has a loss that is not a number.
+POISON, WIDTH, LENGTH = 99, 4, 8
+
+
+@dataclass(frozen=True)
+class Toy:
+    execution = Execution()
+    model = None
+    coefficients = {"toy": 1.0}
+
+    def sized(self, vocabulary_size):
+        return self
+
+    def features(self, shape):
+        return {name: encoder_features(shape)[name] for name in ("encoder_input_tokens", "encoder_segment_ids")}
+
+    def init(self, key, shape):
+        kernel = jax.random.normal(key, (2, WIDTH, WIDTH), jnp.float32)
+        return (
+            {
+                "layers": {"kernel": nn.LogicallyPartitioned(kernel, ("layers", "embed", None))},
+                "head": {"bias": nn.LogicallyPartitioned(jnp.zeros(WIDTH), ("embed",))},
+            },
+            {"seen": jnp.zeros(())},
+            {},
+        )
+
+    def denominators(self, batch):
+        return {"toy": jnp.sum(batch["encoder_segment_ids"] > 0).astype(jnp.float32)}
+
+    def hidden(self, params, batch):
+        states = [jax.nn.one_hot(batch["encoder_input_tokens"] % WIDTH, WIDTH)]
+        for layer in range(2):
+            states.append(jnp.tanh(states[-1] @ params["layers"]["kernel"][layer]))
+        return jnp.stack(states)
+
+    def loss(self, params, carry, aux, batch, *, key, train):
+        tokens, real = batch["encoder_input_tokens"], (batch["encoder_segment_ids"] > 0).astype(jnp.float32)
+        wrong = self.hidden(params, batch)[-1] + params["head"]["bias"] - jax.nn.one_hot((tokens + 1) % WIDTH, WIDTH)
+        poison = jnp.where(tokens == POISON, jnp.nan, 0.0)
+        total = jnp.sum((jnp.sum(wrong**2, axis=-1) + poison) * real)
+        carry = {"seen": carry["seen"] + jnp.sum(real) + jnp.sum(poison)} if carry else carry
+        return LossOut({"toy": total}, carry, {"toy_loss": Sum(total, jnp.sum(real))})
+
+    def activations(self, params, batch):
+        return {"toy": (self.hidden(params, batch), batch["encoder_segment_ids"] > 0)}
+
+    def attention(self, shape):
+        return "none"
+
+    def flops(self, shape):
+        return 1
+
+
+class Rows:
+    """Random rows, poisoned at some steps."""
+
+    def __init__(self, poisoned=(), batch_size=lambda step: 4):
+        self.poisoned, self.batch_size = poisoned, batch_size
+
+    def rows(self, step, start, stop):
+        tokens = np.random.default_rng(step).integers(5, 20, (self.batch_size(step), LENGTH)).astype(np.int32)
+        if step in self.poisoned:
+            tokens[0, 0] = POISON
+        segments = np.ones_like(tokens)
+        segments[:, 6:] = 0
+        return {"encoder_input_tokens": tokens[start:stop], "encoder_segment_ids": segments[start:stop]}
