@@ -13,6 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
     flags.add_model_dir(parser)
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint to measure (default: the newest)")
+    flags.add_average(parser)
     parser.add_argument(
         "--split", choices=("validation", "train"), default="validation", help="of the token cache (default: validation)"
     )
@@ -39,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--batches={args.batches} is less than 1")
     run = read_run(args.model_dir)
     cache = TokenCache(args.cache_dir or run.data.cache_directory(args.model_dir))
-    opened = open_model(args.model_dir, args.step)
+    opened = open_model(args.model_dir, args.step, average=args.average)
     if vocabularies.load(cache.vocabulary_directory).fingerprint != opened.vocabulary.fingerprint:
         raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
 

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the tensors (default: float32)")
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
+    flags.add_average(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -37,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     check_unused(args.output)
 
     # -- The model
-    opened = open_model(args.model_dir, args.step)
+    opened = open_model(args.model_dir, args.step, average=args.average)
     config = opened.run.objective.model
 
     # -- The folder, with the tokenizer for rows as long as the model takes

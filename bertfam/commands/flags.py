@@ -100,6 +100,13 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_average(parser: argparse.ArgumentParser) -> None:
+    """--average, of commands that read a trained model."""
+    parser.add_argument(
+        "--average", action="store_true", help="the moving average of the parameters, which a run with Run.average_decay keeps"
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """--json: one JSON value on stdout instead of text for people."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")

@@ -63,8 +63,10 @@ def parameter_shapes(run: Run) -> Any:
     return nn.meta.unbox(shapes)
 
 
-def open_model(model_dir: str | Path, step: int | None = None) -> TrainedModel:
+def open_model(model_dir: str | Path, step: int | None = None, *, average: bool = False) -> TrainedModel:
     """Reads a MODEL_DIR's configuration, vocabulary and parameters of a step, by default the newest.
+
+    `average` reads the moving average of the parameters in their place.
 
     Raises:
       UserError: where one of them is missing.
@@ -78,6 +80,6 @@ def open_model(model_dir: str | Path, step: int | None = None) -> TrainedModel:
     parts = checkpoints.parts(found)
     shapes = {name: shape for name, shape in parameter_shapes(run).items() if name in parts}
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
-    params = checkpoints.restore_params(found, like)
+    params = checkpoints.restore_params(found, like, average=average)
     checkpoints.close()
     return TrainedModel(run, vocabulary, found, params)

@@ -25,7 +25,7 @@ def lines(model_dir):
     return [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_another_optimizer_an_average_and_looks_inside(words, tmp_path):
+def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path):
     flags = [
         "--gin.Run.optimizer=@Muon()",
         "--gin.Run.average_decay=0.9",
@@ -39,6 +39,15 @@ def test_another_optimizer_an_average_and_looks_inside(words, tmp_path):
     looks = [line for line in lines(tmp_path / "model") if line["split"] == "inspect"]
     assert [line["step"] for line in looks] == [2, 4]
     assert {"gradient_norm/encoder/layers/01", "update_norm/encoder/embeddings", "activation_rms/encoder/02"} <= set(looks[0])
+    # The average is another model than the last.
+    scores = [
+        json.loads(bertfam("evaluate", f"--model_dir={tmp_path / 'model'}", "--json", *more).stdout)
+        for more in ((), ["--average"])
+    ]
+    assert scores[0]["loss"] != scores[1]["loss"] == pytest.approx(scores[0]["loss"], rel=0.1)
+    refused = bertfam("export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'export'}", "--average")
+    message = f"bertfam: error: step 24 of {trained.model_dir} has no moving average, which Run.average_decay keeps"
+    assert (refused.returncode, refused.stderr.strip()) == (2, message)
     # Another optimizer has nothing to go on with.
     before = listing(tmp_path / "model")
     refused = bertfam(*words(tmp_path / "model", *flags[1:3], "--gin.Run.optimizer=@Lion()"))

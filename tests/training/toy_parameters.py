@@ -7,12 +7,12 @@ from flax import traverse_util
 
 # Name -> logical axes, shape, and the matrix or vector that one layer of it is.
 TENSORS = {
-    "encoder/embeddings/word/table": (("vocab", "embed"), (7, 4), (7, 4)),
+    "encoder/embeddings/word/table": (("vocab", "embed"), (6, 4), (6, 4)),
     "encoder/embeddings/norm/scale": (("embed",), (4,), (4,)),
     "encoder/layers/attention/query/kernel": (("layers", "embed", "heads", "head_dim"), (3, 4, 2, 3), (4, 6)),
     "encoder/layers/attention/query/bias": (("layers", "heads", "head_dim"), (3, 2, 3), (6,)),
     "encoder/layers/attention/output/kernel": (("layers", "heads", "head_dim", "embed"), (3, 2, 3, 4), (6, 4)),
-    "encoder/layers/feed_forward/intermediate/kernel": (("layers", "embed", "mlp"), (3, 4, 9), (4, 9)),
+    "encoder/layers/feed_forward/intermediate/kernel": (("layers", "embed", "mlp"), (3, 4, 8), (4, 8)),
     "encoder/layers/norm/scale": (("layers", "embed"), (3, 4), (4,)),
     "head/dense/kernel": (("embed", "classes"), (4, 2), (4, 2)),
     "head/dense/bias": (("classes",), (2,), (2,)),

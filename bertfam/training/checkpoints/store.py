@@ -144,9 +144,16 @@ class Checkpoints:
         """
         return with_items(like, self._restore(step, items(like)))
 
-    def restore_params(self, step: int, like: Any) -> Any:
-        """Reads the parameters alone, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings."""
-        return self._restore(step, {"params": like})["params"]
+    def restore_params(self, step: int, like: Any, *, average: bool = False) -> Any:
+        """Reads the parameters alone, or their moving average, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings.
+
+        Raises:
+          UserError: there is no moving average.
+        """
+        item = "average" if average else "params"
+        if not (self.directory / str(step) / item).is_dir():
+            raise UserError(f"step {step:,} of {self._model_dir} has no moving average, which Run.average_decay keeps")
+        return self._restore(step, {item: like})[item]
 
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
         args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
