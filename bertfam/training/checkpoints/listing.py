@@ -48,10 +48,13 @@ def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
 
     def row(step: int, path: Path, state: str, fault: str | None = None) -> Row:
         metrics = {split: found[step] for split, found in measured.items() if step in found}
-        parts = [*sorted(opened.parts(step)), *(["training state"] if (path / "rest").is_dir() else [])]
-        return Row(
-            step, state, fault, digests.written(path), digests.size(path), tuple(parts) if state == COMPLETE else (), metrics
-        )
+        parts: list[str] = []
+        if state == COMPLETE:
+            try:
+                parts = sorted(opened.parts(step)) + ["training state"] * (path / "rest").is_dir()
+            except Exception as error:  # any: other bytes than Orbax has written
+                state, fault = DAMAGED, f"its metadata cannot be read ({type(error).__name__}: {error})"
+        return Row(step, state, fault, digests.written(path), digests.size(path), tuple(parts), metrics)
 
     found = []
     for step in steps(directory):
