@@ -24,6 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_text(parser)
     flags.add_cache_dir(parser)
     flags.add_model_dir(parser)
+    parser.add_argument(
+        "--init_from",
+        type=flags.path,
+        metavar="DIR",
+        help="model folder or Hugging Face folder whose weights a new run starts from; tokens are matched by their pieces",
+    )
+    parser.add_argument(
+        "--init_parts",
+        metavar="NAME[,NAME...]",
+        help="what to take of it: encoder, pooler, ... (default: all that both models have)",
+    )
     flags.add_processes(parser)
 
 
@@ -94,6 +105,15 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     with processes.together("the model and the mesh"):
         check_jaxlib(jax.default_backend(), jax.lib.__version__)
         trainer = Trainer(run, run.mesh.build(), watchdog)
+        begin = None
+        if args.init_parts and not args.init_from:
+            raise UserError("--init_parts says what is taken of --init_from; give that too, or leave it out")
+        if args.init_from and step is not None and not goes_on:
+            raise UserError(f"{model_dir} holds a model already, from which it starts; leave --init_from out")
+        if args.init_from and step is None:
+            from bertfam.training.starting import read_start
+
+            begin = read_start(args.init_from, args.init_parts, run, vocabulary)
 
     # -- Data: the token cache, built in a child process if it is missing
     from bertfam.data.cache import TokenCache
@@ -168,7 +188,11 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         closing(Checkpoints(model_dir, keep=run.keep)) as checkpoints,
         closing(MetricsWriter(model_dir, start) if processes.first else NoMetrics()) as writer,
     ):
-        if step is None:
+        if begin:
+            state = begin.state(trainer)
+            told = f"{', '.join(begin.params)}, which knows {len(begin.known):,} of the {vocabulary.size:,} tokens"
+            print(f"started from {begin.folder}: {told}", flush=True)
+        elif step is None:
             state = trainer.new_state()
         elif goes_on:
             state = trainer.restored(checkpoints, step)

@@ -137,7 +137,9 @@ _FREE = {
     "TextData": {"corpus", "vocabulary", "cache_dir"},
 }
 _FREE_CLASSES = {"Execution"}
-_WHEN = "when this run began"
+_DROPOUT = frozenset({"dropout_rate", "attention_dropout_rate"})
+# Since when a value is another, and the flag that could name another.
+_BEGAN = ("when this run began", "--model_dir")
 
 
 def check_resumable(old: Run, new: Run, step: int) -> None:
@@ -156,10 +158,15 @@ def check_resumable(old: Run, new: Run, step: int) -> None:
 
 def check_same_model(old: Any, new: Any) -> None:
     """Raises UserError where a model's config computes something else than an imported one's; only dropout may differ."""
-    _check_same(old, new, "Run.objective.model", "in the imported model", {"dropout_rate", "attention_dropout_rate"})
+    _check_same(old, new, "Run.objective.model", ("in the imported model", "--model_dir"), _DROPOUT)
 
 
-def _check_same(old: Any, new: Any, where: str, when: str = _WHEN, free: Collection[str] = ()) -> None:
+def check_same_network(old: Any, new: Any, folder: str) -> None:
+    """Raises UserError where a model's config computes something else than that in `folder`, other than of other tokens."""
+    _check_same(old, new, "Run.objective.model", (f"in {folder}", "--init_from"), _DROPOUT | {"vocab_size", "table_rows"})
+
+
+def _check_same(old: Any, new: Any, where: str, when: tuple[str, str] = _BEGAN, free: Collection[str] = ()) -> None:
     if type(old) is not type(new):
         _refuse(where, old, new, when)
     name = type(old).__name__
@@ -176,8 +183,9 @@ def _check_same(old: Any, new: Any, where: str, when: str = _WHEN, free: Collect
         _refuse(where, old, new, when)
 
 
-def _refuse(where: str, old: Any, new: Any, when: str = _WHEN) -> None:
-    raise UserError(f"{where} was {_short(old)} {when} and is {_short(new)} now; change it back, or use another --model_dir")
+def _refuse(where: str, old: Any, new: Any, when: tuple[str, str] = _BEGAN) -> None:
+    since, flag = when
+    raise UserError(f"{where} was {_short(old)} {since} and is {_short(new)} now; change it back, or use another {flag}")
 
 
 def _short(value: Any) -> str:

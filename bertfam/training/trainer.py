@@ -117,7 +117,10 @@ class Trainer:
         """A fresh state with a checkpoint's parameters, those of an imported model; heads that it lacks are new."""
         state, parts = self.new_state(), checkpoints.parts(step)
         like = {name: part for name, part in self.abstract_state.params.items() if name in parts}
-        params = state.params | checkpoints.restore_params(step, like)
+        return self.with_params(state, state.params | checkpoints.restore_params(step, like))
+
+    def with_params(self, state: TrainState, params: Any) -> TrainState:
+        """A fresh state with other parameters, from which their moving average, where one is kept, begins."""
         return state._replace(params=params, average=jax.tree.map(jnp.copy, params) if state.average else {})
 
     def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
