@@ -1,5 +1,6 @@
 """Metrics: exact sums on the device, read late, written as JSON lines and to TensorBoard."""
 
+import contextlib
 import json
 import math
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertfam.errors import TrainingError
+from bertfam.errors import TrainingError, UserError
 from bertfam.files import write_text
 from bertfam.training.step import NON_FINITE, Metrics
 
@@ -52,17 +53,28 @@ class MetricsWriter:
         self._board = _summary_writer()(str(model_dir), purge_step=step + 1)
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        """Adds one line: the step (updates made), the split ("train" or "eval") and the values."""
+        """Adds one line: the step (updates made), the split ("train" or "eval") and the values.
+
+        Raises:
+          UserError: it cannot be written: the disk is full, say.
+        """
         # NaN is no JSON.
         line = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._file.write(json.dumps({"step": step, "split": split, **line}) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"step": step, "split": split, **line}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise UserError(
+                f"{self._file.name} cannot be written ({error.strerror}); when that is mended, the same command goes on from the "
+                "newest checkpoint"
+            ) from error
         for name, value in values.items():
             self._board.add_scalar(f"{split}/{name}", value, step)
 
     def close(self) -> None:
         """Flushes and closes both."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # what cannot be written has been told
+            self._file.close()
         self._board.close()
 
 

@@ -148,6 +148,22 @@ def test_a_full_disk(trained, small_disk):
         "when that is mended, the same command goes on from step 15"
     ]
     assert whole(model_dir) == [5, 10, 15]
+
+    # Not even a line of metrics.
+    filling.write_bytes(bytes(room))
+    with open(filling, "ab") as file:
+        try:
+            while True:
+                file.write(bytes(1000))
+                file.flush()
+        except OSError:
+            pass
+    done = bertfam(*trained.pretrain(model_dir))
+    errors = [line for line in done.stderr.splitlines() if "warning" not in line]
+    assert done.returncode == 2 and len(errors) == 1, done.stderr
+    assert errors[0].startswith("bertfam: error: ") and "(No space left on device)" in errors[0]
+    assert whole(model_dir) == [5, 10, 15]
+
     filling.unlink()
     done = bertfam(*trained.pretrain(model_dir))
     assert done.returncode == 0 and "resumed from step 15" in done.stdout.splitlines()
