@@ -1,5 +1,6 @@
 """Signals, a watchdog, a full disk: how `pretrain` ends before it is finished, and that nothing is lost by it."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -150,14 +151,11 @@ def test_a_full_disk(trained, small_disk):
     assert whole(model_dir) == [5, 10, 15]
 
     # Not even a line of metrics.
-    filling.write_bytes(bytes(room))
-    with open(filling, "ab") as file:
-        try:
-            while True:
-                file.write(bytes(1000))
-                file.flush()
-        except OSError:
+    handle = os.open(filling, os.O_WRONLY | os.O_APPEND)
+    with contextlib.suppress(OSError):
+        while os.write(handle, bytes(1000)):
             pass
+    os.close(handle)
     done = bertfam(*trained.pretrain(model_dir))
     errors = [line for line in done.stderr.splitlines() if "warning" not in line]
     assert done.returncode == 2 and len(errors) == 1, done.stderr

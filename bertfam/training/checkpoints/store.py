@@ -64,7 +64,8 @@ class Checkpoints:
           UserError: there are none to read, or there is no folder for them.
         """
         # Orbax tells every save in several lines of its own, and its errors as stack dumps besides raising them.
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._model_dir, self._keep = Path(model_dir).absolute(), keep or Keep()
         self.directory = choosing.folder(model_dir)  # MODEL_DIR/checkpoints
         if read_only and not self.directory.is_dir():
