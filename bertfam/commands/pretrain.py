@@ -69,8 +69,7 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     model_dir = Path(args.model_dir)
     began_with = model_dir / "config.gin"
     with processes.together("the configuration"):
-        if model_dir.exists() and not model_dir.is_dir():
-            raise UserError(f"--model_dir={model_dir} is a file; name a folder")
+        _check_folder(model_dir)
         if not args.gin_file and not began_with.is_file():
             raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
         args.gin_file = args.gin_file or [str(began_with)]

@@ -44,6 +44,7 @@ BAD_FLAGS = {
     "--cache_dir=other": "other holds no token cache (no cache.json); build one with `bertfam cache`",
     "--cache_dir=damaged": "damaged/cache.json is damaged ('format'); delete damaged and build it again",
     "--model_dir=file": "--model_dir=file is a file; name a folder",
+    "--model_dir=.": "--model_dir=. holds damaged and no run (no config.gin): name a new folder",
     "--model_dir=file/model": "file/model/cache cannot be written: {folder}/file is no folder; name another",
     "--gin.MeshShape.data=3": (
         "a mesh of data=3, fsdp=1, tensor=1 does not fit 1 device; the product of its axes must be their number"
