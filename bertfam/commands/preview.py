@@ -76,8 +76,10 @@ def main(args: argparse.Namespace) -> int:
     for flag in ("examples", "length", "stat_rows"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
-    if not 0 <= args.step < 2**31:
-        raise UserError(f"--step={args.step} must be at least 0 and below 2^31")
+    if args.step < 0:
+        raise UserError(f"--step={args.step} is negative")
+    if args.step >= 2**31:
+        raise UserError(f"--step={args.step} is more than a run can have (2^31)")
     if args.overwrite and not args.html:
         raise UserError("--overwrite says what --html may replace: give --html=FILE with it")
     if args.html:

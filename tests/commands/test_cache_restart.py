@@ -15,11 +15,11 @@ from bertfam import cli
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """About 2 MB of text in two files, and a vocabulary."""
+    """About 5 MB of text in two files (a record is made every megabyte, at most), and a vocabulary."""
     folder = tmp_path_factory.mktemp("text")
     topics = [" ".join(topic.split()) for _, topic in sorted(pydoc_data.topics.topics.items())]
     for number in range(2):
-        documents = [f"Number {number}, {again}.\n{topic}" for again in range(2) for topic in topics]
+        documents = [f"Number {number}, {again}.\n{topic}" for again in range(5) for topic in topics]
         (folder / f"{number}.txt").write_text("\n\n".join(documents))
     words = ["vocab", f"--input={folder / '0.txt'}", "--size=500", f"--output={folder / 'vocab'}"]
     assert cli.main(words) == 0
