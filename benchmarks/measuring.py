@@ -29,6 +29,8 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
+    # Memory that is freed stays with the process: else glibc gives it back and asks for it again with every batch.
+    "GLIBC_TUNABLES": "glibc.malloc.trim_threshold=268435456:glibc.malloc.mmap_threshold=33554432",
 }
 
 
