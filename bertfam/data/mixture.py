@@ -61,7 +61,17 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class MixedRows:
+class _OfParts:
+    parts: tuple[CorruptedRows, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """See `batches.Rows.warnings`."""
+        return [line for part in self.parts for line in part.warnings]
+
+
+@dataclass(frozen=True)
+class MixedRows(_OfParts):
     """A `batches.Rows`: parts in a fixed cycle, evenly spread, each in its own order.
 
     Place p belongs to the part that stands at p mod cycle; of this part it is row (p div cycle) * its rows in a cycle + its rows
@@ -72,13 +82,7 @@ class MixedRows:
       shares: of each, with the sum 1; met to 1 / 10,000.
     """
 
-    parts: tuple[CorruptedRows, ...]
     shares: tuple[float, ...]
-
-    @property
-    def warnings(self) -> list[str]:
-        """See `batches.Rows.warnings`."""
-        return [line for part in self.parts for line in part.warnings]
 
     def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which part each of the places int64[n] belongs to, and which row of that part it is: int64[n] each."""
@@ -102,7 +106,7 @@ class MixedRows:
 
 
 @dataclass(frozen=True)
-class ConcatenatedRows:
+class ConcatenatedRows(_OfParts):
     """A `batches.Rows` of finite parts, one after another or shuffled all together, then padding: evaluation.
 
     Attributes:
@@ -110,13 +114,7 @@ class ConcatenatedRows:
       key: what shuffles them; None leaves them as they are.
     """
 
-    parts: tuple[CorruptedRows, ...]
     key: int | None = None
-
-    @property
-    def warnings(self) -> list[str]:
-        """See `batches.Rows.warnings`."""
-        return [line for part in self.parts for line in part.warnings]
 
     def __len__(self) -> int:
         return sum(len(part.examples) for part in self.parts)
@@ -151,7 +149,7 @@ def shares(sizes: Sequence[int], rates: Sequence[float] | None = None, temperatu
 
 def parts_of(rows: Rows) -> tuple[CorruptedRows, ...]:
     """The rows of each corpus: those that are mixed or stand one after another, or the only ones."""
-    if isinstance(rows, MixedRows | ConcatenatedRows):
+    if isinstance(rows, _OfParts):
         return rows.parts
     assert isinstance(rows, CorruptedRows)
     return (rows,)

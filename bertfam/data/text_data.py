@@ -108,9 +108,8 @@ class TextData:
                 f'TextData.order = "streams" goes through one corpus, and {cache.directory} holds {len(parts)}: use "shuffled"'
             )
         sizes = [len(part.examples) for part in parts]
-        if isinstance(self.corpus, Mixture):
-            return Batches(MixedRows(parts, self.corpus.shares(sizes)), batch_size)
-        return Batches(MixedRows(parts, shares(sizes)), batch_size)
+        share = self.corpus.shares(sizes) if isinstance(self.corpus, Mixture) else shares(sizes)
+        return Batches(MixedRows(parts, share), batch_size)
 
     def held_out(
         self,

@@ -1,11 +1,9 @@
 """Byte-level BPE vocabularies beside the tokenizers library."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from learning import learnt_in_processes
 from tokenizers import ByteLevelBPETokenizer
 from tokenizers.processors import ByteLevel
 
@@ -57,21 +55,9 @@ def test_a_sentence_after_the_first_is_spelt_as_inside_a_text(learn):
 
 
 def test_the_same_in_every_process():
-    code = (
-        "import sys, random; from bertfam.data.vocabularies.byte_bpe import ByteBpe\n"
-        "texts = [' '.join('abcdefgh'[i % 8] + 'xyzw'[i % 4] + 'ab'[j % 2] for j in range(i)) for i in range(1, 40)]\n"
-        "random.Random(int(sys.argv[1])).shuffle(texts)\n"
-        "print(ByteBpe.train(texts, size=300).fingerprint)"
-    )
-    runs = {
-        subprocess.run(
-            [sys.executable, "-c", code, seed],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for seed in "12"
-    }  # fmt: skip
-    assert len(runs) == 1
+    learn = "from bertfam.data.vocabularies.byte_bpe import ByteBpe\nprint(ByteBpe.train(texts, size=300).fingerprint)"
+    runs = learnt_in_processes(learn, "12")
+    assert len(runs) == 1 and next(iter(runs)).strip()
 
 
 def test_the_pairs_are_those_of_the_library_s_own_training(lines):

@@ -1,12 +1,10 @@
 """SentencePiece vocabularies beside the sentencepiece library."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from learning import learnt_in_processes
 from sentencepiece import SentencePieceProcessor
 
 from bertfam.data import vocabularies
@@ -98,21 +96,12 @@ def test_scores_add_up_exactly(learn):
 
 
 def test_the_same_bytes_in_every_process():
-    code = (
-        "import sys, random; from bertfam.data.vocabularies.sentence_piece import SentencePiece\n"
-        "texts = [' '.join('abcdefgh'[i % 8] + 'xyzw'[i % 4] + 'ab'[j % 2] for j in range(i)) for i in range(1, 40)]\n"
-        "random.Random(int(sys.argv[1])).shuffle(texts)\n"
+    learn = (
+        "from bertfam.data.vocabularies.sentence_piece import SentencePiece\n"
         "print(*(SentencePiece.train(texts, kind=kind, size=50).fingerprint for kind in ('unigram', 'bpe')))"
     )
-    runs = {
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code, seed],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for seed in "12"
-    }  # fmt: skip
-    assert len(runs) == 1
+    runs = learnt_in_processes(learn, "12")
+    assert len(runs) == 1 and next(iter(runs)).strip()
 
 
 def test_long_lines_count():

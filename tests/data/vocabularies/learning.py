@@ -1,0 +1,23 @@
+"""Learning in processes of their own: other hashes of strings, and the texts in another order."""
+
+import os
+import subprocess
+import sys
+
+CODE = """\
+import random, sys
+texts = [' '.join('abcdefgh'[i % 8] + 'xyzw'[i % 4] + 'ab'[j % 2] for j in range(i)) for i in range(1, 40)]
+random.Random(int(sys.argv[1])).shuffle(texts)
+"""
+
+
+def learnt_in_processes(learn, seeds):
+    """What the code `learn`, which has `texts`, prints in a process for each of the seeds."""
+    return {
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", CODE + learn, seed],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in seeds
+    }  # fmt: skip
