@@ -1,6 +1,7 @@
 """What the kinds of the `tokenizers` library share: its two encoders, and the files."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from bertfam.data.vocabularies.pieces import Pieces
 from bertfam.data.vocabularies.vocabulary import Encoding
 
 
-class TokenizersVocabulary(Pieces):
+class TokenizersVocabulary(Pieces, ABC):
     """A `Vocabulary` whose ids and offsets are those of a `tokenizers.Tokenizer`, made by `_tokenizer`."""
 
     mask_takes_space: ClassVar[bool]  # whether the mask in a prompt swallows white space before it
@@ -57,22 +58,26 @@ class TokenizersVocabulary(Pieces):
             model_max_length=model_max_length,
         )
 
+    @abstractmethod
     def _tokenizer(self) -> Tokenizer:
-        raise NotImplementedError
+        """The library's tokenizer, without control tokens and frame."""
 
     def _post_processor(self) -> PostProcessor | None:
         """Frames a text."""
         before, after = self.layout.frame
         return template(self.layout, self._ids) if before or after else None
 
+    @abstractmethod
     def _own_files(self) -> dict[str, bytes]:
-        raise NotImplementedError
+        """The files of the vocabulary's own kind, by name."""
 
+    @abstractmethod
     def _published_class(self) -> str:
-        raise NotImplementedError
+        """The class of `transformers` that reads the folder."""
 
+    @abstractmethod
     def _published_settings(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """What goes into tokenizer_config.json for that class."""
 
     def _encoding(self, found: TokenizersEncoding) -> Encoding:
         offsets = np.array(found.offsets, np.int32).reshape(-1, 2)
