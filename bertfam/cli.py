@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 from bertfam import __version__
-from bertfam.errors import TrainingError, UserError
+from bertfam.errors import TrainingError, UserError, tell
 from bertfam.suggest import did_you_mean
 
 
@@ -69,16 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # a closed pipe shows here, where it is caught
         return status
-    except (UserError, TrainingError) as error:
-        print("bertfam: error:", " ".join(str(error).split()), file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
-    except KeyboardInterrupt:
-        print("bertfam: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
+    except (UserError, TrainingError, KeyboardInterrupt) as error:
+        return tell(error)
+    except BrokenPipeError as error:
         # Python flushes stdout once more on its way out: give it somewhere to write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return tell(error)
 
 
 def _run(argv: list[str]) -> int:

@@ -1,4 +1,7 @@
-"""The exceptions that the command line tells in one line, without a traceback."""
+"""The exceptions that the command line tells in one line, without a traceback, and how a command ends by any exception."""
+
+import sys
+import traceback
 
 
 class UserError(Exception):
@@ -15,3 +18,22 @@ class TrainingError(Exception):
     The message is one line that says what happened and what to try. The command line prints it as `bertfam: error: MESSAGE`
     and exits with code 1.
     """
+
+
+def tell(error: BaseException) -> int:
+    """Writes to stderr what a command has to say of what ended it; returns the exit status."""
+    match error:
+        case UserError() | TrainingError():
+            print("bertfam: error:", " ".join(str(error).split()), file=sys.stderr)
+            return 2 if isinstance(error, UserError) else 1
+        case KeyboardInterrupt():
+            print("bertfam: interrupted", file=sys.stderr)
+            return 130
+        case BrokenPipeError():
+            return 141
+        case SystemExit():
+            if isinstance(error.code, str):
+                print(error.code, file=sys.stderr)
+            return error.code if isinstance(error.code, int) else int(error.code is not None)
+    traceback.print_exception(error)
+    return 1

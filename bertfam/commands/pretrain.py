@@ -199,7 +199,7 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     with (
         watchdog.watching(),
         preemption.signals_stop(stop),
-        closing(Checkpoints(model_dir, keep=run.keep)) as checkpoints,
+        closing(Checkpoints(model_dir, keep=run.keep, processes=processes.beside)) as checkpoints,
         closing(MetricsWriter(model_dir, start) if processes.first else NoMetrics()) as writer,
     ):
         if begin:
@@ -224,8 +224,10 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
             hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer))
         hooks.append(SaveHook(run.checkpoint_every, run.total_steps, checkpoints))
         log = ProgressLog(writer, start, run.total_steps, run.log_every, run.flops_after)
-        stop.reasons.append(checkpoints.failed)
+        stop.reasons += [checkpoints.failed, writer.failed]
         state = trainer.train(state, StagedBatches(run.stages, sources), log, hooks, stop)
+        with processes.together("the metrics"):
+            writer.check()
         watchdog.tick("saving", long=True)
         checkpoints.save(state)
         step = int(state.step)

@@ -3,27 +3,35 @@
 Only process 0 tells the user anything; what is wrong with another is told by process 0 too, with its number.
 """
 
-import atexit
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
-from bertfam.errors import UserError
+from bertfam.errors import TrainingError, UserError, tell
 from bertfam.partitioning.rendezvous import Link, Lost, meet, named
 
 _ASK_AGAIN = 60.0  # seconds between lines that say who is waited for
+_FAREWELL = 10.0  # seconds that process 0 gives the others to end before it
 
 
 class Processes:
     """All processes of a run, seen from one of them; by default there is no other."""
 
-    def __init__(self, index: int = 0, links: Sequence[Link] = ()) -> None:
-        """Process `index` from 0, with its links: of process 0 to all others in order, of another to process 0."""
+    def __init__(self, index: int = 0, links: Sequence[Link] = (), beside: Sequence[Link] = ()) -> None:
+        """Process `index` from 0.
+
+        Args:
+          index: which it is.
+          links: of process 0 to all others in order, of another to process 0.
+          beside: a second set, over which another thread may gather at the same time.
+        """
         self.index = index
         self.all_end = False  # whether all processes have agreed to end with an error
+        self.beside = Processes(index, beside) if beside else self
         self._links = links
         self._offered: Any = None
 
@@ -79,6 +87,12 @@ class Processes:
         except Lost:
             _gone(other, what)
         return found
+
+    def outlive(self, seconds: float) -> None:
+        """On process 0, between what is gathered: waits until all others have ended, or so long."""
+        end = time.monotonic() + seconds
+        for link in self._links if self.first else ():
+            wait([link.connection], max(end - time.monotonic(), 0))
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
@@ -147,8 +161,8 @@ def _fault(error: Exception | SystemExit | None) -> tuple[int, str] | None:
 def join(coordinator: str | None, count: int | None, index: int | None, seconds: float) -> Iterator[Processes]:
     """Meets the other processes and sets up JAX's collectives among them; must come before JAX is used.
 
-    On all but process 0, stdout is shut. A process that fails alone leaves at once: it does not wait for the others to end,
-    as JAX does, while they wait for it.
+    On all but process 0, stdout is shut. A process that fails leaves at once: it does not wait for the others to end, as JAX
+    does, while they wait for it. Where all end, process 0 is the last: without its service JAX would kill the others.
 
     Args:
       coordinator: HOST:PORT of process 0; None where there is one process.
@@ -174,7 +188,7 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         raise UserError(f"--process_index={index} is not among the {count} processes 0 to {count - 1}")
     if not seconds > 0:
         raise UserError(f"--initialization_timeout={seconds:g} is not more than 0")
-    processes = Processes(index, meet(host, port, index, count, seconds))
+    processes = Processes(index, *(meet(host, port, index, count, seconds) for _ in range(2)))
     try:
         _start_jax(coordinator, count, index, seconds)
         if not processes.first:
@@ -183,9 +197,12 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         yield processes
         processes.gather("the end", None)
     except BaseException as error:
-        if not processes.all_end:
-            _leave_at_once(error)
-        raise
+        status = tell(error)
+        if processes.all_end or processes.beside.all_end or isinstance(error, TrainingError):
+            processes.beside.outlive(_FAREWELL)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _address(coordinator: str) -> tuple[str, int]:
@@ -202,20 +219,3 @@ def _start_jax(coordinator: str, count: int, index: int, seconds: float) -> None
     # It would catch SIGTERM, so that a process which is told to end before training goes on; see bertfam.training.preemption.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(coordinator, count, index, initialization_timeout=max(int(seconds), 1))
-
-
-def _leave_at_once(error: BaseException) -> None:
-    """Ends the process, once it has told its error, before JAX waits for the others; what is registered last runs first."""
-    if isinstance(error, KeyboardInterrupt):
-        status = 130
-    elif isinstance(error, UserError):
-        status = 2
-    else:
-        status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
-
-    def leave() -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-    atexit.register(leave)

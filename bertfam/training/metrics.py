@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,32 +51,37 @@ class MetricsWriter:
             kept = [line for line in path.read_text().splitlines() if _step(line) <= step]
             write_text(path, "".join(f"{line}\n" for line in kept))
         self._file = open(path, "a")
-        self._board = _summary_writer()(str(model_dir), purge_step=step + 1)
+        self._fault: UserError | None = None
+        self._board = _Board(model_dir, step)
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        """Adds one line: the step (updates made), the split ("train" or "eval") and the values.
-
-        Raises:
-          UserError: it cannot be written: the disk is full, say.
-        """
+        """Adds one line: the step (updates made), the split ("train" or "eval") and the values; see `check`."""
         # NaN is no JSON.
         line = {name: value if math.isfinite(value) else None for name, value in values.items()}
         try:
             self._file.write(json.dumps({"step": step, "split": split, **line}) + "\n")
             self._file.flush()
+            self._board.write(step, {f"{split}/{name}": value for name, value in values.items()})
         except OSError as error:
-            raise UserError(
+            self._fault = self._fault or UserError(
                 f"{self._file.name} cannot be written ({error.strerror}); when that is mended, the same command goes on from the "
                 "newest checkpoint"
-            ) from error
-        for name, value in values.items():
-            self._board.add_scalar(f"{split}/{name}", value, step)
+            )
+
+    def failed(self) -> bool:
+        """Whether a line could not be written: the disk is full, say."""
+        return self._fault is not None
+
+    def check(self) -> None:
+        """Raises UserError where `failed`: when all processes have stopped, of which this one alone knows it."""
+        if self._fault:
+            raise self._fault
 
     def close(self) -> None:
         """Flushes and closes both."""
-        with contextlib.suppress(OSError):  # what cannot be written has been told
-            self._file.close()
-        self._board.close()
+        for file in (self._file, self._board):
+            with contextlib.suppress(OSError):  # what cannot be written has been told
+                file.close()
 
 
 class NoMetrics:
@@ -84,6 +90,13 @@ class NoMetrics:
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Writes nothing."""
 
+    def failed(self) -> bool:
+        """Never."""
+        return False
+
+    def check(self) -> None:
+        """Finds nothing."""
+
     def close(self) -> None:
         """Has nothing to close."""
 
@@ -91,17 +104,43 @@ class NoMetrics:
 Writer = MetricsWriter | NoMetrics
 
 
-def _summary_writer() -> Any:
-    """tensorboardX's writer; on its import it takes torch along where that is installed, which it needs for figures only."""
+class _Board:
+    """A TensorBoard event file, of which every event is written before `write` returns.
+
+    tensorboardX's own SummaryWriter leaves that to a thread, and when the disk is full nobody hears of its end.
+    """
+
+    def __init__(self, model_dir: Path, step: int) -> None:
+        """What earlier files say beyond `step` is hidden."""
+        events_writer, self._event = _tensorboard()
+        self._events = events_writer(str(model_dir / "events"))
+        self._write(step=step + 1, session_log={"status": "START"})
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Raises OSError where it cannot be written."""
+        self._write(step=step, summary={"value": [{"tag": name, "simple_value": value} for name, value in values.items()]})
+
+    def _write(self, **content: Any) -> None:
+        self._events.write_event(self._event(wall_time=time.time(), **content))
+        self._events.flush()
+
+    def close(self) -> None:
+        """Raises OSError too."""
+        self._events.close()
+
+
+def _tensorboard() -> tuple[Any, Any]:
+    """tensorboardX's EventsWriter and Event; on its import it takes torch along where installed, which figures alone need."""
     absent = "torch" not in sys.modules
     if absent:
         sys.modules["torch"] = None  # type: ignore[assignment]
     try:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event
     finally:
         if absent:
             del sys.modules["torch"]
-    return SummaryWriter
+    return EventsWriter, Event
 
 
 def _step(line: str) -> int:

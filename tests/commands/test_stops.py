@@ -168,6 +168,44 @@ def test_a_full_disk(trained, small_disk):
     assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
 
 
+def fill(path, room=0):
+    """Leaves so many bytes of the disk that a new file is on."""
+    path.write_bytes(bytes(shutil.disk_usage(path.parent).free - room))
+    with open(path, "ab", buffering=0) as file, contextlib.suppress(OSError):
+        while not room:
+            file.write(bytes(1000))
+
+
+@pytest.mark.parametrize("what", ["a checkpoint", "metrics"])
+def test_a_full_disk_ends_all_processes_with_one_line(trained, small_disk, what):
+    """Whichever has found it; nobody waits for what another cannot write."""
+    disk = small_disk(8)
+    model_dir = cut(trained.model_dir, disk / "model", 15)
+    if what == "a checkpoint":
+        fill(disk / "filling", room=100_000)
+        flags = []
+    else:
+        flags = ["--gin.Run.log_every=1", "--gin.CHECKPOINT_EVERY=100", "--gin.TRAIN_STEPS=60"]
+    command = [sys.executable, LAUNCHER, "--processes=2", "--devices_per_process=1", "--grace=60", "--"]
+    variables = {"XLA_FLAGS": "--xla_backend_optimization_level=0", "PACE": "0.2"}
+    with subprocess.Popen(
+        [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | variables,
+    ) as launcher:
+        for line in launcher.stdout:
+            if what == "metrics" and line.startswith("step 16/72"):
+                fill(disk / "filling")
+        errors = [line for line in launcher.stderr.read().splitlines() if "warning" not in line]
+    assert launcher.returncode == 2 and len(errors) == 1, errors
+    told = f"{model_dir}/metrics.jsonl cannot be" if what == "metrics" else "the checkpoint of step 20 could not be"
+    assert errors[0].startswith(f"bertfam: error: {told} written")
+    assert "(No space left on device); when that is mended, the same command goes on from" in errors[0]
+    assert whole(model_dir) == [5, 10, 15]
+
+
 def test_a_folder_that_only_can_be_read(trained, small_disk, capsys):
     from bertfam import cli
 

@@ -16,7 +16,9 @@ from etils import epath
 
 from bertfam.errors import UserError
 from bertfam.files import refusal
+from bertfam.partitioning.distributed import Processes
 from bertfam.training.checkpoints import choosing, digests
+from bertfam.training.checkpoints.agreeing import Elsewhere, finish_together
 from bertfam.training.checkpoints.tidying import clear_unfinished, tidy
 from bertfam.training.retention import Keep
 from bertfam.training.state import TrainState
@@ -52,12 +54,20 @@ class _Items(ocp.args.Composite):
 class Checkpoints:
     """The checkpoints of one MODEL_DIR. Several processes make the same calls; the first deletes for all."""
 
-    def __init__(self, model_dir: str | Path, *, keep: Keep | None = None, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        model_dir: str | Path,
+        *,
+        keep: Keep | None = None,
+        processes: Processes | None = None,
+        read_only: bool = False,
+    ) -> None:
         """Opens MODEL_DIR/checkpoints.
 
         Args:
           model_dir: the run's directory.
           keep: which stay when newer ones are complete; None: all.
+          processes: those that save together; nothing else may be gathered over their links.
           read_only: never creates or deletes anything.
 
         Raises:
@@ -67,6 +77,7 @@ class Checkpoints:
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._model_dir, self._keep = Path(model_dir).absolute(), keep or Keep()
+        self._processes = processes or Processes()
         self.directory = choosing.folder(model_dir)  # MODEL_DIR/checkpoints
         if read_only and not self.directory.is_dir():
             raise UserError(
@@ -85,6 +96,7 @@ class Checkpoints:
 
         Raises:
           UserError: the save before, or the beginning of this one, has failed: the disk is full, say.
+          SystemExit: so it has on some process, and process 0 tells it.
         """
         step = int(state.step)
         if step != self._saved:
@@ -97,20 +109,28 @@ class Checkpoints:
     def _start(self, step: int, trees: dict[str, Any]) -> None:
         self.wait()
         args = _Items(**{name: ocp.args.StandardSave(tree) for name, tree in trees.items()})
+        fault: Exception | None = None
         try:
             self._orbax.save(self.directory / str(step), args=args)
         except Exception as error:
-            self._failed(step, error)
+            fault = error
         self._saved = step
-        self._saving = (step, self._pool.submit(self._finish))
+        self._saving = (step, self._pool.submit(self._finish, fault))
+        if fault:
+            self.wait()
 
-    def _finish(self) -> None:
-        self._orbax.wait_until_finished()
-        if jax.process_index() == 0:
+    def _finish(self, fault: Exception | None) -> None:
+        def finish() -> None:
+            if fault:
+                raise fault
+            self._orbax.wait_until_finished()
+
+        finish_together(self._processes, finish)
+        if self._processes.first:
             tidy(self._model_dir, self._keep)
 
     def wait(self) -> None:
-        """Waits until all that was begun is complete; raises UserError where it could not be written."""
+        """Waits until all that was begun is complete; raises as `save` does."""
         if self._saving is None:
             return
         (step, saving), self._saving = self._saving, None
@@ -125,11 +145,17 @@ class Checkpoints:
 
     def _failed(self, step: int, error: Exception) -> None:
         self._saved = None
-        if jax.process_index() == 0:
+        self._processes.all_end = True
+        if self._processes.first:
             clear_unfinished(self.directory)  # which may fill the disk
-        why = refusal(error)
-        if why is None:
+        elsewhere = isinstance(error, Elsewhere)
+        why = error.why if isinstance(error, Elsewhere) else refusal(error)
+        if why is None and not elsewhere:
             raise error
+        if not self._processes.first:
+            raise SystemExit(1 if why is None else 2) from error
+        if why is None:
+            sys.exit(f"bertfam: error: {error}")
         last = choosing.newest(self._model_dir)
         raise UserError(
             f"the checkpoint of step {step:,} could not be written into {self.directory} ({why}); when that is mended, the same "
@@ -170,7 +196,8 @@ class Checkpoints:
             self.wait()
         finally:
             self._pool.shutdown()
-            self._orbax.close()
+            if not self._processes.all_end:  # else Orbax may still wait for another process
+                self._orbax.close()
 
 
 def _without_closed_loops(fault: Any) -> None:

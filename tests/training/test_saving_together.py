@@ -1,0 +1,94 @@
+"""Several processes save one checkpoint: when one cannot, none waits for it; here they are threads, each with its own sockets."""
+
+import errno
+import threading
+import time
+
+import jax.numpy as jnp
+import pytest
+from test_preemption import on_each
+
+from bertfam.errors import UserError
+from bertfam.training.checkpoints import Checkpoints
+
+NEVER = threading.Event()
+
+
+def full():
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def faulty():
+    raise ZeroDivisionError("a fault")
+
+
+class Orbax:
+    """In place of Orbax, which knows a single process here: `begin` and `finish` are what its two calls do."""
+
+    def __init__(self, begin=lambda: None, finish=lambda: None):
+        self.begin, self.finish = begin, finish
+
+    def save(self, path, args):
+        self.begin()
+
+    def wait_until_finished(self):
+        self.finish()
+
+    def close(self):
+        self.finish()
+
+
+def saved(folder, orbax):
+    """How `save`, some steps and `close` end on each process; orbax[i] is that of process i."""
+
+    def run(processes):
+        checkpoints = Checkpoints(folder, processes=processes)
+        checkpoints._orbax = orbax[processes.index]
+        try:
+            try:
+                checkpoints.save_params(3, {"w": jnp.zeros(2)})
+                end = time.monotonic() + 5
+                while not checkpoints.failed() and any(one.finish is not orbax[0].finish for one in orbax):
+                    assert time.monotonic() < end
+                    time.sleep(0.01)
+                checkpoints.wait()
+            finally:
+                checkpoints.close()
+        except (Exception, SystemExit) as error:
+            return error, processes.all_end
+        return None, processes.all_end
+
+    return on_each(len(orbax), run)
+
+
+def test_all_are_through_or_none_is(tmp_path):
+    ends = []
+
+    def slow():
+        time.sleep(0.3)
+        ends.append(time.monotonic())
+
+    assert saved(tmp_path, [Orbax(finish=slow)] * 3) == [(None, False)] * 3
+    assert len(ends) == 6  # each once more by close
+
+
+@pytest.mark.parametrize("who", [0, 1, 2])
+@pytest.mark.parametrize("when", ["begin", "finish"])
+def test_a_disk_that_is_full_on_one_ends_all_with_a_line_of_the_first(tmp_path, who, when):
+    """The others would wait in Orbax for ever."""
+    orbax = [Orbax(**{when: full}) if index == who else Orbax(finish=NEVER.wait) for index in range(3)]
+    (first, _), *others = found = saved(tmp_path, orbax)
+    assert isinstance(first, UserError) and str(first) == (
+        f"the checkpoint of step 3 could not be written into {tmp_path}/checkpoints (No space left on device); when that is "
+        "mended, the same command begins anew"
+    )
+    assert [(type(error), error.code) for error, _ in others] == [(SystemExit, 2)] * 2
+    assert all(all_end for _, all_end in found)
+
+
+def test_a_fault_keeps_its_traceback_where_it_happened(tmp_path):
+    first, second = saved(tmp_path, [Orbax(finish=NEVER.wait), Orbax(finish=faulty)])
+    assert first[0].code == "bertfam: error: process 1 has failed in saving (ZeroDivisionError: a fault); see its log"
+    assert isinstance(second[0], ZeroDivisionError)
+    first, second = saved(tmp_path, [Orbax(finish=faulty), Orbax(finish=NEVER.wait)])
+    assert isinstance(first[0], ZeroDivisionError) and second[0].code == 1
