@@ -228,6 +228,8 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         state = trainer.train(state, StagedBatches(run.stages, sources), log, hooks, stop)
         with processes.together("the metrics"):
             writer.check()
+        if processes.first and log.empty:
+            warn([f"{log.empty:,} of the steps had nothing to predict and learned nothing: their rows have no token to mask"])
         watchdog.tick("saving", long=True)
         checkpoints.save(state)
         step = int(state.step)

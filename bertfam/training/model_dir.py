@@ -75,7 +75,7 @@ def open_model(model_dir: str | Path, step: int | None = None, *, average: bool 
     vocabulary = vocabularies.load(Path(model_dir) / "vocab")
     run = run.sized(vocabulary.size)
     checkpoints = Checkpoints(model_dir, read_only=True)
-    found = choosing.find(model_dir, step)
+    found = choosing.find(model_dir, step, ("average" if average else "params",))
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     parts = checkpoints.parts(found)
     shapes = {name: shape for name, shape in parameter_shapes(run).items() if name in parts}

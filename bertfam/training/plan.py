@@ -26,7 +26,7 @@ def make_plan(
       tensors: what its parameters are to the optimizer (see `describe`).
       counts: documents, sentences and tokens by split.
     """
-    device = mesh.devices.flat[0]
+    device, optimizer = mesh.devices.flat[0], run.optimizer
     stages = []
     for index, stage in enumerate(run.stages):
         shape = run.shape(index)
@@ -44,8 +44,8 @@ def make_plan(
         "stages": stages,
         "steps": run.total_steps,
         "data": {split: dict(values) for split, values in counts.items()},
-        "optimizer": settings(run.optimizer),
-        "layer_rates": layer_rates(run.optimizer.layer_decay, tensors) if run.optimizer.layer_decay != 1 else {},
+        "optimizer": settings(optimizer),
+        "layer_rates": layer_rates(optimizer.layer_decay, tensors, optimizer.layer_count) if optimizer.layer_decay != 1 else {},
         "mesh": dict(mesh.shape),
         "device": device.device_kind,
         "devices": mesh.size,

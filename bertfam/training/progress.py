@@ -9,7 +9,7 @@ import jax
 
 from bertfam.training.metrics import Writer, check_finite, means
 from bertfam.training.plan import duration
-from bertfam.training.step import NON_FINITE, SKIPPED, Metrics
+from bertfam.training.step import EMPTY, NON_FINITE, SKIPPED, Metrics
 
 # The host runs at most this many steps ahead of the device, and reads only what is older.
 _AHEAD = 2
@@ -45,6 +45,7 @@ class ProgressLog:
         self._begin = self._mark = time.monotonic()
         self._paused = 0.0
         self._tokens = self._flops = 0
+        self.empty = 0  # steps so far, of those written, that had nothing to predict
 
     def pause(self, seconds: float) -> None:
         """Takes time that was not training (evaluating, saving) out of the rates."""
@@ -100,6 +101,10 @@ class ProgressLog:
         check_finite(step, metrics)
         scores = means(metrics)
         scores.pop(NON_FINITE, None)
+        scores.pop(EMPTY, None)
+        if empty := sum(int(step[EMPTY].total) for step in metrics if EMPTY in step):
+            scores[EMPTY] = empty
+            self.empty += empty
         if SKIPPED in scores:
             scores[SKIPPED] *= len(metrics)
         left = values.pop("seconds_left")

@@ -17,6 +17,8 @@ Metrics = dict[str, Sum]
 NonFinite = Literal["raise", "skip"]
 # Metrics: 1 at a step whose loss or gradient was not finite, by policy.
 NON_FINITE, SKIPPED = "non_finite", "skipped"
+# Metric: 1 at a step whose batch has nothing to predict; its loss, 0, is in no mean.
+EMPTY = "nothing_to_predict"
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
@@ -117,7 +119,9 @@ def make_gradient(
             (carry, (gradient, metrics)), _ = jax.lax.scan(body, (state.carry, zeros), (jnp.arange(microbatches), pieces))
 
         # Each microbatch gave its part of the one loss.
-        metrics["loss"] = Sum(metrics["loss"].total, jnp.ones(()))
+        some = jnp.any(jnp.stack([denominator > 0 for denominator in denominators.values()])).astype(jnp.float32)
+        metrics["loss"] = Sum(metrics["loss"].total, some)
+        metrics[EMPTY] = Sum(1 - some, jnp.ones(()))
         return gradient, carry, metrics
 
     return of_batch

@@ -3,10 +3,14 @@
 import json
 import re
 
+import jax
+import numpy as np
 import pytest
 from command_line import bertfam, listing
 
+from bertfam import cli
 from bertfam.training.checkpoints import newest
+from bertfam.training.model_dir import open_model
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +29,8 @@ def lines(model_dir):
     return [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path):
-    flags = [
+def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path, capsys):
+    chosen = flags = [
         "--gin.Run.optimizer=@Muon()",
         "--gin.Run.average_decay=0.9",
         "--gin.Run.inspect_every=2",
@@ -45,12 +49,31 @@ def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path)
         for more in ((), ["--average"])
     ]
     assert scores[0]["loss"] != scores[1]["loss"] == pytest.approx(scores[0]["loss"], rel=0.1)
+    # A copy of the weights has both.
+    copy = tmp_path / "copy"
+    assert cli.main(["checkpoints", f"--model_dir={tmp_path / 'model'}", f"--copy_weights={copy}"]) == 0
+    for average in (False, True):
+        pairs = zip(
+            *(jax.tree.leaves(open_model(folder, average=average).params) for folder in (tmp_path / "model", copy)), strict=True
+        )
+        assert all(np.array_equal(*pair) for pair in pairs)
+    flags = [f"--model_dir={copy}", "--average"]
+    assert cli.main(["export", *flags, f"--output={tmp_path / 'exported'}"]) == 0
+    # A byte of the average that was flipped is noticed where the average is read.
+    path = max((copy / "checkpoints" / "0" / "average").glob("**/d/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    capsys.readouterr()
+    assert cli.main(["fill", f"--model_dir={copy}", "A [MASK]."]) == 0
+    assert cli.main(["evaluate", *flags, f"--cache_dir={trained.model_dir / 'cache'}"]) == 2
+    assert "has other bytes than were written" in capsys.readouterr().err
     refused = bertfam("export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'export'}", "--average")
     message = f"bertfam: error: step 24 of {trained.model_dir} has no moving average, which Run.average_decay keeps"
     assert (refused.returncode, refused.stderr.strip()) == (2, message)
     # Another optimizer has nothing to go on with.
     before = listing(tmp_path / "model")
-    refused = bertfam(*words(tmp_path / "model", *flags[1:3], "--gin.Run.optimizer=@Lion()"))
+    refused = bertfam(*words(tmp_path / "model", *chosen[1:3], "--gin.Run.optimizer=@Lion()"))
     message = (
         "bertfam: error: Run.optimizer was Muon when this run began and is Lion now; change it back, or use another --model_dir"
     )

@@ -24,20 +24,21 @@ def parameters():
     return boxed, jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), nn.meta.unbox(boxed))
 
 
-def test_one_step_with_a_unit_gradient():
+@pytest.mark.parametrize(("count", "below"), [("plain", 0), ("electra", 1)])
+def test_one_step_with_a_unit_gradient(count, below):
     """A leftover pooler takes no layer's place."""
     boxed, params = parameters()
-    optimizer = Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.8).build(1, boxed)
+    optimizer = Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.8, layer_count=count).build(1, boxed)
     updates = optimizer.update(params, optimizer.init(params), params, step=0)[0]
-    layer = 0.8 ** np.arange(12, 0, -1)
-    assert layer[11] == 0.8
+    layer = 0.8 ** (np.arange(12, 0, -1) + below)
+    assert layer[11] == (0.8 if count == "plain" else pytest.approx(0.64))
     for path, update in jax.tree_util.tree_leaves_with_path(updates):
         names = [key.key for key in path]
         expected = 1.0
         if "layers" in names:
             expected = layer.reshape(-1, *[1] * (update.ndim - 1))
         elif "embeddings" in names:
-            expected = 0.8**13
+            expected = 0.8 ** (13 + below)
         np.testing.assert_allclose(update, np.broadcast_to(-0.1 * expected, update.shape), rtol=1e-6, err_msg=str(names))
     assert {"pooler", "mlm_head", "nsp_head", "encoder"} == set(updates)
 
@@ -47,6 +48,8 @@ def test_they_are_told_from_the_heads_down():
     assert list(told)[:2] == ["heads", "layer 12"] and list(told)[-2:] == ["layer 1", "embeddings"] and len(told) == 14
     assert told["heads"] == 1 and told["layer 12"] == 0.8
     assert told["layer 1"] == pytest.approx(0.8**12) and told["embeddings"] == pytest.approx(0.8**13)
+    told = layer_rates(0.8, describe(parameters()[0]), "electra")
+    assert told["heads"] == 1 and told["layer 12"] == pytest.approx(0.64) and told["embeddings"] == pytest.approx(0.8**14)
 
 
 @pytest.mark.parametrize("make", [BertAdam, Lamb, Adafactor, Muon])

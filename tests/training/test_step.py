@@ -85,7 +85,8 @@ def test_ten_targets_and_a_hundred_do_not_weigh_alike():
 
 def test_a_step_with_nothing_to_predict_changes_no_parameter_to_nan(state, whole_step):
     found, metrics = whole_step(state, {name: np.zeros_like(value) for name, value in tiny.batch(8).items()})
-    assert numbers(metrics)["loss"] == (0.0, 1.0) and numbers(metrics)["gradient_norm"] == (0.0, 1.0)
+    assert numbers(metrics)["loss"] == (0.0, 0.0) and numbers(metrics)["gradient_norm"] == (0.0, 1.0)
+    assert numbers(metrics)["nothing_to_predict"] == (1.0, 1.0)
     assert int(found.step) == 1
     decay = 1 - 1e-3 * 0.99 * 0.01  # the rate of the first of 100 updates, and the weight decay
     for path, new in jax.tree_util.tree_leaves_with_path(found.params):

@@ -1,6 +1,8 @@
 """The loop: updates that are not finite, averages, looking inside, growing batches, and going on from anywhere."""
 
 import dataclasses
+import functools
+import itertools
 
 import jax
 import numpy as np
@@ -14,7 +16,7 @@ from bertfam.training.hooks import Every
 from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon
 from bertfam.training.plan import make_plan, plan_text
 from bertfam.training.progress import ProgressLog
-from bertfam.training.run import Run
+from bertfam.training.run import Run, check_resumable
 from bertfam.training.schedules import CosineDecay, LinearDecay
 from bertfam.training.stages import Ramp, Stage, locate
 from bertfam.training.trainer import Trainer
@@ -145,6 +147,66 @@ def test_the_schedule_counts_updates_not_microbatches():
         moved = np.abs(saved[10].params["head"]["bias"] - saved[9].params["head"]["bias"])
         np.testing.assert_allclose(moved, 0.05, rtol=1e-4)
     assert rates[0] == rates[1] == pytest.approx([0.075 + 0.025 * np.cos(np.pi * done / 10) for done in range(1, 11)])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "total", "expected"),
+    [
+        (LinearDecay(1.0, 4), 10, [0.25, 0.5, 0.75, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0]),
+        (LinearDecay(1.0, 0), 4, [0.75, 0.5, 0.25, 0]),  # no warm-up
+        (LinearDecay(1.0, 4), 4, [0.25, 0.5, 0.75, 1]),  # no decay
+        (LinearDecay(1.0, 8), 4, [0.125, 0.25, 0.375, 0.5]),  # a warm-up that the run does not see the end of
+    ],
+)
+def test_rates_of_a_run_that_is_cut_at_every_step(schedule, total, expected):
+    """What is logged, and what is applied: an update of Lion is as large as its rate."""
+    optimizer = Lion(schedule, weight_decay=0.0)
+    run = dataclasses.replace(RUN, optimizer=optimizer, stages=(Stage(total, LENGTH, 4),), log_every=1)
+    trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
+    trainer.compile_step = functools.cache(trainer.compile_step)
+    start = jax.device_get(trainer.new_state())
+    _, written, saved = train(run, Rows(), trainer=trainer, interval=1)
+    assert [line["learning_rate"] for line in written] == pytest.approx(expected, abs=1e-6)
+    biases = [state.params["head"]["bias"] for state in (start, *saved.values())]
+    for (before, after), rate in zip(itertools.pairwise(biases), expected, strict=True):
+        np.testing.assert_allclose(np.abs(after - before), rate, atol=1e-6)
+    for cut in range(1, total):
+        state = jax.device_put(saved[cut], trainer.shardings)
+        end, lines, again = train(run, Rows(), trainer=trainer, state=state, interval=1)
+        assert [line["learning_rate"] for line in lines] == [line["learning_rate"] for line in written[cut:]]
+        assert list(again) == list(range(cut + 1, total + 1))
+        assert_same(end, saved[total])
+
+
+def test_a_run_that_is_made_longer_has_the_rates_of_its_new_length_from_there_on():
+    shorter, longer = (
+        dataclasses.replace(RUN, optimizer=AdamW(LinearDecay(1.0, 4)), stages=(Stage(total, LENGTH, 4),), log_every=1)
+        for total in (10, 22)
+    )
+    check_resumable(shorter, longer, 6)
+    trainers = [Trainer(run, run.mesh.build(jax.devices()[:1])) for run in (shorter, longer)]
+    _, _, saved = train(shorter, Rows(), trainer=trainers[0], interval=1)
+    _, lines, _ = train(longer, Rows(), trainer=trainers[1], state=jax.device_put(saved[6], trainers[1].shardings))
+    assert [line["step"] for line in lines] == list(range(7, 23))
+    assert [line["learning_rate"] for line in lines] == pytest.approx([(22 - done) / 18 for done in range(7, 23)])
+
+
+def test_steps_that_have_nothing_to_predict_are_told_and_do_no_harm(capsys):
+    """Their loss, 0, is in no mean."""
+
+    class Holes(Rows):
+        def rows(self, step, start, stop):
+            rows = super().rows(step, start, stop)
+            return {name: np.zeros_like(value) if step in (1, 4, 5) else value for name, value in rows.items()}
+
+    run = dataclasses.replace(RUN, log_every=2, microbatches=2)
+    state, written, saved = train(run, Holes(), interval=2)
+    assert int(state.step) == 10 and int(state.skipped) == 0
+    assert all(np.isfinite(leaf).all() for kept in saved.values() for leaf in jax.tree.leaves(kept))
+    assert [line.get("nothing_to_predict", 0) for line in written] == [1, 0, 2, 0, 0]
+    assert "loss" not in written[2] and "toy_loss" not in written[2]
+    assert all(line["loss"] == pytest.approx(line["toy_loss"]) for line in written if line["step"] != 6)
+    assert "step 6/10  gradient_norm 0  nothing_to_predict 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,12 @@ def choose(model_dir: str | Path, *, items: Collection[str] = ()) -> int | None:
     raise UserError(f"no checkpoint in {directory} is whole: {told}; put a copy of one back, or use another --model_dir")
 
 
-def find(model_dir: str | Path, step: int | None) -> int:
-    """The step whose parameters are to be read: the given one, or the newest whose parameters are whole.
+def find(model_dir: str | Path, step: int | None, items: Collection[str] = ("params",)) -> int:
+    """The step of which `items` are to be read: the given one, or the newest of which they are whole.
 
     Raises:
       UserError: there is none, or it is damaged.
     """
-    items = ("params",)
     directory = folder(model_dir)
     if step is None:
         if (newest_whole := choose(model_dir, items=items)) is None:

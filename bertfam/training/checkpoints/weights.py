@@ -1,4 +1,4 @@
-"""A model without its training: a MODEL_DIR of parameters alone."""
+"""A model without its training: a MODEL_DIR of parameters alone, and their moving average where one is kept."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from bertfam.training.checkpoints import choosing, digests
 def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = None) -> int:
     """Makes a MODEL_DIR of a step's parameters, with the configuration and the vocabulary, as `bertfam import` makes one.
 
-    It stands at step 0: evaluate, fill and export read it, and a run starts from it.
+    Their moving average comes along. It stands at step 0: evaluate, fill and export read it, and a run starts from it.
 
     Args:
       model_dir: of the run.
@@ -23,11 +23,14 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
     Raises:
       UserError: there is no such step, it is damaged, or the folder cannot be made.
     """
-    found = choosing.find(model_dir, step)
+    items = ("params", "average")
+    found = choosing.find(model_dir, step, items)
     with new_folder(target) as folder:
         shutil.copy(Path(model_dir) / "config.gin", folder)
         shutil.copytree(Path(model_dir) / "vocab", folder / "vocab")
         copy = folder / "checkpoints" / "0"
-        shutil.copytree(choosing.folder(model_dir) / str(found) / "params", copy / "params")
+        for item in items:
+            if (saved := choosing.folder(model_dir) / str(found) / item).is_dir():
+                shutil.copytree(saved, copy / item)
         digests.write(copy)
     return found

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import jax
 import optax
 
-from bertfam.training.optimizers.layer_rates import scale_by_layer
+from bertfam.training.optimizers.layer_rates import Count, scale_by_layer
 from bertfam.training.optimizers.tensors import Tree, describe
 from bertfam.training.schedules import LinearDecay, Schedule
 
@@ -23,12 +23,14 @@ class Optimizer(ABC):
       schedule: the learning rate.
       clip_norm: the gradient's largest global norm; None does not clip.
       layer_decay: each layer's rate is that of the layer above times this, as in fine-tuning (see `layer_rates`).
+      layer_count: "plain", or "electra" as its published code counts: one layer more below the heads.
     """
 
     schedule: Schedule = LinearDecay()
     _: KW_ONLY
     clip_norm: float | None = 1.0
     layer_decay: float = 1.0
+    layer_count: Count = "plain"
 
     def __post_init__(self) -> None:
         if self.clip_norm is not None and self.clip_norm <= 0:
@@ -50,7 +52,7 @@ class Optimizer(ABC):
         parts = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
         parts += [self.direction(tensors), scale_by_rate(self.schedule.build(total_steps))]
         if self.layer_decay != 1:
-            parts.append(scale_by_layer(self.layer_decay, tensors))
+            parts.append(scale_by_layer(self.layer_decay, tensors, self.layer_count))
         return optax.with_extra_args_support(optax.chain(*parts))
 
     @abstractmethod

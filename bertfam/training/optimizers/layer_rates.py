@@ -1,10 +1,12 @@
 """Layer-wise decay of the rate (Clark et al. 2020, appendix B; Yang et al. 2019, appendix A.4).
 
 With L layers and a decay d, heads have the whole rate, layer L has d of it, layer 1 has d ** L and the embeddings have
-d ** (L + 1). All that is neither in a stack of layers nor in a module called `embeddings` is a head: the pooler too. (ELECTRA's
-own code counts one more: there layer L has d ** 2.) Where an encoder and a decoder have stacks of their own, each counts from
-its own end, and the embeddings lie under the longer one.
+d ** (L + 1). All that is neither in a stack of layers nor in a module called `embeddings` is a head: the pooler too. ELECTRA's
+own code counts one more below the heads: layer L has d ** 2, layer 1 d ** (L + 1) and the embeddings d ** (L + 2). Where an
+encoder and a decoder have stacks of their own, each counts from its own end, and the embeddings lie under the longer one.
 """
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,33 +16,34 @@ import optax
 from bertfam.training.optimizers.tensors import Tensor, Tree, on_each
 
 EMBEDDINGS = "embeddings"
+Count = Literal["plain", "electra"]
 
 
-def scale_by_layer(decay: float, tensors: Tree) -> optax.GradientTransformation:
+def scale_by_layer(decay: float, tensors: Tree, count: Count = "plain") -> optax.GradientTransformation:
     """Multiplies updates by their layer's share of the rate."""
-    layers = _most_layers(tensors)
+    below = layer_rates(decay, tensors, count)[EMBEDDINGS]
 
     def scaled(tensor: Tensor, update: jax.Array, _: jax.Array) -> jax.Array:
         if tensor.stacked:
             # [layers] -> [layers, 1, ...]
-            shares = np.reshape(_shares(decay, tensor.shape[0]), (-1,) + (1,) * len(tensor.own))
+            shares = np.reshape(_shares(decay, tensor.shape[0], count), (-1,) + (1,) * len(tensor.own))
             return update * jnp.asarray(shares, update.dtype)
-        return update * decay ** (layers + 1) if EMBEDDINGS in tensor.path else update
+        return update * below if EMBEDDINGS in tensor.path else update
 
     return on_each(scaled, tensors)
 
 
-def layer_rates(decay: float, tensors: Tree) -> dict[str, float]:
+def layer_rates(decay: float, tensors: Tree, count: Count = "plain") -> dict[str, float]:
     """The shares of the rate by name, from the heads down, for people; the longest stack's where there are several."""
     layers = _most_layers(tensors)
-    shares = _shares(decay, layers)
-    below = {f"layer {layer}": float(shares[layer - 1]) for layer in range(layers, 0, -1)}
-    return {"heads": 1.0} | below | {EMBEDDINGS: decay ** (layers + 1)}
+    *shares, last = _shares(decay, layers + 1, count)[::-1]  # the embeddings lie where one more layer would
+    below = {f"layer {layer}": float(share) for layer, share in zip(range(layers, 0, -1), shares, strict=True)}
+    return {"heads": 1.0} | below | {EMBEDDINGS: float(last)}
 
 
-def _shares(decay: float, layers: int) -> np.ndarray:
+def _shares(decay: float, layers: int, count: Count) -> np.ndarray:
     """float64[layers], from layer 1 up."""
-    return decay ** np.arange(layers, 0, -1.0)
+    return decay ** (np.arange(layers, 0, -1.0) + (count == "electra"))
 
 
 def _most_layers(tensors: Tree) -> int:
