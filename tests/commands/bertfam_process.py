@@ -3,9 +3,12 @@
 DIE=STEP:SIGNAL:SAVED sends SIGNAL to the process after STEP updates, once the checkpoint of step SAVED is complete (0: at once);
 several with commas between. STUCK=STEP waits there for ever. With DIE_INDEX=I both are for process I of several alone.
 PACE=SECONDS makes every step so slow.
+NAN=STEP, several with commas between, makes the loss of the update after STEP updates infinite by infinite, which is no number.
+MARKS=FILE has it write there what it is doing; see phases.py.
 MODULES=FILE lists the modules that are loaded at the end.
 """
 
+import atexit
 import json
 import os
 import signal
@@ -15,14 +18,15 @@ from pathlib import Path
 
 
 def at_step(step, what):
+    """Calls `what(updates made)` after an update, or after each where `step` is None."""
     from bertfam.training.progress import ProgressLog
 
     add = ProgressLog.add
 
-    def add_and_do(self, *args):
-        add(self, *args)
+    def add_and_do(self, *args, **options):
+        add(self, *args, **options)
         if step in (None, self._step):
-            what()
+            what(self._step)
 
     ProgressLog.add = add_and_do
 
@@ -35,19 +39,48 @@ def die(number, saved, model_dir):
     os.kill(os.getpid(), number)
 
 
+def spoil(steps):
+    """Gives the rows of some steps weights that are infinite."""
+    import numpy as np
+
+    from bertfam.training.stages import StagedBatches
+
+    rows = StagedBatches.rows
+
+    def spoilt(self, step, start, stop):
+        found, name = rows(self, step, start, stop), "masked_loss_weights"
+        return found | {name: np.where(found[name] > 0, np.float32(np.inf), 0)} if step in steps else found
+
+    StagedBatches.rows = spoilt
+
+
+def mark(path, command):
+    from phases import mark_phases
+
+    marks = mark_phases(path, command)
+    if command != "cache":
+        at_step(None, lambda step: setattr(marks, "step", step))
+        marks.mark("main", "preparing")
+    atexit.register(marks.mark, "cache" if command == "cache" else "main", None)
+
+
 if __name__ == "__main__":
     from bertfam.cli import main
 
+    if "MARKS" in os.environ:
+        mark(os.environ["MARKS"], sys.argv[1])
     if "PACE" in os.environ:
-        at_step(None, lambda: time.sleep(float(os.environ["PACE"])))
+        at_step(None, lambda step: time.sleep(float(os.environ["PACE"])))
+    if "NAN" in os.environ:
+        spoil({int(step) for step in os.environ["NAN"].split(",")})
     flags = dict(word.partition("=")[::2] for word in sys.argv)
     if os.environ.get("DIE_INDEX") in (None, flags.get("--process_index")):
         for death in filter(None, os.environ.get("DIE", "").split(",")):
             step, name, saved = death.split(":")
             number = signal.Signals[name]
-            at_step(int(step), lambda saved=int(saved), number=number: die(number, saved, flags["--model_dir"]))
+            at_step(int(step), lambda step, saved=int(saved), number=number: die(number, saved, flags["--model_dir"]))
         if "STUCK" in os.environ:
-            at_step(int(os.environ["STUCK"]), lambda: time.sleep(3600))
+            at_step(int(os.environ["STUCK"]), lambda step: time.sleep(3600))
     status = main()
     if "MODULES" in os.environ:
         Path(os.environ["MODULES"]).write_text(json.dumps(sorted(sys.modules)))

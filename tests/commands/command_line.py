@@ -2,6 +2,7 @@
 
 import json
 import os
+import pydoc_data.topics
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -44,12 +45,40 @@ class Trained:
         ]
 
 
-def bertfam(*words, **environment):
-    """Runs a command in a process of its own, which compiles fast and remembers what it compiled."""
+def write_texts(folder, *, held_out=slice(20, 23), copies=1):
+    """Makes a folder of train.txt and held-out.txt: the topics of Python's `help`, a document each, a sentence a line.
+
+    Args:
+      held_out: which of them by length, the shortest first.
+      copies: of those for training, each with a first sentence of its own.
+    """
+    from bertfam.data.sentences import split_sentences
+
+    folder.mkdir()
+    documents = [
+        "\n".join(sentence for text in topic.split("\n\n") for sentence in split_sentences(" ".join(text.split())))
+        for _, topic in sorted(pydoc_data.topics.topics.items())
+    ]
+    chosen = sorted(documents, key=len)[held_out]
+    training = [text for text in documents if text not in chosen]
+    again = [f"Copy {number} of the topics.\n{text}" for number in range(1, copies) for text in training]
+    (folder / "train.txt").write_text("\n\n".join(training + again))
+    (folder / "held-out.txt").write_text("\n\n".join(chosen))
+
+
+def started(words, environment, **options):
+    """A command in a process of its own, which compiles fast and remembers what it compiled."""
     flags = "--xla_backend_optimization_level=0"
     environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"} | {name: str(value) for name, value in environment.items()}
     command = [sys.executable, bertfam_process.__file__, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    return subprocess.Popen(command, env=os.environ | environment, **options)
+
+
+def bertfam(*words, **environment):
+    """Runs a command in a process of its own, see `started`."""
+    with started(words, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def listing(folder):

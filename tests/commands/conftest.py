@@ -1,10 +1,11 @@
 """One small run, made once by the command line on real files: 24 steps, of which 12 have longer rows."""
 
 import os
-import pydoc_data.topics
+from contextlib import ExitStack
 
 import pytest
-from command_line import Trained, bertfam
+from command_line import Trained, bertfam, write_texts
+from model_folders import CannotMount, disk
 from once import once
 
 RUN_FILE = """\
@@ -48,17 +49,8 @@ def compilations(tmp_path_factory):
 def trained(tmp_path_factory, compilations):
     def make(folder):
         from bertfam import cli
-        from bertfam.data.sentences import split_sentences
 
-        (folder / "text").mkdir()
-        documents = [
-            "\n".join(sentence for text in topic.split("\n\n") for sentence in split_sentences(" ".join(text.split())))
-            for _, topic in sorted(pydoc_data.topics.topics.items())
-        ]
-        held_out = sorted(documents, key=len)[20:23]
-        training = [text for text in documents if text not in held_out]
-        (folder / "text" / "train.txt").write_text("\n\n".join(training))
-        (folder / "text" / "held-out.txt").write_text("\n\n".join(held_out))
+        write_texts(folder / "text")
         (folder / "run.gin").write_text(RUN_FILE)
         for name, size in (("vocab", 300), ("other-vocab", 200)):
             assert cli.main(["vocab", f"--input={folder / 'text/train.txt'}", f"--size={size}", f"--output={folder / name}"]) == 0
@@ -68,3 +60,17 @@ def trained(tmp_path_factory, compilations):
         assert done.returncode == 0, done.stderr
 
     return Trained(once(tmp_path_factory, "trained", make))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """mount(megabytes) gives a folder on a disk of its own."""
+    with ExitStack() as mounted:
+
+        def mount(megabytes):
+            try:
+                return mounted.enter_context(disk(tmp_path / f"disk{megabytes}", megabytes))
+            except CannotMount as error:
+                pytest.skip(str(error))
+
+        yield mount

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from model_folders import remount
 
 from bertfam import cli
 
@@ -135,37 +136,28 @@ def test_the_second_of_two_waits_for_the_first(text, undisturbed, tmp_path):
     assert contents(output) == contents(undisturbed)
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if run("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)).returncode:
-        pytest.skip("no file system may be mounted here")
-    yield disk
-    run("umount", str(disk))
-
-
 def test_a_full_disk_is_one_line_and_the_build_goes_on_when_there_is_room(text, undisturbed, small_disk, told):
-    output = small_disk / "cache"
+    folder = small_disk(1)
+    output = folder / "cache"
     assert told(words(text, output, "--processes=2")) == (
         2,
         "",
         f"bertfam: error: {output} cannot be written (No space left on device); mend that and give the same command again: "
-        f"what has been done is kept in {small_disk / '.cache.partial'}\n",
+        f"what has been done is kept in {folder / '.cache.partial'}\n",
     )
-    assert run("mount", "-o", "remount,size=64m", str(small_disk)).returncode == 0
+    remount(folder, "size=64m")
     status, _, err = told(words(text, output, "--processes=1"))
     assert status == 0 and err.startswith("going on in ")
-    assert contents(output) == contents(undisturbed) and os.listdir(small_disk) == ["cache"]
+    assert contents(output) == contents(undisturbed) and os.listdir(folder) == ["cache"]
 
 
 def test_a_disk_that_cannot_be_written_is_one_line(text, small_disk, told):
-    assert run("mount", "-o", "remount,ro", str(small_disk)).returncode == 0
-    status, out, err = told(words(text, small_disk / "cache"))
+    folder = small_disk(1)
+    remount(folder, "ro")
+    status, out, err = told(words(text, folder / "cache"))
     assert (status, out) == (2, "")
     (line,) = err.splitlines()
-    assert line.startswith(f"bertfam: error: {small_disk / 'cache'} cannot be written: no permission to write into {small_disk}")
+    assert line.startswith(f"bertfam: error: {folder / 'cache'} cannot be written: no permission to write into {folder}")
 
 
 def test_the_help_tells_how_to_go_on(capsys):

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from command_line import bertfam, listing
-from test_pretrain_processes import cut
+from model_folders import cut
 
 from bertfam import api, cli
 from bertfam.training.checkpoints import choosing, has_training_state, newest

@@ -5,36 +5,14 @@ import shutil
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 from command_line import bertfam, listing
+from model_folders import arrays, assert_equal_arrays, metrics
 
 from bertfam import api
 from bertfam.config import load
 from bertfam.data import vocabularies
 from bertfam.training.checkpoints import newest
-
-SPEEDS = ("tokens_per_second", "mfu")
-
-
-def metrics(model_dir):
-    """The lines of metrics.jsonl without the speeds, which no two runs share."""
-    found = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in SPEEDS} for line in found]
-
-
-def arrays(model_dir, step):
-    """All arrays of a checkpoint by name: parameters and optimizer."""
-    with ocp.StandardCheckpointer() as orbax:
-        found = {item: orbax.restore(model_dir / "checkpoints" / str(step) / item) for item in ("params", "rest")}
-    leaves = jax.tree_util.tree_leaves_with_path(found)
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-
-
-def assert_equal_arrays(left, right):
-    assert left.keys() == right.keys() and len(left) > 60
-    different = [name for name in left if not np.array_equal(left[name], right[name])]
-    assert not different
 
 
 def test_the_folder_holds_what_is_needed_to_go_on(trained):

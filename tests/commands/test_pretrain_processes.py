@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import bertfam_process
 import pytest
 from command_line import bertfam
+from model_folders import cut
 
 from bertfam.training.checkpoints import newest
 
@@ -37,15 +37,6 @@ def metrics(model_dir):
     assert len(set(keys)) == len(keys)
     values = [line[name] for line in lines for name in line if name not in ("step", "split")]
     return {key: value for key, value in zip(keys, values, strict=True) if key[2] not in NOT_LEARNED}
-
-
-def cut(model_dir, copy, step):
-    """A copy of a run as it was when the checkpoint of `step` had been saved."""
-    shutil.copytree(model_dir, copy)
-    for path in (copy / "checkpoints").iterdir():
-        if int(path.name) > step:
-            shutil.rmtree(path)
-    return copy
 
 
 @pytest.fixture(scope="module")

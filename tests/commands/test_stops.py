@@ -9,16 +9,10 @@ import sys
 import bertfam_process
 import pytest
 from command_line import bertfam, listing
-from test_pretrain import arrays, assert_equal_arrays
-from test_pretrain_processes import LAUNCHER, cut
+from model_folders import arrays, assert_equal_arrays, cut, remount, whole
+from test_pretrain_processes import LAUNCHER
 
-from bertfam.training.checkpoints import choosing, digests, newest
-
-
-def whole(model_dir):
-    """The steps whose every byte is as it was written."""
-    directory = model_dir / "checkpoints"
-    return [step for step in choosing.steps(directory) if digests.fault(directory / str(step), contents=True) is None]
+from bertfam.training.checkpoints import newest
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
@@ -115,25 +109,6 @@ def test_none_that_is_whole_is_a_mistake_of_one_line(trained, tmp_path, capsys):
     assert listing(model_dir) == before
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """mount(megabytes) gives a folder on a disk of its own."""
-    mounted = []
-
-    def mount(megabytes):
-        folder = tmp_path / f"disk{len(mounted)}"
-        folder.mkdir()
-        words = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder]
-        if shutil.which("mount") is None or subprocess.run(words, capture_output=True).returncode:
-            pytest.skip("disks cannot be mounted here")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "-l", folder], capture_output=True)
-
-
 def test_a_full_disk(trained, small_disk):
     """The older checkpoint stays, and when there is room again the run goes on to the same end."""
     disk = small_disk(8)
@@ -211,7 +186,7 @@ def test_a_folder_that_only_can_be_read(trained, small_disk, capsys):
 
     disk = small_disk(8)
     model_dir = cut(trained.model_dir, disk / "model", 20)
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    remount(disk, "ro")
     assert cli.main(trained.pretrain(model_dir)) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == f"bertfam: error: {model_dir}/config.gin cannot be written (Read-only file system)"

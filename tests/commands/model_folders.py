@@ -1,0 +1,74 @@
+"""What the tests read of a MODEL_DIR, and a disk of its own to put one onto."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from bertfam.training.checkpoints import choosing, digests
+
+SPEEDS = ("tokens_per_second", "mfu")
+
+
+def metrics(model_dir):
+    """The lines of metrics.jsonl without the speeds, which no two runs share."""
+    found = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in SPEEDS} for line in found]
+
+
+def arrays(model_dir, step):
+    """All arrays of a checkpoint by name: parameters, optimizer, counters, and the average where one is kept."""
+    folder = model_dir / "checkpoints" / str(step)
+    with ocp.StandardCheckpointer() as orbax:
+        found = {path.name: orbax.restore(path) for path in sorted(folder.iterdir()) if path.is_dir()}
+    leaves = jax.tree_util.tree_leaves_with_path(found)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def assert_equal_arrays(left, right):
+    assert left.keys() == right.keys() and len(left) > 60
+    different = [name for name in left if not np.array_equal(left[name], right[name])]
+    assert not different
+
+
+def whole(model_dir):
+    """The steps whose every byte is as it was written."""
+    directory = model_dir / "checkpoints"
+    return [step for step in choosing.steps(directory) if digests.fault(directory / str(step), contents=True) is None]
+
+
+def cut(model_dir, copy, step):
+    """A copy of a run as it was when the checkpoint of `step` had been saved."""
+    shutil.copytree(model_dir, copy)
+    for path in (copy / "checkpoints").iterdir():
+        if int(path.name) > step:
+            shutil.rmtree(path)
+    return copy
+
+
+class CannotMount(Exception):
+    """Disks cannot be mounted here."""
+
+
+@contextlib.contextmanager
+def disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A folder that is made, on a disk of its own; raises CannotMount."""
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder]
+    if shutil.which("mount") is None or subprocess.run(words, capture_output=True).returncode:
+        raise CannotMount("disks cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], capture_output=True)
+
+
+def remount(folder: Path, options: str) -> None:
+    """Changes a mounted disk: "ro", "rw", "size=64m"."""
+    subprocess.run(["mount", "-o", f"remount,{options}", folder], check=True)
