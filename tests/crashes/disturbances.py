@@ -10,7 +10,7 @@ from functools import partial
 
 from model_folders import CannotMount, cut, disk, remount, whole
 from stories import BOUNDARY_STEP, CHECKPOINT_EVERY, STEPS, Ground, Story
-from victims import BOUNDARY, HITS, Aim
+from victims import BOUNDARY, CACHE, EVALUATION, HITS, SAVE, START, STEP, Aim
 
 
 @dataclass
