@@ -138,11 +138,11 @@ def _of_a_run(marks: Marks) -> None:
 
     start = store.Checkpoints._start
 
-    def start_alone(self, step, trees):
+    def start_alone(self, *args):
         self.wait()  # for the save before, which has marked its end by then
         marks.mark("save", "writing")
         try:
-            start(self, step, trees)
+            start(self, *args)
         except BaseException:
             marks.mark("save", None)
             raise
@@ -153,9 +153,9 @@ def _of_a_run(marks: Marks) -> None:
     marks.around(store, "tidy", "save", "tidying")
     finish = store.Checkpoints._finish
 
-    def finish_and_mark(self):
+    def finish_and_mark(self, *args):
         try:
-            finish(self)
+            finish(self, *args)
         finally:
             marks.mark("save", None)
 
