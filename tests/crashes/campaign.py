@@ -18,7 +18,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "commands")]
 
-from disturbances import Row, everything, kill_rows, other_rows, total  # noqa: E402
+from disturbances import other_rows  # noqa: E402
+from kills import everything, kill_rows, total  # noqa: E402
+from rows import Row  # noqa: E402
 from stories import Ground  # noqa: E402
 
 LEAST = 5  # kills that must be shown to have hit each thing
