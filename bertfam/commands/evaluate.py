@@ -69,6 +69,7 @@ def main(args: argparse.Namespace) -> int:
     if missing:
         raise UserError(f"{args.model_dir} was imported without {', '.join(missing)}; train them with `bertfam pretrain` first")
     scores = trainer.scores(jax.device_put(opened.params, trainer.shardings.params), held_out, 0)
+    assert scores is not None  # nobody cuts it short
 
     # -- Beside what
     if args.baselines:

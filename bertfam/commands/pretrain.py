@@ -17,8 +17,6 @@ EXAMPLE = """\
   bertfam pretrain --gin_file=runs/quickstart.gin --vocab=vocab --model_dir=model
 The same command again goes on from the newest checkpoint."""
 
-_OWN = ("cache", "checkpoints", "vocab", "plan.json", "fingerprint.json", "metrics.jsonl")  # what a run may have begun with
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
@@ -37,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[,NAME...]",
         help="what to take of it: encoder, pooler, ... (default: all that both models have)",
     )
+    parser.add_argument(
+        "--profile_steps",
+        metavar="FIRST-LAST",
+        help="record a profile of these updates, as 100-104, in MODEL_DIR/plugins/profile (for TensorBoard or Perfetto)",
+    )
     flags.add_processes(parser)
 
 
@@ -48,28 +51,32 @@ def main(args: argparse.Namespace) -> int:
         return _pretrain(args, processes)
 
 
-def _check_folder(model_dir: Path) -> None:
-    """Raises UserError where MODEL_DIR is a file, or a folder of something else than a run."""
+def _profiled(words: str | None) -> tuple[int, int] | None:
+    """First and last of the updates that --profile_steps names."""
     from bertfam.errors import UserError
 
-    if not model_dir.exists():
-        return
-    if not model_dir.is_dir():
-        raise UserError(f"--model_dir={model_dir} is a file; name a folder")
-    other = sorted(path.name for path in model_dir.iterdir() if path.name not in _OWN and not path.name.startswith("."))
-    if other and not (model_dir / "config.gin").is_file():
-        raise UserError(f"--model_dir={model_dir} holds {other[0]} and no run (no config.gin): name a new folder")
+    if words is None:
+        return None
+    first, _, last = words.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 2 <= int(first) <= int(last)):
+        raise UserError(f"--profile_steps={words}: write FIRST-LAST, such as 100-104; the first update, 1, compiles")
+    return int(first), int(last)
 
 
 def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     from bertfam.config import load
     from bertfam.errors import UserError
+    from bertfam.training.activity import PREPARING, SAVING, Activity, shares
+    from bertfam.training.model_dir import begin_folder, check_folder
+
+    activity = Activity()
 
     # -- Configuration: the flags', or what the folder began with
     model_dir = Path(args.model_dir)
     began_with = model_dir / "config.gin"
     with processes.together("the configuration"):
-        _check_folder(model_dir)
+        check_folder(model_dir)
+        profiled = _profiled(args.profile_steps)
         if not args.gin_file and not began_with.is_file():
             raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
         args.gin_file = args.gin_file or [str(began_with)]
@@ -113,12 +120,10 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
 
     from bertfam.training.hardware import check_jaxlib
     from bertfam.training.trainer import Trainer
-    from bertfam.training.watchdog import Watchdog
 
-    watchdog = Watchdog(run.watchdog_seconds, processes.index)
     with processes.together("the model and the mesh"):
         check_jaxlib(jax.default_backend(), jax.lib.__version__)
-        trainer = Trainer(run, run.mesh.build(), watchdog)
+        trainer = Trainer(run, run.mesh.build(), activity)
         begin = None
         if args.init_parts and not args.init_from:
             raise UserError("--init_parts says what is taken of --init_from; give that too, or leave it out")
@@ -133,14 +138,15 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     from bertfam.data.cache import TokenCache
     from bertfam.data.cache_builder import fingerprint
     from bertfam.data.seqio_task import SeqioTask
-    from bertfam.files import is_used, write_text
-    from bertfam.training.stages import StagedBatches, locate
+    from bertfam.files import is_used
+    from bertfam.training.stages import StagedBatches
 
     def make_cache() -> None:
         if goes_on and not is_used(directory) and not isinstance(run.data.corpus, SeqioTask):
             # Before text is tokenised that would be refused after it.
             check_text(fingerprint(run.data.corpora, vocabulary), "what is given", model_dir)
-        token_cache(config, run.data, directory, named)
+        with activity.during(PREPARING, long=True):
+            token_cache(config, run.data, directory, named)
 
     processes.by_first("the token cache", make_cache)
     with processes.together("reading the token cache"):
@@ -158,29 +164,24 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         warn(warnings(run, sources, evaluations))
 
     # -- Plan
-    import json
-
     from bertfam.data.splits import SPLITS
-    from bertfam.training.model_dir import make_folder
+    from bertfam.training import retention
     from bertfam.training.plan import make_plan, plan_text
 
-    if goes_on and step >= run.total_steps:
-        print(f"finished already: {model_dir} stands at step {step:,} of {run.total_steps:,}", flush=True)
+    start = step if step is not None and goes_on else 0
+    evaluated = processes.by_first("what was evaluated", lambda: sorted(retention.lines(model_dir, "eval")) if goes_on else [])
+    if start >= run.total_steps and (start in evaluated or not run.eval_every or not all(evaluations)):
+        print(f"finished already: {model_dir} stands at step {start:,} of {run.total_steps:,}", flush=True)
         return 0
     counts = {split: cache.counts(split) for split in SPLITS}
     plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
     print(plan_text(plan), flush=True)
 
     def make_model_dir() -> None:
-        make_folder(model_dir)
         # A folder that is moved or copied takes its own cache along.
         own = directory.absolute() == (model_dir / "cache").absolute()
         there = config.rebound("TextData.cache_dir", None if own else str(directory.absolute())) if run.data.cache_dir else config
-        write_text(began_with, there.complete("Run").text())
-        write_text(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
-        write_text(model_dir / "fingerprint.json", json.dumps(cache.fingerprint, indent=1) + "\n")
-        if step is None:
-            vocabulary.save(model_dir / "vocab")
+        begin_folder(model_dir, there, plan, cache.fingerprint, vocabulary if step is None else None)
         tidying.clear(model_dir, step)
 
     processes.by_first(str(model_dir), make_model_dir)
@@ -188,19 +189,22 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     # -- Training; however it ends, a checkpoint that was begun is whole before the command is over
     from contextlib import closing
 
-    from bertfam.training import preemption
-    from bertfam.training.hooks import EvaluateHook, Hook, SaveHook
+    from bertfam.training import preemption, watchdog
+    from bertfam.training.hardware import keep_compilations
+    from bertfam.training.hooks import ProfileHook
     from bertfam.training.metrics import MetricsWriter, NoMetrics
+    from bertfam.training.observing import make_hooks
+    from bertfam.training.plan import duration
     from bertfam.training.progress import ProgressLog
-    from bertfam.training.state import TrainState
 
-    start = step if step is not None and goes_on else 0
+    keep_compilations(model_dir)
     stop = preemption.Stop(processes)
     with (
-        watchdog.watching(),
+        watchdog.watching(activity, run.watchdog_seconds, processes.index),
         preemption.signals_stop(stop),
         closing(Checkpoints(model_dir, keep=run.keep, processes=processes.beside)) as checkpoints,
         closing(MetricsWriter(model_dir, start) if processes.first else NoMetrics()) as writer,
+        closing(ProfileHook(*(profiled or (0, 0)), model_dir)) as profile,
     ):
         if begin:
             state = begin.state(trainer)
@@ -215,25 +219,24 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
             state = trainer.started_from(checkpoints, step)
             print(f"started from the model in {model_dir}", flush=True)
 
-        def scores(updates: int, state: TrainState) -> dict[str, float]:
-            stage, _ = locate(run.stages, updates - 1)
-            return trainer.scores(state.params, evaluations[stage], stage)
-
-        hooks: list[Hook] = []
-        if run.eval_every and all(evaluations):
-            hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer))
-        hooks.append(SaveHook(run.checkpoint_every, run.total_steps, checkpoints))
-        log = ProgressLog(writer, start, run.total_steps, run.log_every, run.flops_after)
+        hooks = make_hooks(trainer, checkpoints, evaluations, vocabulary, writer, stop, evaluated)
+        if profiled:
+            hooks.append(profile)
+        log = ProgressLog(writer, activity, start, run.total_steps, run.log_every, run.flops_after)
         stop.reasons += [checkpoints.failed, writer.failed]
         state = trainer.train(state, StagedBatches(run.stages, sources), log, hooks, stop)
         with processes.together("the metrics"):
             writer.check()
         if processes.first and log.empty:
             warn([f"{log.empty:,} of the steps had nothing to predict and learned nothing: their rows have no token to mask"])
-        watchdog.tick("saving", long=True)
+        activity.begin(SAVING, long=True)
         checkpoints.save(state)
+        checkpoints.wait()
         step = int(state.step)
-    if step < run.total_steps:
+        seconds = activity.seconds()
+        writer.write(step, "time", {name.replace(" ", "_"): value for name, value in seconds.items()})
+    print(f"{step - start:,} updates in {duration(sum(seconds.values()))}: {shares(seconds)}", flush=True)
+    if step < run.total_steps or any(hook.owed(step) for hook in hooks):
         print(f"stopped after step {step:,} of {run.total_steps:,}, which is saved; the same command goes on", flush=True)
         return preemption.EXIT_CODE
     print(f"finished: {model_dir}", flush=True)

@@ -15,7 +15,7 @@ from bertfam.kernels.attention import Request, choose
 from bertfam.layers.execution import Execution
 from bertfam.layers.gather import gather_positions
 from bertfam.models.bert import BertConfig, Encoder, flops_per_row, masked_lm_head, word_table
-from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, masked_cross_entropy, with_vocabulary
+from bertfam.objectives.objective import Batch, LossOut, Predictions, Sum, Tree, masked_cross_entropy, with_vocabulary
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,30 @@ class Mlm:
 
     def masked_loss(self, params: Tree, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, Sum]]:
         """The sum of the cross-entropies at the masked positions of hidden [batch, length, embed], and its metrics."""
+        logits = self._masked_logits(params, hidden, batch)
+        loss, accuracy = masked_cross_entropy(logits, batch["masked_target_tokens"], batch["masked_loss_weights"])
+        return loss, {"mlm_loss": Sum(loss, accuracy.weight), "mlm_accuracy": accuracy}
+
+    def predictions(self, params: Tree, batch: Batch) -> Predictions:
+        """The likeliest tokens at the masked positions, without dropout."""
+        hidden = self.encoded(params, batch, key=None, train=False)
+        probabilities = jax.nn.softmax(self._masked_logits(params, hidden, batch))
+        return Predictions(
+            inputs=batch["encoder_input_tokens"],
+            segments=batch["encoder_segment_ids"],
+            positions=batch["masked_positions"],
+            targets=batch["masked_target_tokens"],
+            weights=batch["masked_loss_weights"],
+            tokens=jnp.argmax(probabilities, axis=-1),
+            probabilities=jnp.max(probabilities, axis=-1),
+        )
+
+    def _masked_logits(self, params: Tree, hidden: jax.Array, batch: Batch) -> jax.Array:
         # [batch, length, embed] -> [batch, predictions, embed] -> [batch, predictions, vocab]
         masked = gather_positions(hidden, batch["masked_positions"])
         head = masked_lm_head(self.model, self.execution)
         logits: Any = head.apply({"params": params["mlm_head"]}, masked, word_table(params))
-        loss, accuracy = masked_cross_entropy(logits, batch["masked_target_tokens"], batch["masked_loss_weights"])
-        return loss, {"mlm_loss": Sum(loss, accuracy.weight), "mlm_accuracy": accuracy}
+        return logits
 
     def attention(self, shape: RowShape) -> str:
         """The attention backend of training and why."""

@@ -36,6 +36,28 @@ class LossOut(NamedTuple):
     metrics: dict[str, Sum]
 
 
+class Predictions(NamedTuple):
+    """What a model says at the targets of a batch.
+
+    Attributes:
+      inputs: int32[batch, length], the tokens that it sees.
+      segments: int32[batch, length], which packed example; 0 = padding.
+      positions: int32[batch, predictions], where the targets are.
+      targets: int32[batch, predictions].
+      weights: float32[batch, predictions], 0 where there is none.
+      tokens: int32[batch, predictions], the likeliest tokens.
+      probabilities: float32[batch, predictions], theirs.
+    """
+
+    inputs: jax.Array
+    segments: jax.Array
+    positions: jax.Array
+    targets: jax.Array
+    weights: jax.Array
+    tokens: jax.Array
+    probabilities: jax.Array
+
+
 class Objective(Protocol):
     """A frozen dataclass that owns its networks and heads. The loss is sum over t of coefficients[t] terms[t] / D[t]."""
 
@@ -76,6 +98,10 @@ class Objective(Protocol):
 
     def activations(self, params: Tree, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """By network: hidden states [layers + 1, batch, length, embed], the embeddings first, and bool[batch, length]: real."""
+        ...
+
+    def predictions(self, params: Tree, batch: Batch) -> Predictions:
+        """The tokens that it takes for the likeliest, without dropout."""
         ...
 
     def attention(self, shape: RowShape) -> str:

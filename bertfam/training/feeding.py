@@ -1,8 +1,9 @@
 """Carries rows to the devices that hold them, ahead of the step that needs them."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from bertfam.data.batches import BatchSource
 from bertfam.features import FeatureSpec
 
 Batch = dict[str, jax.Array]
+_GLANCE = 0.002  # seconds between looks at whether the devices still work while a batch is waited for
 
 
 def global_batch(
@@ -66,11 +68,19 @@ class Prefetcher:
             self._waiting.append(self._pool.submit(self._make, self._next))
             self._next += 1
 
-    def take(self) -> Batch:
-        """The next step's batch; an error of its making is raised here."""
-        batch = self._waiting.popleft().result()
+    def take(self, busy: Callable[[], bool] = lambda: False) -> tuple[Batch, float]:
+        """The next step's batch, and the seconds waited for it while the devices were not `busy`.
+
+        An error of its making is raised here.
+        """
+        making, idle = self._waiting.popleft(), 0.0
+        while not making.done():
+            began, was_busy = time.monotonic(), busy()
+            wait([making], _GLANCE)
+            if not was_busy:
+                idle += time.monotonic() - began
         self._submit()
-        return batch
+        return making.result(), idle
 
     def close(self) -> None:
         """Stops; batches under way are dropped."""

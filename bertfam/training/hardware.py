@@ -1,6 +1,7 @@
-"""What is known of devices: peak speeds, for model-FLOPs utilisation, and a jaxlib that is too slow for them."""
+"""What is known of devices: peak speeds, for model-FLOPs utilisation; a jaxlib that is too slow for them; compiling once."""
 
 import re
+from pathlib import Path
 
 import jax
 
@@ -35,3 +36,17 @@ def check_jaxlib(platform: str, version: str) -> None:
         raise UserError(
             f"jaxlib {version} on a GPU is hundreds of times too slow for this: install bertfam[cuda] on Python >= 3.12"
         )
+
+
+def keep_compilations(model_dir: Path) -> None:
+    """What is compiled for an accelerator from here on is kept in MODEL_DIR, so that a run which goes on need not compile again.
+
+    Not for CPUs: the program may use instructions that those lack to which the folder is moved. JAX_COMPILATION_CACHE_DIR, if it
+    is set, is used instead, on all devices.
+    """
+    if jax.default_backend() == "cpu" or jax.config.read("jax_compilation_cache_dir"):
+        return
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update("jax_compilation_cache_dir", str(model_dir / "compilations"))
+    compilation_cache.reset_cache()  # what was compiled before has made it decide that there is none

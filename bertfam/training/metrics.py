@@ -5,7 +5,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,20 @@ class MetricsWriter:
         """Adds one line: the step (updates made), the split ("train" or "eval") and the values; see `check`."""
         # NaN is no JSON.
         line = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        try:
+        with self._noticed():
             self._file.write(json.dumps({"step": step, "split": split, **line}) + "\n")
             self._file.flush()
             self._board.write(step, {f"{split}/{name}": value for name, value in values.items()})
+
+    def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Shows texts, one line each, in TensorBoard; see `check`."""
+        with self._noticed():
+            self._board.write_text(step, name, texts)
+
+    @contextlib.contextmanager
+    def _noticed(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             self._fault = self._fault or UserError(
                 f"{self._file.name} cannot be written ({error.strerror}); when that is mended, the same command goes on from the "
@@ -88,6 +98,9 @@ class NoMetrics:
     """Takes the place of a `MetricsWriter` on all processes of a run but the first, which writes for all."""
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        """Writes nothing."""
+
+    def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
         """Writes nothing."""
 
     def failed(self) -> bool:
@@ -119,6 +132,14 @@ class _Board:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Raises OSError where it cannot be written."""
         self._write(step=step, summary={"value": [{"tag": name, "simple_value": value} for name, value in values.items()]})
+
+    def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Raises OSError where it cannot be written."""
+        # It is read as Markdown, where an indented line is text as it stands.
+        content = "\n".join(f"    {text}" for text in texts).encode()
+        tensor = {"dtype": "DT_STRING", "string_val": [content], "tensor_shape": {"dim": [{"size": 1}]}}
+        value = {"tag": name, "metadata": {"plugin_data": {"plugin_name": "text"}}, "tensor": tensor}
+        self._write(step=step, summary={"value": [value]})
 
     def _write(self, **content: Any) -> None:
         self._events.write_event(self._event(wall_time=time.time(), **content))

@@ -7,8 +7,11 @@ vocab/            the vocabulary
 cache/            the token cache, unless the run names another
 checkpoints/      Orbax
 metrics.jsonl     one object a line, and TensorBoard event files
+compilations/     what was compiled for an accelerator, unless JAX_COMPILATION_CACHE_DIR names another folder
+plugins/profile/  of --profile_steps
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +19,11 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from bertfam.config import load
+from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.files import write_text
 from bertfam.training.checkpoints import Checkpoints, choosing
 from bertfam.training.run import Run
 
@@ -41,12 +45,38 @@ class TrainedModel:
     params: Any
 
 
-def make_folder(model_dir: Path) -> None:
-    """Makes sure that MODEL_DIR is there; raises UserError where it cannot be."""
+# What a run may have left before its config.gin.
+_OWN = ("cache", "checkpoints", "vocab", "plan.json", "fingerprint.json", "metrics.jsonl")
+
+
+def check_folder(model_dir: Path) -> None:
+    """Raises UserError where MODEL_DIR is a file, or a folder of something else than a run."""
+    if not model_dir.exists():
+        return
+    if not model_dir.is_dir():
+        raise UserError(f"--model_dir={model_dir} is a file; name a folder")
+    other = sorted(path.name for path in model_dir.iterdir() if path.name not in _OWN and not path.name.startswith("."))
+    if other and not (model_dir / "config.gin").is_file():
+        raise UserError(f"--model_dir={model_dir} holds {other[0]} and no run (no config.gin): name a new folder")
+
+
+def begin_folder(
+    model_dir: Path, config: Config, plan: dict[str, Any], fingerprint: dict[str, Any], vocabulary: Vocabulary | None
+) -> None:
+    """Makes MODEL_DIR, or brings its files up to date; a run that has a vocabulary already keeps it (None).
+
+    Raises:
+      UserError: something cannot be written.
+    """
     try:
         model_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{model_dir} cannot be made ({error.strerror}); choose another --model_dir") from error
+    write_text(model_dir / "config.gin", config.complete("Run").text())
+    write_text(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
+    write_text(model_dir / "fingerprint.json", json.dumps(fingerprint, indent=1) + "\n")
+    if vocabulary:
+        vocabulary.save(model_dir / "vocab")
 
 
 def read_run(model_dir: str | Path) -> Run:

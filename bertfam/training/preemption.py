@@ -19,45 +19,52 @@ from bertfam.partitioning.distributed import Processes
 EXIT_CODE = os.EX_TEMPFAIL  # 75: not finished; the same command goes on
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ROUND = 1.0  # seconds
-_LONGEST = 1000  # steps of a round
+_LONGEST = 1000  # questions of a round
 _WHAT = "a step"
 
 
 class Stop:
-    """Whether training is to end before it is finished, asked after every step by all processes."""
+    """Whether training is to end before it is finished, which all processes ask alike: after every step, and while evaluating."""
 
     def __init__(self, processes: Processes | None = None) -> None:
         """Nobody has asked for it yet."""
         self.asked: str | None = None  # the signal that this process got
         self.reasons: list[Callable[[], bool]] = []  # others for which it may want to stop
+        self.due = False  # all processes stop
         self._processes = processes or Processes()
-        self._round: tuple[int, float] | None = None  # step and time at which the round under way began
-        self._end = 0  # the step at which it ends
+        self._asks = 0
+        self._round: tuple[int, float] | None = None  # the question and the time at which the round under way began
+        self._end = 0  # the question at which it ends
 
-    def after(self, step: int) -> bool:
-        """Whether all processes stop after `step` updates."""
+    def ask(self) -> bool:
+        """Whether all processes stop now; once they do, they do for good."""
+        if self.due:
+            return True
+        self._asks += 1
         wish = self.asked is not None or any(reason() for reason in self.reasons)
         if self._processes.alone:
+            self.due = wish
             return wish
         if self._round is None:
-            self._begin(step, wish, 1)
+            self._begin(wish, 1)
             return False
-        if step < self._end:
+        if self._asks < self._end:
             return False
         began, since = self._round
         said = self._processes.collected(_WHAT)
         self._round = None
-        if any(wished for wished, _ in said):
+        self.due = any(wished for wished, _ in said)
+        if self.due:
             return True
-        seconds = (time.monotonic() - since) / (step - began)
-        self._begin(step, wish, min(max(int(_ROUND / max(seconds, 1e-9)), 1), _LONGEST))
+        seconds = (time.monotonic() - since) / (self._asks - began)
+        self._begin(wish, min(max(int(_ROUND / max(seconds, 1e-9)), 1), _LONGEST))
         # How long the next round is, all learn from the first, and in the round before it.
-        self._end = step + said[0][1]
+        self._end = self._asks + said[0][1]
         return False
 
-    def _begin(self, step: int, wish: bool, steps: int) -> None:
-        self._processes.offer(_WHAT, [wish, steps])
-        self._round, self._end = (step, time.monotonic()), step + 1
+    def _begin(self, wish: bool, asks: int) -> None:
+        self._processes.offer(_WHAT, [wish, asks])
+        self._round, self._end = (self._asks, time.monotonic()), self._asks + 1
 
     def settle(self) -> None:
         """Ends the round under way, when training is over."""

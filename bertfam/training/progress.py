@@ -1,18 +1,21 @@
 """The log of a run: metrics read late, speed, utilisation, time left."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
+from bertfam.training.activity import COMPILING, TRAINING, WAITING, Activity
 from bertfam.training.metrics import Writer, check_finite, means
 from bertfam.training.plan import duration
 from bertfam.training.step import EMPTY, NON_FINITE, SKIPPED, Metrics
 
 # The host runs at most this many steps ahead of the device, and reads only what is older.
 _AHEAD = 2
+# The share of an interval's time from which on the wait for data is shown.
+_SHOWN_WAIT = 0.01
 
 
 @dataclass(frozen=True)
@@ -27,34 +30,32 @@ class Rates:
 class ProgressLog:
     """Collects each step's metrics without waiting for them; writes a line every `every` steps once they are there."""
 
-    def __init__(self, writer: Writer, start: int, total: int, every: int, flops_after: Callable[[int], int]) -> None:
+    def __init__(
+        self, writer: Writer, activity: Activity, start: int, total: int, every: int, flops_after: Callable[[int], int]
+    ) -> None:
         """A log of a run that goes on at `start`.
 
         Args:
           writer: where the lines go.
+          activity: what is being done; only what is training, or waits for data to train on, counts for the speed.
           start: the updates made before.
           total: the updates of the whole run.
           every: updates between lines.
           flops_after: the work that is left after a step, by which the time left is told.
         """
-        self._writer, self._total, self._every, self._flops_after = writer, total, every, flops_after
+        self._writer, self._activity, self._total, self._every, self._flops_after = writer, activity, total, every, flops_after
         self._start = self._step = start
         self._current: list[Metrics] = []
         self._due: deque[tuple[int, list[Metrics], dict[str, float]]] = deque()
         self._recent: deque[Metrics] = deque()
-        self._begin = self._mark = time.monotonic()
-        self._paused = 0.0
+        self._begin = self._mark = activity.seconds()
         self._tokens = self._flops = 0
         self.empty = 0  # steps so far, of those written, that had nothing to predict
 
-    def pause(self, seconds: float) -> None:
-        """Takes time that was not training (evaluating, saving) out of the rates."""
-        self._paused += seconds
-
-    def compiled(self, seconds: float) -> None:
-        """Takes time of compiling, which does not come again, out of the rates and the time left."""
-        self._paused += seconds
-        self._begin += seconds
+    def busy(self) -> bool:
+        """Whether the devices still work on the last update."""
+        last: Any = self._recent[-1]["loss"].total if self._recent else None
+        return last is not None and not last.is_ready()
 
     def add(self, metrics: Metrics, rates: Rates, learning_rate: float | None) -> None:
         """Counts one update; `learning_rate` is given at steps that end an interval."""
@@ -85,16 +86,19 @@ class ProgressLog:
             self._write(*self._due.popleft())
 
     def _close_interval(self, peak_flops: float | None, learning_rate: float) -> None:
-        now = time.monotonic()
-        seconds = max(now - self._mark - self._paused, 1e-9)
-        speed = {"tokens_per_second": self._tokens / seconds}
+        now = self._activity.seconds()
+        waiting, training = (now.get(name, 0.0) - self._mark.get(name, 0.0) for name in (WAITING, TRAINING))
+        seconds = max(waiting + training, 1e-9)
+        speed = {"tokens_per_second": self._tokens / seconds, "waiting_for_data": waiting / seconds}
         if peak_flops:
             speed["mfu"] = self._flops / seconds / peak_flops
+        # Compiling does not come again; evaluating and saving do.
+        passed = sum(now[name] - self._begin.get(name, 0.0) for name in now if name != COMPILING)
         ahead = self._flops_after(self._step)
-        left = ahead * (now - self._begin) / (self._flops_after(self._start) - ahead)
+        left = ahead * passed / (self._flops_after(self._start) - ahead)
         values = {"learning_rate": learning_rate, **speed, "seconds_left": left}
         self._due.append((self._step, self._current, values))
-        self._current, self._mark, self._paused, self._tokens, self._flops = [], now, 0.0, 0, 0
+        self._current, self._mark, self._tokens, self._flops = [], now, 0, 0
 
     def _write(self, step: int, metrics: list[Metrics], values: dict[str, float]) -> None:
         metrics = jax.device_get(metrics)
@@ -112,4 +116,6 @@ class ProgressLog:
         shown = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         mfu = f"MFU {values['mfu']:.1%}" if "mfu" in values else "MFU -"
         rate = f"{values['tokens_per_second']:,.0f} tokens/s"
+        if values["waiting_for_data"] >= _SHOWN_WAIT:
+            rate += f" ({values['waiting_for_data']:.0%} waiting for data)"
         print(f"step {step:,}/{self._total:,}  {shown}  {rate}  {mfu}  {duration(left)} left", flush=True)

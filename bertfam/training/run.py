@@ -36,6 +36,7 @@ class Run:
         0 never looks.
       eval_every: updates between evaluations; 0 never evaluates.
       eval_batches: at most so many batches an evaluation; None evaluates all held-out rows.
+      sample_every: updates between looks at what the model predicts for the first held-out rows; 0 never looks.
       checkpoint_every: updates between checkpoints; the last step is always saved.
       keep_checkpoints: how many of the newest stay; None keeps all.
       keep_every: besides, those of every so many updates stay for good; None: none of them.
@@ -57,6 +58,7 @@ class Run:
     inspect_every: int = 0
     eval_every: int = 1000
     eval_batches: int | None = None
+    sample_every: int = 0
     checkpoint_every: int = 1000
     keep_checkpoints: int | None = 3
     keep_every: int | None = None
@@ -72,7 +74,7 @@ class Run:
         for name in ("microbatches", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
-        for name, what in (("eval_every", "evaluates"), ("inspect_every", "looks")):
+        for name, what in (("eval_every", "evaluates"), ("inspect_every", "looks"), ("sample_every", "looks")):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative; 0 never {what}")
         for name in ("eval_batches", "keep_checkpoints", "keep_every"):
@@ -131,6 +133,7 @@ class Run:
 _FREE = {
     "Run": {
         *("mesh", "microbatches", "non_finite", "log_every", "inspect_every", "eval_every", "eval_batches"),
+        "sample_every",
         *("checkpoint_every", "watchdog_seconds", "keep_checkpoints", "keep_every", "keep_best"),
     },
     "Stage": {"steps"},

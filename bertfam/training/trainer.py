@@ -16,8 +16,10 @@ from bertfam.data.text_data import HeldOut
 from bertfam.errors import UserError
 from bertfam.evaluation.evaluator import evaluate
 from bertfam.features import FeatureSpec
+from bertfam.objectives.objective import Predictions
 from bertfam.partitioning.sharding import RULES, batch_shardings, check_batch, state_shardings
 from bertfam.suggest import did_you_mean
+from bertfam.training.activity import COMPILING, EVALUATING, INSPECTING, TRAINING, WAITING, Activity
 from bertfam.training.checkpoints import Checkpoints, on_devices
 from bertfam.training.feeding import Batch, Prefetcher, global_batch
 from bertfam.training.hardware import peak_flops
@@ -30,7 +32,6 @@ from bertfam.training.run import Run
 from bertfam.training.stages import locate
 from bertfam.training.state import TrainState, new_state
 from bertfam.training.step import INITIALISATION, make_eval_step, make_train_step
-from bertfam.training.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,10 @@ class StageProgram:
 class Trainer:
     """A sized run on a mesh; checks everything that can be checked before compiling."""
 
-    def __init__(self, run: Run, mesh: jax.sharding.Mesh, watchdog: Watchdog | None = None) -> None:
+    def __init__(self, run: Run, mesh: jax.sharding.Mesh, activity: Activity | None = None) -> None:
         """Raises UserError where sizes do not divide over the mesh."""
         self.run, self.mesh = run, mesh
-        self._watchdog = watchdog or Watchdog(0)
+        self.activity = activity or Activity()
         params = jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))
         self.tensors = describe(params)
         self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
@@ -71,6 +72,7 @@ class Trainer:
         inspection = make_inspection(run.objective, self.optimizer, self.tensors, **pieces)
         self._inspection = jax.jit(inspection, out_shardings=NamedSharding(mesh, PartitionSpec()))
         self._eval_step = jax.jit(make_eval_step(run.objective))
+        self._predictions = jax.jit(run.objective.predictions, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
     def _fresh(self, key: jax.Array) -> TrainState:
         averaged = self.run.average_decay is not None
@@ -131,7 +133,7 @@ class Trainer:
             for name, spec in program.features.items()
         }
         began = time.monotonic()
-        with jax.set_mesh(self.mesh), self._axis_rules():
+        with self.activity.during(COMPILING, long=True), jax.set_mesh(self.mesh), self._axis_rules():
             compiled = self._step.lower(self.abstract_state, batch).compile()
         memory = compiled.memory_analysis()
         told = f"compiled stage {stage + 1} in {time.monotonic() - began:.1f} s"
@@ -145,18 +147,26 @@ class Trainer:
             told += f"; needs {used / 2**20:,.1f} MiB on each device"
         return compiled, told
 
-    def scores(self, params: Any, held_out: HeldOut, stage: int) -> dict[str, float]:
-        """The loss and the means of all metrics over held-out rows of a stage's shape."""
+    def scores(self, params: Any, held_out: HeldOut, stage: int, stop: Stop | None = None) -> dict[str, float] | None:
+        """The loss and the means of all metrics over held-out rows of a stage's shape; None where `stop` cut it short."""
         program = self.stages[stage]
 
         def batch(step: int) -> Batch:
-            self._watchdog.tick("evaluating", long=step == 0)  # with the compiling of it
+            self.activity.begin(EVALUATING, long=step == 0)  # with the compiling of it
             return program.batch(held_out.source, step)
 
         with jax.set_mesh(self.mesh), self._axis_rules():
-            found = evaluate(lambda batch: self._eval_step(params, batch), batch, held_out.steps)
+            asked = (stop or Stop()).ask
+            found = evaluate(lambda batch: self._eval_step(params, batch), batch, held_out.steps, asked)
+        if found is None:
+            return None
         coefficients = self.run.objective.coefficients
         return {"loss": sum(weight * found.get(f"{term}_loss", 0.0) for term, weight in coefficients.items())} | found
+
+    def predictions(self, params: Any, held_out: HeldOut, stage: int) -> Predictions:
+        """What is predicted for the first held-out rows of a stage's shape: NumPy arrays."""
+        with jax.set_mesh(self.mesh), self._axis_rules():
+            return jax.device_get(self._predictions(params, self.stages[stage].batch(held_out.source, 0)))
 
     def inspect(self, state: TrainState, batch: Batch) -> dict[str, float]:
         """What a step on this batch looks like inside; see `make_inspection`."""
@@ -168,33 +178,38 @@ class Trainer:
     ) -> TrainState:
         """Runs from the state's step to the end of the run, or until `stop` says so."""
         start, total = int(state.step), self.run.total_steps
-        stop = stop or Stop()
+        stop, activity = stop or Stop(), self.activity
 
         def make(step: int) -> Batch:
             return self.stages[locate(self.run.stages, step)[0]].batch(source, step)
 
+        def call(hooks: Sequence[Hook], step: int, state: TrainState) -> TrainState:
+            for hook in hooks:
+                with activity.during(hook.doing, long=True):
+                    state = hook.after(step, state)
+            return state
+
         batches = Prefetcher(make, start, total)
         compiled_stage = -1
         try:
+            state = call([hook for hook in hooks if hook.owed(start)], start, state)
             for step in range(start, total):
+                if stop.due:  # told while evaluating
+                    break
                 stage, _ = locate(self.run.stages, step)
                 if stage != compiled_stage:
-                    began = time.monotonic()
-                    self._watchdog.tick("compiling", long=True)
                     train_step, told = self.compile_step(stage)
                     print(told, flush=True)
                     compiled_stage = stage
-                    log.compiled(time.monotonic() - began)
-                batch = batches.take()
+                activity.begin(TRAINING)
+                batch, idle = batches.take(log.busy)
+                activity.move(idle, WAITING)
                 if self.run.inspect_every and (step + 1) % self.run.inspect_every == 0:
                     jax.block_until_ready(state)
-                    began = time.monotonic()
-                    self._watchdog.tick("looking inside", long=True)
-                    log.write(step + 1, "inspect", self.inspect(state, batch))
-                    log.pause(time.monotonic() - began)
-                self._watchdog.tick("training")
+                    with activity.during(INSPECTING, long=True):
+                        log.write(step + 1, "inspect", self.inspect(state, batch))
                 state, metrics = train_step(state, batch)
-                stops = stop.after(step + 1)
+                stops = stop.ask()
                 due = [hook for hook in hooks if hook.due(step + 1)]
                 if due or stops:
                     # The interval that ends here has all of its own time.
@@ -202,14 +217,9 @@ class Trainer:
                 # An interval ends at every checkpoint too: a run that goes on from there logs what an unbroken one does.
                 rate = float(self.schedule(step)) if due or stops or log.ends_interval(step + 1) else None
                 log.add(metrics, self.stages[stage].rates, rate)
-                for hook in due:
+                if due:
                     log.flush()
-                    began = time.monotonic()
-                    self._watchdog.tick(hook.doing, long=True)
-                    state = hook.after(step + 1, state)
-                    log.pause(time.monotonic() - began)
-                if stops:
-                    break
+                    state = call(due, step + 1, state)
         finally:
             batches.close()
         stop.settle()

@@ -2,6 +2,7 @@
 
 DIE=STEP:SIGNAL:SAVED sends SIGNAL to the process after STEP updates, once the checkpoint of step SAVED is complete (0: at once);
 several with commas between. STUCK=STEP waits there for ever. With DIE_INDEX=I both are for process I of several alone.
+EVALUATION=SIGNAL sends SIGNAL to the process as an evaluation begins.
 PACE=SECONDS makes every step so slow.
 NAN=STEP, several with commas between, makes the loss of the update after STEP updates infinite by infinite, which is no number.
 MARKS=FILE has it write there what it is doing; see phases.py.
@@ -64,6 +65,18 @@ def mark(path, command):
     atexit.register(marks.mark, "cache" if command == "cache" else "main", None)
 
 
+def at_evaluation(what):
+    from bertfam.training.trainer import Trainer
+
+    scores = Trainer.scores
+
+    def do_and_score(self, *args):
+        what()
+        return scores(self, *args)
+
+    Trainer.scores = do_and_score
+
+
 if __name__ == "__main__":
     from bertfam.cli import main
 
@@ -73,6 +86,8 @@ if __name__ == "__main__":
         at_step(None, lambda step: time.sleep(float(os.environ["PACE"])))
     if "NAN" in os.environ:
         spoil({int(step) for step in os.environ["NAN"].split(",")})
+    if "EVALUATION" in os.environ:
+        at_evaluation(lambda: os.kill(os.getpid(), signal.Signals[os.environ["EVALUATION"]]))
     flags = dict(word.partition("=")[::2] for word in sys.argv)
     if os.environ.get("DIE_INDEX") in (None, flags.get("--process_index")):
         for death in filter(None, os.environ.get("DIE", "").split(",")):

@@ -13,13 +13,13 @@ import orbax.checkpoint as ocp
 
 from bertfam.training.checkpoints import choosing, digests
 
-SPEEDS = ("tokens_per_second", "mfu")
+SPEEDS = ("tokens_per_second", "mfu", "waiting_for_data")
 
 
 def metrics(model_dir):
-    """The lines of metrics.jsonl without the speeds, which no two runs share."""
+    """The lines of metrics.jsonl without times and speeds, which no two runs share."""
     found = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in SPEEDS} for line in found]
+    return [{name: value for name, value in line.items() if name not in SPEEDS} for line in found if line["split"] != "time"]
 
 
 def arrays(model_dir, step):

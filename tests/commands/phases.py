@@ -111,9 +111,9 @@ def _of_a_build(marks: Marks) -> None:
 
 def _of_a_run(marks: Marks) -> None:
     import bertfam.training.data
+    from bertfam.training.activity import PREPARING, STARTING, Activity
     from bertfam.training.checkpoints import store, tidying
     from bertfam.training.trainer import Trainer
-    from bertfam.training.watchdog import Watchdog
 
     # The process that builds the token cache marks its phases too.
     own = str(Path(__file__).with_name("bertfam_process.py"))
@@ -127,14 +127,14 @@ def _of_a_run(marks: Marks) -> None:
 
     marks.around(Trainer, "new_state", "main", "beginning")
     marks.around(Trainer, "restored", "main", "restoring")
-    tick = Watchdog.tick
+    begin = Activity.begin
 
-    def mark_and_tick(self, doing, **options):
-        if doing != "starting":
+    def mark_and_begin(self, doing, **options):
+        if doing not in (STARTING, PREPARING):
             marks.mark("main", doing)
-        tick(self, doing, **options)
+        begin(self, doing, **options)
 
-    Watchdog.tick = mark_and_tick
+    Activity.begin = mark_and_begin
 
     start = store.Checkpoints._start
 

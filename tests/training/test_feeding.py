@@ -24,7 +24,7 @@ def test_batches_come_in_order_and_at_most_so_far_ahead():
 
     batches = Prefetcher(make, 5, 25, depth=3)
     for step in range(5, 25):
-        assert batches.take() == {"x": step}
+        assert batches.take()[0] == {"x": step}
         time.sleep(0.002)
         with lock:
             assert len(made) <= step - 5 + 1 + 3
@@ -39,7 +39,7 @@ def test_an_error_of_the_thread_is_raised_where_its_batch_is_taken():
         return {"x": step}
 
     batches = Prefetcher(make, 0, 10)
-    assert [batches.take()["x"] for _ in range(2)] == [0, 1]
+    assert [batches.take()[0]["x"] for _ in range(2)] == [0, 1]
     with pytest.raises(OSError, match="the disk is gone"):
         batches.take()
     batches.close()
@@ -58,6 +58,22 @@ def test_closing_drops_what_is_under_way():
     began = time.monotonic()
     batches.close()
     assert time.monotonic() - began < 0.2 and len(started) <= 3
+
+
+def test_only_the_wait_of_idle_devices_counts():
+    """Batches of 0.1 s: the devices work on for the first 0.06 s of the wait for the second, and are idle else."""
+
+    def make(step):
+        time.sleep(0.1)
+        return {"x": step}
+
+    batches = Prefetcher(make, 0, 3, depth=1)
+    assert batches.take()[1] == pytest.approx(0.1, abs=0.03)
+    end = time.monotonic() + 0.06
+    assert batches.take(lambda: time.monotonic() < end)[1] == pytest.approx(0.04, abs=0.03)
+    time.sleep(0.15)
+    assert batches.take()[1] == 0
+    batches.close()
 
 
 def test_a_batch_on_one_device_is_the_rows():

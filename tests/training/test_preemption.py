@@ -31,12 +31,12 @@ def on_each(count, what):
 
 def test_one_process_stops_at_once():
     stop = Stop()
-    assert not stop.after(1)
+    assert not stop.ask()
     stop.asked = "SIGTERM"
-    assert stop.after(2)
+    assert stop.ask()
     stop = Stop()
     stop.reasons.append(lambda: True)
-    assert stop.after(1)
+    assert stop.ask()
 
 
 @pytest.mark.parametrize(("count", "who"), [(2, 0), (2, 1), (3, 2)])
@@ -50,7 +50,7 @@ def test_all_stop_after_the_same_step_whoever_is_asked(count, who, monkeypatch):
             time.sleep(pace.random() * 2e-3)
             if processes.index == who and step == 57:
                 stop.asked = "SIGTERM"
-            if stop.after(step):
+            if stop.ask():
                 break
         return step, processes.gather("afterwards", processes.index)
 
@@ -64,7 +64,7 @@ def test_a_round_that_is_under_way_at_the_end_disturbs_nothing(monkeypatch):
 
     def train(processes):
         stop = Stop(processes)
-        assert not any(stop.after(step) for step in range(1, 40))
+        assert not any(stop.ask() for step in range(1, 40))
         stop.settle()
         return processes.gather("afterwards", processes.index)
 
@@ -79,6 +79,6 @@ def test_a_signal_asks_once_and_leaves_no_trace(capsys):
         end = time.monotonic() + 5
         while not stop.asked and time.monotonic() < end:
             time.sleep(0.01)
-    assert stop.asked == "SIGTERM" and stop.after(1)
+    assert stop.asked == "SIGTERM" and stop.ask()
     assert capsys.readouterr().err == "bertfam: SIGTERM: ends after this step and saves it; a second signal ends at once\n"
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before

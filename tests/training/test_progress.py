@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from bertfam.objectives.objective import Sum
-from bertfam.training import progress
+from bertfam.training import activity
+from bertfam.training.activity import COMPILING, EVALUATING, TRAINING, WAITING, Activity, shares
 from bertfam.training.metrics import MetricsWriter, means
 from bertfam.training.progress import ProgressLog, Rates
 
@@ -80,7 +81,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=made.monotonic))
+    monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=made.monotonic))
     return made
 
 
@@ -92,41 +93,47 @@ class Written(list):
 def test_intervals_speeds_and_time_left(clock, capsys):
     """Seven steps of 100 tokens, then three of 400 with four times the work; logged every four, from step 2 on."""
     rates = [Rates(100, 1000, 1e5)] * 7 + [Rates(400, 4000, 1e5)] * 3
-    written = Written()
-    log = ProgressLog(written, 2, 10, 4, lambda step: sum(rate.flops_per_step for rate in rates[step:]))
+    written, doing = Written(), Activity()
+    log = ProgressLog(written, doing, 2, 10, 4, lambda step: sum(rate.flops_per_step for rate in rates[step:]))
     assert [step for step in range(3, 11) if log.ends_interval(step)] == [4, 8, 10]
     for step in range(2, 10):
         if step in (2, 7):
-            clock.now += 30
-            log.compiled(30)
+            with doing.during(COMPILING):
+                clock.now += 30
+        doing.begin(TRAINING)
         clock.now += 0.5 if step < 7 else 2
+        doing.move(0.25 if step < 4 else 0, WAITING)
         ends = log.ends_interval(step + 1)
         log.add(sums(loss=(step, 1), mlm=(2 * step, 2)), rates[step], 0.1 if ends else None)
         if step == 7:
             log.flush()
-            clock.now += 4
-            log.pause(4)
+            with doing.during(EVALUATING):
+                clock.now += 4
     log.flush()
     assert [line["step"] for line in written] == [4, 8, 10] and all(line["split"] == "train" for line in written)
     assert [line["loss"] for line in written] == [2.5, 5.5, 8.5] == [line["mlm"] for line in written]
     assert all(line["learning_rate"] == 0.1 and "seconds_left" not in line for line in written)
-    # 2 steps in 1 s; 3 steps of 100 and one of 400 tokens in 3.5 s; 2 of 400 in 4 s. Neither compiling nor a pause counts.
+    # 2 steps in 1 s; 3 steps of 100 and one of 400 tokens in 3.5 s; 2 of 400 in 4 s. Neither compiling nor evaluating counts.
     assert [line["tokens_per_second"] for line in written] == pytest.approx([200, 700 / 3.5, 200])
     assert [line["mfu"] for line in written] == pytest.approx([0.02, 0.02, 0.02])
+    assert [line["waiting_for_data"] for line in written] == pytest.approx([0.5, 0, 0])
     # The work left, at the speed so far: 3 steps of the first kind and 3 of the second are 15,000 at 2,000/s, then 8,000.
     shown = capsys.readouterr().out.splitlines()
     assert [line.rpartition("  ")[2] for line in shown] == ["8 s left", "4 s left", "0 s left"]
-    assert shown[0] == "step 4/10  loss 2.5  mlm 2.5  200 tokens/s  MFU 2.0%  8 s left"
+    assert shown[0] == "step 4/10  loss 2.5  mlm 2.5  200 tokens/s (50% waiting for data)  MFU 2.0%  8 s left"
+    assert doing.seconds() == {"starting": 0, "compiling": 60, "training": 8, "waiting for data": 0.5, "evaluating": 4}
+    assert shares(doing.seconds()) == "compiling 82.8%, training 11.0%, evaluating 5.5%, waiting for data 0.7%"
 
 
-def test_pauses_that_come_again_count_for_the_time_left(clock, capsys):
-    rates = Rates(100, 1000, None)
-    log = ProgressLog(Written(), 0, 4, 1, lambda step: (4 - step) * 1000)
+def test_evaluations_come_again_and_count_for_the_time_left(clock, capsys):
+    rates, doing = Rates(100, 1000, None), Activity()
+    log = ProgressLog(Written(), doing, 0, 4, 1, lambda step: (4 - step) * 1000)
     for _ in range(2):
+        doing.begin(TRAINING)
         clock.now += 1
         log.add(sums(loss=(1, 1)), rates, 0.1)
+        doing.begin(EVALUATING)
         clock.now += 9
-        log.pause(9)
     log.flush()
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith("100 tokens/s  MFU -  3 s left") and second.endswith("100 tokens/s  MFU -  11 s left")

@@ -49,7 +49,7 @@ def train(run, rows, *, state=None, trainer=None, interval=3):
     trainer = trainer or Trainer(run, run.mesh.build(jax.devices()[:1]))
     written, kept = Written(), Kept(interval, run.total_steps)
     state = trainer.new_state() if state is None else state
-    log = ProgressLog(written, int(state.step), run.total_steps, run.log_every, run.flops_after)
+    log = ProgressLog(written, trainer.activity, int(state.step), run.total_steps, run.log_every, run.flops_after)
     error = None
     try:
         state = trainer.train(state, rows, log, [kept])

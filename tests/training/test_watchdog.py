@@ -4,15 +4,18 @@ import subprocess
 import sys
 import time
 
-from bertfam.training.watchdog import EXIT_CODE, Watchdog
+from bertfam.training.activity import Activity
+from bertfam.training.watchdog import EXIT_CODE, watching
 
 STUCK = """
 import time
-from bertfam.training.watchdog import Watchdog
-with Watchdog(0.3, process=1).watching() as watchdog:
-    watchdog.tick("compiling", long=True)
+from bertfam.training.activity import Activity
+from bertfam.training.watchdog import watching
+activity = Activity()
+with watching(activity, 0.3, process=1):
+    activity.begin("compiling", long=True)
     time.sleep(0.6)
-    watchdog.tick("training")
+    activity.begin("training")
     def the_function_that_hangs():
         time.sleep(60)
     the_function_that_hangs()
@@ -30,10 +33,11 @@ def test_stacks_are_told_and_the_exit_code_is_its_own():
 
 
 def test_while_something_goes_on_it_sleeps():
-    with Watchdog(0.5).watching() as watchdog:
+    activity = Activity()
+    with watching(activity, 0.5):
         for _ in range(10):
-            watchdog.tick("training")
+            activity.begin("training")
             time.sleep(0.1)
     time.sleep(0.6)  # it watches no longer
-    with Watchdog(0).watching():
+    with watching(activity, 0):
         time.sleep(0.2)

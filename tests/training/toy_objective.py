@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from bertfam.features import encoder_features
 from bertfam.layers.execution import Execution
-from bertfam.objectives.objective import LossOut, Sum
+from bertfam.objectives.objective import LossOut, Predictions, Sum
 
 # A row with this token has a loss that is not a number.
 POISON, WIDTH, LENGTH = 99, 4, 8
@@ -54,6 +54,14 @@ class Toy:
         total = jnp.sum((jnp.sum(wrong**2, axis=-1) + poison) * real)
         carry = {"seen": carry["seen"] + jnp.sum(real) + jnp.sum(poison)} if carry else carry
         return LossOut({"toy": total}, carry, {"toy_loss": Sum(total, jnp.sum(real))})
+
+    def predictions(self, params, batch):
+        tokens, segments = batch["encoder_input_tokens"], batch["encoder_segment_ids"]
+        probabilities = jax.nn.softmax(self.hidden(params, batch)[-1] + params["head"]["bias"])
+        places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        weights = (segments > 0).astype(jnp.float32)
+        best = jnp.argmax(probabilities, axis=-1), jnp.max(probabilities, axis=-1)
+        return Predictions(tokens, segments, places, (tokens + 1) % WIDTH, weights, *best)
 
     def activations(self, params, batch):
         return {"toy": (self.hidden(params, batch), batch["encoder_segment_ids"] > 0)}

@@ -169,7 +169,9 @@ class Checkpoints:
           step: which.
           like: a state of `jax.ShapeDtypeStruct`s with the shardings wanted; its `aux` is kept.
         """
-        return with_items(like, self._restore(step, items(like)))
+        found = self._restore(step, items(like))
+        self._saved = step
+        return with_items(like, found)
 
     def restore_params(self, step: int, like: Any, *, average: bool = False) -> Any:
         """Reads the parameters alone, or their moving average, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings.
