@@ -14,7 +14,7 @@ from model_folders import cut
 from bertfam.training.checkpoints import newest
 
 LAUNCHER = Path(__file__).parents[2] / "launch" / "local.py"
-NOT_LEARNED = ("tokens_per_second", "mfu", "learning_rate")
+NOT_LEARNED = ("tokens_per_second", "mfu", "waiting_for_data", "learning_rate")
 
 
 def launch(*words, **environment):
@@ -33,6 +33,7 @@ def launch(*words, **environment):
 def metrics(model_dir):
     """{(step, split, name): value} of what was learned."""
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if line["split"] != "time"]
     keys = [(line["step"], line["split"], name) for line in lines for name in line if name not in ("step", "split")]
     assert len(set(keys)) == len(keys)
     values = [line[name] for line in lines for name in line if name not in ("step", "split")]

@@ -1,0 +1,153 @@
+"""What bertfam's training loop costs beside its bare jitted step on one and the same batch, by turns in one process.
+
+python -m benchmarks.loop --steps 500
+"""
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from benchmarks.measuring import machine, table, versions
+from bertfam.data import cache_builder
+from bertfam.data.python_docs import PythonDocs
+from bertfam.data.text_data import TextData
+from bertfam.data.vocabularies.wordpiece import WordPiece
+from bertfam.models.bert import BertConfig
+from bertfam.objectives.bert import MlmNsp
+from bertfam.training.activity import EVALUATING, SAVING, TRAINING, WAITING
+from bertfam.training.checkpoints import Checkpoints
+from bertfam.training.metrics import MetricsWriter
+from bertfam.training.observing import make_hooks
+from bertfam.training.preemption import Stop
+from bertfam.training.progress import ProgressLog
+from bertfam.training.retention import Keep
+from bertfam.training.run import Run
+from bertfam.training.stages import Stage, StagedBatches
+from bertfam.training.state import TrainState
+from bertfam.training.trainer import Trainer
+
+_VOCABULARY_SIZE = 4096
+_LOOP = (TRAINING, WAITING, SAVING)  # what counts; compiling and evaluating are told apart
+
+
+class Loop:
+    """A small run whose steps can be made by the loop, or bare."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        """Reads the text, and compiles."""
+        corpus = PythonDocs()
+        sentences = (sentence for document in corpus.documents("train") for sentence in document)
+        self.vocabulary = WordPiece.train(sentences, size=_VOCABULARY_SIZE)
+        self.cache = cache_builder.build({"text": corpus}, self.vocabulary, folder / "cache")
+        run = run.sized(self.vocabulary.size)
+        self.trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
+        stage = run.stages[0]
+        sizes = (self.cache, self.vocabulary.token_ids, stage.length, stage.batch_size)
+        self.source = StagedBatches(run.stages, [run.data.training(*sizes, run.seed, 0)])
+        self.held_out = run.data.held_out(*sizes, at_most=run.eval_batches)
+        self.checkpoints = Checkpoints(folder, keep=Keep(newest=2))
+        self.writer = MetricsWriter(folder, 0)
+        self.batch = self.trainer.stages[0].batch(self.source, 0)
+        self.step, _ = self.trainer.compile_step(0)
+
+    def looped(self, state: TrainState, steps: int) -> tuple[TrainState, dict[str, float]]:
+        """So many steps of the loop, and what each of its doings took: seconds."""
+        run, start = self.trainer.run, int(state.step)
+        stop, before = Stop(), self.trainer.activity.seconds()
+        asked = iter(range(1, steps))
+        stop.reasons.append(lambda: next(asked, None) is None)
+        hooks = make_hooks(self.trainer, self.checkpoints, [self.held_out], self.vocabulary, self.writer, Stop(), ())
+        log = ProgressLog(self.writer, self.trainer.activity, start, run.total_steps, run.log_every, run.flops_after)
+        state = self.trainer.train(state, self.source, log, hooks, stop)
+        with self.trainer.activity.during(SAVING):
+            self.checkpoints.wait()
+        now = self.trainer.activity.seconds()
+        assert int(state.step) == start + steps
+        return state, {name: now[name] - before.get(name, 0.0) for name in now}
+
+    def bare(self, state: TrainState, steps: int) -> tuple[TrainState, float]:
+        """So many steps on one batch and nothing else: seconds."""
+        jax.block_until_ready(state)
+        began = time.monotonic()
+        for _ in range(steps):
+            state, _ = self.step(state, self.batch)
+        jax.block_until_ready(state)
+        return state, time.monotonic() - began
+
+
+def main() -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loop", description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=500, metavar="N", help="of each, in all rounds (500)")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="turns; each measures both (10)")
+    parser.add_argument("--hidden_size", type=int, default=128, metavar="N", help="of the model's two layers (128)")
+    parser.add_argument("--json", metavar="FILE", help="write all figures of all rounds there")
+    args = parser.parse_args()
+    steps = args.steps // args.rounds
+    model = BertConfig(
+        num_layers=2,
+        hidden_size=args.hidden_size,
+        num_heads=max(args.hidden_size // 64, 1),
+        feed_forward_size=4 * args.hidden_size,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+    )
+    run = Run(
+        objective=MlmNsp(model),
+        data=TextData(),
+        stages=(Stage(4 * (args.steps + steps), length=64, batch_size=64),),
+        checkpoint_every=100,
+        eval_every=250,
+        eval_batches=4,
+    )
+    report: dict[str, Any] = {
+        "command": f"python -m benchmarks.loop {shlex.join(sys.argv[1:])}".strip(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "device": jax.devices()[0].device_kind,
+        "versions": versions(("jax", "jaxlib", "orbax-checkpoint")),
+        "rounds": [],
+    }
+    print("\n".join(f"{name}: {json.dumps(value)}" for name, value in report.items() if name != "rounds"), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(run, Path(folder))
+        state = loop.trainer.new_state()
+        state, _ = loop.bare(state, steps)  # warms up
+        for turn in range(args.rounds):
+            state, looped = loop.looped(state, steps)
+            state, bare = loop.bare(state, steps)
+            report["rounds"].append({"steps": steps, "bare": bare, "loop": looped})
+            print(f"round {turn + 1} of {args.rounds}", file=sys.stderr, flush=True)
+        loop.checkpoints.close()
+        loop.writer.close()
+    print(f"\n{_table(report['rounds'])}", flush=True)
+    if args.json:
+        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+def _table(rounds: list[dict[str, Any]]) -> str:
+    steps = sum(turn["steps"] for turn in rounds)
+    bare = sum(turn["bare"] for turn in rounds)
+    lines = [["bare step", "one batch", f"{1e3 * bare / steps:.2f}", ""]]
+    for name in (*_LOOP, EVALUATING):
+        seconds = sum(turn["loop"].get(name, 0.0) for turn in rounds)
+        lines.append(["loop", name, f"{1e3 * seconds / steps:.2f}", f"{seconds / bare:.1%}"])
+    whole = [sum(turn["loop"].get(name, 0.0) for name in _LOOP) for turn in rounds]
+    lines.append(["loop", ", ".join(_LOOP), f"{1e3 * sum(whole) / steps:.2f}", f"{sum(whole) / bare:.1%}"])
+    middle = statistics.median(loop / turn["bare"] for loop, turn in zip(whole, rounds, strict=True))
+    lines.append(["loop", "the same, median of the rounds", "", f"{middle:.1%}"])
+    return table(["program", "work", "ms a step", "of the bare step"], lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""The loop's benchmark, on few steps: the loop's doings and the bare step are told apart."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.measuring import ROOT
+
+pytest.importorskip("psutil")
+
+
+def test_it_measures_both_by_turns(tmp_path):
+    words = ["--steps=8", "--rounds=2", "--hidden_size=64", f"--json={tmp_path / 'loop.json'}"]
+    done = subprocess.run([sys.executable, "-m", "benchmarks.loop", *words], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    rounds = json.loads((tmp_path / "loop.json").read_text())["rounds"]
+    assert [turn["steps"] for turn in rounds] == [4, 4]
+    assert all(turn["bare"] > 0 and turn["loop"]["training"] > 0 for turn in rounds)
+    table = [line for line in done.stdout.splitlines() if line.startswith("| ")][2:]
+    bare = float(table[0].split("|")[3])
+    assert bare == pytest.approx(1e3 * sum(turn["bare"] for turn in rounds) / 8, abs=0.01)
+    seconds = sum(turn["loop"][name] for turn in rounds for name in ("training", "waiting for data", "saving"))
+    assert float(table[-2].split("|")[3]) == pytest.approx(1e3 * seconds / 8, abs=0.01)
