@@ -96,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
     index, within = locate(run.stages, args.step) if run else (0, args.step)
     length = args.length or (run.stages[index].length if run else _LENGTH)
     batch_size = run.stages[index].batch_size if run else args.examples
-    data.rows.check_length(length)
+    data.check_length(length)
 
     # -- Its rows
     with tempfile.TemporaryDirectory() as scratch:

@@ -81,6 +81,19 @@ def _is_interface(name: str, member: Any) -> bool:
     return (not name.startswith("_") or name == "__call__") and (inspect.isfunction(member) or isinstance(member, property))
 
 
+# Rates, sizes and counts are computed with as float32 and int64 at most.
+_LARGEST = 3.4e38
+
+
+def has_place(value: Any) -> bool:
+    """Whether every number within `value` is one that a run can compute with: finite as float32, an integer of 64 bits."""
+    if isinstance(value, tuple):
+        return all(map(has_place, value))
+    if isinstance(value, dict):
+        return all(has_place(item) for pair in value.items() for item in pair)
+    return abs(value) <= _LARGEST if type(value) is float else type(value) is not int or -(2**63) <= value < 2**63
+
+
 def describe(hint: Any) -> str:
     """An annotation in words: "int", "None or tuple[int, ...]", "one of 'scan', 'unroll'"."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)

@@ -132,13 +132,18 @@ def _scopes(bindings: Iterable[Binding]) -> set[str]:
 
 
 def check_types(live: Bindings) -> None:
-    """Every value fits its annotation."""
+    """Every value fits its annotation, and no number is too large to compute with."""
     for binding in live.values():
         known = None if binding.is_macro else registry.parameters(binding.selector)
         if known is None:
             continue
         hint = known[binding.parameter].hint
         value = resolve(binding.value, live)
+        if not hints.has_place(value):
+            raise UserError(
+                f"{binding.origin}: {label(binding)} is {render(value)}{macro_origins(binding.value, live)}: numbers end at "
+                "3.4e38, and integers at 2^63; write a smaller one"
+            )
         if not hints.fits(value, hint):
             repaired = hints.repair(value, hint)
             fix = f"; write {repaired}" if repaired else ""

@@ -12,6 +12,14 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.corruption.words import words_of
 
 
+_MOST_WORDS = 1000
+
+
+def _check_longest(words: int) -> None:
+    if not 1 <= words <= _MOST_WORDS:
+        raise ValueError(f"longest {words} is not among 1 to {_MOST_WORDS} words")
+
+
 @dataclass(frozen=True)
 class WordSpans:
     """Spans of whole words: SpanBERT (Joshi et al. 2020, section 3.1).
@@ -31,8 +39,7 @@ class WordSpans:
     def __post_init__(self) -> None:
         if not 0 < self.p < 1:
             raise ValueError(f"p {self.p} is not in (0, 1)")
-        if self.longest < 1:
-            raise ValueError(f"longest {self.longest} is less than 1")
+        _check_longest(self.longest)
 
     def lengths(self, words: np.ndarray) -> np.ndarray:
         """Maps random words uint64[...] to lengths of spans int64[...]."""
@@ -90,8 +97,7 @@ class WordNgrams:
     longest: int = 3
 
     def __post_init__(self) -> None:
-        if self.longest < 1:
-            raise ValueError(f"longest {self.longest} is less than 1")
+        _check_longest(self.longest)
 
     def lengths(self, words: np.ndarray, available: np.ndarray) -> np.ndarray:
         """Maps random words uint64[...] to n in 1 .. min(longest, available) int64[...], for available >= 1."""

@@ -54,7 +54,7 @@ class BertMasking:
             raise ValueError(f"rate {self.rate} is not in (0, 1]")
         if self.max_predictions is not None and self.max_predictions < 1:
             raise ValueError(f"max_predictions {self.max_predictions} is less than 1")
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
+        if not (self.mask_share >= 0 and self.random_share >= 0 and self.mask_share + self.random_share <= 1):
             raise ValueError(
                 f"mask_share {self.mask_share} and random_share {self.random_share} must be >= 0 with a sum of at most 1"
             )

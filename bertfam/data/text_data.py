@@ -58,6 +58,18 @@ class TextData:
         if self.order == "streams" and isinstance(self.rows, Packed):
             raise UserError('TextData.order = "streams" needs rows that follow each other, and packed ones do not: use @Chunks()')
 
+        for name, fix in (("vocabulary", "name its folder"), ("cache_dir", "name a folder, or leave it out for MODEL_DIR/cache")):
+            if getattr(self, name) == "":
+                raise UserError(f"TextData.{name} is empty: {fix}")
+
+    def check_length(self, length: int) -> None:
+        """Refuses rows that are too short for their kind, or for as many predictions and examples as they are asked to hold."""
+        self.rows.check_length(length)
+        shape = self.shape(length)
+        for what, count in (("predictions", shape.predictions), ("examples", shape.examples)):
+            if count > length:
+                raise UserError(f"{count} {what} do not fit into a row of {length} tokens; make max_{what} smaller")
+
     @property
     def corpora(self) -> dict[str, Corpus]:
         """The texts by name, as the token cache keeps them; none where `corpus` is None."""

@@ -1,5 +1,6 @@
 """BERT (Devlin, Chang, Lee, Toutanova 2019): post-LN encoder with learned positions and sentence types."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -62,10 +63,12 @@ class BertConfig:
     def __post_init__(self) -> None:
         sizes = ("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_length", "type_vocab_size")
         for name in sizes if self.vocab_size is None else ("vocab_size", *sizes):
-            if getattr(self, name) < 1:
-                raise UserError(f"BertConfig.{name} = {getattr(self, name)} must be at least 1")
-        if self.table_rows is not None and self.table_rows < (self.vocab_size or 1):
-            raise UserError(f"BertConfig.table_rows = {self.table_rows} is less than vocab_size = {self.vocab_size}")
+            if not 1 <= getattr(self, name) < 2**31:
+                raise UserError(f"BertConfig.{name} = {getattr(self, name)} must be at least 1 and below 2^31")
+        least = self.vocab_size or 1
+        if self.table_rows is not None and not least <= self.table_rows < 2**31:
+            known = " (vocab_size)" if self.vocab_size else ""
+            raise UserError(f"BertConfig.table_rows = {self.table_rows} must be at least {least}{known} and below 2^31")
         if self.hidden_size % self.num_heads:
             raise UserError(
                 f"BertConfig.hidden_size = {self.hidden_size} is not a multiple of num_heads = {self.num_heads}: "
@@ -75,7 +78,7 @@ class BertConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"BertConfig.{name} = {getattr(self, name)} must be at least 0 and below 1")
         for name in ("layer_norm_epsilon", "initializer_range"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"BertConfig.{name} = {getattr(self, name)} must be above 0")
         if self.activation not in ACTIVATIONS:
             raise UserError(f"BertConfig.activation = {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")

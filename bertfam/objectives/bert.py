@@ -1,5 +1,6 @@
 """BERT's objective: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +31,10 @@ class MlmNsp(Mlm):
 
     def __post_init__(self) -> None:
         for name in ("mlm", "nsp"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)} is negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} {getattr(self, name)} is no coefficient; it must be a number of at least 0")
+        if not self.mlm and not self.nsp:
+            raise ValueError("mlm and nsp are both 0: nothing would be learnt; set one above 0")
 
     @property
     def coefficients(self) -> Mapping[str, float]:

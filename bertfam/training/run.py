@@ -80,7 +80,9 @@ class Run:
         for name in ("eval_batches", "keep_checkpoints", "keep_every"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
-        if self.keep_best and not self.eval_every:
+        if self.total_steps >= 2**31:
+            raise ValueError(f"stages have {self.total_steps:,} steps, and a run has fewer than 2^31")
+        if self.keep_best is not None and not self.eval_every:
             raise ValueError(f"keep_best is {self.keep_best!r} and eval_every is 0: nothing is measured; set eval_every")
         if not self.watchdog_seconds >= 0:
             raise ValueError(f"watchdog_seconds {self.watchdog_seconds} is negative; 0 watches nothing")
@@ -88,7 +90,7 @@ class Run:
             raise ValueError(f"seed {self.seed} must be at least 0 and below 2^63")
         for index, stage in enumerate(self.stages):
             try:
-                self.data.rows.check_length(stage.length)
+                self.data.check_length(stage.length)
                 self._check_features(stage.length)
             except UserError as error:
                 raise UserError(f"stages[{index}]: {error}") from error

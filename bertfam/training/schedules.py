@@ -5,6 +5,7 @@ updates count. A schedule is a function of s alone: a run that goes on in the mi
 a run that is made longer those of the new length.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,8 +31,10 @@ class Schedule(ABC):
     warmup_steps: int = 10_000
 
     def __post_init__(self) -> None:
-        if self.peak < 0 or self.warmup_steps < 0:
-            raise ValueError(f"peak {self.peak} and warmup_steps {self.warmup_steps} must not be negative")
+        if not 0 <= self.peak < math.inf:
+            raise ValueError(f"peak {self.peak} is no rate; it must be a number of at least 0")
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps {self.warmup_steps} is negative; 0 has no warm-up")
 
     def build(self, total_steps: int) -> optax.Schedule:
         """The optax schedule of a run of `total_steps` updates: an int or an int32[] array -> float32[]."""
@@ -128,8 +131,8 @@ class PolynomialDecay(Decay):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.power <= 0:
-            raise ValueError(f"power {self.power} is not above 0")
+        if not 0 < self.power < math.inf:
+            raise ValueError(f"power {self.power} is not above 0; 1 is linear")
 
     def _shape(self, done: Any, total: int, xp: Any) -> Any:
         return _left(done, self.warmup_steps, total, xp) ** self.power
@@ -182,7 +185,7 @@ class WarmupStableDecay(Decay):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay_steps < 0:
-            raise ValueError(f"decay_steps {self.decay_steps} is negative")
+            raise ValueError(f"decay_steps {self.decay_steps} is negative; 0 stays at the peak")
 
     def _shape(self, done: Any, total: int, xp: Any) -> Any:
         start = max(total - self.decay_steps, self.warmup_steps)

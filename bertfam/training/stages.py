@@ -8,6 +8,9 @@ import numpy as np
 from bertfam.data.batches import BatchSource
 
 
+_MOST_SIZES = 100
+
+
 @dataclass(frozen=True)
 class Stage:
     """Steps of one shape.
@@ -24,8 +27,8 @@ class Stage:
 
     def __post_init__(self) -> None:
         for name in ("steps", "length", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)} is less than 1")
+            if not 1 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} {getattr(self, name)} must be at least 1 and below 2^31")
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class Ramp(Stage):
         for name, least in (("first_batch_size", 1), ("multiple", 1), ("sizes", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} {getattr(self, name)} is less than {least}")
+        if self.sizes > _MOST_SIZES:
+            raise ValueError(f"sizes {self.sizes} is more than {_MOST_SIZES}; each is compiled anew")
+        for name in ("first_batch_size", "multiple"):
+            if getattr(self, name) > self.batch_size:
+                raise ValueError(f"{name} {getattr(self, name)} is more than batch_size {self.batch_size}, which the ramp leads to")
         if self.steps < self.sizes:
             raise ValueError(f"steps {self.steps} is less than the {self.sizes} sizes; each needs a step")
 

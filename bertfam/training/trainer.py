@@ -62,7 +62,7 @@ class Trainer:
         boxed = jax.eval_shape(self._fresh, jax.random.key(0))
         self.shardings = state_shardings(boxed, mesh)
         self.abstract_state: TrainState = on_devices(nn.meta.unbox(boxed), self.shardings)
-        if run.keep_best:
+        if run.keep_best is not None:
             self._check_metric(run.keep_best)
         self.stages = [self._stage(index) for index in range(len(run.stages))]
         pieces: Any = {"seed": run.seed, "microbatches": run.microbatches}

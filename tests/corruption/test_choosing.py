@@ -271,8 +271,8 @@ def test_a_vocabulary_must_say_what_begins_words(rows, choice):
     ("make", "message"),
     [
         (lambda: WordSpans(p=1.0), r"p 1.0 is not in \(0, 1\)"),
-        (lambda: WordSpans(longest=0), "longest 0 is less than 1"),
-        (lambda: WordNgrams(longest=0), "longest 0 is less than 1"),
+        (lambda: WordSpans(longest=0), "longest 0 is not among 1 to 1000 words"),
+        (lambda: WordNgrams(longest=0), "longest 0 is not among 1 to 1000 words"),
     ],
 )
 def test_settings_of_choices_are_checked(make, message):

@@ -67,7 +67,7 @@ def test_initial_values():
         ({"hidden_size": 50}, "hidden_size = 50 is not a multiple of num_heads = 4"),
         ({"num_layers": 0}, "num_layers = 0"),
         ({"vocab_size": 0}, "vocab_size = 0"),
-        ({"vocab_size": 9, "table_rows": 8}, "table_rows = 8 is less than vocab_size = 9"),
+        ({"vocab_size": 9, "table_rows": 8}, "table_rows = 8 must be at least 9"),
         ({"dropout_rate": 1.0}, "dropout_rate = 1.0"),
         ({"attention_dropout_rate": -0.1}, "attention_dropout_rate = -0.1"),
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon = 0.0"),

@@ -77,7 +77,9 @@ def test_sizes_of_parameters_that_do_not_divide():
 
 def test_batches_that_do_not_divide():
     check_batch(96, 3, mesh(2, 4, 2))
-    assert refusal(check_batch, 10, 3, mesh()) == "batch size 10 is not divisible by 3 microbatches"
+    assert refusal(check_batch, 10, 3, mesh()) == (
+        "batch size 10 is not divisible by 3 microbatches; change Stage.batch_size or Run.microbatches"
+    )
     assert refusal(check_batch, 100, 1, mesh(4, 2)) == (
         "the number of rows in a microbatch is 100, which does not divide over the 8 parts of mesh axis data x fsdp; use 96 "
         "or 104, or a mesh axis of 1, 2, 4, 5"

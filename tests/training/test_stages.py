@@ -29,5 +29,5 @@ def test_every_stage_has_its_own_source_counted_from_its_first_step():
 
 @pytest.mark.parametrize("settings", [{"steps": 0}, {"steps": 1, "length": 0}, {"steps": 1, "batch_size": 0}])
 def test_empty_stages_are_refused(settings):
-    with pytest.raises(ValueError, match="0 is less than 1"):
+    with pytest.raises(ValueError, match="0 must be at least 1"):
         Stage(**settings)

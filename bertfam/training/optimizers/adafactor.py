@@ -1,5 +1,6 @@
 """Adafactor: second moments of a matrix from the means of its rows and columns."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ class Adafactor(Optimizer):
             self._check_decays("b1")
         self._check_not_negative("weight_decay", "epsilon", "epsilon_scale", "min_size_to_factor")
         for name in ("decay_power", "clipping_threshold"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)} is not above 0")
 
     def direction(self, tensors: Tree) -> optax.GradientTransformation:

@@ -1,5 +1,6 @@
 """What all optimizers have in common: theta -= rate(step) * layer_rate * direction, after clipping by the global norm."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -33,7 +34,7 @@ class Optimizer(ABC):
     layer_count: Count = "plain"
 
     def __post_init__(self) -> None:
-        if self.clip_norm is not None and self.clip_norm <= 0:
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ValueError(f"clip_norm {self.clip_norm} is not above 0; None does not clip")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay {self.layer_decay} is not in (0, 1]; 1 gives all layers the same rate")
@@ -66,8 +67,8 @@ class Optimizer(ABC):
 
     def _check_not_negative(self, *names: str) -> None:
         for name in names:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)} is negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} {getattr(self, name)} is not at least 0")
 
     def _check_dtypes(self, moments: Sequence[tuple[str, str]]) -> None:
         for decay, dtype in moments:

@@ -14,6 +14,7 @@ from bertfam.training.optimizers.tensors import Tensor, Tree, on_each, weight_de
 
 # Jordan 2024: the quintic with the steepest start that takes singular values into about [0.7, 1.2].
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_MOST_ITERATIONS = 100  # they are compiled one by one
 _TINY = 1e-7
 
 
@@ -58,8 +59,8 @@ class Muon(Optimizer):
         self._check_decays("momentum", "adam_b1", "adam_b2")
         self._check_not_negative("adam_rate", "adam_epsilon", "weight_decay")
         self._check_dtypes([("momentum", "mu_dtype"), ("adam_b1", "mu_dtype")])
-        if self.iterations < 1:
-            raise ValueError(f"iterations {self.iterations} is less than 1")
+        if not 1 <= self.iterations <= _MOST_ITERATIONS:
+            raise ValueError(f"iterations {self.iterations} is not among 1 to {_MOST_ITERATIONS}; 5 are enough")
 
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
         """scale o + weight_decay theta for matrices of stacks; AdamW's direction times adam_rate for the rest."""
