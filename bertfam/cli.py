@@ -10,11 +10,12 @@ each), 130 when interrupted, 141 when the reader of a pipe has gone. Faults of b
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
 from types import ModuleType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from bertfam import __version__
 from bertfam.errors import TrainingError, UserError, tell
@@ -50,11 +51,26 @@ COMMANDS = {
 GIN_FLAG = "--gin."
 
 
+# type of a flag -> what its value is called
+_NUMBERS: dict[Any, str] = {int: "whole number", float: "number"}
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose mistakes are UserErrors (argparse would print the usage and exit)."""
 
     def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^argument (--\w+): expected .*", r"\1 needs a value: write \1=VALUE", message)
         raise UserError(f"{message} (see {self.prog} --help)")
+
+    def _get_value(self, action: argparse.Action, word: str) -> Any:
+        name = "/".join(action.option_strings) or str(action.metavar)
+        if not word and action.option_strings and action.const != word:
+            raise UserError(f"{name}=: the value is empty; give one, or leave the flag out")
+        try:
+            return super()._get_value(action, word)
+        except argparse.ArgumentError as error:
+            kind = _NUMBERS.get(action.type)
+            raise UserError(f"{name}={word} is no {kind}" if kind else f"{name}={word}: {error.message}") from error
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:

@@ -66,13 +66,13 @@ MISTAKES = [
     (["toy", "--model_dir=m", "word"], "bertfam toy has no place for word; see bertfam toy --help"),
     (["toy", "--model_di=m"], "bertfam toy has no flag --model_di; did you mean --model_dir?"),
     (["toy"], "the following arguments are required: --model_dir (see bertfam toy --help)"),
-    (["toy", "--model_dir"], "argument --model_dir: expected one argument (see bertfam toy --help)"),
+    (["toy", "--model_dir"], "--model_dir needs a value: write --model_dir=VALUE (see bertfam toy --help)"),
     (
         ["toy", "--model_dir=gs://bucket/m"],
-        "argument --model_dir: gs://bucket/m is not on this machine, and only local folders are supported yet; copy it here, or "
-        "mount the bucket (see bertfam toy --help)",
+        "--model_dir=gs://bucket/m: it is not on this machine, and only local folders are supported yet; copy it here, or mount "
+        "the bucket",
     ),
-    (["toy", "--model_dir="], "argument --model_dir: the name is empty (see bertfam toy --help)"),
+    (["toy", "--model_dir="], "--model_dir=: the value is empty; give one, or leave the flag out"),
     (["toy", "--model_dir=m", "--input_format=line"], "--input_format=line is no choice; did you mean lines?"),
     (
         ["toy", "--model_dir=m", "--input_format=zzz"],

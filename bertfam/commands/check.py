@@ -119,7 +119,7 @@ def _of_cache(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list[str]:
 
 def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
     """What is amiss with a sample of the text; text that is in no file is only asked whether it is there."""
-    from bertfam.data.cache_builder import check_size
+    from bertfam.data.cache_builder import check_size, refuse_nothing
     from bertfam.data.diagnosis import row_warnings, text_warnings
     from bertfam.data.sampling import can_be_sampled, held_out_documents, sample
     from bertfam.training.data import evaluation_warnings
@@ -135,12 +135,16 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
         title = f" {name}" if len(corpora) > 1 else ""
         found = sample(corpus, "train", vocabulary, f"the{title} training text")
         if found.is_whole:
+            if not len(found.documents):
+                refuse_nothing(corpus, "train")
             check_size(f"corpus{title}", len(found.documents), least)
         lines += text_warnings(found.documents, vocabulary.token_ids, folder, is_whole=found.is_whole)
         for stage in run.stages if len(found.documents) >= least else ():
             examples = run.data.rows.examples(found.documents, stage.length, run.seed, vocabulary.token_ids)
             lines += examples.warnings + row_warnings(run.data.rows, examples, found.documents.name, stage.length)
         held_out = held_out_documents(corpus, least)
+        if held_out == 0:
+            refuse_nothing(corpus, "validation")
         has_held_out |= held_out is None or held_out >= least
     return lines + evaluation_warnings(run, has_held_out)
 

@@ -36,6 +36,8 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.training.checkpoints import listing
     from bertfam.training.checkpoints.weights import copy_weights
 
+    if args.copy_weights and (args.verify or args.json):
+        raise UserError(f"--{'verify' if args.verify else 'json'} goes with the list of checkpoints, not with --copy_weights")
     if args.copy_weights:
         step = copy_weights(args.model_dir, args.copy_weights, args.step)
         print(f"copied the weights of step {step:,} of {args.model_dir} to {args.copy_weights}, a model at its step 0")

@@ -26,11 +26,9 @@ _OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "lang
 
 def path(text: str) -> str:
     """The type of every flag that names files or a folder: `~` is the home folder, and what is not on this machine is refused."""
-    if not text:
-        raise argparse.ArgumentTypeError("the name is empty")
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text} is not on this machine, and only local folders are supported yet; copy it here, or mount the bucket"
+            "it is not on this machine, and only local folders are supported yet; copy it here, or mount the bucket"
         )
     return os.path.expanduser(text)
 
@@ -40,7 +38,7 @@ def text(word: str) -> str:
     try:
         word.encode()
     except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{word!r} is not UTF-8") from None
+        raise argparse.ArgumentTypeError("the text is not UTF-8") from None
     return word
 
 

@@ -31,6 +31,7 @@ SUMMARY = "train a vocabulary on text: WordPiece, unigram, BPE or byte-level BPE
 
 EXAMPLE = "  bertfam vocab --task=python_docs --size=8192 --output=vocab"
 
+_MOST_PIECES = 10_000_000
 # kind -> the flags that are its own
 _OPTIONS = {
     "wordpiece": ("cased", "strip_accents", "split_ideographs", "min_frequency"),
@@ -201,8 +202,10 @@ def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
     special = len(layout.controls) + layout.sentinels
     if args.size <= special:
         raise UserError(f"--size={args.size} is too small: {special} special pieces and the characters of the text go in")
-    if given.get("min_frequency", 1) < 1:
-        raise UserError(f"--min_frequency={args.min_frequency} must be at least 1")
+    if args.size > _MOST_PIECES:
+        raise UserError(f"--size={args.size} is more than {_MOST_PIECES:,}, the most pieces that are learnt")
+    if not 1 <= given.get("min_frequency", 1) < 2**31:
+        raise UserError(f"--min_frequency={args.min_frequency} must be at least 1 and below 2^31")
     if not 0.5 < given.get("character_coverage", 1.0) <= 1:
         raise UserError(f"--character_coverage={args.character_coverage} must be above 0.5 and at most 1")
     return {name: value == "true" if value in ("true", "false") else value for name, value in given.items()}

@@ -13,6 +13,7 @@ from bertfam.config.paths import shown
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
 
+_INSTALL = "install it, or give the command in the folder where it lies"
 LONGEST = 200  # characters of an import error that are quoted
 
 
@@ -21,11 +22,15 @@ def import_module(statement: Import) -> None:
     name, origin = statement
     if (here := os.getcwd()) not in sys.path and "" not in sys.path:
         sys.path.append(here)  # an installed `bertfam` does not look there by itself, `python -m bertfam` does
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UserError(f"{origin}: {name} is no name of a module; write it as Python's import does, without a folder or .py")
     try:
         importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            raise UserError(f"{origin}: no module {error.name}{did_you_mean(error.name, _siblings(error.name))}") from error
+            raise UserError(
+                f"{origin}: no module {error.name}{did_you_mean(error.name, _siblings(error.name), _INSTALL)}"
+            ) from error
         summary = next(iter(str(error).splitlines()), "")
         raise UserError(f"{origin}: {_place(error)}: {type(error).__name__}: {summary[:LONGEST]}") from error
 
@@ -37,7 +42,7 @@ def _siblings(name: str) -> list[str]:
     return [f"{package}.{module.name}".lstrip(".") for module in pkgutil.iter_modules(path)]
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """File and line of the fault: the last in the user's own code if it passed there, else where it was raised."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown(Path(error.filename))}:{error.lineno}"

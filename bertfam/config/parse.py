@@ -141,6 +141,8 @@ def _statements(text: str, origin: Origin) -> Iterator[Any]:
         for statement in parser:
             if not isinstance(statement, config_parser.BlockDeclaration):  # its bindings follow
                 yield statement
+    except RecursionError:
+        raise UserError(f"{origin}: brackets within brackets, too deep to be read; take some out") from None
     except (SyntaxError, tokenize.TokenError) as error:
         last_line = parser.current_token.start[0] if parser else 1
         _raise_syntax_error(error, origin, last_line)

@@ -24,8 +24,15 @@ def read(name: str, named_at: str) -> tuple[str, str]:
         if path.is_file():
             try:
                 return shown(path), path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise UserError(f"{named_at}: cannot read {path} as text: {error}") from error
+            except OSError as error:
+                raise UserError(f"{named_at}: {shown(path)} cannot be read ({error.strerror})") from error
+            except UnicodeDecodeError as error:
+                line = error.object.count(b"\n", 0, error.start) + 1
+                raise UserError(
+                    f"{named_at}: {shown(path)}:{line} is not UTF-8; a gin file is text, which is saved as UTF-8"
+                ) from error
+        if path.is_dir():
+            raise UserError(f"{named_at}: {name} is a folder; name a gin file in it")
     near = nearest(name, _candidates(Path(name).parent), count=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "write a path, or a name as in gin_configs/"
     raise UserError(f"{named_at}: no gin file {name} here or among those of bertfam; {hint}")

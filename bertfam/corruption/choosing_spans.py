@@ -11,7 +11,6 @@ from bertfam.corruption.drawing import in_random_order
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.corruption.words import words_of
 
-
 _MOST_WORDS = 1000
 
 

@@ -62,7 +62,9 @@ def _read_jsonl(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
         if field not in value:
             raise UserError(f"{where}: no field {field!r} but {_listed(value)}: name the text's with --text_field")
         if not isinstance(text := value[field], str):
-            raise UserError(f"{where}: the field {field!r} is {_json_kind(text)}, not a string")
+            raise UserError(
+                f"{where}: the field {field!r} is {_json_kind(text)}, not a string: name the text's with --text_field"
+            )
         if lines := _lines_of(text):
             yield lines
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from bertfam.data.cache_tokens import tokenise
 from bertfam.data.documents import Documents
-from bertfam.data.sources import Corpus, Part
+from bertfam.data.sources import Corpus, Part, TextFiles
 from bertfam.data.vocabularies import Vocabulary
 
 CHARACTERS, DOCUMENTS = 1_000_000, 2_000  # of a sample, at most
@@ -30,7 +30,7 @@ class Sample:
 
 def can_be_sampled(corpus: Corpus) -> bool:
     """Whether the text lies in files, so that a part of it can be read by itself; other text must first be made."""
-    return any(part.size for part in corpus.parts("train"))  # an empty file has none
+    return isinstance(corpus, TextFiles) or any(part.size for part in corpus.parts("train"))
 
 
 def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sample:

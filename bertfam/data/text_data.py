@@ -66,9 +66,10 @@ class TextData:
         """Refuses rows that are too short for their kind, or for as many predictions and examples as they are asked to hold."""
         self.rows.check_length(length)
         shape = self.shape(length)
-        for what, count in (("predictions", shape.predictions), ("examples", shape.examples)):
+        for what, count, of in (("predictions", shape.predictions, self.corruption), ("examples", shape.examples, self.rows)):
             if count > length:
-                raise UserError(f"{count} {what} do not fit into a row of {length} tokens; make max_{what} smaller")
+                name = f"{type(of).__name__}.max_{what}"
+                raise UserError(f"{count} {what} do not fit into a row of {length} tokens; make {name} smaller")
 
     @property
     def corpora(self) -> dict[str, Corpus]:

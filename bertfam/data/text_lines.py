@@ -67,7 +67,7 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8") -> Iterato
             text = text.removeprefix("\ufeff")
         if "\0" in text:
             line = number + 1 + text.count("\n", 0, text.index("\0"))
-            raise UserError(f"{path}:{line}: a NUL character: not a text file, or not of the encoding {encoding}")
+            raise UserError(f"{path}:{line}: a NUL character: not a text file, or of another --encoding than {encoding}")
         *lines, begun = (begun + text).split("\n")
         if max(len(begun), len(lines[0]) if lines else 0) > LONGEST_LINE:
             raise UserError(f"{path}:{number + 1}: a line longer than {LONGEST_LINE:,} characters: break it up into lines")

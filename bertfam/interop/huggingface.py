@@ -45,11 +45,14 @@ def read(folder: str | Path) -> Imported:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder / 'config.json'} is missing: is {folder} a Hugging Face folder?")
     content = read_json(folder / "config.json")
-    family = FAMILIES.get(content.get("model_type", ""))
+    family = FAMILIES.get(str(content.get("model_type")))
     if family is None:
         known = ", ".join(FAMILIES)
         raise UserError(f"{folder / 'config.json'}: model_type is {content.get('model_type')!r}, supported: {known}")
-    config = family.config_from_huggingface(content)
+    try:
+        config = family.config_from_huggingface(content)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
     tensors = _with_known_names(read_tensors(folder), family)
     config, tensors = _with_ties(config, tensors, family)
 
@@ -60,7 +63,9 @@ def read(folder: str | Path) -> Imported:
     needed = [name for entry in entries for name in _names(entry, config)]
     missing = [name for name in needed if name not in tensors]
     if missing:
-        raise UserError(f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}")
+        raise UserError(
+            f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}; fetch it again, or mend its config.json"
+        )
 
     shapes = traverse_util.flatten_dict(family.shapes(config, parts), sep="/")
     params = {entry.ours: _gather(entry, config, tensors, shapes[entry.ours].shape, folder) for entry in entries}

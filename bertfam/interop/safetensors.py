@@ -22,7 +22,9 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
       UserError: when there is no safetensors file, or one is broken or missing.
     """
     if (folder / INDEX).exists():
-        weight_map = read_json(folder / INDEX).get("weight_map", {})
+        weight_map = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise UserError(f"{folder / INDEX} has no weight_map from tensors to files: fetch it again")
         files = sorted(set(weight_map.values()))
     elif (folder / SINGLE).exists():
         weight_map, files = {}, [SINGLE]
@@ -33,7 +35,7 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
                 f"{folder} has its weights only in {pickled[0]}, a pickle, which can run any code when it is read: "
                 "save it again as safetensors (in transformers: model.save_pretrained(DIR))"
             )
-        raise UserError(f"{folder} has no {SINGLE}")
+        raise UserError(f"{folder} has no {SINGLE}: fetch the weights too, as safetensors")
 
     tensors = {}
     for name in files:

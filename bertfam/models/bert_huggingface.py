@@ -29,6 +29,7 @@ _OPTIONS = {
     "initializer_range": "initializer_range",
     "tie_word_embeddings": "tie_embeddings",
 }
+_TYPES: dict[str, tuple[type, ...]] = {"type_vocab_size": (int,), "tie_word_embeddings": (bool,)}
 _ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 # options that change what is computed, and the values that are BERT
 _ONLY = {
@@ -49,11 +50,14 @@ def config_from_huggingface(content: Mapping[str, Any]) -> BertConfig:
     for name, allowed in _ONLY.items():
         if content.get(name) not in allowed:
             raise UserError(f"config.json: {name} = {content[name]!r} is not supported, only {allowed[0]!r}")
-    missing = [name for name in _SIZES if not isinstance(content.get(name), int)]
+    missing = [name for name in _SIZES if type(content.get(name)) is not int]
     if missing:
         raise UserError(f"config.json: {', '.join(missing)} must be stated, as whole numbers")
+    for name in _OPTIONS:
+        if type(content.get(name)) not in (types := _TYPES.get(name, (float, int))) and content.get(name) is not None:
+            raise UserError(f"config.json: {name} = {content[name]!r} must be of type {types[0].__name__}")
     activation = content.get("hidden_act", "gelu")
-    if activation not in _ACTIVATIONS:
+    if activation not in list(_ACTIVATIONS):
         raise UserError(f"config.json: hidden_act = {activation!r} is not supported, only {', '.join(_ACTIVATIONS)}")
     values = {ours: content[theirs] for theirs, ours in (_SIZES | _OPTIONS).items() if content.get(theirs) is not None}
     return BertConfig(activation=_ACTIVATIONS[activation], **values)

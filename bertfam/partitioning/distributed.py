@@ -182,8 +182,8 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         raise UserError(f"{' and '.join(missing)} missing: several processes need all of {', '.join(given)}")
     assert coordinator is not None and count is not None and index is not None
     host, port = _address(coordinator)
-    if count < 1:
-        raise UserError(f"--num_processes={count} is less than 1")
+    if not 1 <= count < 2**16:
+        raise UserError(f"--num_processes={count} must be at least 1 and below 2^16")
     if not 0 <= index < count:
         raise UserError(f"--process_index={index} is not among the {count} processes 0 to {count - 1}")
     if not seconds > 0:

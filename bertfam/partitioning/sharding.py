@@ -60,7 +60,10 @@ def batch_shardings(features: Mapping[str, FeatureSpec], mesh: Mesh) -> dict[str
 def check_batch(batch_size: int, microbatches: int, mesh: Mesh) -> None:
     """Raises UserError where a batch cannot be cut into equal microbatches and device shares."""
     if batch_size % microbatches:
-        raise UserError(f"batch size {batch_size} is not divisible by {microbatches} microbatches; change Stage.batch_size or Run.microbatches")
+        raise UserError(
+            f"batch size {batch_size} is not divisible by {microbatches} microbatches; change Stage.batch_size or "
+            "Run.microbatches"
+        )
     _check_divisible("the number of rows in a microbatch", batch_size // microbatches, RULES["batch"], mesh)
 
 

@@ -1,6 +1,5 @@
 """Makes sure that a run has its token cache and its vocabulary before anything is compiled."""
 
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from bertfam.data.cache_builder import check_sources
 from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.text_data import HeldOut, TextData
 from bertfam.errors import UserError
-from bertfam.files import is_used
+from bertfam.files import is_used, read_json
 from bertfam.training.run import Run
 from bertfam.training.schedules import InverseSquareRoot
 
@@ -134,7 +133,7 @@ def check_text(found: dict[str, Any], what: str, model_dir: Path) -> None:
     path = model_dir / "fingerprint.json"
     if not path.is_file():
         raise UserError(f"{path} is missing, which says what text this run began with; put it back, or use another --model_dir")
-    began_with = json.loads(path.read_text())
+    began_with = read_json(path)
     if began_with != found:
         raise UserError(
             f"{what} is not the text that {model_dir} began with ({difference(began_with, found)}); a run keeps its text: leave "

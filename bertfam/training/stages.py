@@ -7,7 +7,6 @@ import numpy as np
 
 from bertfam.data.batches import BatchSource
 
-
 _MOST_SIZES = 100
 
 
@@ -57,7 +56,9 @@ class Ramp(Stage):
             raise ValueError(f"sizes {self.sizes} is more than {_MOST_SIZES}; each is compiled anew")
         for name in ("first_batch_size", "multiple"):
             if getattr(self, name) > self.batch_size:
-                raise ValueError(f"{name} {getattr(self, name)} is more than batch_size {self.batch_size}, which the ramp leads to")
+                raise ValueError(
+                    f"{name} {getattr(self, name)} is more than batch_size {self.batch_size}, which the ramp leads to"
+                )
         if self.steps < self.sizes:
             raise ValueError(f"steps {self.steps} is less than the {self.sizes} sizes; each needs a step")
 

@@ -36,7 +36,7 @@ BAD_FILES = {
     "latin-1": (TEXT.encode("latin-1"), [], f":1: not UTF-8 at byte offset 19: {ENCODING}"),
     "cut off in a character": (TEXT.encode() + b"\xc3", [], f":9: not UTF-8 at byte offset {len(TEXT) + 1}: {ENCODING}"),
     "utf-16": (TEXT.encode("utf-16"), [], f":1: not UTF-8 at byte offset 0: {ENCODING}"),
-    "nul": (b"One.\n\nTwo\0.\n", [], ":3: a NUL character: not a text file, or not of the encoding utf-8"),
+    "nul": (b"One.\n\nTwo\0.\n", [], ":3: a NUL character: not a text file, or of another --encoding than utf-8"),
     "long line": (
         b"One.\n" + b"word " * 7_000_000,
         [],
@@ -52,7 +52,7 @@ BAD_FILES = {
     "json field that is no string": (
         b'{"text": "One."}\n{"text": ["Two."]}\n',
         ["--input_format=jsonl"],
-        ":2: the field 'text' is a list, not a string",
+        ":2: the field 'text' is a list, not a string: name the text's with --text_field",
     ),
     "broken json": (
         b'{"text": "One."}\n{"text": "Two."\n',

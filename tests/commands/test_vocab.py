@@ -191,9 +191,9 @@ def test_overwrites_only_when_told(text, capsys):
         (["--input=a.txt", "--output=a.txt/out"], "a.txt is no folder; name another"),
         (["--input_format=lines"], "--input_format says how --input is read: give --input=GLOB with it"),
         (["--task=python_docs", "--language=de"], "--language says how --input is read: it does not go with --task=python_docs"),
-        (["--input=gs://bucket/*.txt"], "argument --input: gs://bucket/*.txt is not on this machine, and only local folders"),
-        (["--input=a.txt", "--output=gs://bucket/vocab"], "argument --output: gs://bucket/vocab is not on this machine"),
-        (["--input=a.txt", "--output="], "argument --output: the name is empty"),
+        (["--input=gs://bucket/*.txt"], "--input=gs://bucket/*.txt: it is not on this machine, and only local folders"),
+        (["--input=a.txt", "--output=gs://bucket/vocab"], "--output=gs://bucket/vocab: it is not on this machine"),
+        (["--input=a.txt", "--output="], "--output=: the value is empty"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(text, capsys, flags, message):

@@ -182,7 +182,7 @@ def test_a_gin_file_that_is_not_there(write):
 
 def test_a_gin_file_that_is_no_text(write, tmp_path):
     (tmp_path / "a.gin").write_bytes(b"\xff\xfe\x00")
-    assert mistake(["a.gin"]).startswith("--gin_file=a.gin: cannot read a.gin as text: ")
+    assert mistake(["a.gin"]) == ("--gin_file=a.gin: a.gin:1 is not UTF-8; a gin file is text, which is saved as UTF-8")
 
 
 def test_modules_that_cannot_be_imported(write):

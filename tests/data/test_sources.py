@@ -96,7 +96,7 @@ def test_validation_files_take_the_place_of_held_out_documents(tmp_path):
         (b"\xef\xbb\xbffine\nr\xe9sum\xe9\n", r"^{}:2: not UTF-8 at byte offset 9: name its encoding"),
         (b"cut off \xe2\x82", r"^{}:1: not UTF-8 at byte offset 8: name its encoding"),
         ("text".encode("utf-16"), r"^{}:1: not UTF-8 at byte offset 0: name its encoding with --encoding, or convert it"),
-        (b"one\ntwo\0\n", r"^{}:2: a NUL character: not a text file, or not of the encoding utf-8$"),
+        (b"one\ntwo\0\n", r"^{}:2: a NUL character: not a text file, or of another --encoding than utf-8$"),
         (gzip.compress(random.Random(0).randbytes(99).hex().encode() * 9)[:-20], r"^{}: the gzip file is cut off"),
         (zstandard.compress(TEXT.encode() * 99)[:-9], r"^{}: the zstd file is cut off or damaged: fetch it again$"),
         (b"\x28\xb5\x2f\xfd" + bytes(range(200, 255)), r"^{}: the zstd file is cut off or damaged: fetch it again$"),

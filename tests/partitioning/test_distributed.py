@@ -209,7 +209,7 @@ def test_one_process_asks_nobody():
             "--coordinator=here:1 --num_processes=2 --process_index=2",
             "--process_index=2 is not among the 2 processes 0 to 1",
         ),
-        ("--coordinator=here:1 --num_processes=0 --process_index=0", "--num_processes=0 is less than 1"),
+        ("--coordinator=here:1 --num_processes=0 --process_index=0", "--num_processes=0 must be at least 1 and below 2^16"),
         (
             "--coordinator=here:1 --num_processes=1 --process_index=0 --initialization_timeout=0",
             "--initialization_timeout=0 is not more than 0",

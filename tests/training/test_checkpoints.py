@@ -53,7 +53,10 @@ def test_the_newest_are_kept_and_found(state, tmp_path):
     assert newest(tmp_path) is None
     with pytest.raises(UserError) as caught:
         choosing.find(tmp_path, None)
-    assert str(caught.value) == f"{tmp_path}/checkpoints holds no complete checkpoint"
+    assert (
+        str(caught.value)
+        == f"{tmp_path}/checkpoints holds no complete checkpoint; train until one is saved, or use another --model_dir"
+    )
     for _ in range(4):
         state = update(state)
         checkpoints.save(state)

@@ -39,7 +39,9 @@ def learn_merges(
     alphabet = sorted(ByteLevel.alphabet())
     least = len(first) + len(alphabet) + len(last)
     if size < least:
-        raise UserError(f"vocabulary size {size} is too small: the 256 bytes and {least - 256} special pieces need {least}")
+        raise UserError(
+            f"vocabulary size {size} is too small: the 256 bytes and {least - 256} special pieces need {least}; ask for so many"
+        )
     if min_frequency < 1:
         raise UserError(f"min_frequency is {min_frequency}: it must be at least 1")
     if not chunks:

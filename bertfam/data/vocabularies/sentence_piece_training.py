@@ -127,7 +127,7 @@ def _explained(error: Exception, others: int, size: int) -> Exception:
         least = int(found[1]) + others
         return UserError(
             f"vocabulary size {size} is too small: the characters and special pieces of this text need {least}; "
-            "or give fewer characters a piece by a lower character coverage"
+            "ask for so many, or give fewer characters a piece by a lower character coverage"
         )
     if "sentences_.empty()" in text:
         return UserError(NO_TEXT)

@@ -16,6 +16,14 @@ def folder(model_dir: str | Path) -> Path:
     return path
 
 
+def existing(model_dir: str | Path) -> Path:
+    """MODEL_DIR/checkpoints; raises UserError where there is none."""
+    path = folder(model_dir)
+    if not path.is_dir():
+        raise UserError(f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`")
+    return path
+
+
 def steps(directory: Path) -> list[int]:
     """The steps of which there is anything, in order; complete or not."""
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else []
@@ -67,10 +75,10 @@ def find(model_dir: str | Path, step: int | None, items: Collection[str] = ("par
     Raises:
       UserError: there is none, or it is damaged.
     """
-    directory = folder(model_dir)
+    directory = existing(model_dir)
     if step is None:
         if (newest_whole := choose(model_dir, items=items)) is None:
-            raise UserError(f"{directory} holds no complete checkpoint")
+            raise UserError(f"{directory} holds no complete checkpoint; train until one is saved, or use another --model_dir")
         return newest_whole
     there = steps(directory)
     if step not in there:

@@ -78,11 +78,7 @@ class Checkpoints:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._model_dir, self._keep = Path(model_dir).absolute(), keep or Keep()
         self._processes = processes or Processes()
-        self.directory = choosing.folder(model_dir)  # MODEL_DIR/checkpoints
-        if read_only and not self.directory.is_dir():
-            raise UserError(
-                f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`"
-            )
+        self.directory = (choosing.existing if read_only else choosing.folder)(model_dir)  # MODEL_DIR/checkpoints
         if not read_only:
             self.directory.mkdir(parents=True, exist_ok=True)
             sys.unraisablehook = _without_closed_loops
