@@ -160,6 +160,7 @@ def _raise_syntax_error(error: SyntaxError | tokenize.TokenError, origin: Origin
         message = "a bracket or string that opens here is never closed"
     else:
         message = message.replace("Expected newline.", "only one value may follow the equals sign")
+        message = message.replace("Unable to parse value", "no value that can be read stands behind the equals sign")
         message = "cannot be parsed: " + " ".join(message.split()).rstrip(".")
     where = origin if origin.line is None and origin.source.startswith("--") else Origin(origin.source, line)
     raise UserError(f"{where}: {message}") from error

@@ -64,7 +64,7 @@ def read(folder: str | Path) -> Imported:
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise UserError(
-            f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}; fetch it again, or mend its config.json"
+            f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}, which its config.json asks for"
         )
 
     shapes = traverse_util.flatten_dict(family.shapes(config, parts), sep="/")

@@ -23,7 +23,7 @@ from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import write_text
+from bertfam.files import read_json, write_text
 from bertfam.training.checkpoints import Checkpoints, choosing
 from bertfam.training.run import Run
 
@@ -93,6 +93,13 @@ def parameter_shapes(run: Run) -> Any:
     return nn.meta.unbox(shapes)
 
 
+def _check_vocabulary(model_dir: Path, vocabulary: Vocabulary) -> None:
+    """Refuses a vocabulary that has taken the place of the one that a model was trained with; an imported one tells of none."""
+    path = model_dir / "fingerprint.json"
+    if path.is_file() and read_json(path).get("vocabulary") != vocabulary.fingerprint:
+        raise UserError(f"{model_dir / 'vocab'} is not the vocabulary that the model was trained with: put that back")
+
+
 def open_model(model_dir: str | Path, step: int | None = None, *, average: bool = False) -> TrainedModel:
     """Reads a MODEL_DIR's configuration, vocabulary and parameters of a step, by default the newest.
 
@@ -103,6 +110,7 @@ def open_model(model_dir: str | Path, step: int | None = None, *, average: bool 
     """
     run = read_run(model_dir)
     vocabulary = vocabularies.load(Path(model_dir) / "vocab")
+    _check_vocabulary(Path(model_dir), vocabulary)
     run = run.sized(vocabulary.size)
     checkpoints = Checkpoints(model_dir, read_only=True)
     found = choosing.find(model_dir, step, ("average" if average else "params",))

@@ -84,7 +84,7 @@ IN_A_LINE = [
     ("ToyRun.make = @ToyLoop()\nToyLoop.inner = @ToyLoop()",
      "a.gin:6: ToyRun.make wants Callable[..., Any] or None, got @ToyLoop(); write @ToyLoop"),
     # syntax
-    ("ToyRun.seed = ", "a.gin:6: cannot be parsed: Unable to parse value"),
+    ("ToyRun.seed = ", "a.gin:6: cannot be parsed: no value that can be read stands behind the equals sign"),
     ("ToyRun.seed = 1 + 1", "a.gin:6: cannot be parsed: only one value may follow the equals sign"),
     ("ToyRun seed = 1", "a.gin:6: cannot be parsed: Couldn't parse statement, expected ':' or '='"),
     ("ToyRun.name = toy", 'a.gin:6: toy is no value; write "toy" for a string, %toy for a macro, or @toy()'),
@@ -110,7 +110,7 @@ IN_A_FLAG = [
      "(ToyModel.size from a.gin:3, ToyModel.heads from --gin.ToyModel.heads=3)"),
     ("ToyRun.name = toy", "--gin.ToyRun.name=toy: toy is no value; "
      "write '\"toy\"' for a string, %toy for a macro, or @toy()"),
-    ("ToyRun.name =", "--gin.ToyRun.name=: cannot be parsed: Unable to parse value"),
+    ("ToyRun.name =", "--gin.ToyRun.name=: cannot be parsed: no value that can be read stands behind the equals sign"),
     ("import = 3", "--gin.import=3: nothing refers to the macro import; delete it, or use it as %import"),
     ("include 'a.gin'", "--gin.include 'a.gin'=: binds nothing; write NAME=value, with one name and one value"),
 ]  # fmt: skip
