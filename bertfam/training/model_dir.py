@@ -23,7 +23,7 @@ from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import read_json, write_text
+from bertfam.files import check_writable, read_json, write_text
 from bertfam.training.checkpoints import Checkpoints, choosing
 from bertfam.training.run import Run
 
@@ -50,8 +50,9 @@ _OWN = ("cache", "checkpoints", "vocab", "plan.json", "fingerprint.json", "metri
 
 
 def check_folder(model_dir: Path) -> None:
-    """Raises UserError where MODEL_DIR is a file, or a folder of something else than a run."""
+    """Raises UserError where MODEL_DIR cannot be made, is a file, or a folder of something else than a run."""
     if not model_dir.exists():
+        check_writable(model_dir)
         return
     if not model_dir.is_dir():
         raise UserError(f"--model_dir={model_dir} is a file; name a folder")

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from bertfam.errors import UserError
 from bertfam.files import new_folder
 from bertfam.training.checkpoints import choosing, digests
 
@@ -21,10 +22,12 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
       the step that was copied.
 
     Raises:
-      UserError: there is no such step, it is damaged, or the folder cannot be made.
+      UserError: there is no such step, it is damaged, there is no configuration or vocabulary, or the folder cannot be made.
     """
     items = ("params", "average")
     found = choosing.find(model_dir, step, items)
+    if absent := next((name for name in ("config.gin", "vocab") if not (Path(model_dir) / name).exists()), None):
+        raise UserError(f"{model_dir} has no {absent}, which a copy needs: put it back")
     with new_folder(target) as folder:
         shutil.copy(Path(model_dir) / "config.gin", folder)
         shutil.copytree(Path(model_dir) / "vocab", folder / "vocab")

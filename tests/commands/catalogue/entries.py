@@ -550,7 +550,7 @@ CHECKPOINTS = {
     ),
     "going on without the configuration": Entry(
         "pretrain {run} ",
-        "--model_dir=model holds events.out.tfevents.1795843791.vm and no run (no config.gin): name a new folder",
+        "--model_dir=model holds NOTES and no run (no config.gin): name a new folder",
         {"model": Copy("{trained}/model"), "model/config.gin": None, "model/NOTES": ""},
     ),
     "no checkpoint is whole": Entry(
@@ -639,6 +639,11 @@ CHECKPOINTS = {
     "a copy of no step": Entry(
         "checkpoints --model_dir={trained}/model --copy_weights=out --step=7",
         "{trained}/model/checkpoints has no step 7; it has 5, 10, 15, 20, 24",
+    ),
+    "a copy without its vocabulary": Entry(
+        "checkpoints --model_dir=model --copy_weights=out",
+        "model has no vocab, which a copy needs: put it back",
+        {"model": Copy("{trained}/model"), "model/vocab": None},
     ),
     "a copy as JSON": Entry(
         "checkpoints --model_dir={trained}/model --copy_weights=out --json",
@@ -749,7 +754,7 @@ DISK = {
     ),
     "a model folder below a file": Entry(
         "pretrain {run} --model_dir=a/model",
-        "",
+        "a/model cannot be written: {here}/a is no folder; name another",
         {"a": ""},
     ),
     "a cache below a file": Entry(

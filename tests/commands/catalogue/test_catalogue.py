@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import sys
 
 import pytest
 from catalogue import Places
@@ -41,6 +42,7 @@ def exported(trained, tmp_path_factory):
 @pytest.fixture
 def places(trained, exported, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # to which imports add this folder
     return Places(tmp_path, trained.folder, exported)
 
 
