@@ -13,6 +13,8 @@ from typing import Any
 
 from bertfam.errors import UserError
 
+_PARTIAL = ".partial"
+
 
 def check_writable(folder: str | Path) -> None:
     """Raises UserError unless the folder can be written into, or made where it is missing."""
@@ -106,7 +108,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """
     partial = None
     try:
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
         with open(handle, "wb") as file:
             file.write(content)
             file.flush()
@@ -119,6 +121,14 @@ def write_bytes(path: Path, content: bytes) -> None:
         if isinstance(error, OSError):
             raise UserError(f"{path} cannot be written ({error.strerror})") from error
         raise
+
+
+def clear_partial(folder: Path) -> None:
+    """Deletes what `write_bytes` had begun in a folder when its process was killed, as far as it may be deleted."""
+    for path in folder.glob(f".*{_PARTIAL}"):
+        if path.is_file():
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 _ERROR_CODE = re.compile(r"os_error_code='(\d+)'")  # TensorStore's

@@ -36,6 +36,26 @@ def test_a_failure_leaves_nothing_and_no_parents(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_a_killed_process_had_begun_to_write_can_be_cleared(tmp_path, monkeypatch):
+    files.write_text(tmp_path / "file", "before")
+
+    def kill(source, target):
+        assert source.endswith(".partial") and os.path.exists(source)
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", kill)
+        patch.setattr(files.os, "unlink", lambda path: None)
+        with pytest.raises(SystemExit):
+            files.write_text(tmp_path / "file", "after")
+    (tmp_path / ".folder.partial").mkdir()
+    assert len(list(tmp_path.iterdir())) == 3
+    files.clear_partial(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", ".folder.partial"}
+    assert (tmp_path / "file").read_text() == "before"
+    files.clear_partial(tmp_path / "absent")
+
+
 def test_who_is_second_may_take_what_is_there(tmp_path):
     with files.new_folder(tmp_path / "a", first_wins=True) as folder:
         (tmp_path / "a").mkdir()

@@ -52,12 +52,14 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.data import cache_builder, vocabularies
     from bertfam.data.cache import TokenCache
+    from bertfam.data.cache_work import clear_finished
     from bertfam.files import check_unused
     from bertfam.processes import cores
 
     output, vocabulary = Path(args.output), vocabularies.load(data.vocabulary)
     if (output / "cache.json").is_file():
         cache_builder.check_sources(TokenCache(output), data.corpora, vocabulary)
+        clear_finished(output)
         print(f"token cache: {output}, built already")
         return 0
     check_unused(output)

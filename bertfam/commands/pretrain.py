@@ -171,6 +171,8 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     start = step if step is not None and goes_on else 0
     evaluated = processes.by_first("what was evaluated", lambda: sorted(retention.lines(model_dir, "eval")) if goes_on else [])
     if start >= run.total_steps and (start in evaluated or not run.eval_every or not all(evaluations)):
+        # The last save may have been killed as it deleted older ones.
+        processes.by_first(str(model_dir), lambda: tidying.clear(model_dir, start))
         print(f"finished already: {model_dir} stands at step {start:,} of {run.total_steps:,}", flush=True)
         return 0
     counts = {split: cache.counts(split) for split in SPLITS}

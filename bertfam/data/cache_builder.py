@@ -11,7 +11,7 @@ from typing import Any
 from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint, check_names, difference
 from bertfam.data.cache_progress import Progress
 from bertfam.data.cache_tokens import batches, token_dtype
-from bertfam.data.cache_work import Work, work_folder
+from bertfam.data.cache_work import Work, clear_finished, work_folder
 from bertfam.data.cache_workers import Workers
 from bertfam.data.cache_writer import Counts, SplitWriter
 from bertfam.data.sources import Corpus
@@ -102,6 +102,8 @@ def build_with(
                         f"the text changed while it was tokenised ({difference(expected, now)}): give the same command again"
                     )
                 work.finish({"format": FORMAT, "fingerprint": expected, "corpora": written}, target)
+    else:
+        clear_finished(target)
     cache = TokenCache(directory)
     check_fingerprint(cache, expected)
     return cache

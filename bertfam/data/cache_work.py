@@ -98,6 +98,12 @@ class Work:
             if path.name != "lock":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
+    def remove(self) -> None:
+        """Removes all of it; the lock goes last: from then on the folder may be another process'."""
+        self.clear()
+        (self.folder / "lock").unlink()
+        self.folder.rmdir()
+
     def _has(self, vocabulary: Vocabulary) -> bool:
         """Whether the vocabulary of the cache is there whole; it is not where a kill came as the cache was put into its place."""
         try:
@@ -147,7 +153,7 @@ def work_folder(target: Path) -> Iterator[Work]:
     lock = None
     try:
         try:
-            folder = target.with_name(f".{target.name}.partial")
+            folder = _beside(target)
             lock = _locked(folder)
         except OSError as error:
             raise UserError(f"{target} cannot be written ({error.strerror}); name another") from error
@@ -171,17 +177,26 @@ def work_folder(target: Path) -> Iterator[Work]:
             raise
         finally:
             if not (keep and work.is_begun):
-                # The lock goes last: from then on the folder may be another process'.
                 with suppress(OSError):
-                    work.clear()
-                    (work.folder / "lock").unlink()
-                    work.folder.rmdir()
+                    work.remove()
     finally:
         if lock:
             lock.close()
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
+
+
+def clear_finished(directory: str | Path) -> None:
+    """Removes what is left beside a cache that is in its place, where the process that built it was killed right after that."""
+    folder = _beside(Path(os.path.realpath(directory)))
+    with suppress(OSError), open(folder / "lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unless that process is at it
+        Work(folder).remove()
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial")
 
 
 def _locked(folder: Path) -> IO[str]:

@@ -13,6 +13,7 @@ from bertfam.data import vocabularies
 from bertfam.data.batches import Batches
 from bertfam.data.cache import TokenCache, difference
 from bertfam.data.cache_builder import check_sources
+from bertfam.data.cache_work import clear_finished
 from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.text_data import HeldOut, TextData
 from bertfam.errors import UserError
@@ -37,6 +38,8 @@ def token_cache(config: Config, data: TextData, directory: Path, named: TextData
       UserError: where the cache is missing and nothing does say what to build it from, or is of something else than named.
       SystemExit: where the child refuses its input, which it has said by then.
     """
+    if is_used(directory):
+        clear_finished(directory)
     if not is_used(directory):
         check_buildable(data)
         _run_child(config, directory)

@@ -23,7 +23,7 @@ from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import check_writable, read_json, write_text
+from bertfam.files import check_writable, clear_partial, read_json, write_text
 from bertfam.training.checkpoints import Checkpoints, choosing
 from bertfam.training.run import Run
 
@@ -66,6 +66,8 @@ def begin_folder(
 ) -> None:
     """Makes MODEL_DIR, or brings its files up to date; a run that has a vocabulary already keeps it (None).
 
+    What a killed process had begun to write is deleted.
+
     Raises:
       UserError: something cannot be written.
     """
@@ -73,6 +75,8 @@ def begin_folder(
         model_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{model_dir} cannot be made ({error.strerror}); choose another --model_dir") from error
+    for folder in (model_dir, model_dir / "vocab"):
+        clear_partial(folder)
     write_text(model_dir / "config.gin", config.complete("Run").text())
     write_text(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
     write_text(model_dir / "fingerprint.json", json.dumps(fingerprint, indent=1) + "\n")

@@ -52,6 +52,15 @@ def cut(model_dir, copy, step):
     return copy
 
 
+def journal(output):
+    """Documents on the disk by split, as the journal says; None where there is no journal."""
+    try:
+        splits = json.loads((output.parent / f".{output.name}.partial/journal.json").read_text())["splits"]
+    except FileNotFoundError:
+        return None
+    return {name.partition("/")[2]: done["counts"]["documents"] for name, done in splits.items()}
+
+
 class CannotMount(Exception):
     """Disks cannot be mounted here."""
 

@@ -1,7 +1,7 @@
 """Has a `bertfam` process write into a file what it is doing, as each phase begins and ends, so that whoever kills it knows.
 
 A mark is a line of JSON: the process, the time (time.monotonic), the track, the phase that begins on it (null: none), and how
-many updates were made. Several things go on at once, each on a track of its own:
+many updates were made, or blocks tokenised. Several things go on at once, each on a track of its own:
 
   main   importing, preparing, beginning or restoring, compiling, training, evaluating, saving
   save   writing, manifest, renaming, tidying, removing: a checkpoint, in the background
@@ -104,6 +104,8 @@ def _of_a_build(marks: Marks) -> None:
 
     def append_slowly(self, block):
         append(self, block)
+        marks.step += 1
+        marks.mark("cache", "tokenising")
         marks.wait("tokenising")
 
     SplitWriter.append = append_slowly

@@ -1,6 +1,5 @@
 """`bertfam cache` that is killed, runs out of disk, or is given twice at once: nothing is lost, and the bytes are the same."""
 
-import json
 import os
 import pydoc_data.topics
 import signal
@@ -9,7 +8,7 @@ import sys
 import time
 
 import pytest
-from model_folders import remount
+from model_folders import journal, remount
 
 from bertfam import cli
 
@@ -45,15 +44,6 @@ def undisturbed(text, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed") / "cache"
     assert cli.main(words(text, output, "--processes=0")[3:]) == 0
     return output
-
-
-def journal(output):
-    """Documents on the disk by split, as the journal says; None where there is no journal."""
-    try:
-        splits = json.loads((output.parent / f".{output.name}.partial/journal.json").read_text())["splits"]
-    except FileNotFoundError:
-        return None
-    return {name.partition("/")[2]: done["counts"]["documents"] for name, done in splits.items()}
 
 
 def children(process):

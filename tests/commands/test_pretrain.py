@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from command_line import bertfam, listing
-from model_folders import arrays, assert_equal_arrays, metrics
+from model_folders import arrays, assert_equal_arrays, cut, metrics
 
 from bertfam import api
 from bertfam.config import load
@@ -111,6 +111,18 @@ def test_what_is_finished_stays_as_it_is(trained, capsys):
     assert cli.main(["pretrain", f"--model_dir={trained.model_dir}"]) == 0  # the folder alone is enough
     assert capsys.readouterr().out == f"finished already: {trained.model_dir} stands at step 24 of 24\n"
     assert listing(trained.model_dir) == before
+
+
+def test_a_finished_run_that_was_killed_as_it_deleted_a_checkpoint(trained, tmp_path, capsys):
+    from bertfam import cli
+
+    model_dir = cut(trained.model_dir, tmp_path / "model", 24)
+    before = listing(model_dir / "checkpoints" / "24")
+    (model_dir / "checkpoints" / "5").rename(model_dir / "checkpoints" / "5.deleted")
+    assert cli.main(["pretrain", f"--model_dir={model_dir}"]) == 0
+    assert capsys.readouterr().out.startswith("finished already: ")
+    assert sorted(path.name for path in (model_dir / "checkpoints").iterdir()) == ["10", "15", "20", "24"]
+    assert listing(model_dir / "checkpoints" / "24") == before
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rows import Row
-from stories import BOUNDARY_STEP, CHECKPOINT_EVERY, Ground, Story
+from stories import BOUNDARY_STEP, CHECKPOINT_EVERY, STEPS, Ground, Story
 from victims import BOUNDARY, CACHE, EVALUATION, HITS, SAVE, START, STEP, Aim
 
 TARGETS = {"importing": START, "compiling": BOUNDARY, "training": STEP, "evaluating": EVALUATION}
-TARGETS |= dict.fromkeys(("tokenising", "finishing"), CACHE)
+TARGETS |= dict.fromkeys(("tokenising", "finishing", "replacing cache"), CACHE)
 TARGETS |= dict.fromkeys(("writing", "manifest", "renaming", "tidying", "removing"), SAVE)
 # Where a story is struck next.
 Chooser = Callable[[Story], Aim]
@@ -73,29 +73,39 @@ def kill_rows(ground: Ground, count: int) -> list[Callable[[], Row]]:
     def new(story: Story) -> int:
         return story.reached + chance.randint(0, 1)
 
+    def last(phase: str, longest: float | None = None) -> Chooser:
+        return during(ground, chance, phase, lambda story: STEPS, longest)
+
     def row(name, *choosers, **options):
         return partial(kills, ground, f"SIGKILL {name}", choosers, **options)
 
     chance = ground.random("kills")
-    building = (during(ground, chance, "tokenising", longest=0.8), during(ground, chance, "tokenising", longest=0.4))
+    building = (
+        during(ground, chance, "tokenising", longest=0.3),
+        during(ground, chance, "tokenising", lambda story: 1, 0.8),
+        during(ground, chance, "finishing", longest=0.3),
+        during(ground, chance, "tokenising", lambda story: 1, 0.8),
+        during(ground, chance, "replacing cache", longest=0.2),
+    )
     ending = [during(ground, chance, phase, new, 0.2) for phase in ("manifest", "renaming", "tidying", "removing")]
-    files = ("config.gin", "plan.json", "fingerprint.json", "metrics.jsonl")
+    files = ("config.gin", "plan.json", "fingerprint.json", "tokenizer.json", "metrics.jsonl")
     return [
         row("at random", *[anywhen(ground, chance)] * share(0.14)),
         row("in start-up", *[starting(ground, chance)] * share(0.14)),
         row(
             "as a cache is built",
-            *[(*building, during(ground, chance, "finishing", longest=0.3))[n % 3] for n in range(share(0.14))],
+            *[building[n % len(building)] for n in range(share(0.14))],
             each=3,
             cached=False,
-            stretch="tokenising:0.3,finishing:0.1",
+            stretch="tokenising:0.3,finishing:0.1,replacing:0.1",
         ),
         row("in a step", *[during(ground, chance, "training", few)] * share(0.14)),
-        row("in an evaluation", *[during(ground, chance, "evaluating", new)] * share(0.14)),
-        row("as a checkpoint is written", *[during(ground, chance, "writing", new)] * share(0.14)),
+        row("in an evaluation", *[during(ground, chance, "evaluating", new)] * share(0.12), last("evaluating")),
+        row("as a checkpoint is written", *[during(ground, chance, "writing", new)] * share(0.12), last("writing")),
         row(
             "as a checkpoint ends",
-            *[ending[n % 4] for n in range(share(0.16))],
+            *[ending[n % 4] for n in range(share(0.14))],
+            last("removing", 0.2),
             stretch="manifest:0.1,renaming:0.1,tidying:0.1,removing:0.1",
         ),
         row(

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 from command_line import Trained, started, write_texts
-from model_folders import arrays, metrics, whole
+from model_folders import arrays, journal, metrics, whole
 from phases import read
 from victims import Aim, Ended, durations, run
 
@@ -145,7 +145,7 @@ class Story:
           aim: when it is struck.
           environment: as bertfam_process.py reads it.
         """
-        before = self.newest()
+        before, built = self.newest(), sum((journal(self.model_dir / "cache") or {}).values())
         number = str(len(self.ends) + 1)
         words = self.ground.trained.pretrain(self.model_dir, *self.flags)
         ended = run(words, self.folder, number, {**self.environment, **environment}, aim)
@@ -162,6 +162,8 @@ class Story:
                 self.faults.append(f"{where} goes on from {resumed}, and {before} was whole")
             self.redone = max(self.redone, self._stands - resumed)
             self._stands = max(ended.step, resumed)
+        if built and "tokenising" in ended.err and f" {built:,} documents are there already" not in ended.err:
+            self.faults.append(f"{where} does not go on with a token cache of {built} documents")
         self.reached = max(self.reached, ended.step)
         if self.newest() < before:
             self.faults.append(f"{where}: {before} was whole before it, and {self.newest()} is after")

@@ -1,9 +1,11 @@
 """How a token cache is built: by any number of processes, stopped and restarted at any place, beside other builds."""
 
+import fcntl
 import io
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -293,6 +295,21 @@ def test_a_build_that_is_killed_at_its_end(tmp_path, vocabulary, small_batches, 
     built = build(**given)
     assert ("going on" in capsys.readouterr().err) == (moment == "before the cache is in place")
     assert contents(built.directory) == whole and not partial.exists()
+
+
+def test_what_a_build_leaves_that_is_killed_when_its_cache_is_in_place(tmp_path, vocabulary, small_batches, monkeypatch, whole):
+    given = {"corpora": {"text": Given()}, "vocabulary": vocabulary, "directory": tmp_path / "cache"}
+    partial = tmp_path / ".cache.partial"
+    stopped_in("finish", monkeypatch, **given)
+    shutil.copytree(partial, tmp_path / "kept")
+    build(**given)
+    shutil.copytree(tmp_path / "kept", partial)
+    with open(partial / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert contents(build(**given).directory) == whole
+        assert partial.exists(), "the process that is at it removes it"
+    assert contents(build(**given).directory) == whole
+    assert not partial.exists()
 
 
 def test_a_vocabulary_that_is_gone_starts_anew(tmp_path, vocabulary, small_batches, monkeypatch, capsys, whole):
