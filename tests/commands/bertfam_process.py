@@ -60,7 +60,7 @@ def mark(path, command):
 
     marks = mark_phases(path, command)
     if command != "cache":
-        at_step(None, lambda step: setattr(marks, "step", step))
+        at_step(None, marks.made)
         marks.mark("main", "preparing")
     atexit.register(marks.mark, "cache" if command == "cache" else "main", None)
 

@@ -55,6 +55,11 @@ class Marks:
         line = json.dumps([os.getpid(), time.monotonic(), track, phase, self.step]) + "\n"
         os.write(self._file, line.encode())
 
+    def made(self, step: int) -> None:
+        """So many updates were made."""
+        self.step = step
+        self.mark("main", "training")
+
     def wait(self, phase: str) -> None:
         time.sleep(self._stretched.get(phase.partition(" ")[0], 0.0))
 

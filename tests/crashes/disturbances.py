@@ -113,7 +113,7 @@ def boundary(ground: Ground) -> Row:
     """Killed right after the last step of a stage: before, and when, that is saved."""
     row = Row("SIGKILL between two stages", 2)
     story = Story(ground, "between-two-stages").with_cache()
-    story.go(137, DIE=f"{BOUNDARY_STEP}:SIGKILL:0")
+    story.go(137, DIE=f"{BOUNDARY_STEP}:SIGKILL:{BOUNDARY_STEP - CHECKPOINT_EVERY}")
     story.go(137, DIE=f"{BOUNDARY_STEP + 1}:SIGKILL:{BOUNDARY_STEP}")
     story.finish()
     story.check_redone()

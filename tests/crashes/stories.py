@@ -18,7 +18,7 @@ from victims import Aim, Ended, durations, run
 from bertfam.training.checkpoints import newest
 
 STEPS, BOUNDARY_STEP, CHECKPOINT_EVERY, EVAL_EVERY = 40, 25, 5, 6
-_LARGEST_LOSS = 2 * CHECKPOINT_EVERY - 1  # a save that is begun waits for the one before
+_LARGEST_LOSS = 2 * CHECKPOINT_EVERY  # a save waits for the one before
 RUN_FILE = f"""\
 include "objectives/mlm_nsp.gin"
 include "runs/defaults.gin"
