@@ -88,7 +88,7 @@ def kill_rows(ground: Ground, count: int) -> list[Callable[[], Row]]:
         during(ground, chance, "replacing cache", longest=0.2),
     )
     ending = [during(ground, chance, phase, new, 0.2) for phase in ("manifest", "renaming", "tidying", "removing")]
-    files = ("config.gin", "plan.json", "fingerprint.json", "tokenizer.json", "metrics.jsonl")
+    files = ("config.gin", "plan.json", "fingerprint.json", "tokenizer.json")
     return [
         row("at random", *[anywhen(ground, chance)] * share(0.14)),
         row("in start-up", *[starting(ground, chance)] * share(0.14)),
@@ -116,6 +116,8 @@ def kill_rows(ground: Ground, count: int) -> list[Callable[[], Row]]:
         row(
             "as a file is replaced",
             *[during(ground, chance, f"replacing {name}", longest=0.2) for name in files],
+            during(ground, chance, "training", lambda story: CHECKPOINT_EVERY),  # from then on there are metrics
+            during(ground, chance, "replacing metrics.jsonl", longest=0.2),
             stretch="replacing:0.1",
         ),
     ]

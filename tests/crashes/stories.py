@@ -202,33 +202,24 @@ class Story:
 
     def _compare_metrics(self, like: Undisturbed, tolerance: float) -> None:
         lines = metrics(self.model_dir)
-        found, expected = by_step(lines), dict(like.metrics)
+        found, expected = by_step(lines), like.metrics
         if len(found) != sum(line["split"] in ("train", "eval") for line in lines):
             self.faults.append(f"{self.folder.name}: metrics.jsonl has a line twice")
-        for step in self.stops:
-            # A stop ends an interval; what comes after it is shorter.
-            shorter = min(other for other, split in expected if split == "train" and other >= step)
-            for key in ((step, "train"), (shorter, "train")):
-                if key not in found:
-                    self.faults.append(f"{self.folder.name}: metrics.jsonl lacks {key}")
-                if (step, "train") not in like.metrics:
-                    found.pop(key, None)
-                    expected.pop(key, None)
-        if found.keys() != expected.keys():
-            wrong = sorted(found.keys() ^ expected.keys())
+        # A stop ends an interval; what comes after it is shorter.
+        extra = {(step, "train") for step in self.stops} - expected.keys()
+        shorter = {min(key for key in expected if key[1] == "train" and key >= stop) for stop in extra}
+        if wrong := sorted(found.keys() ^ (expected.keys() | extra)):
             self.faults.append(f"{self.folder.name}: metrics.jsonl lacks, or has besides, {wrong[:3]}")
-        for key in found.keys() & expected.keys():
-            if found[key].keys() != expected[key].keys() or not all(
-                _same(value, expected[key][name], tolerance) for name, value in found[key].items() if name != "split"
-            ):
-                told = json.dumps(found[key]), json.dumps(expected[key])
-                self.faults.append(f"{self.folder.name}: metrics.jsonl has {told[0]}, not {told[1]}")
+        for key in (found.keys() & expected.keys()) - shorter:
+            there, right = found[key], expected[key]
+            if there.keys() != right.keys() or not all(_same(there[name], right[name], tolerance) for name in right):
+                self.faults.append(f"{self.folder.name}: metrics.jsonl has {json.dumps(there)}, not {json.dumps(right)}")
                 break
 
 
 def _same(left, right, tolerance):
-    if left is None or right is None:
-        return left is right
+    if left is None or isinstance(left, str):
+        return left == right
     left, right = np.asarray(left), np.asarray(right)
     if tolerance:
         return left.shape == right.shape and np.allclose(left, right, rtol=tolerance, atol=tolerance)
