@@ -25,10 +25,16 @@ def metrics(model_dir):
 def arrays(model_dir, step):
     """All arrays of a checkpoint by name: parameters, optimizer, counters, and the average where one is kept."""
     folder = model_dir / "checkpoints" / str(step)
-    with ocp.StandardCheckpointer() as orbax:
-        found = {path.name: orbax.restore(path) for path in sorted(folder.iterdir()) if path.is_dir()}
+    found = {path.name: _tree(path) for path in sorted(folder.iterdir()) if path.is_dir()}
     leaves = jax.tree_util.tree_leaves_with_path(found)
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _tree(item):
+    """As NumPy has it, on whatever devices it was saved."""
+    with ocp.PyTreeCheckpointer() as orbax:
+        like = orbax.metadata(item).item_metadata.tree
+        return orbax.restore(item, restore_args=jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like))
 
 
 def assert_equal_arrays(left, right):

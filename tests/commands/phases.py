@@ -6,7 +6,8 @@ many updates were made, or blocks tokenised. Several things go on at once, each 
   main   importing, preparing, beginning or restoring, compiling, training, evaluating, saving
   save   writing, manifest, renaming, tidying, removing: a checkpoint, in the background
   cache  tokenising, finishing: a token cache, in a process of its own
-  file   replacing NAME: a file or folder that was written beside it takes the place NAME
+  file   replacing NAME: a file or folder that was written beside it takes the place NAME;
+         telling SPLIT: a line of metrics is written
 """
 
 import functools
@@ -120,6 +121,7 @@ def _of_a_run(marks: Marks) -> None:
     import bertfam.training.data
     from bertfam.training.activity import PREPARING, STARTING, Activity
     from bertfam.training.checkpoints import store, tidying
+    from bertfam.training.metrics import MetricsWriter
     from bertfam.training.trainer import Trainer
 
     # The process that builds the token cache marks its phases too.
@@ -167,6 +169,17 @@ def _of_a_run(marks: Marks) -> None:
             marks.mark("save", None)
 
     store.Checkpoints._finish = finish_and_mark
+
+    write = MetricsWriter.write
+
+    def write_and_mark(self, step, split, values):
+        marks.mark("file", f"telling {split}")
+        marks.wait("telling")
+        write(self, step, split, values)
+        marks.wait("telling")
+        marks.mark("file", None)
+
+    MetricsWriter.write = write_and_mark
 
 
 def _of_files(marks: Marks) -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,7 +43,11 @@ def campaign(folder: Path, kills: int, seed: int, jobs: int) -> list[Row]:
     print(f"undisturbed: {ground.undisturbed.seconds['all']:.0f} s", file=sys.stderr, flush=True)
 
     def tell(make):
-        row = make()
+        try:
+            row = make()
+        except Exception as error:
+            traceback.print_exc()
+            row = Row(str(make.args[1:2]), faults=[f"{type(error).__name__}: {error}"])
         print(f"{time.strftime('%H:%M:%S')} {row.name}: {row.verdict}", file=sys.stderr, flush=True)
         return row
 

@@ -114,6 +114,13 @@ def kill_rows(ground: Ground, count: int) -> list[Callable[[], Row]]:
             during(ground, chance, "compiling", lambda story: BOUNDARY_STEP, 0.1),
         ),
         row(
+            "as scores are written",
+            during(ground, chance, "telling eval", lambda story: BOUNDARY_STEP, 0.8),
+            during(ground, chance, "telling eval", lambda story: STEPS, 0.8),
+            during(ground, chance, "telling eval", lambda story: STEPS, 0.8),
+            stretch="telling:0.2",
+        ),
+        row(
             "as a file is replaced",
             *[during(ground, chance, f"replacing {name}", longest=0.2) for name in files],
             during(ground, chance, "training", lambda story: CHECKPOINT_EVERY),  # from then on there are metrics

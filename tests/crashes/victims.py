@@ -119,7 +119,7 @@ def hits(marks: Sequence[Mark]) -> frozenset[str]:
     trained = any(mark.phase == "training" for mark in marks)
     main = {
         "training": STEP,
-        "looking inside": STEP,
+        "waiting for data": STEP,
         "evaluating": EVALUATION,
         "saving": SAVE,
         "compiling": BOUNDARY if trained else START,
