@@ -9,6 +9,7 @@ must be what a run is that nothing has hit, bit for bit. Exits with 1 where anyt
 
 import argparse
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -71,6 +72,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file for the rows, with what was under way at each kill")
     parser.add_argument("--markdown", type=Path, help="file for the table")
     args = parser.parse_args()
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax misses notes that nobody wrote
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         folder = (args.folder or Path(scratch) / "crashes").absolute()
