@@ -57,13 +57,17 @@ def test_a_cache_that_is_built_says_what_is_in_it(trained, capsys):
 
 
 def test_show_gives_every_value_its_origin(trained, capsys):
-    assert cli.main(words(trained, *GOOD, "--show", "--gin.SEED=5")) == 0
+    assert cli.main(words(trained, *GOOD, "--show", "--gin.SEED=5", "--gin.short/Stage.length=12")) == 0
     lines = capsys.readouterr().out.splitlines()
     origins = {line.split("=")[0].strip(): line.rpartition("# ")[2] for line in lines if "  # " in line}
     assert origins["SEED"] == "--gin.SEED=5"
     assert origins["BertConfig.num_layers"] == f"{trained.folder}/run.gin:16"
     assert origins["TextData.vocabulary"] == f"--vocab={trained.folder}/vocab"
     assert re.search(r"runs/defaults.gin:\d+$", origins["Run.optimizer"])
+    # Of a macro its own place, of a scope the value in it.
+    assert re.search(r"runs/defaults.gin:\d+$", origins["Run.seed"]) and origins["TRAIN_STEPS"] == f"{trained.folder}/run.gin:4"
+    assert origins["short/Stage.length"] == "--gin.short/Stage.length=12"
+    assert origins["long/Stage.length"] == f"{trained.folder}/run.gin:13"
 
 
 def test_a_vocabulary_without_what_the_noise_needs(trained, tmp_path, monkeypatch, capsys):
