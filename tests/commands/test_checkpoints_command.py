@@ -32,7 +32,8 @@ def test_the_table(trained, capsys):
     assert [line.split()[0] for line in lines] == ["5", "10", "15", "20", "24"]
     assert all(line.endswith("  complete") for line in lines)
     assert "encoder, mlm_head, nsp_head, pooler, training state" in lines[0]
-    scores = [json.loads(line) for line in (trained.model_dir / "metrics.jsonl").read_text().splitlines()][-1]
+    metrics = [json.loads(line) for line in (trained.model_dir / "metrics.jsonl").read_text().splitlines()]
+    scores = [line for line in metrics if line["split"] == "eval"][-1]
     assert f"mlm_loss {scores['mlm_loss']:.4g}" in lines[-1] and "loss" not in lines[0]  # it was measured at 12 and 24
     assert listing(trained.model_dir) == before
 
