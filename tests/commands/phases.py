@@ -163,6 +163,7 @@ def _of_a_run(marks: Marks) -> None:
     finish = store.Checkpoints._finish
 
     def finish_and_mark(self, *args):
+        marks.wait("writing")
         try:
             finish(self, *args)
         finally:

@@ -153,8 +153,7 @@ def everything(ground: Ground) -> Row:
             during(ground, chance, "training", lambda story: 6),
             during(ground, chance, "evaluating", lambda story: 12),
             during(ground, chance, "writing", lambda story: 20),
-            during(ground, chance, "removing", lambda story: 25, 0.2),
         ],
         cached=False,
-        stretch="tokenising:0.3,removing:0.1",
+        stretch="tokenising:0.3,writing:0.2",
     )

@@ -6,5 +6,5 @@ from victims import BOUNDARY, HITS
 
 def test_a_run_that_is_killed_in_every_way(tmp_path):
     row = short(tmp_path / "crashes", seed=0)
-    assert row.faults == [] and row.kills >= 6
+    assert row.faults == [] and row.kills >= 5
     assert set(HITS) - {BOUNDARY} <= set(row.hits), row.deaths
