@@ -91,8 +91,8 @@ class EvaluateHook(Every):
         found = self.scores(step, state)
         if found is None:
             return state
+        self.writer.write_all(step, found)
         for split, scores in found.items():
-            self.writer.write(step, split, scores)
             told = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
             print(f"step {step:,} {HELD_OUT[split]}  {told}", flush=True)
         self.done.add(step)

@@ -56,12 +56,20 @@ class MetricsWriter:
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Adds one line: the step (updates made), the split ("train" or "eval") and the values; see `check`."""
+        self.write_all(step, {split: values})
+
+    def write_all(self, step: int, splits: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds a line for each split, all or none of them; see `check`."""
         # NaN is no JSON.
-        line = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        lines = [
+            {"step": step, "split": split} | {name: value if math.isfinite(value) else None for name, value in values.items()}
+            for split, values in splits.items()
+        ]
         with self._noticed():
-            self._file.write(json.dumps({"step": step, "split": split, **line}) + "\n")
+            self._file.write("".join(f"{json.dumps(line)}\n" for line in lines))
             self._file.flush()
-            self._board.write(step, {f"{split}/{name}": value for name, value in values.items()})
+            for split, values in splits.items():
+                self._board.write(step, {f"{split}/{name}": value for name, value in values.items()})
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
         """Shows texts, one line each, in TensorBoard; see `check`."""
@@ -98,6 +106,9 @@ class NoMetrics:
     """Takes the place of a `MetricsWriter` on all processes of a run but the first, which writes for all."""
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        """Writes nothing."""
+
+    def write_all(self, step: int, splits: Mapping[str, Mapping[str, Any]]) -> None:
         """Writes nothing."""
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
