@@ -44,7 +44,7 @@ def keep_compilations(model_dir: Path) -> None:
     Not for CPUs: the program may use instructions that those lack to which the folder is moved. JAX_COMPILATION_CACHE_DIR, if it
     is set, is used instead, on all devices.
     """
-    if jax.default_backend() == "cpu" or jax.config.read("jax_compilation_cache_dir"):
+    if jax.default_backend() == "cpu" or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
     from jax.experimental.compilation_cache import compilation_cache
 

@@ -1,5 +1,8 @@
-"""Peak speeds by device name, and the jaxlib that GPUs need."""
+"""Peak speeds by device name, the jaxlib that GPUs need, and what is compiled once."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -40,3 +43,31 @@ def test_old_jaxlibs_are_refused_on_gpus_alone():
         check_jaxlib("gpu", version)
     for platform in ("cpu", "tpu"):
         check_jaxlib(platform, "0.10.2")
+
+
+COMPILES = """
+import sys
+from pathlib import Path
+import jax
+from bertfam.training.hardware import keep_compilations
+jax.jit(lambda x: x + 1)(1)  # before it is known where
+jax.default_backend = lambda: sys.argv[1]
+keep_compilations(Path(sys.argv[2]))
+jax.jit(lambda x: 2 * x)(1)
+"""
+
+
+def test_what_is_compiled_for_an_accelerator_is_kept_in_the_folder(tmp_path):
+    """But where the environment names another one."""
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+    def compile(platform, folder, **variables):
+        command = [sys.executable, "-c", COMPILES, platform, folder]
+        subprocess.run(command, check=True, env=environment | variables, timeout=100)
+
+    compile("cpu", tmp_path / "cpu")
+    compile("gpu", tmp_path / "gpu")
+    compile("gpu", tmp_path / "other", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "named"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu", "named"]
+    assert any((tmp_path / "gpu" / "compilations").iterdir())
