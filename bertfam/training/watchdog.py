@@ -33,10 +33,11 @@ def watching(activity: Activity, seconds: float, process: int = 0) -> Iterator[N
 
 
 def _watch(activity: Activity, seconds: float, process: int, over: threading.Event) -> None:
-    left = 0.05
+    # What was waited for before, such as a token cache that process 0 builds, is not its affair.
+    began, left = time.monotonic(), 0.05
     while not over.wait(min(max(left, 0.05), 1.0)):
         doing = activity.now
-        left = doing.since + max(seconds, _LONG if doing.long else 0) - time.monotonic()
+        left = max(doing.since, began) + max(seconds, _LONG if doing.long else 0) - time.monotonic()
         if left < 0:
             faulthandler.dump_traceback(all_threads=True)
             print(

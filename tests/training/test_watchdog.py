@@ -21,6 +21,17 @@ with watching(activity, 0.3, process=1):
     the_function_that_hangs()
 """
 
+# A process that has waited two hours for the token cache which another builds.
+PATIENT = """
+import time
+from bertfam.training.activity import Activity, Doing
+from bertfam.training.watchdog import watching
+activity = Activity()
+activity.now = Doing("starting", time.monotonic() - 7200, True)
+with watching(activity, 0.3):
+    time.sleep(0.5)
+"""
+
 
 def test_stacks_are_told_and_the_exit_code_is_its_own():
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=50)
@@ -30,6 +41,11 @@ def test_stacks_are_told_and_the_exit_code_is_its_own():
         "bertfam: error: process 1 has been training for too long (Run.watchdog_seconds = 0.3): ended; above is where each of "
         "its threads stood"
     )
+
+
+def test_what_was_done_before_it_watches_does_not_count():
+    done = subprocess.run([sys.executable, "-c", PATIENT], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_while_something_goes_on_it_sleeps():
