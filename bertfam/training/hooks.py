@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 
 import jax
 
+from bertfam.errors import UserError
 from bertfam.training.activity import EVALUATING, PROFILING, SAMPLING, SAVING
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.metrics import Writer
@@ -90,6 +91,7 @@ class EvaluateHook(Every):
         """See `Hook.after`."""
         found = self.scores(step, state)
         if found is None:
+            self.done.discard(step)  # what a process that went further had written was dropped when this one began
             return state
         self.writer.write_all(step, found)
         for split, scores in found.items():
@@ -119,6 +121,22 @@ class SampleHook(Every):
         for text in texts:
             print(f"step {step:,} sample  {text}", flush=True)
         return state
+
+
+def profiled_steps(words: str | None, total: int) -> tuple[int, int] | None:
+    """First and last of the updates that --profile_steps names, of a run of `total`.
+
+    Raises:
+      UserError: they are no such updates.
+    """
+    if words is None:
+        return None
+    first, _, last = words.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 2 <= int(first) <= int(last)):
+        raise UserError(f"--profile_steps={words}: write FIRST-LAST, such as 100-104; the first update, 1, compiles")
+    if int(last) > total:
+        raise UserError(f"--profile_steps={words}: the run has {total:,} updates; name some of them")
+    return int(first), int(last)
 
 
 class ProfileHook:
