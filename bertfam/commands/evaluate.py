@@ -15,7 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint to measure (default: the newest)")
     flags.add_average(parser)
     parser.add_argument(
-        "--split", choices=("validation", "train"), default="validation", help="of the token cache (default: validation)"
+        "--split",
+        choices=("validation", "train"),
+        default="validation",
+        help="which split of the token cache (default: validation)",
     )
     parser.add_argument(
         "--cache_dir", type=flags.path, metavar="DIR", help="another token cache of the same vocabulary (default: the run's own)"

@@ -87,8 +87,8 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         "machine); --model_dir and the token cache must be folders that all of them share.",
     )
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 runs, and a port there that is free")
-    group.add_argument("--num_processes", type=int, metavar="N", help="of them all")
-    group.add_argument("--process_index", type=int, metavar="I", help="this one, from 0 to N-1")
+    group.add_argument("--num_processes", type=int, metavar="N", help="how many there are")
+    group.add_argument("--process_index", type=int, metavar="I", help="which of them this is, from 0 to N-1")
     group.add_argument(
         "--initialization_timeout",
         type=float,
@@ -101,7 +101,9 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 def add_average(parser: argparse.ArgumentParser) -> None:
     """--average, of commands that read a trained model."""
     parser.add_argument(
-        "--average", action="store_true", help="the moving average of the parameters, which a run with Run.average_decay keeps"
+        "--average",
+        action="store_true",
+        help="take the moving average of the parameters in their place; a run with Run.average_decay keeps one",
     )
 
 
@@ -129,14 +131,16 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         help="files to train on, as 'books/*.txt.gz' (in quotes; ** goes into folders); repeatable",
     )
     group.add_argument(
-        "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="what the files hold, see above (sentences)"
+        "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="what the files hold, see above (default: sentences)"
     )
-    group.add_argument("--text_field", metavar="NAME", help="field or column of the text, for jsonl and parquet (text)")
-    group.add_argument("--encoding", metavar="NAME", help="encoding of the files, as latin-1, cp1252, utf-16 or gb18030 (utf-8)")
+    group.add_argument("--text_field", metavar="NAME", help="field or column of the text, for jsonl and parquet (default: text)")
+    group.add_argument(
+        "--encoding", metavar="NAME", help="encoding of the files, as latin-1, cp1252, utf-16 or gb18030 (default: utf-8)"
+    )
     group.add_argument(
         "--language",
         metavar="CODE",
-        help="language of the text, for splitting it into sentences: de, zh, ... (en); und: others",
+        help="language of the text, for splitting it into sentences: de, zh, ...; und: others (default: en)",
     )
     group.add_argument(
         "--task",

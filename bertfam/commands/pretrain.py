@@ -15,7 +15,9 @@ SUMMARY = "train a model"
 EXAMPLE = """\
   bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam pretrain --gin_file=runs/quickstart.gin --vocab=vocab --model_dir=model
-The same command again goes on from the newest checkpoint."""
+A new run needs a gin file, a vocabulary, and text (quickstart.gin names a task) or a token cache that is built. The same command
+again goes on from the newest checkpoint; so does --model_dir=DIR alone. Exit code 0: finished; 75: SIGTERM or Ctrl-C, the step is
+saved; 76: nothing went on for Run.watchdog_seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,22 +53,11 @@ def main(args: argparse.Namespace) -> int:
         return _pretrain(args, processes)
 
 
-def _profiled(words: str | None) -> tuple[int, int] | None:
-    """First and last of the updates that --profile_steps names."""
-    from bertfam.errors import UserError
-
-    if words is None:
-        return None
-    first, _, last = words.partition("-")
-    if not (first.isdecimal() and last.isdecimal() and 2 <= int(first) <= int(last)):
-        raise UserError(f"--profile_steps={words}: write FIRST-LAST, such as 100-104; the first update, 1, compiles")
-    return int(first), int(last)
-
-
 def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     from bertfam.config import load
     from bertfam.errors import UserError
     from bertfam.training.activity import PREPARING, SAVING, Activity, shares
+    from bertfam.training.hooks import ProfileHook, profiled_steps
     from bertfam.training.model_dir import begin_folder, check_folder
 
     activity = Activity()
@@ -76,14 +67,15 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     began_with = model_dir / "config.gin"
     with processes.together("the configuration"):
         check_folder(model_dir)
-        profiled = _profiled(args.profile_steps)
         if not args.gin_file and not began_with.is_file():
             raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
         args.gin_file = args.gin_file or [str(began_with)]
         config = flags.load_config(args)
         run = config.build("Run")
+        profiled = profiled_steps(args.profile_steps, run.total_steps)
         named = flags.named_text(args, run.data)
-    processes.check_same("configuration", [f"--model_dir={model_dir}", *config.text().splitlines()])
+    begins = [f"--{name}={getattr(args, name)}" for name in ("model_dir", "init_from", "init_parts", "profile_steps")]
+    processes.check_same("configuration", [*begins, *config.text().splitlines()])
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data import vocabularies
@@ -175,6 +167,9 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         processes.by_first(str(model_dir), lambda: tidying.clear(model_dir, start))
         print(f"finished already: {model_dir} stands at step {start:,} of {run.total_steps:,}", flush=True)
         return 0
+    if processes.first and profiled and profiled[0] < start + 2:
+        told = f"--profile_steps={args.profile_steps} is not recorded: this command begins with update {start + 1:,}"
+        warn([f"{told}, which compiles"])
     counts = {split: cache.counts(split) for split in SPLITS}
     plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
     print(plan_text(plan), flush=True)
@@ -193,7 +188,6 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
 
     from bertfam.training import preemption, watchdog
     from bertfam.training.hardware import keep_compilations
-    from bertfam.training.hooks import ProfileHook
     from bertfam.training.metrics import MetricsWriter, NoMetrics
     from bertfam.training.observing import make_hooks
     from bertfam.training.plan import duration

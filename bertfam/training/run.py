@@ -42,7 +42,7 @@ class Run:
       keep_every: besides, those of every so many updates stay for good; None: none of them.
       keep_best: besides, the one whose held-out metric of this name ("mlm_loss", "mlm_accuracy") is best; None: none.
       watchdog_seconds: the longest that a step, or an evaluation's batch, may take before the process tells where it stands and
-        ends with exit code 76; 0: any time.
+        ends with exit code 76; compiling and saving have an hour at least; 0: any time.
     """
 
     objective: Objective
@@ -134,8 +134,7 @@ class Run:
 # What may differ when a run goes on: where and how it is computed and told, never what is learned from what.
 _FREE = {
     "Run": {
-        *("mesh", "microbatches", "non_finite", "log_every", "inspect_every", "eval_every", "eval_batches"),
-        "sample_every",
+        *("mesh", "microbatches", "non_finite", "log_every", "inspect_every", "eval_every", "eval_batches", "sample_every"),
         *("checkpoint_every", "watchdog_seconds", "keep_checkpoints", "keep_every", "keep_best"),
     },
     "Stage": {"steps"},

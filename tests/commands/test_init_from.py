@@ -1,9 +1,12 @@
 """`bertfam pretrain --init_from`: a new run takes over another model's weights."""
 
+import socket
+import subprocess
+
 import jax
 import numpy as np
 import pytest
-from command_line import bertfam
+from command_line import bertfam, started
 
 from bertfam import api, cli
 from bertfam.data import vocabularies
@@ -80,3 +83,24 @@ def test_mistakes(trained, tmp_path, capsys, flags, message):
     assert cli.main(trained.pretrain(tmp_path / "model", f"--cache_dir={trained.model_dir / 'cache'}", *flags)) == 2
     assert capsys.readouterr().err.startswith(f"bertfam: error: {message.format(**values)}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_processes_start_from_the_same_weights(trained, tmp_path):
+    """Of flags that no configuration holds, too, a difference is refused."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    words = [*trained.pretrain(tmp_path / "model"), f"--coordinator=localhost:{port}", "--num_processes=2"]
+    given = {0: [f"--init_from={trained.model_dir}"], 1: []}
+    processes = [
+        started([*words, f"--process_index={index}", *flags], {}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for index, flags in given.items()
+    ]
+    told = [process.communicate(timeout=100)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    assert told == [
+        f"bertfam: error: process 1 has another configuration than process 0: --init_from=None there, --init_from="
+        f"{trained.model_dir} on process 0; give all processes the same flags and folders\n",
+        "",
+    ]
+    assert not list(tmp_path.iterdir())
