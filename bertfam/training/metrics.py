@@ -45,10 +45,15 @@ class MetricsWriter:
     """MODEL_DIR/metrics.jsonl, one object a line, and TensorBoard event files beside it."""
 
     def __init__(self, model_dir: Path, step: int) -> None:
-        """Opens both for a run that stands at `step`; what an interrupted run wrote beyond it is dropped."""
+        """Opens both for a run that stands at `step`.
+
+        What an interrupted run wrote beyond it is dropped, and scores of `step` whose last line, "eval", it did not come to.
+        """
         path = model_dir / "metrics.jsonl"
         if path.exists():
-            kept = [line for line in path.read_text().splitlines() if _step(line) <= step]
+            lines = [(_place(line), line) for line in path.read_text().splitlines()]
+            evaluated = any(place == (step, "eval") for place, _ in lines)
+            kept = [line for (at, split), line in lines if at < step or at == step and (evaluated or split[:4] != "eval")]
             write_text(path, "".join(f"{line}\n" for line in kept))
         self._file = open(path, "a")
         self._fault: UserError | None = None
@@ -175,9 +180,10 @@ def _tensorboard() -> tuple[Any, Any]:
     return EventsWriter, Event
 
 
-def _step(line: str) -> int:
-    """The step of a line; a half-written one counts as beyond every step."""
+def _place(line: str) -> tuple[int, str]:
+    """The step and the split of a line; a half-written one counts as beyond every step."""
     try:
-        return int(json.loads(line)["step"])
+        content = json.loads(line)
+        return int(content["step"]), str(content["split"])
     except (ValueError, KeyError, TypeError):
-        return 2**62
+        return 2**62, ""

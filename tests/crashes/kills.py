@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle, islice
+from random import Random
 
 from rows import Row
 from stories import BOUNDARY_STEP, CHECKPOINT_EVERY, STEPS, Ground, Story
@@ -10,8 +12,8 @@ from victims import BOUNDARY, CACHE, EVALUATION, HITS, SAVE, START, STEP, Aim
 TARGETS = {"importing": START, "compiling": BOUNDARY, "training": STEP, "evaluating": EVALUATION}
 TARGETS |= dict.fromkeys(("tokenising", "finishing", "replacing cache"), CACHE)
 TARGETS |= dict.fromkeys(("writing", "manifest", "renaming", "tidying", "removing"), SAVE)
-# Where a story is struck next.
-Chooser = Callable[[Story], Aim]
+# Where a story is struck next, by chance.
+Chooser = Callable[[Story, Random], Aim]
 
 
 def kills(ground: Ground, name: str, choosers: Sequence[Chooser], *, each=99, cached=True, stretch="") -> Row:
@@ -19,7 +21,7 @@ def kills(ground: Ground, name: str, choosers: Sequence[Chooser], *, each=99, ca
 
     Where it is finished, or has been killed `each` times, another one begins.
     """
-    row = Row(name)
+    row, chance = Row(name), ground.random(name)
     waiting, number = list(choosers), 0
     while waiting:
         number += 1
@@ -29,7 +31,7 @@ def kills(ground: Ground, name: str, choosers: Sequence[Chooser], *, each=99, ca
         for _ in range(each):
             if not waiting:
                 break
-            aim = waiting[0](story)
+            aim = waiting[0](story, chance)
             ended = story.go(0, 137, aim=aim)
             if ended.code != 137:
                 break
@@ -45,86 +47,83 @@ def kills(ground: Ground, name: str, choosers: Sequence[Chooser], *, each=99, ca
     return row
 
 
-def anywhen(ground: Ground, chance) -> Chooser:
+def anywhen(story: Story, chance: Random) -> Aim:
     """At any time of a run."""
-    return lambda story: Aim(delay=chance.uniform(0, ground.undisturbed.seconds["all"]))
+    return Aim(delay=chance.uniform(0, story.ground.undisturbed.seconds["all"]))
 
 
-def starting(ground: Ground, chance) -> Chooser:
+def starting(story: Story, chance: Random) -> Aim:
     """At any time before the first step, of a run that has its token cache."""
-    return lambda story: Aim(delay=chance.uniform(0, ground.undisturbed.seconds["starting"]), target=START)
+    return Aim(delay=chance.uniform(0, story.ground.undisturbed.seconds["starting"]), target=START)
 
 
-def during(ground: Ground, chance, phase: str, least=lambda story: 0, longest: float | None = None) -> Chooser:
-    """At any time of a phase, once `least(story)` updates are made."""
-    seconds = longest or ground.undisturbed.seconds.get(phase, 0.05)
-    return lambda story: Aim(phase, least(story), chance.uniform(0, seconds), target=TARGETS.get(phase))
+def during(phase: str, least: Callable[[Story, Random], int] | int = 0, longest: float | None = None) -> Chooser:
+    """At any time of a phase, once `least` updates are made."""
+
+    def choose(story: Story, chance: Random) -> Aim:
+        seconds = longest or story.ground.undisturbed.seconds[phase]
+        made = least if isinstance(least, int) else least(story, chance)
+        return Aim(phase, made, chance.uniform(0, seconds), target=TARGETS.get(phase))
+
+    return choose
+
+
+def few(story: Story, chance: Random) -> int:
+    """Some updates from where a story goes on."""
+    return story.newest() + chance.randint(1, 2 * CHECKPOINT_EVERY - 1)
+
+
+def new(story: Story, chance: Random) -> int:
+    """Where no update was made yet, or where the last was made."""
+    return story.reached + chance.randint(0, 1)
+
+
+FIRST, MORE = during("tokenising", longest=0.3), during("tokenising", 1, 0.8)
+BUILDING = (FIRST, MORE, during("finishing", longest=0.3), MORE, during("replacing cache", longest=0.2))
+ENDING = tuple(during(phase, new, 0.2) for phase in ("manifest", "renaming", "tidying", "removing"))
+FILES = ("config.gin", "plan.json", "fingerprint.json", "tokenizer.json")
 
 
 def kill_rows(ground: Ground, count: int) -> list[Callable[[], Row]]:
     """At least `count` kills, spread over all that can be hit."""
+    share = max(1, round(count * 0.14))
 
-    def share(part: float) -> int:
-        return max(1, round(count * part))
+    def of(choosers: Sequence[Chooser]) -> list[Chooser]:
+        return list(islice(cycle(choosers), share))
 
-    def few(story: Story) -> int:
-        return story.newest() + chance.randint(1, 2 * CHECKPOINT_EVERY - 1)
-
-    def new(story: Story) -> int:
-        return story.reached + chance.randint(0, 1)
-
-    def last(phase: str, longest: float | None = None) -> Chooser:
-        return during(ground, chance, phase, lambda story: STEPS, longest)
-
-    def row(name, *choosers, **options):
+    def row(name: str, *choosers: Chooser, **options) -> Callable[[], Row]:
         return partial(kills, ground, f"SIGKILL {name}", choosers, **options)
 
-    chance = ground.random("kills")
-    building = (
-        during(ground, chance, "tokenising", longest=0.3),
-        during(ground, chance, "tokenising", lambda story: 1, 0.8),
-        during(ground, chance, "finishing", longest=0.3),
-        during(ground, chance, "tokenising", lambda story: 1, 0.8),
-        during(ground, chance, "replacing cache", longest=0.2),
-    )
-    ending = [during(ground, chance, phase, new, 0.2) for phase in ("manifest", "renaming", "tidying", "removing")]
-    files = ("config.gin", "plan.json", "fingerprint.json", "tokenizer.json")
     return [
-        row("at random", *[anywhen(ground, chance)] * share(0.14)),
-        row("in start-up", *[starting(ground, chance)] * share(0.14)),
+        row("at random", *of([anywhen])),
+        row("in start-up", *of([starting])),
         row(
             "as a cache is built",
-            *[building[n % len(building)] for n in range(share(0.14))],
+            *of(BUILDING),
             each=3,
             cached=False,
             stretch="tokenising:0.3,finishing:0.1,replacing:0.1",
         ),
-        row("in a step", *[during(ground, chance, "training", few)] * share(0.14)),
-        row("in an evaluation", *[during(ground, chance, "evaluating", new)] * share(0.12), last("evaluating")),
-        row("as a checkpoint is written", *[during(ground, chance, "writing", new)] * share(0.12), last("writing")),
+        row("in a step", *of([during("training", few)])),
+        row("in an evaluation", *of([during("evaluating", new)]), during("evaluating", STEPS)),
+        row("as a checkpoint is written", *of([during("writing", new)]), during("writing", STEPS)),
         row(
             "as a checkpoint ends",
-            *[ending[n % 4] for n in range(share(0.14))],
-            last("removing", 0.2),
+            *of(ENDING),
+            during("removing", STEPS, 0.2),
             stretch="manifest:0.1,renaming:0.1,tidying:0.1,removing:0.1",
         ),
-        row(
-            "at the stage boundary",
-            during(ground, chance, "compiling", lambda story: BOUNDARY_STEP),
-            during(ground, chance, "compiling", lambda story: BOUNDARY_STEP, 0.1),
-        ),
+        row("at the stage boundary", during("compiling", BOUNDARY_STEP), during("compiling", BOUNDARY_STEP, 0.1)),
         row(
             "as scores are written",
-            during(ground, chance, "telling eval", lambda story: BOUNDARY_STEP, 0.8),
-            during(ground, chance, "telling eval", lambda story: STEPS, 0.8),
-            during(ground, chance, "telling eval", lambda story: STEPS, 0.8),
+            *(during("telling eval", least, 0.8) for least in (BOUNDARY_STEP, STEPS, STEPS)),
             stretch="telling:0.2",
         ),
         row(
             "as a file is replaced",
-            *[during(ground, chance, f"replacing {name}", longest=0.2) for name in files],
-            during(ground, chance, "training", lambda story: CHECKPOINT_EVERY),  # from then on there are metrics
-            during(ground, chance, "replacing metrics.jsonl", longest=0.2),
+            *(during(f"replacing {name}", longest=0.2) for name in FILES),
+            during("training", CHECKPOINT_EVERY),  # from then on there are metrics
+            during("replacing metrics.jsonl", longest=0.2),
             stretch="replacing:0.1",
         ),
     ]
@@ -143,17 +142,10 @@ def total(rows: Sequence[Row], least: int) -> Row:
 
 def everything(ground: Ground) -> Row:
     """One run that is killed once in each way."""
-    chance = ground.random("everything")
     return kills(
         ground,
         "SIGKILL in everything",
-        [
-            during(ground, chance, "importing"),
-            during(ground, chance, "tokenising", longest=0.6),
-            during(ground, chance, "training", lambda story: 6),
-            during(ground, chance, "evaluating", lambda story: 12),
-            during(ground, chance, "writing", lambda story: 20),
-        ],
+        [during("importing"), FIRST, during("training", 6), during("evaluating", 12), during("writing", 20)],
         cached=False,
         stretch="tokenising:0.3,writing:0.2",
     )

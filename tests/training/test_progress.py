@@ -71,6 +71,15 @@ def test_what_an_interrupted_run_wrote_beyond_its_checkpoint_is_dropped(tmp_path
     assert not list(tmp_path.glob(".*"))
 
 
+def test_scores_that_were_cut_off_between_two_lines_are_dropped(tmp_path):
+    """They are made anew, and no line is there twice."""
+    places = [(2, "eval_average"), (2, "eval"), (4, "train"), (4, "eval_average")]
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "split": "{split}"}}\n' for step, split in places))
+    for step, there in ((4, places[:3]), (2, places[:2])):
+        MetricsWriter(tmp_path, step).close()
+        assert [(line["step"], line["split"]) for line in lines(tmp_path)] == there
+
+
 class Clock:
     now = 100.0
 
