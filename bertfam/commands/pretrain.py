@@ -196,7 +196,10 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     keep_compilations(model_dir)
     stop = preemption.Stop(processes)
     with (
-        watchdog.watching(activity, run.watchdog_seconds, processes.index),
+        # Of several processes process 0 ends last: without the service of JAX in it, no other could tell where it stands.
+        watchdog.watching(
+            activity, run.watchdog_seconds, processes.index, later=0 if processes.alone or not processes.first else 3
+        ),
         preemption.signals_stop(stop),
         closing(Checkpoints(model_dir, keep=run.keep, processes=processes.beside)) as checkpoints,
         closing(MetricsWriter(model_dir, start) if processes.first else NoMetrics()) as writer,

@@ -3,19 +3,25 @@
 Only process 0 tells the user anything; what is wrong with another is told by process 0 too, with its number.
 """
 
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
-from typing import Any, NoReturn
+from typing import Any
 
 from bertfam.errors import TrainingError, UserError, tell
 from bertfam.partitioning.rendezvous import Link, Lost, meet, named
 
 _ASK_AGAIN = 60.0  # seconds between lines that say who is waited for
 _FAREWELL = 10.0  # seconds that process 0 gives the others to end before it
+_NOTICED = 3.0  # seconds in which a process that is gone is known to be
+
+
+class Gone(SystemExit):
+    """A process has ended while others waited for it; its code is the line that tells so."""
 
 
 class Processes:
@@ -51,7 +57,7 @@ class Processes:
         Waits as long as all processes live, and says every minute on process 0 whom it waits for.
 
         Raises:
-          SystemExit: a process is gone.
+          Gone: a process is.
         """
         self.offer(what, value)
         return self.collected(what)
@@ -63,7 +69,7 @@ class Processes:
             try:
                 self._links[0].send(value)
             except Lost:
-                _gone(0, what)
+                raise _gone([0], what) from None
 
     def collected(self, what: str) -> list[Any]:
         """The second half of `gather`: every process's value. Between the halves nothing else may be gathered."""
@@ -71,7 +77,7 @@ class Processes:
             try:
                 return self._links[0].receive()
             except Lost:
-                _gone(0, what)
+                raise _gone([0], what) from None
         missing, values = dict(enumerate(self._links, 1)), {0: self._offered}
         other = 0
         try:
@@ -85,7 +91,7 @@ class Processes:
             for other, link in enumerate(self._links, 1):  # noqa: B007
                 link.send(found)
         except Lost:
-            _gone(other, what)
+            raise _gone([other], what) from None
         return found
 
     def outlive(self, seconds: float) -> None:
@@ -93,6 +99,27 @@ class Processes:
         end = time.monotonic() + seconds
         for link in self._links if self.first else ():
             wait([link.connection], max(end - time.monotonic(), 0))
+
+    def explained(self, error: BaseException) -> BaseException:
+        """What lies behind an error of JAX's: `Gone` where another process has left it alone in a collective."""
+        import jax
+
+        if self.alone or not isinstance(error, jax.errors.JaxRuntimeError):
+            return error
+        ready = wait([link.connection for link in self.beside._links], _NOTICED)
+        if not ready:
+            return error
+        if not self.first:
+            return Gone(1)  # process 0 is gone, or has told who is
+        return _gone([i for i, link in enumerate(self.beside._links, 1) if link.connection in ready], "training")
+
+    def abandon(self) -> None:
+        """On process 0, which has found another gone: the others need wait no longer, in a collective or for its answer."""
+        for link in self._links if self.first else ():
+            link.close()
+        for link in self.beside._links if self.first else ():
+            with contextlib.suppress(Lost):
+                link.send(None)
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
@@ -142,8 +169,9 @@ class Processes:
                     )
 
 
-def _gone(other: int, what: str) -> NoReturn:
-    sys.exit(f"bertfam: error: process {other} is gone before all were through with {what}; see its log")
+def _gone(others: Sequence[int], what: str) -> Gone:
+    are = "is" if len(others) == 1 else "are"
+    return Gone(f"bertfam: error: {named(others)} {are} gone before all were through with {what}; see its log")
 
 
 def _fault(error: Exception | SystemExit | None) -> tuple[int, str] | None:
@@ -197,8 +225,11 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         yield processes
         processes.gather("the end", None)
     except BaseException as error:
-        status = tell(error)
-        if processes.all_end or processes.beside.all_end or isinstance(error, TrainingError):
+        found = processes.explained(error)
+        status = tell(found)
+        if isinstance(found, Gone):
+            processes.abandon()
+        if processes.all_end or processes.beside.all_end or isinstance(found, TrainingError | Gone):
             processes.beside.outlive(_FAREWELL)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -66,6 +66,13 @@ class Stop:
         self._processes.offer(_WHAT, [wish, asks])
         self._round, self._end = (self._asks, time.monotonic()), self._asks + 1
 
+    def meet(self, what: str) -> None:
+        """Before training: no process goes on until all are through with `what`.
+
+        JAX's collectives on CPUs give up when one process comes 30 seconds later than another to the first of them.
+        """
+        self._processes.gather(what, None)
+
     def settle(self) -> None:
         """Ends the round under way, when training is over."""
         if self._round is not None:

@@ -200,6 +200,8 @@ class Trainer:
                 if stage != compiled_stage:
                     train_step, told = self.compile_step(stage)
                     print(told, flush=True)
+                    if step == start:
+                        stop.meet("compiling")
                     compiled_stage = stage
                 activity.begin(TRAINING)
                 batch, idle = batches.take(log.busy)

@@ -93,3 +93,18 @@ def test_a_run_that_diverges_ends_with_a_line_and_keeps_its_last_good_checkpoint
     done = bertfam(*words(tmp_path / "model", *diverging, "--gin.Run.non_finite='skip'"))
     assert done.returncode == 0, done.stderr
     assert lines(tmp_path / "model")[-1]["skipped"] > 0 and newest(tmp_path / "model") == 4
+
+
+def test_text_of_which_nothing_is_learned_is_told(trained, tmp_path, capsys):
+    """Every word is unknown, and rows of unknown tokens have nothing to mask."""
+    (tmp_path / "text.txt").write_text("\n\n".join(["\u2603 \u2603"] * 9))
+    settings = ["Run.objective=@Mlm()", "Mlm.model=@BertConfig()", "TextData.rows=@Chunks()", "BATCH_SIZE=1", "EVAL_EVERY=0"]
+    flags = [f"--gin.{setting}" for setting in [*settings, "Run.stages=(@short/Stage(),)", "short/Stage.steps=3"]]
+    words = [f"--input={tmp_path / 'text.txt'}", f"--vocab={trained.folder / 'vocab'}", f"--model_dir={tmp_path / 'model'}"]
+    assert cli.main(["pretrain", f"--gin_file={trained.folder / 'run.gin'}", *words, *flags]) == 0
+    told = "bertfam: warning: 3 of the steps had nothing to predict and learned nothing: their rows have no token to mask"
+    assert told in capsys.readouterr().err.splitlines()
+    (line,) = lines(tmp_path / "model")
+    assert line["nothing_to_predict"] == 3 and "loss" not in line
+    params = open_model(tmp_path / "model").params
+    assert newest(tmp_path / "model") == 3 and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))

@@ -2,14 +2,17 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import bertfam_process
+import numpy as np
 import pytest
 from command_line import bertfam
-from model_folders import cut
+from model_folders import arrays, assert_equal_arrays, cut
+from test_init_from import ONE
 
 from bertfam.training.checkpoints import newest
 
@@ -17,9 +20,9 @@ LAUNCHER = Path(__file__).parents[2] / "launch" / "local.py"
 NOT_LEARNED = ("tokens_per_second", "mfu", "waiting_for_data", "learning_rate")
 
 
-def launch(*words, **environment):
-    """Two processes with a device each, which compile fast."""
-    command = [sys.executable, LAUNCHER, "--processes=2", "--devices_per_process=1", "--grace=2", "--"]
+def launch(*words, processes=2, **environment):
+    """Processes with a device each, which compile fast."""
+    command = [sys.executable, LAUNCHER, f"--processes={processes}", "--devices_per_process=1", "--grace=60", "--"]
     variables = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} | environment
     return subprocess.run(
         [*command, sys.executable, bertfam_process.__file__, *words],
@@ -72,8 +75,8 @@ def test_another_number_of_processes_goes_on(trained, two, tmp_path):
     assert "resumed from step 20" in done.stdout.splitlines()
     assert metrics(model_dir) == pytest.approx(metrics(trained.model_dir), rel=1e-5, abs=1e-5)
 
-    model_dir = cut(trained.model_dir, tmp_path / "two", 20)
-    done = launch(*trained.pretrain(model_dir))
+    model_dir = cut(two[0], tmp_path / "four", 20)
+    done = launch(*trained.pretrain(model_dir), processes=4)
     assert done.returncode == 0, done.stderr
     assert "resumed from step 20" in done.stdout.splitlines() and newest(model_dir) == 24
     assert metrics(model_dir) == pytest.approx(metrics(trained.model_dir), rel=1e-5, abs=1e-5)
@@ -89,8 +92,66 @@ def test_a_mistake_is_told_once_and_nothing_is_written(trained, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_one_that_fails_does_not_keep_the_others_waiting(trained, two, tmp_path):
+def errors(done):
+    return [line for line in done.stderr.splitlines() if "warning" not in line]
+
+
+def test_one_that_is_killed_ends_the_others_and_all_go_on_to_the_very_same_end(trained, two, tmp_path):
     model_dir = cut(two[0], tmp_path / "model", 20)
     done = launch(*trained.pretrain(model_dir), DIE="22:SIGKILL:0", DIE_INDEX="1")
     assert done.returncode == 128 + 9
+    (told,) = errors(done)
+    assert told.startswith("bertfam: error: process 1 is gone before all were through with ") and told.endswith("; see its log")
     assert newest(model_dir) == 20
+    done = launch(*trained.pretrain(model_dir))
+    assert done.returncode == 0, done.stderr
+    assert_equal_arrays(arrays(model_dir, 24), arrays(two[0], 24))
+    assert metrics(model_dir) == metrics(two[0])
+
+
+def test_one_that_is_stuck_tells_where_and_ends_and_so_do_the_others(trained, two, tmp_path):
+    model_dir = cut(two[0], tmp_path / "model", 20)
+    done = launch(*trained.pretrain(model_dir, "--gin.Run.watchdog_seconds=4"), STUCK="22", DIE_INDEX="1")
+    assert done.returncode == 76
+    stuck = "[1] bertfam: error: process 1 has been training for too long (Run.watchdog_seconds = 4): ended; above is where "
+    assert f"{stuck}each of its threads stood" in done.stderr.splitlines()
+    assert '[1]   File "' in done.stderr and 'bertfam_process.py", line' in done.stderr
+    (told,) = [line for line in errors(done) if not line.startswith("[1] ")]
+    assert told.startswith("bertfam: error: process 1 is gone before all were through with ")
+    assert newest(model_dir) == 20
+
+
+def test_a_new_run_of_two_processes_starts_from_another_model(trained, two, tmp_path):
+    words = trained.pretrain(tmp_path / "model", f"--cache_dir={trained.model_dir / 'cache'}", f"--init_from={two[0]}", *ONE)
+    done = launch(*words)
+    assert done.returncode == 0, done.stderr
+    told = f"started from {two[0]}: encoder, mlm_head, nsp_head, pooler, which knows 300 of the 300 tokens"
+    assert told in done.stdout.splitlines() and newest(tmp_path / "model") == 1
+    old, new = (arrays(folder, step) for folder, step in ((two[0], 24), (tmp_path / "model", 1)))
+    taken = [name for name in old if name.startswith("['params']['encoder']['layers']")]
+    assert len(taken) == 16 and all(np.array_equal(old[name], new[name]) for name in taken)
+
+
+def test_processes_with_different_flags_are_refused(trained, tmp_path):
+    """Not through the launcher, which gives all the same."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        coordinator = f"--coordinator=localhost:{probe.getsockname()[1]}"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "bertfam", *trained.pretrain(tmp_path / "model", coordinator, "--num_processes=2")]
+            + [f"--process_index={index}", f"--gin.SEED={index + 3}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        )
+        for index in range(2)
+    ]
+    told = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [2, 2] and [out for out, _ in told] == ["", ""]
+    assert told[0][1] == (
+        "bertfam: error: process 1 has another configuration than process 0: SEED = 4 there, SEED = 3 on process 0; give all "
+        "processes the same flags and folders\n"
+    )
+    assert told[1][1] == "" and not list(tmp_path.iterdir())
