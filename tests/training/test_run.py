@@ -66,12 +66,19 @@ def test_where_and_how_it_is_computed_may_change():
         eval_batches=3,
         checkpoint_every=2,
         keep_checkpoints=None,
+        keep_every=7,
+        watchdog_seconds=9,
         stages=(Stage(10, 16, 8), Stage(50, 32, 4)),
         objective=dataclasses.replace(RUN.objective, execution=Execution(dtype="bfloat16", layers="unroll", remat="full")),
         data=TextData(corpus=TextFiles(("a.txt",)), vocabulary="vocab", cache_dir="cache"),
     )
-    check_resumable(RUN, changed, 0)
-    check_resumable(changed, RUN, 0)
+    same = {field.name for field in dataclasses.fields(RUN) if getattr(RUN, field.name) == getattr(changed, field.name)}
+    assert {"optimizer", "average_decay", "seed"} <= same and len(dataclasses.fields(RUN)) - len(same) >= 13
+    for old, new in ((RUN, changed), (changed, RUN)):
+        check_resumable(old, new, 0)
+        # The same with one value that matters is refused, and that alone is named.
+        with pytest.raises(UserError, match=r"^Run\.seed was 0 when this run began and is 1 now"):
+            check_resumable(old, dataclasses.replace(new, seed=1), 0)
 
 
 def test_only_a_stage_that_is_not_over_may_change_its_length():
