@@ -71,6 +71,7 @@ class Stop:
 
         JAX's collectives on CPUs give up when one process comes 30 seconds later than another to the first of them.
         """
+        self.settle()
         self._processes.gather(what, None)
 
     def settle(self) -> None:
