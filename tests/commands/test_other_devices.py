@@ -12,7 +12,13 @@ from model_folders import arrays, cut
 from safetensors.numpy import load_file
 
 # The third update has rate 0, so that what is restored is what is saved last.
-THREE = ("Run.stages=(@short/Stage(),)", "short/Stage.steps=3", "BATCH_SIZE=24", "CHECKPOINT_EVERY=2", "LinearDecay.warmup_steps=0")
+THREE = (
+    "Run.stages=(@short/Stage(),)",
+    "short/Stage.steps=3",
+    "BATCH_SIZE=24",
+    "CHECKPOINT_EVERY=2",
+    "LinearDecay.warmup_steps=0",
+)
 ALL = """\
 import sys
 from bertfam import cli

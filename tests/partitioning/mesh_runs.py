@@ -93,6 +93,29 @@ def losses(shape):
     }
 
 
+def update(shape, microbatches):
+    """The parameters after one update without dropout, of rows with very different numbers of predictions."""
+    run = dataclasses.replace(RUN, objective=tiny.objective(), microbatches=microbatches)
+    data, fsdp, tensor = shape
+    trainer = Trainer(run, MeshShape(data, fsdp, tensor).build(jax.devices()[: data * fsdp * tensor]))
+    batch = tiny.batch(BATCH, RUN.shape(0), predictions=[2, 0, 1, 0, 2, 0, 0, 2])
+    step, _ = trainer.compile_step(0)
+    state, metrics = step(trainer.new_state(), jax.device_put(batch, trainer.stages[0].shardings))
+    return jax.device_get(state.params), means([metrics])["loss"]
+
+
+def microbatched():
+    """How far updates in microbatches, over devices too, are from that of the whole batch on one device."""
+    expected, loss = update((1, 1, 1), 1)
+    found = {}
+    for shape, microbatches in (((1, 1, 1), 4), ((2, 1, 1), 2), ((2, 1, 2), 4), ((2, 2, 1), 2)):
+        params, told = update(shape, microbatches)
+        leaves = zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True)
+        difference = max(float(np.abs(left - right).max()) for left, right in leaves)
+        found[f"{'x'.join(map(str, shape))} in {microbatches}"] = {"difference": difference, "loss": told - loss}
+    return found
+
+
 def checkpoint(directory):
     """Saves on eight devices, restores on one, two and three."""
     trainer = trainer_on(SAVED_ON)
@@ -118,4 +141,4 @@ def checkpoint(directory):
 
 if __name__ == "__main__":
     result = {"meshes": {"x".join(map(str, shape)): losses(shape) for shape in MESHES}, "checkpoint": checkpoint(sys.argv[1])}
-    print(json.dumps(result))
+    print(json.dumps(result | {"microbatched": microbatched()}))

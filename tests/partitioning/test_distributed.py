@@ -10,7 +10,7 @@ import pytest
 from bertfam import cli
 from bertfam.errors import UserError
 from bertfam.partitioning import rendezvous
-from bertfam.partitioning.distributed import Processes
+from bertfam.partitioning.distributed import Gone, Processes
 from bertfam.partitioning.rendezvous import meet
 
 
@@ -88,6 +88,82 @@ def test_flags_that_do_not_fit_each_other(others, message):
     told, *quiet = at_once(coming(port, 0, 3), *(coming(port, *other) for other in others))
     assert isinstance(told, UserError) and str(told) == message
     assert all(isinstance(error, SystemExit) and error.code == 2 for error in quiet)
+
+
+def test_the_command_line_names_who_is_missing_and_writes_nothing(tmp_path, capsys):
+    port = free_port()
+    words = [f"--coordinator=localhost:{port}", "--num_processes=3", "--process_index=0", "--initialization_timeout=0.5"]
+    assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", *words]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"bertfam: error: processes 1, 2 of 3 did not come to port {port} within 0.5 s: start what is ")
+    assert output.out == "" and output.err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_another_version_is_refused():
+    port = free_port()
+
+    def older():
+        end = time.monotonic() + 5
+        while True:
+            try:
+                connection = socket.create_connection(("localhost", port))
+                break
+            except OSError:  # process 0 does not listen yet
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        connection.sendall(json.dumps({"versions": "bertfam 0.0 and jax 0.1", "index": 1, "count": 2}).encode() + b"\n")
+        return rendezvous.Link(connection).receive(5)
+
+    told, answer = at_once(coming(port, 0, 2), older)
+    assert str(told) == (
+        f"process 1 has bertfam 0.0 and jax 0.1 and process 0 {rendezvous._versions()}; install the same everywhere"
+    )
+    assert answer == {"refused": str(told)}
+
+
+def test_two_threads_gather_at_the_same_time(together):
+    """Over links of their own: one saves while the other trains."""
+    port = free_port()
+
+    def run(index):
+        processes = Processes(index, *(meet("localhost", port, index, 3, 10) for _ in range(2)))
+        assert processes.beside is not processes and processes.beside.index == index
+
+        def talk(over, what):
+            return lambda: [over.gather(what, [what, index, number]) for number in range(50)]
+
+        return at_once(talk(processes, "training"), talk(processes.beside, "saving"))
+
+    for training, saving in at_once(*(lambda index=index: run(index) for index in range(3))):
+        assert training == [[["training", index, number] for index in range(3)] for number in range(50)]
+        assert saving == [[["saving", index, number] for index in range(3)] for number in range(50)]
+
+
+def test_an_error_of_a_collective_is_explained_by_who_is_gone():
+    import jax
+
+    port, broken = free_port(), jax.errors.JaxRuntimeError("connection reset")
+
+    def run(index):
+        processes = Processes(index, *(meet("localhost", port, index, 3, 10) for _ in range(2)))
+        if index == 1:  # as at its end
+            for link in (*processes._links, *processes.beside._links):
+                link.close()
+            return None
+        found = processes.explained(broken)
+        processes.abandon()
+        return found
+
+    first, _, third = at_once(*(lambda index=index: run(index) for index in range(3)))
+    assert first.code == "bertfam: error: process 1 is gone before all were through with training; see its log"
+    assert isinstance(third, Gone) and third.code == 1  # which process 0 has told
+    assert Processes().explained(broken) is broken
+    other = ValueError("a fault")
+    assert at_once(*(lambda index=index: explained_alone(index, port, other) for index in range(2))) == [other, other]
+
+
+def explained_alone(index, port, error):
+    return Processes(index, *(meet("localhost", port, index, 2, 10) for _ in range(2))).explained(error)
 
 
 def test_a_port_that_is_taken():

@@ -59,6 +59,13 @@ def test_devices_hold_their_own_rows_of_the_batch(runs):
         assert run["fed"] and run["asked"] == [[0, 0, 8], [1, 0, 8]]
 
 
+def test_microbatches_give_the_same_update_over_devices_too(runs):
+    _, found = runs
+    assert len(found["microbatched"]) == 4
+    for case, values in found["microbatched"].items():
+        assert values["difference"] < 1e-6 and abs(values["loss"]) < 1e-6, (case, values)
+
+
 def test_a_checkpoint_of_eight_devices_is_restored_on_any_number(runs):
     directory, found = runs
     saved = found["checkpoint"]

@@ -1,5 +1,7 @@
 """The training step is a pure function of (state, batch), exact under microbatches (contracts 2 and 3)."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,9 @@ import pytest
 import tiny
 from flax import linen as nn
 
+from bertfam.layers.execution import Execution
 from bertfam.objectives.objective import LossOut, Sum
+from bertfam.training.metrics import means
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import LinearDecay
 from bertfam.training.state import TrainState, new_state
@@ -94,6 +98,28 @@ def test_a_step_with_nothing_to_predict_changes_no_parameter_to_nan(state, whole
         for key in path:
             old = old[key.key]
         np.testing.assert_allclose(new, old * (1 if path[-1].key in ("bias", "scale") else decay), rtol=1e-6, atol=1e-9)
+
+
+def test_sums_and_counters_are_never_of_sixteen_bits():
+    """In bfloat16 300 ones are 256, and 2 ** 24 + 1 rows are 2 ** 24 in a sum that is carried on in float32."""
+    config = AdamW(LinearDecay(warmup_steps=0), b2=0.98, mu_dtype="bfloat16", nu_dtype="bfloat16")
+    sixteen = dataclasses.replace(tiny.objective(), execution=Execution(dtype="bfloat16"))
+    optimizer = config.build(100, PARAMS)
+    fresh = tiny.jit(lambda key: nn.meta.unbox(new_state(sixteen, optimizer, key, tiny.SHAPE, averaged=True)))(jax.random.key(1))
+    batch = tiny.batch(80, predictions=[4] * 79 + [1])  # 317
+    step = tiny.jit(make_train_step(sixteen, optimizer, seed=0, microbatches=2, average_decay=0.9))
+    found, metrics = step(fresh._replace(step=jnp.int32(2**31 - 2), skipped=jnp.int32(2**30)), batch)
+    assert (int(found.step), int(found.skipped)) == (2**31 - 1, 2**30)
+    assert {leaf.dtype for leaf in jax.tree.leaves((found.step, found.skipped))} == {jnp.dtype("int32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves((found.params, found.average, metrics))} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(found.opt_state)} == {jnp.dtype("int32"), jnp.dtype("bfloat16")}
+    assert numbers(metrics)["mlm_loss"][1] == 317 and numbers(metrics)["nsp_loss"][1] == 80
+    exact, expected = make_step()(fresh._replace(opt_state=OPTIMIZER.init(fresh.params), average={}), batch)
+    assert int(exact.step) == 1
+    assert numbers(metrics)["loss"][0] == pytest.approx(numbers(expected)["loss"][0], rel=2e-2)
+    # Merged over steps: more weights than an int32 counts, and a sum that float32 would not see grow.
+    many = [{"x": Sum(np.float32(2.0**24), np.float32(2.0**24))}] * 300 + [{"x": Sum(np.float32(3.0), np.float32(1.0))}]
+    assert means(many)["x"] == (300 * 2**24 + 3) / (300 * 2**24 + 1) > 1
 
 
 def test_dropout_is_a_function_of_the_step(state):

@@ -40,7 +40,7 @@ def test_a_signal_while_a_checkpoint_is_written(trainer, seed, tmp_path, monkeyp
 
     monkeypatch.setattr(digests, "write", slow)
     stop = Stop()
-    log = ProgressLog(Written(), 0, 12, 4, trainer.run.flops_after)
+    log = ProgressLog(Written(), trainer.activity, 0, 12, 4, trainer.run.flops_after)
     killer = threading.Timer(pace.uniform(0, 0.3), os.kill, (os.getpid(), signal.SIGTERM))
     with signals_stop(stop):
         with closing(Checkpoints(tmp_path)) as checkpoints:
