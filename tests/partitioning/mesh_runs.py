@@ -108,7 +108,7 @@ def microbatched():
     """How far updates in microbatches, over devices too, are from that of the whole batch on one device."""
     expected, loss = update((1, 1, 1), 1)
     found = {}
-    for shape, microbatches in (((1, 1, 1), 4), ((2, 1, 1), 2), ((2, 1, 2), 4), ((2, 2, 1), 2)):
+    for shape, microbatches in (((2, 1, 1), 2), ((2, 1, 2), 4)):
         params, told = update(shape, microbatches)
         leaves = zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True)
         difference = max(float(np.abs(left - right).max()) for left, right in leaves)
