@@ -74,9 +74,13 @@ def main(args: argparse.Namespace) -> int:
         check_vocabulary_serves(run.data, vocabulary.token_ids, folder, stage.length)
 
     # -- Model, mesh and batches
+    import jax
+
+    from bertfam.training.hardware import check_jaxlib
     from bertfam.training.plan import make_plan, plan_text
     from bertfam.training.trainer import Trainer
 
+    check_jaxlib(jax.default_backend(), jax.lib.__version__)
     trainer = Trainer(run.sized(vocabulary.size), run.mesh.build())
     counts = {"train": cache.counts("train")} if cache else {}
     plan = make_plan(trainer.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)

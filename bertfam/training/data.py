@@ -102,8 +102,10 @@ def schedule_warnings(run: Run) -> list[str]:
 
 def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:
     """What is amiss with the text that a run evaluates on; `has_held_out`: there is enough of it for a row."""
-    if run.eval_every and not has_held_out:
-        return ["the text has too few held-out documents: nothing is evaluated; give some with --validation_input"]
+    lacking = [what for what, every in (("evaluated", run.eval_every), ("sampled", run.sample_every)) if every]
+    if lacking and not has_held_out:
+        what = " or ".join(lacking)
+        return [f"the text has too few held-out documents: nothing is {what}; give some with --validation_input"]
     return []
 
 
