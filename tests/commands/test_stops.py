@@ -54,8 +54,7 @@ def test_all_processes_save_the_same_step(trained, tmp_path, count):
         [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
         capture_output=True,
         text=True,
-        env=os.environ
-        | {"XLA_FLAGS": "--xla_backend_optimization_level=0", "DIE": "17:SIGTERM:0", "DIE_INDEX": str(count - 1), "PACE": "0.4"},
+        env=os.environ | variables,
         timeout=300,
     )
     assert done.returncode == 75, done.stderr
