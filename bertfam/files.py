@@ -1,6 +1,7 @@
 """Files and folders that are complete or absent, and JSON that is an object."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from typing import Any
 from bertfam.errors import UserError
 
 _PARTIAL = ".partial"
+# What the system says of a disk that takes no more.
+_FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 def check_writable(folder: str | Path) -> None:
@@ -49,7 +52,7 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
       first_wins: leaves a folder in place that another process has put there, for the caller to check.
 
     Raises:
-      UserError: the folder is in use, or cannot be made.
+      UserError: the folder is in use, or cannot be made, or the disk is full.
     """
     target = Path(folder).absolute()
     (check_writable if first_wins else check_unused)(folder)
@@ -61,7 +64,14 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
             partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
         except OSError as error:
             raise UserError(f"{folder} cannot be written ({error.strerror}); name another") from error
-        yield partial
+        try:
+            yield partial
+        except UserError:
+            raise
+        except Exception as error:  # any: libraries put what the system says into exceptions of their own
+            if why := next((words for words in _FULL if words in str(error)), None):
+                raise UserError(f"{folder} cannot be written ({why}); make room, or name another") from error
+            raise
         partial.chmod(0o777 & ~_umask())  # mkdtemp's are private
         try:
             os.replace(partial, target)

@@ -1,6 +1,8 @@
 """Complete or absent."""
 
+import errno
 import os
+import shutil
 
 import pytest
 
@@ -114,3 +116,23 @@ def test_what_is_no_json_object_is_refused(tmp_path, data, message):
         (tmp_path / "a").write_bytes(data)
     with pytest.raises(UserError, match=message):
         files.read_json(tmp_path / "a")
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")
+
+
+@pytest.mark.parametrize(
+    "error", [FULL, shutil.Error([("a", "b", str(FULL))]), RuntimeError("No space left on device (os error 28)")]
+)
+def test_a_full_disk_is_told_whoever_has_met_it(tmp_path, error):
+    with pytest.raises(UserError, match=r"^.*/new cannot be written \(No space left on device\); make room"):
+        with files.new_folder(tmp_path / "new"):
+            raise error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [UserError("No space left on device, it says"), FileNotFoundError(2, "none", "file")])
+def test_other_faults_stay_what_they_are(tmp_path, error):
+    with pytest.raises(type(error)) as found, files.new_folder(tmp_path / "new"):
+        raise error
+    assert found.value is error

@@ -102,6 +102,19 @@ def _leaves(tree):
     return jax.tree.leaves(tree)
 
 
+@pytest.mark.parametrize("words", ["checkpoints --copy_weights=", "export --output="])
+def test_weights_onto_a_full_disk(trained, small_disk, capsys, words):
+    disk = small_disk(1)
+    filling = disk / "filling"
+    filling.write_bytes(bytes(shutil.disk_usage(disk).free - 50_000))
+    command, flag = words.split()
+    assert cli.main([command, f"--model_dir={trained.model_dir}", f"{flag}{disk}/copy"]) == 2
+    assert capsys.readouterr().err == (
+        f"bertfam: error: {disk}/copy cannot be written (No space left on device); make room, or name another\n"
+    )
+    assert list(disk.iterdir()) == [filling]
+
+
 def test_which_checkpoints_stay(trained, tmp_path):
     """The newest, those of every 10 steps, and the best; what was measured before the run was cut off counts."""
     model_dir = cut(trained.model_dir, tmp_path / "model", 15)
