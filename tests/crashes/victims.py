@@ -128,7 +128,7 @@ def hits(marks: Sequence[Mark]) -> frozenset[str]:
 
 
 def durations(marks: Sequence[Mark]) -> dict[str, float]:
-    """Seconds that each phase takes, the median; and from the first mark to the first update, "starting"."""
+    """Seconds that each phase takes, the median; "starting" until the first update, and "all", without the token cache."""
     found: dict[str, list[float]] = {}
     for track in {mark.track for mark in marks}:
         for mark, after in itertools.pairwise(mark for mark in marks if mark.track == track):
@@ -137,7 +137,7 @@ def durations(marks: Sequence[Mark]) -> dict[str, float]:
     first = next(mark.time for mark in marks if mark.phase == "training")
     return {phase: statistics.median(times) for phase, times in found.items()} | {
         "starting": first - marks[0].time - _building(marks),
-        "all": marks[-1].time - marks[0].time,
+        "all": marks[-1].time - marks[0].time - _building(marks),
     }
 
 
