@@ -106,12 +106,17 @@ class Processes:
 
         if self.alone or not isinstance(error, jax.errors.JaxRuntimeError):
             return error
-        ready = wait([link.connection for link in self.beside._links], _NOTICED)
-        if not ready:
+        if self.first:
+            ready = wait([link.connection for link in self.beside._links], _NOTICED)
+            gone = [index for index, link in enumerate(self.beside._links, 1) if link.connection in ready]
+            return _gone(gone, "training") if gone else error
+        try:
+            self.beside._links[0].receive(_NOTICED)  # process 0 has told who is gone, see `abandon`
+        except TimeoutError:
             return error
-        if not self.first:
-            return Gone(1)  # process 0 is gone, or has told who is
-        return _gone([i for i, link in enumerate(self.beside._links, 1) if link.connection in ready], "training")
+        except Lost:
+            pass
+        return Gone(1)
 
     def abandon(self) -> None:
         """On process 0, which has found another gone: the others need wait no longer, in a collective or for its answer."""
