@@ -21,10 +21,11 @@ EXAMPLE = """\
   test -d vocab || bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam check --gin_file=runs/quickstart.gin --vocab=vocab --show
 
-Mistakes are refused with status 2; what only looks wrong is a warning on stderr, with status 0: all that pretrain would warn of,
-text with many unknown tokens for its vocabulary (over 1 %), few documents (under 50), and rows that are mostly padding (over a
-third). A token cache that is built (--cache_dir) is looked at as a whole; of text in files a sample is read, 1 million characters
-of 16 files at most. --duplicates reads all of it, or the cache: held-out documents that are training text too are found if they
+Mistakes are refused with status 2, with --model_dir also what would keep a run from going on there; what only looks wrong
+is a warning on stderr, with status 0: all that pretrain would warn of, text with many unknown tokens for its vocabulary
+(over 1 %), few documents (under 50), and rows that are mostly padding (over a third). A token cache that is built
+(--cache_dir, or MODEL_DIR/cache) is looked at as a whole; of text in files a sample is read, 1 million characters of 16
+files at most. --duplicates reads all of it, or the cache: held-out documents that are training text too are found if they
 are the same (but for case and spaces), or if half of their passages (64 letters; 16 tokens) are in one training document."""
 
 
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_config(parser)
     flags.add_text(parser)
     flags.add_cache_dir(parser)
+    flags.add_model_dir(parser, required=False)
     parser.add_argument("--show", action="store_true", help="print the merged configuration with the origin of every value")
     parser.add_argument(
         "--duplicates",
@@ -49,6 +51,13 @@ def main(args: argparse.Namespace) -> int:
     import json
     from pathlib import Path
 
+    from bertfam.training.model_dir import check_folder, check_goes_on
+
+    model_dir = Path(args.model_dir) if args.model_dir else None
+    if model_dir:
+        check_folder(model_dir)
+        began_with = model_dir / "config.gin"
+        args.gin_file = args.gin_file or [str(began_with)] * began_with.is_file()
     if not args.gin_file:
         raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
     config = flags.load_config(args)
@@ -59,11 +68,13 @@ def main(args: argparse.Namespace) -> int:
     # -- Vocabulary
     from bertfam.data import vocabularies
     from bertfam.data.cache import TokenCache
+    from bertfam.data.seqio_task import SeqioTask
     from bertfam.data.trial import check_vocabulary_serves
     from bertfam.files import is_used
-    from bertfam.training.data import check_buildable, check_named, schedule_warnings, warn
+    from bertfam.training.data import check_buildable, check_named, check_text, schedule_warnings, warn
 
-    cache = TokenCache(run.data.cache_dir) if run.data.cache_dir and is_used(run.data.cache_dir) else None
+    directory = run.data.cache_directory(model_dir) if model_dir or run.data.cache_dir else None
+    cache = TokenCache(directory) if directory and is_used(directory) else None
     if cache:
         check_named(cache.directory, flags.named_text(args, run.data))
     else:
@@ -72,6 +83,18 @@ def main(args: argparse.Namespace) -> int:
     vocabulary = vocabularies.load(folder)
     for stage in run.stages:
         check_vocabulary_serves(run.data, vocabulary.token_ids, folder, stage.length)
+
+    # -- What the folder has learned so far
+    from bertfam.data.cache_builder import fingerprint
+    from bertfam.training.checkpoints import choosing, has_training_state
+
+    step = choosing.choose(model_dir) if model_dir else None
+    if model_dir and step is not None:
+        named = flags.named_text(args, run.data)
+        check_goes_on(model_dir, run.sized(vocabulary.size), (named.vocabulary or folder, folder), step)
+        if has_training_state(model_dir, step) and (cache or not isinstance(run.data.corpus, SeqioTask)):
+            text = cache.fingerprint if cache else fingerprint(run.data.corpora, vocabulary)
+            check_text(text, str(cache.directory) if cache else "what is given", model_dir)
 
     # -- Model, mesh and batches
     import jax
@@ -87,17 +110,21 @@ def main(args: argparse.Namespace) -> int:
 
     # -- Text, without building the cache
     lines = _of_cache(run, cache, vocabulary) if cache else _of_text(run, vocabulary, folder) + schedule_warnings(run)
-    found = _duplicates(run, cache, vocabulary) if args.duplicates else None
-    if found:
-        lines += _duplicates_warning(found)
+    duplicates = _duplicates(run, cache, vocabulary) if args.duplicates else None
+    if duplicates:
+        lines += _duplicates_warning(duplicates)
     warn(lines)
     if args.json:
-        result = {"plan": plan, "warnings": list(dict.fromkeys(lines)), "duplicates": found and dataclasses.asdict(found)}
+        result = {
+            "plan": plan,
+            "warnings": list(dict.fromkeys(lines)),
+            "duplicates": duplicates and dataclasses.asdict(duplicates),
+        }
         print(json.dumps(result | ({"config": config.show()} if args.show else {}), ensure_ascii=False))
         return 0
     print(plan_text(plan))
-    if found:
-        print(f"duplicates   {_duplicates_text(found)}")
+    if duplicates:
+        print(f"duplicates   {_duplicates_text(duplicates)}")
     print("ok")
     return 0
 

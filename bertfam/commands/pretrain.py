@@ -48,17 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Trains; returns the exit status."""
     from bertfam.partitioning.distributed import join
+    from bertfam.training.preemption import signals_end
 
-    with join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
+    with signals_end(), join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
         return _pretrain(args, processes)
 
 
 def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
-    from bertfam.config import load
     from bertfam.errors import UserError
     from bertfam.training.activity import PREPARING, SAVING, Activity, shares
     from bertfam.training.hooks import ProfileHook, profiled_steps
-    from bertfam.training.model_dir import begin_folder, check_folder
+    from bertfam.training.model_dir import begin_folder, check_folder, check_goes_on
 
     activity = Activity()
 
@@ -80,7 +80,7 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data import vocabularies
     from bertfam.data.trial import check_vocabulary_serves
-    from bertfam.training.data import check_text, check_vocabulary, token_cache, vocabulary_folder, warn, warnings
+    from bertfam.training.data import check_text, token_cache, vocabulary_folder, warn, warnings
 
     with processes.together("the vocabulary"):
         directory = run.data.cache_directory(model_dir)
@@ -96,16 +96,8 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     step = processes.by_first("the newest checkpoint", lambda: choosing.choose(model_dir))
     goes_on = step is not None and has_training_state(model_dir, step)
     if step is not None:
-        from bertfam.training.run import check_resumable, check_same_model
-
         with processes.together("what was trained before"):
-            for given in (named.vocabulary or folder, folder):
-                check_vocabulary(given, model_dir)
-            began = load([str(began_with)]).build("Run").sized(vocabulary.size)
-            if goes_on:
-                check_resumable(began, run, step)
-            else:
-                check_same_model(began.objective.model, run.objective.model)
+            check_goes_on(model_dir, run, (named.vocabulary or folder, folder), step)
 
     # -- Model and mesh: sizes are refused here, before the text is read and anything is compiled
     import jax
@@ -231,6 +223,7 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         activity.begin(SAVING, long=True)
         checkpoints.save(state)
         checkpoints.wait()
+        checkpoints.tidy()  # by the last scores
         step = int(state.step)
         seconds = activity.seconds()
         writer.write(step, "time", {name.replace(" ", "_"): value for name, value in seconds.items()})

@@ -103,7 +103,7 @@ class EvaluateHook(Every):
 
 @dataclass(frozen=True)
 class SampleHook(Every):
-    """Shows what is predicted for some held-out rows, here and in TensorBoard.
+    """Shows what is predicted for some held-out rows in TensorBoard, and for the first of them here.
 
     Attributes:
       samples: one text a row, of the state after so many updates.
@@ -118,7 +118,7 @@ class SampleHook(Every):
         """See `Hook.after`."""
         texts = self.samples(step, state)
         self.writer.write_text(step, "samples", texts)
-        for text in texts:
+        for text in texts[:1]:
             print(f"step {step:,} sample  {text}", flush=True)
         return state
 

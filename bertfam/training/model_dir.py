@@ -12,6 +12,7 @@ plugins/profile/  of --profile_steps
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.files import check_writable, clear_partial, read_json, write_text
-from bertfam.training.checkpoints import Checkpoints, choosing
-from bertfam.training.run import Run
+from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state
+from bertfam.training.data import check_vocabulary
+from bertfam.training.run import Run, check_resumable, check_same_model
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,24 @@ def check_folder(model_dir: Path) -> None:
     other = sorted(path.name for path in model_dir.iterdir() if path.name not in _OWN and not path.name.startswith("."))
     if other and not (model_dir / "config.gin").is_file():
         raise UserError(f"--model_dir={model_dir} holds {other[0]} and no run (no config.gin): name a new folder")
+
+
+def check_goes_on(model_dir: Path, run: Run, given: Sequence[str | Path], step: int) -> None:
+    """Raises UserError where a sized run cannot go on from a step in MODEL_DIR, or start from an imported model there.
+
+    Args:
+      model_dir: of the run that has begun, or of the model.
+      run: what is to go on.
+      given: the vocabularies that it is given.
+      step: of the checkpoint.
+    """
+    for folder in given:
+        check_vocabulary(folder, model_dir)
+    began = read_run(model_dir).sized(vocabularies.load(model_dir / "vocab").size)
+    if has_training_state(model_dir, step):
+        check_resumable(began, run, step)
+    else:
+        check_same_model(began.objective.model, run.objective.model)
 
 
 def begin_folder(

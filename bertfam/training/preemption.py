@@ -82,6 +82,24 @@ class Stop:
 
 
 @contextmanager
+def signals_end() -> Iterator[None]:
+    """Before training SIGTERM ends the command, and what it has started, with the same exit code: there is nothing to save."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        print(f"bertfam: {signal.Signals(number).name}: ended before training", file=sys.stderr, flush=True)
+        raise SystemExit(EXIT_CODE)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def signals_stop(stop: Stop) -> Iterator[None]:
     """SIGTERM and SIGINT ask `stop`, once; the second ends the process at once.
 

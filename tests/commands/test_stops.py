@@ -3,10 +3,13 @@
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import bertfam_process
+import phases
 import pytest
 from command_line import bertfam, listing
 from model_folders import arrays, assert_equal_arrays, cut, remount, whole
@@ -28,6 +31,25 @@ def test_a_signal_saves_the_step_and_the_run_goes_on_to_the_same_end(trained, tm
     assert done.returncode == 0, done.stderr
     assert "resumed from step 18" in done.stdout.splitlines()
     assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
+
+
+def test_a_signal_before_training_ends_what_was_begun(trained, tmp_path):
+    """While the token cache is built in another process, which ends too."""
+    marks = tmp_path / "marks"
+    words = [sys.executable, bertfam_process.__file__, *map(str, trained.pretrain(tmp_path / "model"))]
+    variables = {"MARKS": str(marks), "STRETCH": "tokenising:20", "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ | variables) as process:
+        while not any(mark.phase == "tokenising" for mark in phases.read(marks.read_text() if marks.exists() else "")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        errors = process.stderr.read()
+        assert process.wait() == 75
+    assert errors.splitlines()[-1] == "bertfam: SIGTERM: ended before training"
+    (child,) = {mark.process for mark in phases.read(marks.read_text())} - {process.pid}
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert not (tmp_path / "model" / "cache" / "cache.json").exists()
 
 
 def test_a_second_signal_ends_at_once(trained, tmp_path):

@@ -120,8 +120,12 @@ class Checkpoints:
             if fault:
                 raise fault
             self._orbax.wait_until_finished()
+            self.tidy()
 
         finish_together(self._processes, finish)
+
+    def tidy(self) -> None:
+        """Deletes the checkpoints that do not stay, by the scores that are there now; nothing may be being saved."""
         if self._processes.first:
             tidy(self._model_dir, self._keep)
 

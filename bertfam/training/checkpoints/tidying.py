@@ -39,7 +39,8 @@ def tidy(model_dir: Path, keep: Keep) -> None:
     last = max(whole, default=-1)
     kept = keep.kept(whole, held_out(model_dir, keep.best) if keep.best else {})
     gone = [step for step in steps(directory) if step < last and step not in kept and (step in whole or keep.newest is not None)]
-    aside = [path for path in directory.glob(f"*{SET_ASIDE}") if int(path.name.removesuffix(SET_ASIDE)) <= last]
+    names = ((path, path.name.removesuffix(SET_ASIDE)) for path in directory.glob(f"*{SET_ASIDE}"))
+    aside = [path for path, name in names if name.isdecimal() and int(name) <= last]
     for path in [*(directory / str(step) for step in gone), *aside]:
         _delete(path)
 
