@@ -75,9 +75,7 @@ def main(args: argparse.Namespace) -> int:
 
     directory = run.data.cache_directory(model_dir) if model_dir or run.data.cache_dir else None
     cache = TokenCache(directory) if directory and is_used(directory) else None
-    if cache:
-        check_named(cache.directory, flags.named_text(args, run.data))
-    else:
+    if not cache:
         check_buildable(run.data)
     folder = cache.vocabulary_directory if cache else Path(str(run.data.vocabulary))
     vocabulary = vocabularies.load(folder)
@@ -89,12 +87,15 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.training.checkpoints import choosing, has_training_state
 
     step = choosing.choose(model_dir) if model_dir else None
+    named = flags.named_text(args, run.data)
     if model_dir and step is not None:
-        named = flags.named_text(args, run.data)
         check_goes_on(model_dir, run.sized(vocabulary.size), (named.vocabulary or folder, folder), step)
         if has_training_state(model_dir, step) and (cache or not isinstance(run.data.corpus, SeqioTask)):
             text = cache.fingerprint if cache else fingerprint(run.data.corpora, vocabulary)
             check_text(text, str(cache.directory) if cache else "what is given", model_dir)
+
+    if cache:
+        check_named(cache.directory, named)
 
     # -- Model, mesh and batches
     import jax

@@ -61,15 +61,16 @@ class Prefetcher:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._waiting: deque[Future[Batch]] = deque()
         for _ in range(depth):
-            self._submit()
+            self.refill()
 
-    def _submit(self) -> None:
+    def refill(self) -> None:
+        """Begins to make one more batch, in place of one that was taken."""
         if self._next < self._stop:
             self._waiting.append(self._pool.submit(self._make, self._next))
             self._next += 1
 
     def take(self, busy: Callable[[], bool] = lambda: False) -> tuple[Batch, float]:
-        """The next step's batch, and the seconds waited for it while the devices were not `busy`.
+        """The next step's batch, and the seconds waited for it while the devices were not `busy`; `refill` afterwards.
 
         An error of its making is raised here.
         """
@@ -79,7 +80,6 @@ class Prefetcher:
             wait([making], _GLANCE)
             if not was_busy:
                 idle += time.monotonic() - began
-        self._submit()
         return making.result(), idle
 
     def close(self) -> None:

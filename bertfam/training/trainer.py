@@ -197,7 +197,8 @@ class Trainer:
                 if stop.due:  # told while evaluating
                     break
                 stage, _ = locate(self.run.stages, step)
-                if stage != compiled_stage:
+                begins = stage != compiled_stage
+                if begins:
                     train_step, told = self.compile_step(stage)
                     print(told, flush=True)
                     if step == start:
@@ -211,6 +212,10 @@ class Trainer:
                     with activity.during(INSPECTING, long=True):
                         log.write(step + 1, "inspect", self.inspect(state, batch))
                 state, metrics = train_step(state, batch)
+                if begins:
+                    # On its first run a program makes its cuDNN kernels, which fails while another thread copies to the GPU.
+                    jax.block_until_ready(state)
+                batches.refill()
                 stops = stop.ask()
                 due = [hook for hook in hooks if hook.due(step + 1)]
                 if due or stops:

@@ -25,6 +25,7 @@ def test_batches_come_in_order_and_at_most_so_far_ahead():
     batches = Prefetcher(make, 5, 25, depth=3)
     for step in range(5, 25):
         assert batches.take()[0] == {"x": step}
+        batches.refill()
         time.sleep(0.002)
         with lock:
             assert len(made) <= step - 5 + 1 + 3
@@ -69,8 +70,10 @@ def test_only_the_wait_of_idle_devices_counts():
 
     batches = Prefetcher(make, 0, 3, depth=1)
     assert batches.take()[1] == pytest.approx(0.1, abs=0.03)
+    batches.refill()
     end = time.monotonic() + 0.06
     assert batches.take(lambda: time.monotonic() < end)[1] == pytest.approx(0.04, abs=0.03)
+    batches.refill()
     time.sleep(0.15)
     assert batches.take()[1] == 0
     batches.close()
