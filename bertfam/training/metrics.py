@@ -47,7 +47,7 @@ class MetricsWriter:
     def __init__(self, model_dir: Path, step: int) -> None:
         """Opens both for a run that stands at `step`.
 
-        What an interrupted run wrote beyond it is dropped, and scores of `step` whose last line, "eval", it did not come to.
+        What an interrupted run wrote beyond it is dropped, and scores of `step` whose last line, "eval", it could not write.
         """
         path = model_dir / "metrics.jsonl"
         if path.exists():

@@ -7,7 +7,7 @@ many updates were made, or blocks tokenised. Several things go on at once, each 
   save   writing, manifest, renaming, tidying, removing: a checkpoint, in the background
   cache  tokenising, finishing: a token cache, in a process of its own
   file   replacing NAME: a file or folder that was written beside it takes the place NAME;
-         telling SPLIT: a line of metrics is written
+         telling SPLIT ...: lines of metrics are written
 """
 
 import functools
@@ -171,16 +171,16 @@ def _of_a_run(marks: Marks) -> None:
 
     store.Checkpoints._finish = finish_and_mark
 
-    write = MetricsWriter.write
+    write_all = MetricsWriter.write_all
 
-    def write_and_mark(self, step, split, values):
-        marks.mark("file", f"telling {split}")
+    def write_and_mark(self, step, splits):
+        marks.mark("file", f"telling {' '.join(splits)}")
         marks.wait("telling")
-        write(self, step, split, values)
+        write_all(self, step, splits)
         marks.wait("telling")
         marks.mark("file", None)
 
-    MetricsWriter.write = write_and_mark
+    MetricsWriter.write_all = write_and_mark
 
 
 def _of_files(marks: Marks) -> None:
