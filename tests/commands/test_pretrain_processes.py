@@ -116,6 +116,19 @@ def test_one_that_is_killed_ends_the_others_and_all_go_on_to_the_very_same_end(t
     assert metrics(model_dir) == metrics(two[0])
 
 
+def test_three_processes_learn_what_one_does_though_one_is_killed(trained, tmp_path):
+    """Batches of nine rows, which divide over three; a cache that is there already."""
+    flags = ["--gin.BATCH_SIZE=9", f"--cache_dir={trained.model_dir / 'cache'}"]
+    alone = bertfam(*trained.pretrain(tmp_path / "one", *flags))
+    assert alone.returncode == 0, alone.stderr
+    words = trained.pretrain(tmp_path / "three", *flags)
+    done = launch(*words, processes=3, DIE="14:SIGKILL:10", DIE_INDEX="2")
+    assert done.returncode == 128 + 9 and newest(tmp_path / "three") == 10
+    done = launch(*words, processes=3)
+    assert done.returncode == 0 and "resumed from step 10" in done.stdout.splitlines(), done.stderr
+    assert metrics(tmp_path / "three") == pytest.approx(metrics(tmp_path / "one"), rel=1e-5, abs=1e-5)
+
+
 def test_one_that_is_stuck_tells_where_and_ends_and_so_do_the_others(trained, two, tmp_path):
     model_dir = cut(two[0], tmp_path / "model", 20)
     done = launch(*trained.pretrain(model_dir, "--gin.Run.watchdog_seconds=4"), STUCK="22", DIE_INDEX="1")
