@@ -62,20 +62,32 @@ def test_closing_drops_what_is_under_way():
 
 
 def test_only_the_wait_of_idle_devices_counts():
-    """Batches of 0.1 s: the devices work on for the first 0.06 s of the wait for the second, and are idle else."""
+    """Each batch is made once it has been asked three times whether the devices are busy."""
+    gates = [threading.Event() for _ in range(3)]
+    asked = []
 
     def make(step):
-        time.sleep(0.1)
+        gates[step].wait()
         return {"x": step}
 
+    def opening(step, answer):
+        def busy():
+            asked.append(step)
+            if asked.count(step) == 3:
+                gates[step].set()
+            return answer
+
+        return busy
+
     batches = Prefetcher(make, 0, 3, depth=1)
-    assert batches.take()[1] == pytest.approx(0.1, abs=0.03)
+    assert batches.take(opening(0, True)) == ({"x": 0}, 0.0)
     batches.refill()
-    end = time.monotonic() + 0.06
-    assert batches.take(lambda: time.monotonic() < end)[1] == pytest.approx(0.04, abs=0.03)
+    batch, idle = batches.take(opening(1, False))
+    assert batch == {"x": 1} and idle > 0
+    gates[2].set()
     batches.refill()
-    time.sleep(0.15)
-    assert batches.take()[1] == 0
+    batches._waiting[0].result()
+    assert batches.take(opening(2, False)) == ({"x": 2}, 0.0) and asked.count(2) == 0
     batches.close()
 
 
