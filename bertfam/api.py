@@ -17,7 +17,7 @@ from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.layers.gather import gather_positions
-from bertfam.models.bert import BertConfig, Encoder, masked_lm_head, next_sentence_head, pooler, word_table
+from bertfam.models.encoder import EncoderConfig, pooler, sentence_head, word_table
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Model:
       vocabulary: its vocabulary.
     """
 
-    config: BertConfig
+    config: EncoderConfig
     params: dict[str, Any]
     vocabulary: Vocabulary
 
@@ -76,7 +76,8 @@ class Model:
         def forward(
             params: Any, tokens: jax.Array, segment_ids: jax.Array, types: jax.Array, positions: Any, collect: tuple[str, ...]
         ) -> dict[str, jax.Array]:
-            hidden, collected = Encoder(config, execution).apply(
+            encoder: Any = config.encoder(execution)
+            hidden, collected = encoder.apply(
                 {"params": params["encoder"]},
                 tokens,
                 segment_ids=segment_ids,
@@ -88,10 +89,10 @@ class Model:
             if "pooler" in params:
                 result["pooled"] = pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
             if "nsp_head" in params:
-                result["nsp_logits"] = next_sentence_head(config).apply({"params": params["nsp_head"]}, result["pooled"])
+                result["nsp_logits"] = sentence_head(config).apply({"params": params["nsp_head"]}, result["pooled"])
             if "mlm_head" in params:
                 picked = hidden if positions is None else gather_positions(hidden, jnp.asarray(positions, jnp.int32))
-                logits: Any = masked_lm_head(config).apply({"params": params["mlm_head"]}, picked, word_table(params))
+                logits: Any = config.masked_lm_head().apply({"params": params["mlm_head"]}, picked, word_table(params))
                 result["mlm_logits"] = logits[..., : config.known_vocab_size]
             return result
 

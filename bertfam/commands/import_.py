@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     bindings["Stage.length"] = min(128, model.max_length)
     origin = f"--input={args.input}"
     config = load(
-        ["objectives/mlm_nsp.gin", "runs/defaults.gin"],
+        [huggingface.family_of(model).objective, "runs/defaults.gin"],
         [Override(f"{name} = {value!r}", origin) for name, value in bindings.items()],
     )
     config.build("Run")

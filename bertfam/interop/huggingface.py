@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import linen as nn
 from flax import traverse_util
 
 from bertfam.errors import UserError
 from bertfam.files import check_unused, new_folder, read_json
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models.bert_huggingface import BERT
+from bertfam.models.encoder import init_encoder, init_masked_lm_head, init_on_hidden
 from bertfam.models.mapping import Entry, Family
 
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT,)}
@@ -67,7 +69,7 @@ def read(folder: str | Path) -> Imported:
             f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}, which its config.json asks for"
         )
 
-    shapes = traverse_util.flatten_dict(family.shapes(config, parts), sep="/")
+    shapes = traverse_util.flatten_dict(_shapes(family, config, parts), sep="/")
     params = {entry.ours: _gather(entry, config, tensors, shapes[entry.ours].shape, folder) for entry in entries}
     ignored = sorted(name for name in tensors if name not in set(needed))
     return Imported(config, traverse_util.unflatten_dict(params, sep="/"), tuple(ignored))
@@ -97,7 +99,6 @@ def write(
     dtype: str = "float32",
     tokenizer_files: Iterable[Path] = (),
     extra: Mapping[str, Any] | None = None,
-    model_type: str = "bert",
 ) -> str:
     """Writes a folder that `from_pretrained` loads without missing or unexpected keys; it is complete or absent.
 
@@ -108,7 +109,6 @@ def write(
       dtype: of the tensors, "float32" or "bfloat16".
       tokenizer_files: copied beside them.
       extra: further values of config.json, such as pad_token_id.
-      model_type: the family.
 
     Returns:
       the name of the class, such as "BertForPreTraining".
@@ -116,7 +116,7 @@ def write(
     Raises:
       UserError: when the folder is in use, the dtype is unknown, or no class has these heads.
     """
-    family = FAMILIES[model_type]
+    family = family_of(config)
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     check_unused(folder)
@@ -135,6 +135,11 @@ def write(
     return architecture
 
 
+def family_of(config: Any) -> Family:
+    """The family whose config this is."""
+    return next(family for family in FAMILIES.values() if type(config) is family.config)
+
+
 def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Our tree -> float32 tensors by their names."""
     flat = traverse_util.flatten_dict(params, sep="/")
@@ -151,6 +156,19 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
             name = name if has_head else name.removeprefix(family.prefix)
             tensors[name] = entry.to_theirs(layer, config.known_table_rows)
     return tensors
+
+
+def _shapes(family: Family, config: Any, parts: frozenset[str]) -> dict[str, Any]:
+    """The tree of `jax.ShapeDtypeStruct`s of the given parts."""
+
+    def init(key: jax.Array) -> dict[str, Any]:
+        params = {"encoder": init_encoder(config, key)}
+        params |= {name: init_on_hidden(config, head, key) for name, head in family.heads(config).items() if name in parts}
+        if "mlm_head" in parts:
+            params["mlm_head"] = init_masked_lm_head(config, key, params["encoder"])
+        return nn.meta.unbox(params)
+
+    return jax.eval_shape(init, jax.random.key(0))
 
 
 def _names(entry: Entry, config: Any) -> list[str]:

@@ -14,7 +14,7 @@ AXIS = "layers"
 
 
 class Stack(nn.Module):
-    """Applies `length` layers one after another; layer i has the slice i of every parameter.
+    """Applies `length` layers one after another; layer i has the slice i of every parameter, or the one that all share.
 
     The layer is a module of its own, used through its pure `init` and `apply`. Keys are `fold_in(key, i)`, of
     initial values and of dropout alike, so scan and unroll agree in tree, initial values, dropout and checkpoints.
@@ -23,11 +23,13 @@ class Stack(nn.Module):
       block: makes the layer: `block(parent=None)` is a module whose call takes (carry, **shared, **static) and
         returns (carry, outputs dict).
       length: number of layers.
+      shared: the block's modules whose parameters all layers have in common; these are stored [1, ...].
       execution: `layers` ("scan" | "unroll") and `remat` are read here.
     """
 
     block: Callable[..., nn.Module]
     length: int
+    shared: tuple[str, ...] = ()
     execution: Execution = Execution()
 
     @nn.compact
@@ -50,9 +52,12 @@ class Stack(nn.Module):
                 self.param(name, lambda _, value=value: value)
         params = meta.unbox(self.variables["params"])
         self._check(params)
+        common = {name: jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), params[name]) for name in self.shared}
+        params = {name: value for name, value in params.items() if name not in common}
         dropout_key = self.make_rng("dropout") if self.has_rng("dropout") else None
 
-        def run_layer(carry, params, layer, shared):
+        def run_layer(carry, params, layer, common, shared):
+            params = params | common
             rngs = {} if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, layer)}
             return block.apply({"params": params}, carry, **shared, **static, rngs=rngs)
 
@@ -60,11 +65,11 @@ class Stack(nn.Module):
         run_layer = _rematerialised(run_layer, self.execution.remat, scanned)
         if scanned:
             indices = jnp.arange(self.length)
-            return jax.lax.scan(lambda carry, layer: run_layer(carry, *layer, shared), carry, (params, indices))
+            return jax.lax.scan(lambda carry, layer: run_layer(carry, *layer, common, shared), carry, (params, indices))
 
         outputs = []
         for layer, slice_ in enumerate(_unstacked(params, self.length)):
-            carry, output = run_layer(carry, slice_, layer, shared)
+            carry, output = run_layer(carry, slice_, layer, common, shared)
             outputs.append(output)
         return carry, jax.tree.map(lambda *layers: jnp.stack(layers), *outputs)
 
@@ -76,13 +81,16 @@ class Stack(nn.Module):
 
         # A loop rather than vmap: some generators (rbg) draw other numbers when vmapped.
         stacked = jax.lax.map(initial_layer, jnp.arange(self.length))
+        for name in self.shared:
+            stacked[name] = jax.tree.map(lambda leaf: leaf[:1], stacked[name])
         return meta.add_axis(stacked, 0, {nn.PARTITION_NAME: AXIS})
 
     def _check(self, params: Any) -> None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-            if leaf.shape[0] != self.length:
+            length = 1 if path[0].key in self.shared else self.length
+            if leaf.shape[0] != length:
                 name = jax.tree_util.keystr(path)
-                raise ValueError(f"parameter {name} {leaf.shape} holds {leaf.shape[0]} layers, not {self.length}")
+                raise ValueError(f"parameter {name} {leaf.shape} holds {leaf.shape[0]} layers, not {length}")
 
 
 def _rematerialised(run_layer: Callable, remat: str, scanned: bool) -> Callable:

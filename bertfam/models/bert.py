@@ -1,10 +1,9 @@
 """BERT (Devlin, Chang, Lee, Toutanova 2019): post-LN encoder with learned positions and sentence types."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from bertfam.errors import UserError
 from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
+from bertfam.layers.dense import Dense
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, embed_positions, embed_words, padded_rows
 from bertfam.layers.encoder_block import PostNormBlock
@@ -23,6 +23,16 @@ from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import Stack
 
 COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
+Sharing = Literal["none", "all", "attention", "feed_forward"]
+_ATTENTION, _FEED_FORWARD = ("attention", "attention_norm"), ("feed_forward", "feed_forward_norm")
+# What of a block all layers share.
+_SHARED: dict[Sharing, tuple[str, ...]] = {
+    "none": (),
+    "all": (*_ATTENTION, *_FEED_FORWARD),
+    "attention": _ATTENTION,
+    "feed_forward": _FEED_FORWARD,
+}
+_EXECUTION = Execution()
 
 
 @dataclass(frozen=True)
@@ -34,8 +44,13 @@ class BertConfig:
       table_rows: rows of the word table in files, where a checkpoint has more of them than tokens; None: `vocab_size`. The
         further rows are no tokens: nothing is predicted there, and they keep what they hold.
       max_length: rows of the position table, the longest row in tokens.
-      type_vocab_size: sentence types (A and B).
+      position_offset: rows of the position table that lie before that of position 0 and are never read: RoBERTa counts positions
+        from its padding id on.
+      embedding_size: width of the tables, which a linear map takes to `hidden_size`; None: `hidden_size`, without a map.
+      type_vocab_size: sentence types (A and B); 0: there is no such table.
+      sharing: what all layers have in common (ALBERT, table 4): "none", "all", "attention" or "feed_forward".
       activation: "gelu" (erf), "gelu_tanh" (the original TensorFlow code's) or "relu".
+      head_activation: that of the masked-token head; None: `activation`.
       dropout_rate: on embeddings and on each sublayer's output.
       attention_dropout_rate: on attention probabilities, by backends that can.
       initializer_range: deviation of the truncated normal that all kernels and tables start from.
@@ -52,8 +67,12 @@ class BertConfig:
     num_heads: int = 12
     feed_forward_size: int = 3072
     max_length: int = 512
+    position_offset: int = 0
+    embedding_size: int | None = None
     type_vocab_size: int = 2
+    sharing: Sharing = "none"
     activation: Activation = "gelu"
+    head_activation: Activation | None = None
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-12
@@ -61,27 +80,31 @@ class BertConfig:
     tie_embeddings: bool = True
 
     def __post_init__(self) -> None:
-        sizes = ("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_length", "type_vocab_size")
-        for name in sizes if self.vocab_size is None else ("vocab_size", *sizes):
-            if not 1 <= getattr(self, name) < 2**31:
-                raise UserError(f"BertConfig.{name} = {getattr(self, name)} must be at least 1 and below 2^31")
-        least = self.vocab_size or 1
-        if self.table_rows is not None and not least <= self.table_rows < 2**31:
+        name_of = type(self).__name__
+        least = dict.fromkeys(("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_length"), 1)
+        least |= {"type_vocab_size": 0, "position_offset": 0, "vocab_size": 1, "embedding_size": 1}
+        for name, smallest in least.items():
+            if getattr(self, name) is not None and not smallest <= getattr(self, name) < 2**31:
+                raise UserError(f"{name_of}.{name} = {getattr(self, name)} must be at least {smallest} and below 2^31")
+        rows = self.vocab_size or 1
+        if self.table_rows is not None and not rows <= self.table_rows < 2**31:
             known = " (vocab_size)" if self.vocab_size else ""
-            raise UserError(f"BertConfig.table_rows = {self.table_rows} must be at least {least}{known} and below 2^31")
+            raise UserError(f"{name_of}.table_rows = {self.table_rows} must be at least {rows}{known} and below 2^31")
         if self.hidden_size % self.num_heads:
             raise UserError(
-                f"BertConfig.hidden_size = {self.hidden_size} is not a multiple of num_heads = {self.num_heads}: "
+                f"{name_of}.hidden_size = {self.hidden_size} is not a multiple of num_heads = {self.num_heads}: "
                 "change one of them"
             )
         for name in ("dropout_rate", "attention_dropout_rate"):
             if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"BertConfig.{name} = {getattr(self, name)} must be at least 0 and below 1")
+                raise UserError(f"{name_of}.{name} = {getattr(self, name)} must be at least 0 and below 1")
         for name in ("layer_norm_epsilon", "initializer_range"):
             if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"BertConfig.{name} = {getattr(self, name)} must be above 0")
-        if self.activation not in ACTIVATIONS:
-            raise UserError(f"BertConfig.activation = {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
+                raise UserError(f"{name_of}.{name} = {getattr(self, name)} must be above 0")
+        for name, allowed in (("activation", ACTIVATIONS), ("head_activation", (None, *ACTIVATIONS)), ("sharing", _SHARED)):
+            if getattr(self, name) not in allowed:
+                known = ", ".join(map(str, allowed))
+                raise UserError(f"{name_of}.{name} = {getattr(self, name)!r} is not one of {known}")
 
     @property
     def head_dim(self) -> int:
@@ -105,9 +128,40 @@ class BertConfig:
         """Rows of the word table in memory: those in files up to a multiple of 128."""
         return padded_rows(self.known_table_rows)
 
+    @property
+    def table_width(self) -> int:
+        """Width of the tables of words, positions and types."""
+        return self.embedding_size or self.hidden_size
+
+    def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
+        """See `bertfam.models.encoder.EncoderConfig`."""
+        return Encoder(self, execution)
+
+    def masked_lm_head(self, execution: Execution = _EXECUTION) -> heads.MaskedLmHead:
+        """See `bertfam.models.encoder.EncoderConfig`."""
+        return heads.MaskedLmHead(
+            vocab_size=self.known_vocab_size,
+            activation=self.head_activation or self.activation,
+            layer_norm_epsilon=self.layer_norm_epsilon,
+            initializer_range=self.initializer_range,
+            tied=self.tie_embeddings,
+            execution=execution,
+        )
+
+    def flops(self, length: int, predictions: int) -> int:
+        """See `bertfam.models.encoder.EncoderConfig`.
+
+        3 [L s (8h^2 + 4hf + 4hs) + P (2he + 2eV)], with tables e wide and V real tokens, and 2seh for the map from e to h where
+        they differ; embeddings, pooler and the like do not count.
+        """
+        h, f, e = self.hidden_size, self.feed_forward_size, self.table_width
+        layer = length * (8 * h * h + 4 * h * f + 4 * h * length)
+        head = 2 * h * e + 2 * e * self.known_vocab_size
+        return 3 * (self.num_layers * layer + predictions * head + (2 * length * e * h if e != h else 0))
+
 
 class Embeddings(nn.Module):
-    """dropout(LN(word + position + type))."""
+    """dropout(LN(word + position + type)), then, where tables are of another width, a linear map."""
 
     config: BertConfig
     execution: Execution = Execution()
@@ -116,18 +170,21 @@ class Embeddings(nn.Module):
     def __call__(self, tokens: jax.Array, *, positions: jax.Array | None, token_type_ids: jax.Array, train: bool) -> jax.Array:
         """int32[batch, length] each -> dtype[batch, length, embed]."""
         config, dtype = self.config, self.execution.compute_dtype
-        table = partial(Table, features=config.hidden_size, table_init=truncated_normal(config.initializer_range))
+        normal = truncated_normal(config.initializer_range)
+        table = partial(Table, features=config.table_width, table_init=normal)
         words = table(config.padded_vocab_size, axis="vocab", name="word")()
-        position_table = table(config.max_length, axis="position", name="position")()
-        types = table(config.type_vocab_size, axis="token_type", name="token_type")()
-        # [batch, length, embed] + [batch or nothing, length, embed] + [batch, length, embed]
-        hidden = (
-            embed_words(words, tokens, dtype)
-            + embed_positions(position_table, positions, tokens.shape[1], dtype)
-            + lookup_few(types, token_type_ids, dtype)
-        )
+        position_table = table(config.position_offset + config.max_length, axis="position", name="position")()
+        position_table = position_table[config.position_offset :]
+        # [batch, length, width] + [batch or nothing, length, width] + [batch, length, width]
+        hidden = embed_words(words, tokens, dtype) + embed_positions(position_table, positions, tokens.shape[1], dtype)
+        if config.type_vocab_size:
+            types = table(config.type_vocab_size, axis="token_type", name="token_type")()
+            hidden = hidden + lookup_few(types, token_type_ids, dtype)
         hidden = LayerNorm(config.layer_norm_epsilon, dtype, name="norm")(hidden)
         hidden = Dropout(config.dropout_rate, name="dropout")(hidden, train=train)
+        if config.table_width != config.hidden_size:
+            # [batch, length, width] -> [batch, length, embed]
+            hidden = Dense((config.hidden_size,), ("embed", None), dtype, kernel_init=normal, name="projection")(hidden)
         return nn.with_logical_constraint(hidden, ("batch", "length", None))
 
 
@@ -185,48 +242,10 @@ class Encoder(nn.Module):
             initializer_range=config.initializer_range,
             execution=self.execution,
         )
-        hidden, collected = Stack(block, config.num_layers, self.execution, name="layers")(
+        hidden, collected = Stack(block, config.num_layers, _SHARED[config.sharing], self.execution, name="layers")(
             embedded, {"segment_ids": segment_ids}, packed=positions is not None, train=train, collect=collect
         )
         if "hidden_states" in collected:
             # [batch, length, embed], [layers, batch, length, embed] -> [layers + 1, batch, length, embed]
             collected["hidden_states"] = jnp.concatenate([embedded[None], collected["hidden_states"]])
         return hidden, collected
-
-
-def pooler(config: BertConfig, execution: Execution = Execution()) -> heads.Pooler:  # noqa: B008
-    """tanh(W h) of hidden states at [CLS]: [..., embed] -> [..., embed]."""
-    return heads.Pooler(config.initializer_range, execution)
-
-
-def next_sentence_head(config: BertConfig, execution: Execution = Execution()) -> heads.ClassificationHead:  # noqa: B008
-    """Pooled [..., embed] -> float32[..., 2] logits; class 0 = B continues A, 1 = B is random."""
-    return heads.ClassificationHead(2, config.initializer_range, execution)
-
-
-def masked_lm_head(config: BertConfig, execution: Execution = Execution()) -> heads.MaskedLmHead:  # noqa: B008
-    """(hidden [batch, predictions, embed], word table) -> float32[batch, predictions, padded vocabulary] logits."""
-    return heads.MaskedLmHead(
-        vocab_size=config.known_vocab_size,
-        activation=config.activation,
-        layer_norm_epsilon=config.layer_norm_epsilon,
-        initializer_range=config.initializer_range,
-        tied=config.tie_embeddings,
-        execution=execution,
-    )
-
-
-def word_table(params: Mapping[str, Any]) -> jax.Array:
-    """The table float32[padded vocabulary, embed] out of {"encoder": ..., ...}, for `masked_lm_head`."""
-    return params["encoder"]["embeddings"]["word"]["table"]
-
-
-def flops_per_row(config: BertConfig, length: int, predictions: int) -> int:
-    """Matrix-product FLOPs of one row of one training step: 3 x forward, the vocabulary head on `predictions` tokens.
-
-    3 [L s (8h^2 + 4hf + 4hs) + P (2h^2 + 2hV)], with real tokens V; embeddings, pooler and the like do not count.
-    """
-    h, f = config.hidden_size, config.feed_forward_size
-    layer = length * (8 * h * h + 4 * h * f + 4 * h * length)
-    head = 2 * h * h + 2 * h * config.known_vocab_size
-    return 3 * (config.num_layers * layer + predictions * head)

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
-from bertfam.models.bert import BertConfig, Encoder, masked_lm_head, next_sentence_head, pooler, word_table
+from bertfam.models.bert import BertConfig
+from bertfam.models.encoder import EncoderConfig, pooler, sentence_head
 from bertfam.models.mapping import Entry, Family, Layout
 
 # their name -> ours; the first six have no default that fits every model
@@ -112,29 +111,15 @@ def _norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
     return Entry(f"{ours}/scale", f"{theirs}.weight", "vector"), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
 
 
-def shapes(config: BertConfig, parts: frozenset[str]) -> dict[str, Any]:
-    """The tree of `jax.ShapeDtypeStruct`s of the given parts."""
-
-    def init(key: jax.Array) -> dict[str, Any]:
-        tokens = jnp.zeros((1, 1), jnp.int32)
-        hidden = jnp.zeros((1, 1, config.hidden_size), jnp.float32)
-        encoder = Encoder(config).init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)
-        params = {"encoder": nn.unbox(encoder["params"])}
-        heads: dict[str, tuple[Any, tuple[jax.Array, ...]]] = {
-            "pooler": (pooler(config), (hidden,)),
-            "nsp_head": (next_sentence_head(config), (hidden,)),
-            "mlm_head": (masked_lm_head(config), (hidden, word_table(params))),
-        }
-        for name, (module, inputs) in heads.items():
-            if name in parts:
-                params[name] = nn.unbox(module.init(key, *inputs)["params"])
-        return params
-
-    return jax.eval_shape(init, jax.random.key(0))
+def sentence_heads(config: EncoderConfig) -> dict[str, nn.Module]:
+    """The heads of a BERT for pairs of sentences."""
+    return {"pooler": pooler(config), "nsp_head": sentence_head(config)}
 
 
 BERT = Family(
     model_type="bert",
+    config=BertConfig,
+    objective="objectives/mlm_nsp.gin",
     prefix="bert.",
     architectures={
         frozenset({"encoder"}): "BertModel",
@@ -146,7 +131,7 @@ BERT = Family(
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,
-    shapes=shapes,
+    heads=sentence_heads,
     # One bias of the vocabulary; adding both would count it twice. The decoder's is the one that is used.
     aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},
     tied=("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import flax.linen as nn
 import numpy as np
 
 Layout = Literal["vector", "matrix", "linear", "linear_from_heads"]
@@ -15,7 +16,7 @@ class Entry:
 
     Attributes:
       ours: path in the tree, such as "encoder/layers/attention/query/kernel"; the first part is the network or head.
-      theirs: the tensor's name; "{layer}" stands for the index of ours along its first axis.
+      theirs: the tensor's name; "{layer}" stands for the index of ours along its first axis, of 1 where all layers share it.
       layout: "vector": flattened; "matrix": as it is; "linear": torch's (out, in), transposed, where in is the first
         axis of ours; "linear_from_heads": the same where in is the first two axes (heads, head_dim).
       vocabulary: whether our first axis is padded beyond the rows that files hold.
@@ -63,12 +64,14 @@ class Family:
 
     Attributes:
       model_type: as in config.json.
+      config: our class of its configs.
+      objective: gin file of the objective that an imported model is trained on with, its model bound to `config`.
       prefix: of the encoder's names wherever a head is present.
       architectures: the class for each set of parts; a file that holds two sets of the same size is read as the first.
       config_from_huggingface: config.json's content -> our config; raises UserError for what we have not.
       config_to_huggingface: our config -> config.json's content, without the architecture.
       entries: our config -> all entries of all parts.
-      shapes: (config, parts) -> tree of `jax.ShapeDtypeStruct`.
+      heads: config -> the heads on hidden states by part, all but "mlm_head".
       aliases: tensors that a tied head has under two names: the one that is used where they differ -> the one written.
       tied: their head's table -> the word table, for heads that share it unless both are present and differ.
       old_names: endings of tensor names in old files -> today's.
@@ -76,12 +79,14 @@ class Family:
     """
 
     model_type: str
+    config: type
+    objective: str
     prefix: str
     architectures: Mapping[frozenset[str], str]
     config_from_huggingface: Callable[[Mapping[str, Any]], Any]
     config_to_huggingface: Callable[[Any], dict[str, Any]]
     entries: Callable[[Any], tuple[Entry, ...]]
-    shapes: Callable[[Any, frozenset[str]], Any]
+    heads: Callable[[Any], Mapping[str, nn.Module]]
     aliases: Mapping[str, str]
     tied: tuple[str, str]
     old_names: Mapping[str, str]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bertfam.features import FeatureSpec, RowShape, next_sentence_features
 from bertfam.layers.gather import gather_positions
-from bertfam.models.bert import next_sentence_head, pooler
+from bertfam.models.encoder import init_on_hidden, pooler, sentence_head
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, masked_cross_entropy
 
@@ -48,10 +48,9 @@ class MlmNsp(Mlm):
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
         """New (params, {}, {}); params are {"encoder", "pooler", "mlm_head", "nsp_head"}, boxed with logical axis names."""
         keys = jax.random.split(key, 4)
-        hidden = jnp.zeros((1, 1, self.model.hidden_size), jnp.float32)
         params, carry, aux = super().init(key, shape)
-        params["pooler"] = pooler(self.model).init(keys[1], hidden)["params"]
-        params["nsp_head"] = next_sentence_head(self.model).init(keys[2], hidden)["params"]
+        params["pooler"] = init_on_hidden(self.model, pooler(self.model), keys[1])
+        params["nsp_head"] = init_on_hidden(self.model, sentence_head(self.model), keys[2])
         return params, carry, aux
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
@@ -65,7 +64,7 @@ class MlmNsp(Mlm):
         # [batch, length, embed] -> [batch, examples, embed] -> [batch, examples, 2]
         first = gather_positions(hidden, batch["sequence_start_positions"])
         pooled = pooler(self.model, self.execution).apply({"params": params["pooler"]}, first)
-        logits: Any = next_sentence_head(self.model, self.execution).apply({"params": params["nsp_head"]}, pooled)
+        logits: Any = sentence_head(self.model, execution=self.execution).apply({"params": params["nsp_head"]}, pooled)
         nsp, accuracy = masked_cross_entropy(logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
         metrics |= {"nsp_loss": Sum(nsp, accuracy.weight), "nsp_accuracy": accuracy}
         return LossOut({"mlm": mlm, "nsp": nsp}, carry, metrics)

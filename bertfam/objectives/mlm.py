@@ -7,14 +7,13 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, encoder_features, masked_features
 from bertfam.kernels.attention import Request, choose
 from bertfam.layers.execution import Execution
 from bertfam.layers.gather import gather_positions
-from bertfam.models.bert import BertConfig, Encoder, flops_per_row, masked_lm_head, word_table
+from bertfam.models.encoder import EncoderConfig, init_encoder, init_masked_lm_head, word_table
 from bertfam.objectives.objective import Batch, LossOut, Predictions, Sum, Tree, masked_cross_entropy, with_vocabulary
 
 
@@ -27,7 +26,7 @@ class Mlm:
       execution: how it is computed; never part of a checkpoint.
     """
 
-    model: BertConfig
+    model: EncoderConfig
     execution: Execution = Execution()
 
     @property
@@ -42,21 +41,17 @@ class Mlm:
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         """The features that it reads of each row."""
         if shape.length > self.model.max_length:
+            limit = f"{type(self.model).__name__}.max_length {self.model.max_length}"
             raise UserError(
-                f"Stage.length {shape.length} is more than BertConfig.max_length {self.model.max_length}; shorten the rows, or "
-                "enlarge the model's table of positions"
+                f"Stage.length {shape.length} is more than {limit}; shorten the rows, or enlarge the model's table of positions"
             )
         return encoder_features(shape) | masked_features(shape)
 
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
         """New (params, {}, {}); params are {"encoder", "mlm_head"}, boxed with logical axis names."""
         keys = jax.random.split(key, 4)
-        tokens = jnp.zeros((1, shape.length), jnp.int32)
-        hidden = jnp.zeros((1, 1, self.model.hidden_size), jnp.float32)
-        encoder = self._encoder.init(keys[0], tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"]
-        table = word_table({"encoder": nn.meta.unbox(encoder)})
-        head = masked_lm_head(self.model).init(keys[3], hidden, table)["params"]
-        return {"encoder": encoder, "mlm_head": head}, {}, {}
+        encoder = init_encoder(self.model, keys[0], shape.length)
+        return {"encoder": encoder, "mlm_head": init_masked_lm_head(self.model, keys[3], encoder)}, {}, {}
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of masked positions in the global batch."""
@@ -79,7 +74,7 @@ class Mlm:
     def _encode(
         self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool, collect: frozenset[str] = frozenset()
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        found: Any = self._encoder.apply(
+        found: Any = self.model.encoder(self.execution).apply(
             {"params": params["encoder"]},
             batch["encoder_input_tokens"],
             segment_ids=batch["encoder_segment_ids"],
@@ -114,7 +109,7 @@ class Mlm:
     def _masked_logits(self, params: Tree, hidden: jax.Array, batch: Batch) -> jax.Array:
         # [batch, length, embed] -> [batch, predictions, embed] -> [batch, predictions, vocab]
         masked = gather_positions(hidden, batch["masked_positions"])
-        head = masked_lm_head(self.model, self.execution)
+        head = self.model.masked_lm_head(self.execution)
         logits: Any = head.apply({"params": params["mlm_head"]}, masked, word_table(params))
         return logits
 
@@ -127,8 +122,4 @@ class Mlm:
 
     def flops(self, shape: RowShape) -> int:
         """Matrix-product FLOPs of training on one row, forward and backward."""
-        return flops_per_row(self.model, shape.length, shape.predictions)
-
-    @property
-    def _encoder(self) -> Encoder:
-        return Encoder(self.model, self.execution)
+        return self.model.flops(shape.length, shape.predictions)

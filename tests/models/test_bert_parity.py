@@ -10,6 +10,7 @@ import pytest
 from bertfam.interop import huggingface
 from bertfam.models import bert
 from bertfam.models.bert_huggingface import BERT
+from bertfam.models.encoder import pooler, sentence_head, word_table
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -74,9 +75,9 @@ def theirs(model):
 def ours(config, params):
     collect = frozenset({"hidden_states", "attention_probs"})
     hidden, outputs = bert.Encoder(config).apply({"params": params["encoder"]}, **batch(), train=False, collect=collect)
-    pooled = bert.pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
-    mlm = bert.masked_lm_head(config).apply({"params": params["mlm_head"]}, hidden, bert.word_table(params))
-    nsp = bert.next_sentence_head(config).apply({"params": params["nsp_head"]}, pooled)
+    pooled = pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
+    mlm = config.masked_lm_head().apply({"params": params["mlm_head"]}, hidden, word_table(params))
+    nsp = sentence_head(config).apply({"params": params["nsp_head"]}, pooled)
     return outputs | {"mlm": mlm[..., : config.vocab_size], "nsp": nsp}
 
 

@@ -12,7 +12,8 @@ from flax import linen as nn
 from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.layers.gather import gather_positions
-from bertfam.models.bert import Encoder, masked_lm_head, next_sentence_head, pooler, word_table
+from bertfam.models.bert import Encoder
+from bertfam.models.encoder import pooler, sentence_head, word_table
 from bertfam.objectives.objective import masked_cross_entropy
 from bertfam.training.step import total_loss
 
@@ -51,8 +52,8 @@ def logits_of(params, batch):
     masked = gather_positions(hidden, batch["masked_positions"])
     pooled = pooler(config).apply({"params": params["pooler"]}, hidden[:, :1])
     return (
-        masked_lm_head(config).apply({"params": params["mlm_head"]}, masked, word_table(params))[..., : tiny.VOCABULARY],
-        next_sentence_head(config).apply({"params": params["nsp_head"]}, pooled),
+        config.masked_lm_head().apply({"params": params["mlm_head"]}, masked, word_table(params))[..., : tiny.VOCABULARY],
+        sentence_head(config).apply({"params": params["nsp_head"]}, pooled),
     )
 
 

@@ -1,0 +1,107 @@
+"""What objectives, the API and Hugging Face's files ask of every family of encoders."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bertfam.layers import heads
+from bertfam.layers.execution import Execution
+
+_EXECUTION = Execution()
+
+
+class EncoderConfig(Protocol):
+    """A family's frozen config, which makes its networks."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Real tokens; None takes the size of the run's vocabulary."""
+        ...
+
+    @property
+    def max_length(self) -> int:
+        """The longest row in tokens."""
+        ...
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the output."""
+        ...
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that a token passes."""
+        ...
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        ...
+
+    @property
+    def attention_dropout_rate(self) -> float:
+        """On the attention probabilities, by backends that can."""
+        ...
+
+    @property
+    def initializer_range(self) -> float:
+        """Deviation of the kernels of heads."""
+        ...
+
+    @property
+    def known_vocab_size(self) -> int:
+        """`vocab_size`, which must have been set by now."""
+        ...
+
+    @property
+    def known_table_rows(self) -> int:
+        """Rows of the word table in files."""
+        ...
+
+    def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
+        """The embeddings and the layers; see `bertfam.models.bert.Encoder`, whose call all have."""
+        ...
+
+    def masked_lm_head(self, execution: Execution = _EXECUTION) -> heads.MaskedLmHead:
+        """(hidden [batch, predictions, embed], word table) -> float32[batch, predictions, padded vocabulary] logits."""
+        ...
+
+    def flops(self, length: int, predictions: int) -> int:
+        """Matrix-product FLOPs of one row of one training step: 3 x forward, the vocabulary head on `predictions` tokens."""
+        ...
+
+
+def pooler(config: EncoderConfig, execution: Execution = _EXECUTION) -> heads.Pooler:
+    """tanh(W h) of hidden states at [CLS]: [..., embed] -> [..., embed]."""
+    return heads.Pooler(config.initializer_range, execution)
+
+
+def sentence_head(config: EncoderConfig, classes: int = 2, execution: Execution = _EXECUTION) -> heads.ClassificationHead:
+    """Pooled [..., embed] -> float32[..., classes] logits, of what the sentences of a pair are to each other."""
+    return heads.ClassificationHead(classes, config.initializer_range, execution)
+
+
+def word_table(params: Mapping[str, Any]) -> jax.Array:
+    """The table float32[padded vocabulary, embed] out of {"encoder": ..., ...}, for the masked-token head."""
+    return params["encoder"]["embeddings"]["word"]["table"]
+
+
+def init_encoder(config: EncoderConfig, key: jax.Array, length: int = 1) -> Any:
+    """New parameters of the encoder, boxed with logical axis names."""
+    tokens = jnp.zeros((1, length), jnp.int32)
+    encoder: Any = config.encoder()
+    return encoder.init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"]
+
+
+def init_masked_lm_head(config: EncoderConfig, key: jax.Array, encoder: Any) -> Any:
+    """New parameters of the masked-token head, boxed, over an encoder's word table."""
+    hidden = jnp.zeros((1, 1, config.hidden_size), jnp.float32)
+    return config.masked_lm_head().init(key, hidden, word_table({"encoder": nn.meta.unbox(encoder)}))["params"]
+
+
+def init_on_hidden(config: EncoderConfig, head: nn.Module, key: jax.Array) -> Any:
+    """New parameters of a head that takes hidden states, boxed."""
+    return head.init(key, jnp.zeros((1, 1, config.hidden_size), jnp.float32))["params"]
