@@ -14,7 +14,6 @@ from bertfam.data.sources import Corpus
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
-from bertfam.models.bert_huggingface import BERT
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def random_model(vocabulary, tmp_path_factory):
         vocab_size=vocabulary.size, num_layers=2, hidden_size=32, num_heads=2, feed_forward_size=64, max_length=64
     )
     generator = np.random.default_rng(0)
-    shapes = BERT.shapes(config, frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}))
+    shapes = huggingface.shapes_of(config, frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}))
     params = jax.tree.map(lambda leaf: 0.3 * generator.standard_normal(leaf.shape, np.float32), shapes)
     vocabulary.save(root / "tokenizer", model_max_length=config.max_length)
     huggingface.write(root / "model", config, params, tokenizer_files=sorted((root / "tokenizer").iterdir()))

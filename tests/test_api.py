@@ -12,7 +12,6 @@ from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
-from bertfam.models.bert_huggingface import BERT
 
 VOCABULARY = WordPiece([*SPECIAL_PIECES, *"abcdefgh"])
 CONFIG = BertConfig(vocab_size=VOCABULARY.size, num_layers=2, hidden_size=16, num_heads=2, feed_forward_size=24, max_length=12)
@@ -22,7 +21,7 @@ TOKENS = np.array([[2, 5, 6, 7, 3, 0, 0], [2, 8, 3, 9, 10, 11, 3]], np.int32)
 @pytest.fixture(scope="module")
 def params():
     generator = np.random.default_rng(0)
-    shapes = BERT.shapes(CONFIG, frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}))
+    shapes = huggingface.shapes_of(CONFIG, frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}))
     return jax.tree.map(lambda leaf: 0.3 * generator.standard_normal(leaf.shape).astype(np.float32), shapes)
 
 

@@ -51,7 +51,10 @@ def main(args: argparse.Namespace) -> int:
     origin = f"--input={args.input}"
     config = load(
         [huggingface.family_of(model).objective, "runs/defaults.gin"],
-        [Override(f"{name} = {value!r}", origin) for name, value in bindings.items()],
+        [
+            Override(f"MODEL = @{type(model).__name__}()", origin),
+            *(Override(f"{name} = {value!r}", origin) for name, value in bindings.items()),
+        ],
     )
     config.build("Run")
 

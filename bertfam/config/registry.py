@@ -36,6 +36,7 @@ CONFIGURABLES = (
     "bertfam.data.text_rows.WholeDocuments",
     "bertfam.layers.execution.Execution",
     "bertfam.models.bert.BertConfig",
+    "bertfam.models.roberta.RobertaConfig",
     "bertfam.objectives.bert.MlmNsp",
     "bertfam.objectives.mlm.Mlm",
     "bertfam.partitioning.mesh.MeshShape",

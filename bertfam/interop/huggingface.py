@@ -18,8 +18,9 @@ from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models.bert_huggingface import BERT
 from bertfam.models.encoder import init_encoder, init_masked_lm_head, init_on_hidden
 from bertfam.models.mapping import Entry, Family
+from bertfam.models.roberta_huggingface import ROBERTA
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT,)}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, ROBERTA)}
 DTYPES = ("float32", "bfloat16")
 
 
@@ -69,7 +70,7 @@ def read(folder: str | Path) -> Imported:
             f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}, which its config.json asks for"
         )
 
-    shapes = traverse_util.flatten_dict(_shapes(family, config, parts), sep="/")
+    shapes = traverse_util.flatten_dict(shapes_of(config, parts), sep="/")
     params = {entry.ours: _gather(entry, config, tensors, shapes[entry.ours].shape, folder) for entry in entries}
     ignored = sorted(name for name in tensors if name not in set(needed))
     return Imported(config, traverse_util.unflatten_dict(params, sep="/"), tuple(ignored))
@@ -158,12 +159,13 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
     return tensors
 
 
-def _shapes(family: Family, config: Any, parts: frozenset[str]) -> dict[str, Any]:
-    """The tree of `jax.ShapeDtypeStruct`s of the given parts."""
+def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
+    """The tree of `jax.ShapeDtypeStruct`s of a model's encoder and the heads that are named."""
+    heads = family_of(config).heads(config)
 
     def init(key: jax.Array) -> dict[str, Any]:
         params = {"encoder": init_encoder(config, key)}
-        params |= {name: init_on_hidden(config, head, key) for name, head in family.heads(config).items() if name in parts}
+        params |= {name: init_on_hidden(config, head, key) for name, head in heads.items() if name in parts}
         if "mlm_head" in parts:
             params["mlm_head"] = init_masked_lm_head(config, key, params["encoder"])
         return nn.meta.unbox(params)

@@ -40,11 +40,11 @@ _ONLY = {
 }
 
 
-def config_from_huggingface(content: Mapping[str, Any]) -> BertConfig:
-    """config.json's content -> BertConfig.
+def read_values(content: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json's content -> the fields of a config like BERT's.
 
     Raises:
-      UserError: for a model that is not this BERT, or a size that is not stated.
+      UserError: for what is not computed here, or a size that is not stated.
     """
     for name, allowed in _ONLY.items():
         if content.get(name) not in allowed:
@@ -59,55 +59,83 @@ def config_from_huggingface(content: Mapping[str, Any]) -> BertConfig:
     if activation not in list(_ACTIVATIONS):
         raise UserError(f"config.json: hidden_act = {activation!r} is not supported, only {', '.join(_ACTIVATIONS)}")
     values = {ours: content[theirs] for theirs, ours in (_SIZES | _OPTIONS).items() if content.get(theirs) is not None}
-    return BertConfig(activation=_ACTIVATIONS[activation], **values)
+    return values | {"activation": _ACTIVATIONS[activation]}
+
+
+def written_values(config: BertConfig) -> dict[str, Any]:
+    """A config like BERT's -> config.json's content, without the model's type and "architectures"."""
+    activation = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation]
+    values = {theirs: getattr(config, ours) for theirs, ours in (_SIZES | _OPTIONS).items()}
+    values["vocab_size"] = config.known_table_rows
+    return {"hidden_act": activation, "position_embedding_type": "absolute", **values}
+
+
+def config_from_huggingface(content: Mapping[str, Any]) -> BertConfig:
+    """config.json's content -> BertConfig; raises UserError for a model that is not this BERT."""
+    return BertConfig(**read_values(content))
 
 
 def config_to_huggingface(config: BertConfig) -> dict[str, Any]:
     """BertConfig -> config.json's content, without "architectures"."""
-    activation = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation]
-    values = {theirs: getattr(config, ours) for theirs, ours in (_SIZES | _OPTIONS).items()}
-    values["vocab_size"] = config.known_table_rows
-    return {"model_type": "bert", "hidden_act": activation, "position_embedding_type": "absolute", **values}
+    return {"model_type": "bert", **written_values(config)}
+
+
+def encoder_entries(prefix: str, config: BertConfig) -> tuple[Entry, ...]:
+    """Every parameter of an encoder like BERT's, and of its pooler."""
+    layer, theirs = "encoder/layers/", f"{prefix}encoder.layer.{{layer}}."
+    attention = [
+        entry
+        for name in ("query", "key", "value")
+        for entry in dense(f"{layer}attention/{name}", f"{theirs}attention.self.{name}")
+    ]
+    types = Entry("encoder/embeddings/token_type/table", f"{prefix}embeddings.token_type_embeddings.weight", "matrix")
+    return (
+        Entry("encoder/embeddings/word/table", f"{prefix}embeddings.word_embeddings.weight", "matrix", vocabulary=True),
+        Entry("encoder/embeddings/position/table", f"{prefix}embeddings.position_embeddings.weight", "matrix"),
+        *([types] if config.type_vocab_size else []),
+        *norm("encoder/embeddings/norm", f"{prefix}embeddings.LayerNorm"),
+        *attention,
+        *dense(f"{layer}attention/output", f"{theirs}attention.output.dense", "linear_from_heads"),
+        *norm(f"{layer}attention_norm", f"{theirs}attention.output.LayerNorm"),
+        *dense(f"{layer}feed_forward/intermediate", f"{theirs}intermediate.dense"),
+        *dense(f"{layer}feed_forward/output", f"{theirs}output.dense"),
+        *norm(f"{layer}feed_forward_norm", f"{theirs}output.LayerNorm"),
+        *dense("pooler/dense", f"{prefix}pooler.dense"),
+    )
+
+
+def masked_lm_entries(config: BertConfig, transform: str, layer_norm: str, decoder: str, bias: str) -> tuple[Entry, ...]:
+    """Every parameter of the masked-token head, by the names of its four tensors without their endings."""
+    # An untied head has two biases there, of which only the decoder's is used; written twice, read from the last.
+    untied = [
+        Entry("mlm_head/decoder", f"{decoder}.weight", "matrix", vocabulary=True),
+        Entry("mlm_head/bias", f"{decoder}.bias", "vector", vocabulary=True),
+    ]
+    return (
+        *dense("mlm_head/dense", transform),
+        *norm("mlm_head/norm", layer_norm),
+        Entry("mlm_head/bias", bias, "vector", vocabulary=True),
+        *([] if config.tie_embeddings else untied),
+    )
 
 
 def entries(config: BertConfig) -> tuple[Entry, ...]:
     """Every parameter of the encoder and of all heads."""
-    layer, theirs = "encoder/layers/", "bert.encoder.layer.{layer}."
-    attention = [
-        entry
-        for name in ("query", "key", "value")
-        for entry in _dense(f"{layer}attention/{name}", f"{theirs}attention.self.{name}")
-    ]
-    # An untied head has two biases there, of which only the decoder's is used; written twice, read from the last.
-    untied = [
-        Entry("mlm_head/decoder", "cls.predictions.decoder.weight", "matrix", vocabulary=True),
-        Entry("mlm_head/bias", "cls.predictions.decoder.bias", "vector", vocabulary=True),
-    ]
+    head, bias = "cls.predictions.", "cls.predictions.bias"
     return (
-        Entry("encoder/embeddings/word/table", "bert.embeddings.word_embeddings.weight", "matrix", vocabulary=True),
-        Entry("encoder/embeddings/position/table", "bert.embeddings.position_embeddings.weight", "matrix"),
-        Entry("encoder/embeddings/token_type/table", "bert.embeddings.token_type_embeddings.weight", "matrix"),
-        *_norm("encoder/embeddings/norm", "bert.embeddings.LayerNorm"),
-        *attention,
-        *_dense(f"{layer}attention/output", f"{theirs}attention.output.dense", "linear_from_heads"),
-        *_norm(f"{layer}attention_norm", f"{theirs}attention.output.LayerNorm"),
-        *_dense(f"{layer}feed_forward/intermediate", f"{theirs}intermediate.dense"),
-        *_dense(f"{layer}feed_forward/output", f"{theirs}output.dense"),
-        *_norm(f"{layer}feed_forward_norm", f"{theirs}output.LayerNorm"),
-        *_dense("pooler/dense", "bert.pooler.dense"),
-        *_dense("mlm_head/dense", "cls.predictions.transform.dense"),
-        *_norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
-        Entry("mlm_head/bias", "cls.predictions.bias", "vector", vocabulary=True),
-        *([] if config.tie_embeddings else untied),
-        *_dense("nsp_head/dense", "cls.seq_relationship"),
+        *encoder_entries("bert.", config),
+        *masked_lm_entries(config, f"{head}transform.dense", f"{head}transform.LayerNorm", f"{head}decoder", bias),
+        *dense("nsp_head/dense", "cls.seq_relationship"),
     )
 
 
-def _dense(ours: str, theirs: str, layout: Layout = "linear") -> tuple[Entry, Entry]:
+def dense(ours: str, theirs: str, layout: Layout = "linear") -> tuple[Entry, Entry]:
+    """A kernel and a bias."""
     return Entry(f"{ours}/kernel", f"{theirs}.weight", layout), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
 
 
-def _norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
+def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
+    """A scale and a bias."""
     return Entry(f"{ours}/scale", f"{theirs}.weight", "vector"), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
 
 

@@ -31,6 +31,7 @@ BertConfig.feed_forward_size = 32
 BertConfig.max_length = 24
 LinearDecay.peak = 1e-2
 LinearDecay.warmup_steps = 5
+MODEL = @BertConfig()
 """
 
 

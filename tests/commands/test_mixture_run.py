@@ -38,6 +38,7 @@ many/TextFiles.train = ("{folder}/many-*.txt",)
 json/TextFiles.train = ("{folder}/lines.jsonl",)
 json/TextFiles.input_format = "jsonl"
 TextFiles.validation_fraction = 0.1
+MODEL = @BertConfig()
 """
 
 

@@ -44,6 +44,7 @@ BertConfig.feed_forward_size = 256
 BertConfig.max_length = 64
 LinearDecay.peak = 1e-3
 LinearDecay.warmup_steps = 5
+MODEL = @BertConfig()
 """
 
 

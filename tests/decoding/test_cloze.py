@@ -8,8 +8,8 @@ from bertfam.api import Model
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.decoding.fill import fill
 from bertfam.errors import UserError
+from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
-from bertfam.models.bert_huggingface import BERT
 
 VOCABULARY = WordPiece([*SPECIAL_PIECES, *"abcdefgh."])
 CONFIG = BertConfig(vocab_size=VOCABULARY.size, num_layers=1, hidden_size=16, num_heads=2, feed_forward_size=24, max_length=12)
@@ -17,7 +17,7 @@ CONFIG = BertConfig(vocab_size=VOCABULARY.size, num_layers=1, hidden_size=16, nu
 
 def random_model(parts=("encoder", "pooler", "mlm_head", "nsp_head")):
     generator = np.random.default_rng(0)
-    shapes = BERT.shapes(CONFIG, frozenset(parts))
+    shapes = huggingface.shapes_of(CONFIG, frozenset(parts))
     return Model(CONFIG, jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape).astype(np.float32), shapes), VOCABULARY)
 
 

@@ -25,7 +25,9 @@ CONFIG = BertConfig(
 def written(folder, parts=PARTS, config=CONFIG):
     """A Hugging Face folder with its tokenizer and random parameters."""
     generator = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, np.float32), BERT.shapes(config, frozenset(parts)))
+    params = jax.tree.map(
+        lambda leaf: generator.standard_normal(leaf.shape, np.float32), huggingface.shapes_of(config, frozenset(parts))
+    )
     VOCABULARY.save(folder.parent / "tokenizer")
     files = sorted((folder.parent / "tokenizer").iterdir())
     huggingface.write(folder, config, params, tokenizer_files=files)

@@ -26,7 +26,7 @@ PARTS = {
 
 def random_params(architecture="BertForPreTraining", config=CONFIG):
     generator = np.random.default_rng(0)
-    shapes = BERT.shapes(config, frozenset(PARTS[architecture]))
+    shapes = huggingface.shapes_of(config, frozenset(PARTS[architecture]))
     params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, dtype=np.float32), shapes)
     flat = traverse_util.flatten_dict(params, sep="/")
     for path in ("encoder/embeddings/word/table", "mlm_head/bias", "mlm_head/decoder"):
@@ -180,7 +180,7 @@ def test_missing_and_misshapen_tensors_are_named(folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "roberta"}, "model_type is 'roberta', supported: bert"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2', supported: bert, roberta"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"is_decoder": True}, "is_decoder = True"),
         ({"add_cross_attention": True}, "add_cross_attention = True"),

@@ -108,7 +108,7 @@ CONFIGURATION = {
     "a value that is never bound": Entry(
         "pretrain --gin_file=a.gin {text} --model_dir=model",
         "a.gin:3: @Stage() needs steps, which nothing binds; add Stage.steps = ...",
-        {"a.gin": 'include "objectives/mlm_nsp.gin"\nRun.data = @TextData()\nRun.stages = (@Stage(),)\n'},
+        {"a.gin": 'include "objectives/mlm_nsp.gin"\nRun.data = @TextData()\nRun.stages = (@Stage(),)\nMODEL = @BertConfig()\n'},
     ),
     "a value left to the user": Entry(
         "pretrain --gin_file=a.gin {text} --model_dir=model",

@@ -1,0 +1,55 @@
+"""RoBERTa in Hugging Face's files."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertfam.errors import UserError
+from bertfam.models.bert_huggingface import encoder_entries, masked_lm_entries, read_values, written_values
+from bertfam.models.encoder import pooler
+from bertfam.models.mapping import Entry, Family
+from bertfam.models.roberta import RobertaConfig
+
+
+def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
+    """config.json's content -> RobertaConfig; raises UserError for a model that is not this RoBERTa."""
+    values, pad = read_values(content), content.get("pad_token_id", 1)
+    if type(pad) is not int or pad < 0:
+        raise UserError(f"config.json: pad_token_id = {pad!r} must be a whole number: positions are counted from it")
+    offset = pad + 1
+    if values["max_length"] <= offset:
+        raise UserError(f"config.json: max_position_embeddings = {values['max_length']} leaves no position after {offset}")
+    values["max_length"] -= offset
+    return RobertaConfig(position_offset=offset, **values)
+
+
+def config_to_huggingface(config: RobertaConfig) -> dict[str, Any]:
+    """RobertaConfig -> config.json's content, without "architectures"."""
+    rows = config.position_offset + config.max_length
+    return {"model_type": "roberta", **written_values(config), "max_position_embeddings": rows}
+
+
+def entries(config: RobertaConfig) -> tuple[Entry, ...]:
+    """Every parameter of the encoder and of all heads."""
+    head = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
+    return (*encoder_entries("roberta.", config), *masked_lm_entries(config, *head))
+
+
+ROBERTA = Family(
+    model_type="roberta",
+    config=RobertaConfig,
+    objective="objectives/mlm.gin",
+    prefix="roberta.",
+    architectures={
+        frozenset({"encoder"}): "RobertaModel",
+        frozenset({"encoder", "mlm_head"}): "RobertaForMaskedLM",
+        frozenset({"encoder", "pooler"}): "RobertaModel",
+    },
+    config_from_huggingface=config_from_huggingface,
+    config_to_huggingface=config_to_huggingface,
+    entries=entries,
+    heads=lambda config: {"pooler": pooler(config)},
+    aliases={"lm_head.decoder.bias": "lm_head.bias"},
+    tied=("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    buffers=("position_ids", "token_type_ids"),
+)
