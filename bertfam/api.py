@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,11 @@ from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.layers.gather import gather_positions
+from bertfam.models.bert import BertConfig
+from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, pooler, sentence_head, word_table
+
+ONLY = "encoder"  # the name of the only network of a folder
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Model:
 
     Attributes:
       config: its sizes.
-      params: {"encoder": ...} and the heads that it has among "pooler", "mlm_head", "nsp_head".
+      params: {"encoder": ...} and the heads that it has among "pooler", "mlm_head", "nsp_head", "rtd_head".
       vocabulary: its vocabulary.
     """
 
@@ -54,7 +58,8 @@ class Model:
 
         Returns:
           `hidden` float32[batch, length, embed]; where the model has these heads `pooled` float32[batch, embed], `mlm_logits`
-          float32[batch, predictions, vocabulary] and `nsp_logits` float32[batch, 2]; and what `collect` names.
+          float32[batch, predictions, vocabulary], `nsp_logits` float32[batch, 2] and `rtd_logits` float32[batch, length], of each
+          token being a replaced one; and what `collect` names.
 
         Raises:
           UserError: for rows longer than the model's table of positions.
@@ -90,6 +95,9 @@ class Model:
                 result["pooled"] = pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
             if "nsp_head" in params:
                 result["nsp_logits"] = sentence_head(config).apply({"params": params["nsp_head"]}, result["pooled"])
+            if "rtd_head" in params:
+                head: Any = replaced_token_head(cast(BertConfig, config))
+                result["rtd_logits"] = head.apply({"params": params["rtd_head"]}, hidden)
             if "mlm_head" in params:
                 picked = hidden if positions is None else gather_positions(hidden, jnp.asarray(positions, jnp.int32))
                 logits: Any = config.masked_lm_head().apply({"params": params["mlm_head"]}, picked, word_table(params))
@@ -99,7 +107,7 @@ class Model:
         return jax.jit(forward, static_argnums=5)
 
 
-def load(path: str | Path, *, step: int | None = None) -> Model:
+def load(path: str | Path, *, step: int | None = None, network: str | None = None) -> Model:
     """Opens a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
 
     A program that uses gin itself finds its bindings as they were.
@@ -107,22 +115,33 @@ def load(path: str | Path, *, step: int | None = None) -> Model:
     Args:
       path: the folder.
       step: which checkpoint of a MODEL_DIR; None: the newest.
+      network: which, where a MODEL_DIR holds several: "discriminator" or "generator" of ELECTRA; None: the first.
 
     Raises:
-      UserError: where it is neither, or not whole.
+      UserError: where it is neither, or not whole, or has no such network.
     """
+    found = load_networks(path, step=step)
+    if network is not None and network not in found:
+        raise UserError(f"{path} has no network {network}; it has {', '.join(found)}")
+    return found[network or next(iter(found))]
+
+
+def load_networks(path: str | Path, *, step: int | None = None) -> dict[str, Model]:
+    """All networks of a folder by name, see `load`; a Hugging Face folder has one."""
     folder = Path(path)
     if (folder / "config.gin").is_file():
         from bertfam.training.model_dir import open_model
 
         with gin_kept():
             opened = open_model(folder, step)
-        return Model(opened.run.objective.model, opened.params, opened.vocabulary)
+        configs = opened.run.objective.networks
+        trees = opened.run.objective.split(opened.params)
+        return {name: Model(configs[name], tree, opened.vocabulary) for name, tree in trees.items()}
     if (folder / "config.json").is_file():
         if step is not None:
             raise UserError(f"{folder} is a Hugging Face folder and has no checkpoints; leave the step out")
         imported = huggingface.read(folder)
         vocabulary = vocabularies.load(folder)
         config = huggingface.with_vocabulary(imported.config, vocabulary.size, folder)
-        return Model(config, imported.params, vocabulary)
+        return {ONLY: Model(config, imported.params, vocabulary)}
     raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")

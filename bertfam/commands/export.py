@@ -7,7 +7,9 @@ from bertfam.commands import flags
 SUMMARY = "write a Hugging Face folder from a trained model"
 EXAMPLE = """\
   bertfam export --model_dir=model --output=huggingface
-  python -c "from transformers import pipeline; print(pipeline('fill-mask', 'huggingface')('Returns a new [MASK].'))\""""
+  python -c "from transformers import pipeline; print(pipeline('fill-mask', 'huggingface')('Returns a new [MASK].'))"
+Of a run that trains several networks --output is a folder of folders, each with its own config.json and tokenizer: of ELECTRA
+DIR/discriminator (ElectraForPreTraining, which is fine-tuned) and DIR/generator (ElectraForMaskedLM, which fills masks)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=flags.path,
         required=True,
         metavar="DIR",
-        help="folder to make: config.json, safetensors, tokenizer files",
+        help="folder to make: config.json, safetensors, tokenizer files; one in it for each network where there are several",
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the tensors (default: float32)")
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
@@ -30,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     import tempfile
     from pathlib import Path
 
-    from bertfam.files import check_unused
+    from bertfam.files import check_unused, new_folder
     from bertfam.interop import huggingface
     from bertfam.training.model_dir import open_model
 
@@ -39,18 +41,21 @@ def main(args: argparse.Namespace) -> int:
 
     # -- The model
     opened = open_model(args.model_dir, args.step, average=args.average)
-    config = opened.run.objective.model
+    networks = opened.run.objective.split(opened.params)
 
-    # -- The folder, with the tokenizer for rows as long as the model takes
-    with tempfile.TemporaryDirectory() as tokenizer:
-        opened.vocabulary.save(tokenizer, model_max_length=config.max_length)
-        architecture = huggingface.write(
-            args.output,
-            config,
-            opened.params,
-            dtype=args.dtype,
-            tokenizer_files=sorted(Path(tokenizer).iterdir()),
-            extra={"pad_token_id": opened.vocabulary.token_ids.pad},
-        )
-    print(f"exported step {opened.step:,} of {args.model_dir} to {args.output}: {architecture}, {args.dtype}")
+    # -- The folders, with the tokenizer for rows as long as the model takes
+    told = []
+    with tempfile.TemporaryDirectory() as tokenizer, new_folder(args.output) as partial:
+        opened.vocabulary.save(tokenizer, model_max_length=opened.run.objective.model.max_length)
+        for name, params in networks.items():
+            architecture = huggingface.write(
+                partial / name if len(networks) > 1 else partial,
+                opened.run.objective.networks[name],
+                params,
+                dtype=args.dtype,
+                tokenizer_files=sorted(Path(tokenizer).iterdir()),
+                extra={"pad_token_id": opened.vocabulary.token_ids.pad},
+            )
+            told.append(f"{name} {architecture}" if len(networks) > 1 else architecture)
+    print(f"exported step {opened.step:,} of {args.model_dir} to {args.output}: {', '.join(told)}, {args.dtype}")
     return 0

@@ -31,10 +31,10 @@ def main(args: argparse.Namespace) -> int:
     if args.top_k < 1:
         raise UserError(f"--top_k={args.top_k} is less than 1")
 
-    from bertfam.api import load
-    from bertfam.decoding.fill import fill
+    from bertfam.api import load_networks
+    from bertfam.decoding.fill import fill, filler
 
-    filled = fill(load(args.model_dir, step=args.step), args.text, args.top_k)
+    filled = fill(filler(load_networks(args.model_dir, step=args.step)), args.text, args.top_k)
     if args.json:
         results = [
             {"text": text, "masks": [dataclasses.asdict(mask) for mask in masks]}

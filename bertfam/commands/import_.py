@@ -9,8 +9,9 @@ EXAMPLE = """\
   bertfam export --model_dir=model --output=huggingface
   bertfam import --input=huggingface --output=imported
   bertfam fill --model_dir=imported "Returns a new [MASK]."
---input is any folder on disk with a BERT's config.json, model.safetensors and the tokenizer's files; the first line makes one
-of a model that bertfam pretrain has trained."""
+--input is any folder on disk with the config.json of a BERT or one of its kin, model.safetensors and the tokenizer's files; the
+first line makes one of a model that bertfam pretrain has trained. A discriminator of ELECTRA goes on with a new generator, a
+generator of its as a masked language model."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,7 @@ def main(args: argparse.Namespace) -> int:
     # -- The model and its vocabulary
     check_unused(args.output)
     model, params, ignored = huggingface.read(args.input)
+    parts = sorted(params)
     vocabulary = vocabularies.load(args.input)
     model = huggingface.with_vocabulary(model, vocabulary.size, args.input)
 
@@ -50,13 +52,14 @@ def main(args: argparse.Namespace) -> int:
     bindings["Stage.length"] = min(128, model.max_length)
     origin = f"--input={args.input}"
     config = load(
-        [huggingface.family_of(model).objective, "runs/defaults.gin"],
+        [huggingface.family_of(model).objective_of(params), "runs/defaults.gin"],
         [
             Override(f"MODEL = @{type(model).__name__}()", origin),
             *(Override(f"{name} = {value!r}", origin) for name, value in bindings.items()),
         ],
     )
-    config.build("Run")
+    objective = config.build("Run").objective
+    params = objective.joined({next(iter(objective.networks)): params})
 
     # -- The folder
     with new_folder(args.output) as folder:
@@ -67,5 +70,5 @@ def main(args: argparse.Namespace) -> int:
         checkpoints.close()
     for name in ignored:
         print(f"left out {name}: it has no place in this model")
-    print(f"imported {args.input} to {args.output}: {', '.join(sorted(params))}")
+    print(f"imported {args.input} to {args.output}: {', '.join(parts)}")
     return 0

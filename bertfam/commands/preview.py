@@ -28,6 +28,7 @@ by a random token, {word} kept but predicted. A row may hold several examples, w
 types. After the rows come statistics over many more of them. Without a run file rows are sentence pairs with BERT's noise, and
 --gin.TextData.rows and --gin.TextData.corruption choose others:
   --gin.TextData.rows=@FullSentences()    or @DocSentences(), @Chunks(), @WholeDocuments(), @SentencePairs(), @Packed()
+  --gin.TextData.rows=@TwoSegments()      ELECTRA's
   --gin.BertMasking.rate=0.3
 Where there is no token cache yet, all of the text is tokenised for this once; `bertfam cache` keeps it, for --cache_dir."""
 _LENGTH = 128

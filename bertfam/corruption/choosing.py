@@ -56,6 +56,26 @@ class SingleTokens:
 
 
 @dataclass(frozen=True)
+class WithReplacement:
+    """`wanted` draws, each from all maskable positions; what is drawn again is predicted once (ELECTRA, as published in code).
+
+    So a row has fewer predictions than `wanted`: of k draws from m positions m (1 - (1 - 1 / m) ** k) on average.
+    """
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """See `Choice`."""
+        maskable = rows["maskable"]
+        counts = np.count_nonzero(maskable, axis=1)
+        # [n, slots]: which of the maskable positions, then the position itself
+        nth = random.integers(random.bits(keys, streams.CHOOSE, slots), np.maximum(counts, 1)[:, None])
+        positions = np.take_along_axis(np.argsort(~maskable, axis=1, kind="stable"), nth, axis=1)
+        row, draw = np.nonzero((np.arange(slots) < wanted[:, None]) & (counts > 0)[:, None])
+        chosen = np.zeros(maskable.shape, bool)
+        chosen[row, positions[row, draw]] = True
+        return in_slots(chosen, np.broadcast_to(np.arange(maskable.shape[1]), maskable.shape), slots)
+
+
+@dataclass(frozen=True)
 class WholeWords:
     """All pieces of a word or none: BERT's whole word masking (Devlin et al., as published with the code in May 2019).
 

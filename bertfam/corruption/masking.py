@@ -30,10 +30,13 @@ class BertMasking:
       mask_share: share of the predictions whose input is [MASK].
       random_share: share of the predictions whose input is a random token.
       random_tokens: "pieces" draws from the vocabulary without its control tokens; "vocabulary" from all of it, as published.
-      choice: which positions: `SingleTokens`, `WholeWords`, `WordSpans` (SpanBERT) or `WordNgrams` (ALBERT).
+      choice: which positions: `SingleTokens`, `WithReplacement` (ELECTRA), `WholeWords`, `WordSpans` (SpanBERT) or `WordNgrams`
+        (ALBERT).
       rounding: of rate n: "nearest", "up" (SpanBERT) or "random", floor(rate n + U) (RoBERTa).
       counted: what n counts: the "row", or what is "maskable" in it (SpanBERT).
       drawn_by: whether each "token" draws its replacement, or each "unit" that the choice made (SpanBERT, ERNIE).
+      slot_margin: None: as `max_predictions` says; else there are (rate + slot_margin) * length slots, rounded down (ELECTRA:
+        0.005, so 19 at 128 and 79 at 512).
     """
 
     rate: float = 0.15
@@ -45,6 +48,7 @@ class BertMasking:
     rounding: Rounding = "nearest"
     counted: Counted = "row"
     drawn_by: DrawnBy = "token"
+    slot_margin: float | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in _NAMES.items():
@@ -54,6 +58,8 @@ class BertMasking:
             raise ValueError(f"rate {self.rate} is not in (0, 1]")
         if self.max_predictions is not None and self.max_predictions < 1:
             raise ValueError(f"max_predictions {self.max_predictions} is less than 1")
+        if self.slot_margin is not None and (self.max_predictions is not None or not 0 <= self.slot_margin < 1):
+            raise ValueError(f"slot_margin {self.slot_margin} must be in [0, 1), and max_predictions None where it is given")
         if not (self.mask_share >= 0 and self.random_share >= 0 and self.mask_share + self.random_share <= 1):
             raise ValueError(
                 f"mask_share {self.mask_share} and random_share {self.random_share} must be >= 0 with a sum of at most 1"
@@ -61,6 +67,8 @@ class BertMasking:
 
     def predictions(self, length: int) -> int:
         """The static number of prediction slots of a row of `length` tokens."""
+        if self.slot_margin is not None:
+            return min(length, max(1, int((self.rate + self.slot_margin) * length)))
         return self.max_predictions or math.ceil(self.rate * length)
 
     def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:

@@ -74,14 +74,14 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
     """
     starts = documents.sentence_starts
     room = length - 3
-    document, chunk, current, end = _stretches(documents)
+    document, chunk, current, end = stretches(documents)
     key = random.fold(seed, document)
     short = random.uniform(random.bits(key, _SHORT, 1)[:, 0]) < config.short_sequence_rate
     target = np.where(short, 2 + random.integers(random.bits(key, _TARGET, 1)[:, 0], room - 1), room)
     stretch = np.arange(len(current))
     parts = []
     while stretch.size:
-        count = _sentences_to(starts, current, target, end)
+        count = sentences_to(starts, current, target, end)
         parts.append((stretch, document, current, count, target))
         key = random.fold(seed, document, chunk)
         split = 1 + random.integers(random.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
@@ -95,7 +95,7 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
     return document[in_order], first[in_order], count[in_order], target[in_order]
 
 
-def _stretches(documents: Documents) -> tuple[np.ndarray, ...]:
+def stretches(documents: Documents) -> tuple[np.ndarray, ...]:
     """Documents, those of more than about a hundred thousand tokens cut between sentences.
 
     Returns:
@@ -115,7 +115,7 @@ def _stretches(documents: Documents) -> tuple[np.ndarray, ...]:
     return document[real], number[real] << 32, first[real], end[real]
 
 
-def _sentences_to(starts: np.ndarray, first: np.ndarray, tokens: np.ndarray, end: np.ndarray) -> np.ndarray:
+def sentences_to(starts: np.ndarray, first: np.ndarray, tokens: np.ndarray, end: np.ndarray) -> np.ndarray:
     """How many sentences from `first` on hold at least `tokens` tokens, at least one, none from `end` on: int64[n]."""
     last = np.searchsorted(starts, starts[first] + tokens, side="left")
     return np.clip(last - first, 1, end - first)
@@ -206,29 +206,11 @@ class PairExamples:
         a_start, a_length = a_start + random.coin_sums(keys, _TRIM_A, cut_a), a_length - cut_a
         b_start, b_length = b_start + random.coin_sums(keys, _TRIM_B, cut_b), b_length - cut_b
 
-        # [n, length]: the place in the row, and what is there of [CLS] A [SEP] B [SEP]. Control tokens and padding read some
-        # token too: taking everything and writing over it is twice as fast as taking the text alone.
-        place = np.arange(self._length, dtype=np.int32)
-        a_end, end = (a_length + 1).astype(np.int32), (a_length + b_length + 2).astype(np.int32)
-        after_a, real = place > a_end[:, None], place <= end[:, None]
-        source = np.where(after_a, (b_start - a_end - 1)[:, None], (a_start - 1)[:, None]) + place
-        tokens = self._documents.tokens.take(source, mode="clip").astype(np.int32)
-        np.copyto(tokens, self._tokens.pad, where=~real)
-        # Nothing can be learnt from predicting that a word is unknown.
-        maskable = real & (tokens != self._tokens.unk)
-        row = np.arange(len(tokens))
-        cls, sep = (self._tokens.need(name, "SentencePairs") for name in ("cls", "sep"))
-        for at, control in ((np.zeros_like(end), cls), (a_end, sep), (end, sep)):
-            tokens[row, at] = control
-            maskable[row, at] = False
-        return {
-            "encoder_input_tokens": tokens,
-            "encoder_segment_ids": real.astype(np.int32),
-            "encoder_token_type_ids": (after_a & real).astype(np.int32),
-            "maskable": maskable,
-            "sequence_start_positions": np.zeros((len(tokens), 1), np.int32),
+        rows = framed(self._documents, self._length, self._tokens, (a_start, a_length), (b_start, b_length))
+        return rows | {
+            "sequence_start_positions": np.zeros((len(keys), 1), np.int32),
             "next_sentence_labels": np.where(is_random, IS_RANDOM, IS_NEXT).astype(np.int32)[:, None],
-            "next_sentence_weights": np.ones((len(tokens), 1), np.float32),
+            "next_sentence_weights": np.ones((len(keys), 1), np.float32),
         }
 
     def _negatives(self, keys: np.ndarray, own: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -247,8 +229,46 @@ class PairExamples:
             other = random.integers(random.bits(keys, _DOCUMENT, 1)[:, 0], len(self._documents) - 1)
             other += other >= own
             sentence = bounds[other] + random.integers(random.bits(keys, _SENTENCE, 1)[:, 0], bounds[other + 1] - bounds[other])
-        count = _sentences_to(starts, sentence, wanted, bounds[other + 1])
+        count = sentences_to(starts, sentence, wanted, bounds[other + 1])
         return starts[sentence], starts[sentence + count] - starts[sentence]
+
+
+def framed(
+    documents: Documents, length: int, ids: TokenIds, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Rows `[CLS] A [SEP] B [SEP]`; `[CLS] A [SEP]` where B has no token.
+
+    Args:
+      documents: the text.
+      length: places of a row.
+      ids: the vocabulary's.
+      a, b: where their text begins int64[n] and how long it is int64[n].
+
+    Returns:
+      `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length].
+    """
+    (a_start, a_length), (b_start, b_length) = a, b
+    # [n, length]: the place in the row, and what is there of [CLS] A [SEP] B [SEP]. Control tokens and padding read some
+    # token too: taking everything and writing over it is twice as fast as taking the text alone.
+    place = np.arange(length, dtype=np.int32)
+    a_end, end = (a_length + 1).astype(np.int32), (a_length + b_length + 1 + (b_length > 0)).astype(np.int32)
+    after_a, real = place > a_end[:, None], place <= end[:, None]
+    source = np.where(after_a, (b_start - a_end - 1)[:, None], (a_start - 1)[:, None]) + place
+    tokens = documents.tokens.take(source, mode="clip").astype(np.int32)
+    np.copyto(tokens, ids.pad, where=~real)
+    # Nothing can be learnt from predicting that a word is unknown.
+    maskable = real & (tokens != ids.unk)
+    row = np.arange(len(tokens))
+    cls, sep = (ids.need(name, "a row of two segments") for name in ("cls", "sep"))
+    for at, control in ((np.zeros_like(end), cls), (a_end, sep), (end, sep)):
+        tokens[row, at] = control
+        maskable[row, at] = False
+    return {
+        "encoder_input_tokens": tokens,
+        "encoder_segment_ids": real.astype(np.int32),
+        "encoder_token_type_ids": (after_a & real).astype(np.int32),
+        "maskable": maskable,
+    }
 
 
 def _excess(a: np.ndarray, b: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

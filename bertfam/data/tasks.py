@@ -15,8 +15,8 @@ A module that registers text of its own, for `--task=my_books --module_import=TH
 
 Any other source whose elements, after the preprocessors, are {"text": a document} or {"sentences": its sentences} will do.
 Registered here: `python_docs`, the text of the embedded corpus, and finished rows of it: `python_docs_mlm_nsp` (BERT's pairs),
-`python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`; and the
-texts of TensorFlow Datasets that are in `bertfam.data.seqio_tfds`.
+`python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`,
+`python_docs_electra` (two segments, ELECTRA's noise); and the texts of TensorFlow Datasets that are in `bertfam.data.seqio_tfds`.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ import dataclasses
 import seqio
 import tensorflow as tf
 
-from bertfam.corruption.choosing import WholeWords
+from bertfam.corruption.choosing import WholeWords, WithReplacement
 from bertfam.corruption.masking import BertMasking
 from bertfam.data import seqio_tfds  # noqa: F401  (registers TFDS' texts)
 from bertfam.data.mixture import Mixture
@@ -37,6 +37,7 @@ from bertfam.data.seqio_texts import SENTENCES as SENTENCES
 from bertfam.data.seqio_vocabulary import PieceVocabulary
 from bertfam.data.text_data import TextData
 from bertfam.data.text_rows import FullSentences
+from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
 
 
@@ -81,5 +82,9 @@ for _name, _data in {
     "mlm_nsp_packed": TextData(rows=Packed(SentencePairs())),
     "mlm": TextData(rows=FullSentences()),
     "mlm_whole_words": TextData(rows=FullSentences(), corruption=BertMasking(choice=WholeWords())),
+    "electra": TextData(
+        rows=TwoSegments(),
+        corruption=BertMasking(mask_share=0.85, random_share=0.0, choice=WithReplacement(), slot_margin=0.005),
+    ),
 }.items():
     add_pretraining_task(f"python_docs_{_name}", dataclasses.replace(_data, corpus=PythonDocs()))

@@ -15,6 +15,7 @@ from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.sources import Corpus
 from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, WholeDocuments
+from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
 from bertfam.features import (
     FeatureSpec,
@@ -48,7 +49,7 @@ class TextData:
     corpus: Corpus | Mixture | None = None
     vocabulary: str | None = None
     cache_dir: str | None = None
-    rows: SentencePairs | FullSentences | DocSentences | Chunks | WholeDocuments | Packed = SentencePairs()
+    rows: SentencePairs | TwoSegments | FullSentences | DocSentences | Chunks | WholeDocuments | Packed = SentencePairs()
     corruption: BertMasking = BertMasking()
     order: Order = "shuffled"
 

@@ -1,6 +1,6 @@
 """Cloze: the likeliest tokens at every mask token of a text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -30,6 +30,11 @@ class Mask:
     predictions: list[Prediction]
 
 
+def filler(networks: Mapping[str, Model]) -> Model:
+    """The first network that predicts masked tokens, such as ELECTRA's generator; the first of all where none does."""
+    return next((model for model in networks.values() if "mlm_head" in model.params), next(iter(networks.values())))
+
+
 def check(model: Model, text: str) -> np.ndarray:
     """Encodes a text: int32[length]; raises UserError where there is nothing to fill or the text is too long."""
     mask = model.vocabulary.token_ids.need("mask", "filling in")
@@ -57,6 +62,11 @@ def fill(model: Model, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]
     Raises:
       UserError: where the model has no such head, a text has no mask, or is too long.
     """
+    if "mlm_head" not in model.params and "rtd_head" in model.params:
+        raise UserError(
+            "the model is a discriminator, which tells replaced tokens from others and predicts none, so it cannot fill; give "
+            "the folder of its generator, or of the run that trained both"
+        )
     if "mlm_head" not in model.params:
         raise UserError("the model has no masked-language-model head, so it cannot fill; it was imported or exported without one")
     encoded = [check(model, text) for text in texts]

@@ -16,11 +16,12 @@ from bertfam.errors import UserError
 from bertfam.files import check_unused, new_folder, read_json
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models.bert_huggingface import BERT
+from bertfam.models.electra_huggingface import ELECTRA
 from bertfam.models.encoder import init_encoder, init_masked_lm_head, init_on_hidden
 from bertfam.models.mapping import Entry, Family
 from bertfam.models.roberta_huggingface import ROBERTA
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, ROBERTA)}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, ROBERTA, ELECTRA)}
 DTYPES = ("float32", "bfloat16")
 
 

@@ -27,3 +27,21 @@ def lookup_few(table: jax.Array, indices: jax.Array, dtype: DTypeLike) -> jax.Ar
     # [..., rows]
     selector = jax.nn.one_hot(indices, table.shape[0], dtype=dtype)
     return jnp.einsum("...r,re->...e", selector, table.astype(dtype), precision=jax.lax.Precision.HIGHEST)
+
+
+def put_positions(tokens: jax.Array, positions: jax.Array, values: jax.Array, used: jax.Array) -> jax.Array:
+    """Writes values into rows, by comparisons in place of a scatter.
+
+    Args:
+      tokens: int32[batch, length].
+      positions: int32[batch, count], where to write; those in use are distinct.
+      values: int32[batch, count].
+      used: bool[batch, count]; what is not used is not written, wherever its position is.
+
+    Returns:
+      int32[batch, length].
+    """
+    # [batch, count, length]
+    here = (positions[..., None] == jnp.arange(tokens.shape[1])) & used[..., None]
+    written = jnp.sum(jnp.where(here, values[..., None], 0), axis=1)
+    return jnp.where(jnp.any(here, axis=1), written, tokens)

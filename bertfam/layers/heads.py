@@ -56,6 +56,31 @@ class ClassificationHead(nn.Module):
         return dense(pooled).astype(jnp.float32)
 
 
+class TokenHead(nn.Module):
+    """dense -> activation -> a linear map to one logit of each token (ELECTRA, Clark et al. 2020, section 3.1).
+
+    Attributes:
+      activation: a name of `ACTIVATIONS`.
+      initializer_range: deviation of the truncated normal that kernels start from.
+      execution: dtype of the products; logits are float32.
+    """
+
+    activation: Activation = "gelu"
+    initializer_range: float = 0.02
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """hidden: [..., embed] -> float32[...] logits."""
+        dtype = self.execution.compute_dtype
+        normal = truncated_normal(self.initializer_range)
+        hidden = Dense((hidden.shape[-1],), ("embed", None), dtype, kernel_init=normal, name="dense")(hidden)
+        hidden = ACTIVATIONS[self.activation](hidden)
+        # [..., embed] -> [..., 1] -> [...]
+        logits = Dense((1,), ("embed", "classes"), dtype, kernel_init=normal, name="prediction")(hidden)
+        return jnp.squeeze(logits, -1).astype(jnp.float32)
+
+
 class MaskedLmHead(nn.Module):
     """dense -> activation -> LayerNorm -> product with the word table + a bias for each word.
 

@@ -1,7 +1,7 @@
 """How a family's parameters are named and laid out in Hugging Face's files: the words that each family's table uses."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -76,6 +76,7 @@ class Family:
       tied: their head's table -> the word table, for heads that share it unless both are present and differ.
       old_names: endings of tensor names in old files -> today's.
       buffers: endings of tensors that are no parameters.
+      objectives_by_part: part -> gin file of the objective of models that have this part, in the place of `objective`.
     """
 
     model_type: str
@@ -91,3 +92,8 @@ class Family:
     tied: tuple[str, str]
     old_names: Mapping[str, str]
     buffers: tuple[str, ...]
+    objectives_by_part: Mapping[str, str] = field(default_factory=dict)
+
+    def objective_of(self, parts: Collection[str]) -> str:
+        """The gin file of the objective that a model with these parts is trained on."""
+        return next((path for part, path in self.objectives_by_part.items() if part in parts), self.objective)

@@ -1,6 +1,5 @@
 """BERT's objective: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from bertfam.features import FeatureSpec, RowShape, next_sentence_features
 from bertfam.layers.gather import gather_positions
 from bertfam.models.encoder import init_on_hidden, pooler, sentence_head
 from bertfam.objectives.mlm import Mlm
-from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, masked_cross_entropy
+from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, check_coefficients, masked_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,7 @@ class MlmNsp(Mlm):
     nsp: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("mlm", "nsp"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} {getattr(self, name)} is no coefficient; it must be a number of at least 0")
-        if not self.mlm and not self.nsp:
-            raise ValueError("mlm and nsp are both 0: nothing would be learnt; set one above 0")
+        check_coefficients(mlm=self.mlm, nsp=self.nsp)
 
     @property
     def coefficients(self) -> Mapping[str, float]:

@@ -34,6 +34,19 @@ class Mlm:
         """The weight of each loss term."""
         return {"mlm": 1.0}
 
+    @property
+    def networks(self) -> Mapping[str, EncoderConfig]:
+        """The one network."""
+        return {"encoder": self.model}
+
+    def split(self, params: Tree) -> dict[str, Tree]:
+        """See `Objective.split`: all parameters are the one network's."""
+        return {"encoder": params}
+
+    def joined(self, networks: Mapping[str, Tree]) -> Tree:
+        """See `Objective.joined`."""
+        return networks["encoder"]
+
     def sized(self, vocabulary_size: int) -> Self:
         """The objective with its model's vocabulary set; raises UserError where another size was asked for."""
         return dataclasses.replace(self, model=with_vocabulary(self.model, vocabulary_size))
@@ -88,14 +101,14 @@ class Mlm:
 
     def masked_loss(self, params: Tree, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, Sum]]:
         """The sum of the cross-entropies at the masked positions of hidden [batch, length, embed], and its metrics."""
-        logits = self._masked_logits(params, hidden, batch)
+        logits = self.masked_logits(params, hidden, batch)
         loss, accuracy = masked_cross_entropy(logits, batch["masked_target_tokens"], batch["masked_loss_weights"])
         return loss, {"mlm_loss": Sum(loss, accuracy.weight), "mlm_accuracy": accuracy}
 
     def predictions(self, params: Tree, batch: Batch) -> Predictions:
         """The likeliest tokens at the masked positions, without dropout."""
         hidden = self.encoded(params, batch, key=None, train=False)
-        probabilities = jax.nn.softmax(self._masked_logits(params, hidden, batch))
+        probabilities = jax.nn.softmax(self.masked_logits(params, hidden, batch))
         return Predictions(
             inputs=batch["encoder_input_tokens"],
             segments=batch["encoder_segment_ids"],
@@ -106,7 +119,8 @@ class Mlm:
             probabilities=jnp.max(probabilities, axis=-1),
         )
 
-    def _masked_logits(self, params: Tree, hidden: jax.Array, batch: Batch) -> jax.Array:
+    def masked_logits(self, params: Tree, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """float32[batch, predictions, padded vocabulary] at the masked positions of hidden [batch, length, embed]."""
         # [batch, length, embed] -> [batch, predictions, embed] -> [batch, predictions, vocab]
         masked = gather_positions(hidden, batch["masked_positions"])
         head = self.model.masked_lm_head(self.execution)

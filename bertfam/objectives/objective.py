@@ -1,6 +1,7 @@
 """What every pretraining objective gives to the trainer, the loader, the plan and the exporter."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -73,7 +74,20 @@ class Objective(Protocol):
 
     @property
     def model(self) -> Any:
-        """The config of the network that is exported and asked to fill."""
+        """The config of the network that the run is about."""
+        ...
+
+    @property
+    def networks(self) -> Mapping[str, Any]:
+        """The configs of all that can stand alone, as files have it, by name; that of `model` is the first."""
+        ...
+
+    def split(self, params: Tree) -> dict[str, Tree]:
+        """Parameters as {"encoder": ..., heads} of each network by name, of those that are there."""
+        ...
+
+    def joined(self, networks: Mapping[str, Tree]) -> Tree:
+        """The way back from `split`: the parameters that these networks give."""
         ...
 
     def sized(self, vocabulary_size: int) -> "Objective":
@@ -133,6 +147,28 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Arr
     loss = jax.nn.logsumexp(logits, axis=-1) - picked
     correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
     return jnp.sum(loss * weights), Sum(jnp.sum(correct * weights), jnp.sum(weights))
+
+
+def binary_cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
+    """Weighted sum of -log sigmoid(logit) where the label is 1, -log sigmoid(-logit) where it is 0: float32[].
+
+    Args:
+      logits: float32[...].
+      labels: float32[...].
+      weights: float32[...]; a place of weight 0 adds exactly nothing, to the gradient too, whatever its logit.
+    """
+    logits = jnp.where(weights > 0, logits.astype(jnp.float32), 0.0)
+    return jnp.sum((jax.nn.softplus(logits) - labels * logits) * weights)
+
+
+def check_coefficients(**coefficients: float) -> None:
+    """Raises ValueError where one is no finite number of at least 0, or all are 0."""
+    for name, value in coefficients.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} {value} is no coefficient; it must be a number of at least 0")
+    if not any(coefficients.values()):
+        names = " and ".join(coefficients)
+        raise ValueError(f"{names} are {'both' if len(coefficients) == 2 else 'all'} 0: nothing would be learnt; set one above 0")
 
 
 def with_vocabulary(model: Any, size: int) -> Any:

@@ -165,9 +165,9 @@ def check_same_model(old: Any, new: Any) -> None:
     _check_same(old, new, "Run.objective.model", ("in the imported model", "--model_dir"), _DROPOUT)
 
 
-def check_same_network(old: Any, new: Any, folder: str) -> None:
+def check_same_network(old: Any, new: Any, folder: str, where: str = "Run.objective.model") -> None:
     """Raises UserError where a model's config computes something else than that in `folder`, other than of other tokens."""
-    _check_same(old, new, "Run.objective.model", (f"in {folder}", "--init_from"), _DROPOUT | {"vocab_size", "table_rows"})
+    _check_same(old, new, where, (f"in {folder}", "--init_from"), _DROPOUT | {"vocab_size", "table_rows"})
 
 
 def _check_same(old: Any, new: Any, where: str, when: tuple[str, str] = _BEGAN, free: Collection[str] = ()) -> None:

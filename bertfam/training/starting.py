@@ -60,14 +60,19 @@ def read_start(folder: str, parts: str | None, run: Run, vocabulary: Vocabulary)
     Raises:
       UserError: there is no such model or part, the networks are not the same, or the vocabularies write words otherwise.
     """
-    model = api.load(folder)
+    models, networks = api.load_networks(folder), run.objective.networks
+    # Networks of the same names, or the first of theirs for the first of ours.
+    model, first = next(iter(models.values())), next(iter(networks))
+    taken = {name: models[name] for name in networks if name in models} or {first: model}
+    theirs = run.objective.joined({name: model.params for name, model in taken.items()})
     ours = _boxed(run)
-    names = parts.split(",") if parts else sorted(model.params.keys() & ours.keys())
+    names = parts.split(",") if parts else sorted(theirs.keys() & ours.keys())
     for name in names:
-        for there, whose in ((model.params, folder), (ours, "this run")):
+        for there, whose in ((theirs, folder), (ours, "this run")):
             if name not in there:
                 raise UserError(f"--init_parts={parts}: {whose} has no {name}; it has {', '.join(sorted(there))}")
-    check_same_network(model.config, run.objective.model, folder)
+    for name, other in taken.items():
+        check_same_network(other.config, networks[name], folder, f"Run.objective.{'model' if name == first else name}")
     if type(model.vocabulary) is not type(vocabulary):
         raise UserError(
             f"the vocabulary of {folder} is a {type(model.vocabulary).__name__} and this run's a {type(vocabulary).__name__}, "
@@ -76,7 +81,7 @@ def read_start(folder: str, parts: str | None, run: Run, vocabulary: Vocabulary)
     rows = {piece: row for row, piece in enumerate(model.vocabulary.pieces(range(model.vocabulary.size)))}
     pieces = vocabulary.pieces(range(vocabulary.size))
     known = np.array([(rows[piece], row) for row, piece in enumerate(pieces) if piece in rows], np.int32)
-    return Start(folder, {name: jax.tree.map(np.asarray, model.params[name]) for name in names}, known.reshape(-1, 2))
+    return Start(folder, {name: jax.tree.map(np.asarray, theirs[name]) for name in names}, known.reshape(-1, 2))
 
 
 def _boxed(run: Run) -> Any:

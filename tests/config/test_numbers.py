@@ -9,6 +9,7 @@ from bertfam.config import registry
 from bertfam.data.python_docs import PythonDocs
 from bertfam.errors import UserError
 from bertfam.models.bert import BertConfig
+from bertfam.models.electra import ElectraConfig
 
 # What the classes need besides.
 NEEDS: dict[str, dict[str, Any]] = {
@@ -17,6 +18,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "Mixture": {"corpora": (PythonDocs(),), "names": ("docs",)},
     "Stage": {"steps": 8},
     "Ramp": {"steps": 8},
+    "Electra": {"model": ElectraConfig()},
     "Mlm": {"model": BertConfig()},
     "MlmNsp": {"model": BertConfig()},
 }

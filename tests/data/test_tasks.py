@@ -213,7 +213,8 @@ def test_ours_are_registered_without_reading_anything(tmp_path):
     code = "from bertfam.data import tasks; import seqio; print(*sorted(seqio.TaskRegistry.names()))"
     environment = os.environ | {"BERTFAM_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    ours = ["python_docs", "python_docs_mlm", "python_docs_mlm_nsp", "python_docs_mlm_nsp_packed", "python_docs_mlm_whole_words"]
+    ours = ["python_docs", "python_docs_electra", "python_docs_mlm", "python_docs_mlm_nsp", "python_docs_mlm_nsp_packed"]
+    ours += ["python_docs_mlm_whole_words"]
     assert [name for name in done.stdout.split() if name.startswith("python_docs")] == ours and not (tmp_path / "cache").exists()
 
 

@@ -1,0 +1,37 @@
+"""Drawing tokens from logits."""
+
+import jax
+import jax.numpy as jnp
+
+_GENERATOR = "threefry2x32"  # draws the same whether it is vmapped or not, and on every device
+
+
+def keys_of_rows(*features: jax.Array) -> jax.Array:
+    """A random key for each row, a pure function of what is in the row: keys[batch].
+
+    What is drawn with them does not depend on where in which batch the row stands, and so on no mesh and no microbatches, and
+    is the same in every evaluation.
+
+    Args:
+      *features: int32[batch, count] each; rows that differ have different keys, but for a chance of about 2 ** -64.
+    """
+    words = jnp.concatenate(features, axis=1).astype(jnp.uint32)
+    factors = jax.random.bits(jax.random.key(0, impl=_GENERATOR), (2, words.shape[1]), jnp.uint32) | jnp.uint32(1)
+    # [batch, 1, count] * [2, count] -> [batch, 2], modulo 2^32
+    data = jnp.sum(words[:, None] * factors, axis=-1, dtype=jnp.uint32)
+    return jax.random.wrap_key_data(data, impl=_GENERATOR)
+
+
+def sample(logits: jax.Array, keys: jax.Array, temperature: float = 1.0) -> jax.Array:
+    """Draws classes from softmax(logits / temperature) as argmax(logits / temperature + g), g standard Gumbel noise.
+
+    Args:
+      logits: float32[batch, count, classes].
+      keys: keys[batch], one a row.
+      temperature: above 0.
+
+    Returns:
+      int32[batch, count], without gradient.
+    """
+    noise = jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:], jnp.float32))(keys)
+    return jnp.argmax(jax.lax.stop_gradient(logits) / temperature + noise, axis=-1).astype(jnp.int32)

@@ -1,0 +1,89 @@
+"""ELECTRA's masking: drawn with replacement, 0.85 [MASK], its own number of slots."""
+
+import math
+
+import numpy as np
+import pytest
+from noise_rows import VOCABULARIES, draws, noise_rows
+
+from bertfam.corruption import streams
+from bertfam.corruption.choosing import WithReplacement
+from bertfam.corruption.keys import fold
+from bertfam.corruption.masking import BertMasking
+from bertfam.data.two_segments import TwoSegments
+
+ELECTRA = BertMasking(mask_share=0.85, random_share=0.0, choice=WithReplacement(), slot_margin=0.005)
+LENGTH = 128
+
+
+def budget(real, slots, rate=0.15):
+    """max(1, min(N, round(num_tokens * mask_prob))), half to even."""
+    return max(1, min(slots, round(rate * real)))
+
+
+@pytest.fixture(scope="module")
+def rows(cache, tokens):
+    """2,000 rows of real text."""
+    examples = TwoSegments(short_row_rate=0.3).examples(cache.documents("train", "text"), LENGTH, 5, tokens)
+    numbers = np.arange(2000)
+    return examples.rows(numbers % len(examples), fold(7, numbers))
+
+
+@pytest.fixture(scope="module")
+def corrupted(rows, tokens):
+    return ELECTRA.corrupt(rows, fold(3, np.arange(2000)), tokens)
+
+
+def test_slots_are_the_published_ones():
+    for rate in (0.15, 0.25):
+        masking = BertMasking(rate=rate, slot_margin=0.005)
+        assert [masking.predictions(n) for n in range(1, 513)] == [max(1, int((rate + 0.005) * n)) for n in range(1, 513)]
+    assert (ELECTRA.predictions(128), ELECTRA.predictions(512)) == (19, 79)
+    for settings in ({"slot_margin": -0.1}, {"slot_margin": 0.005, "max_predictions": 3}):
+        with pytest.raises(ValueError, match="slot_margin .* must be in .*, and max_predictions None"):
+            BertMasking(**settings)
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_each_row_is_the_naive_one(kind):
+    tokens = VOCABULARIES[kind]
+    rows, keys = noise_rows(tokens, 200, 64), fold(1, np.arange(200))
+    found = ELECTRA.corrupt(rows, keys, tokens)
+    slots = ELECTRA.predictions(64)
+    for row in range(200):
+        maskable = np.flatnonzero(rows["maskable"][row])
+        wanted = budget(int((rows["encoder_segment_ids"][row] > 0).sum()), slots)
+        words = draws(keys[row], streams.CHOOSE, slots)[:wanted]
+        # the upper half of each word, as a fraction of 2^32, says which of the maskable positions
+        expected = sorted({int(maskable[(word >> 32) * len(maskable) >> 32]) for word in words}) if len(maskable) else []
+        used = found["masked_loss_weights"][row] > 0
+        assert found["masked_positions"][row, used].tolist() == expected
+
+
+def test_draws_with_replacement_collapse(rows, corrupted):
+    """Of k draws from m positions m (1 - (1 - 1/m)^k) are distinct on average."""
+    real, maskable = (rows["encoder_segment_ids"] > 0).sum(axis=1), rows["maskable"].sum(axis=1)
+    wanted = np.array([budget(int(n), 19) for n in real])
+    distinct = corrupted["masked_loss_weights"].sum(axis=1)
+    assert (distinct <= wanted).all() and (distinct >= 1).all() and (distinct < wanted).any()
+    expected = maskable * (1 - (1 - 1 / maskable) ** wanted)
+    error = distinct - expected
+    assert abs(error.mean()) < 4 * error.std() / math.sqrt(len(error))
+
+
+def test_specials_are_never_touched_and_targets_restore_the_text(rows, corrupted, tokens):
+    before, after, used = rows["encoder_input_tokens"], corrupted["encoder_input_tokens"], corrupted["masked_loss_weights"] > 0
+    assert np.array_equal(before[~rows["maskable"]], after[~rows["maskable"]])
+    assert np.take_along_axis(rows["maskable"], corrupted["masked_positions"], axis=1)[used].all()
+    restored = after.copy()
+    row, slot = np.nonzero(used)
+    restored[row, corrupted["masked_positions"][row, slot]] = corrupted["masked_target_tokens"][row, slot]
+    assert np.array_equal(restored, before)
+    assert not np.isin(corrupted["masked_target_tokens"][used], tokens.special).any()
+
+
+def test_of_the_chosen_85_percent_are_masked_and_the_rest_stay(rows, corrupted, tokens):
+    before, after = rows["encoder_input_tokens"], corrupted["encoder_input_tokens"]
+    changed, chosen = before != after, int(corrupted["masked_loss_weights"].sum())
+    assert (after[changed] == tokens.mask).all()  # no random tokens
+    assert chosen > 20_000 and abs(changed.sum() / chosen - 0.85) < 4 * math.sqrt(0.85 * 0.15 / chosen)

@@ -1,0 +1,316 @@
+"""ELECTRA's objective against NumPy in float64, its labels against its inputs, its draws against their softmax."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from chi_square import chi_square_limit
+from flax import linen as nn
+from test_packed_rows import packed
+
+from bertfam.layers.gather import gather_positions, put_positions
+from bertfam.layers.sampling import keys_of_rows, sample
+from bertfam.models.electra import ElectraConfig, replaced_token_head
+from bertfam.objectives.electra import Electra
+from bertfam.objectives.objective import binary_cross_entropy
+from bertfam.training.optimizers import AdamW
+from bertfam.training.schedules import LinearDecay
+from bertfam.training.state import new_state
+from bertfam.training.step import make_train_step, total_loss
+
+GOLDEN = Path(__file__).parents[1] / "models" / "golden" / "electra_parameters.json"
+SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32, "embedding_size": 12}
+MODEL = ElectraConfig(vocab_size=tiny.VOCABULARY, **SIZES, dropout_rate=0.0, attention_dropout_rate=0.0)
+OBJECTIVE = Electra(MODEL, generator_width=0.5)
+# Of the draw nothing is left but the likeliest token.
+CERTAIN = dataclasses.replace(OBJECTIVE, temperature=1e-6)
+RTD_METRICS = {"rtd_loss", "rtd_accuracy", "rtd_precision", "rtd_recall", "rtd_majority_accuracy"}
+METRICS = {"mlm_loss", "mlm_accuracy"} | RTD_METRICS
+
+
+@pytest.fixture(scope="module")
+def params():
+    """All parameters random, biases and norm scales too."""
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0)))
+    generator = np.random.default_rng(3)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+
+
+def make(objective=OBJECTIVE):
+    """(params, batch) -> (loss, LossOut), gradient; compiled."""
+
+    def of(params, batch):
+        out = objective.loss(params, {}, {}, batch, key=None, train=False)
+        return total_loss(out.terms, objective.denominators(batch), objective.coefficients), out
+
+    return tiny.jit(jax.value_and_grad(of, has_aux=True))
+
+
+value_and_gradient, certain = make(), make(CERTAIN)
+
+
+def hidden_of(config, encoder, batch, tokens):
+    hidden, _ = config.encoder().apply(
+        {"params": encoder},
+        tokens,
+        segment_ids=batch["encoder_segment_ids"],
+        token_type_ids=batch["encoder_token_type_ids"],
+        train=False,
+    )
+    return hidden
+
+
+@tiny.jit
+def logits_of(params, batch):
+    """The generator's logits, what the discriminator sees, and its logits, by the networks themselves."""
+    config = MODEL.generator(0.5, 1.0)
+    embeddings = params["embeddings"] | params["generator"]["embeddings"]
+    hidden = hidden_of(config, params["generator"] | {"embeddings": embeddings}, batch, batch["encoder_input_tokens"])
+    masked = gather_positions(hidden, batch["masked_positions"])
+    logits = config.masked_lm_head().apply({"params": params["mlm_head"]}, masked, embeddings["word"]["table"])
+    seen = OBJECTIVE.replaced(logits, batch)[0]["encoder_input_tokens"]
+    embeddings = params["embeddings"] | params["discriminator"]["embeddings"]
+    hidden = hidden_of(MODEL, params["discriminator"] | {"embeddings": embeddings}, batch, seen)
+    return logits, seen, replaced_token_head(MODEL).apply({"params": params["rtd_head"]}, hidden)
+
+
+def originals(batch):
+    """The text before the noise."""
+    text = batch["encoder_input_tokens"].copy()
+    for row, places in enumerate(batch["masked_positions"]):
+        for place, target, weight in zip(
+            places, batch["masked_target_tokens"][row], batch["masked_loss_weights"][row], strict=True
+        ):
+            text[row, place] = target if weight else text[row, place]
+    return text
+
+
+def test_the_loss_is_that_of_the_logits(params):
+    batch = tiny.batch(6)
+    logits, seen, found = (np.asarray(value) for value in logits_of(params, batch))
+    mlm = hits = 0.0
+    for row, slot in zip(*np.nonzero(batch["masked_loss_weights"]), strict=True):
+        scores, target = logits[row, slot, : tiny.VOCABULARY].astype(np.float64), batch["masked_target_tokens"][row, slot]
+        mlm += np.log(np.sum(np.exp(scores))) - scores[target]
+        hits += scores.argmax() == target
+    masks = float(batch["masked_loss_weights"].sum())
+    # Labelled is what differs, over all real tokens, [CLS] and [SEP] too.
+    labels, real = seen != originals(batch), batch["encoder_segment_ids"] > 0
+    chance = 1 / (1 + np.exp(-found.astype(np.float64)))
+    rtd = -np.sum(np.log(np.where(labels, chance, 1 - chance))[real])
+    (loss, out), _ = value_and_gradient(params, batch)
+    tokens, positive, said = float(real.sum()), float(labels.sum()), (found > 0) & real
+    assert 0 < positive < masks and 0 < said.sum() < tokens
+    assert float(loss) == pytest.approx(mlm / masks + 50 * rtd / tokens, rel=1e-5)
+    metrics = {name: tuple(map(float, value)) for name, value in out.metrics.items()}
+    expected = {
+        "mlm_loss": (mlm, masks),
+        "mlm_accuracy": (hits, masks),
+        "rtd_loss": (rtd, tokens),
+        "rtd_accuracy": ((said == labels)[real].sum(), tokens),
+        "rtd_precision": ((said & labels).sum(), said.sum()),
+        "rtd_recall": ((said & labels).sum(), positive),
+        "rtd_majority_accuracy": (tokens - positive, tokens),
+    }
+    assert metrics.keys() == expected.keys() == METRICS
+    for name, numbers in expected.items():
+        assert metrics[name] == pytest.approx(numbers, rel=1e-5), name
+
+
+def test_binary_cross_entropy_of_four_places():
+    logits, labels, weights = jnp.array([2.0, -1.0, 0.0, 5.0]), jnp.array([1.0, 1.0, 0.0, 0.0]), jnp.array([1.0, 1.0, 1.0, 0.5])
+    expected = np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0)) + np.log(2) + 0.5 * np.log1p(np.exp(5.0))
+    assert float(binary_cross_entropy(logits, labels, weights)) == pytest.approx(expected, rel=1e-6)
+    # A place of weight 0 adds exactly nothing.
+    for bad in (np.inf, np.nan):
+        spoilt = jnp.append(logits, bad), jnp.append(labels, 1.0), jnp.append(weights, 0.0)
+        value, gradient = jax.value_and_grad(binary_cross_entropy)(*spoilt)
+        assert float(value) == pytest.approx(expected, rel=1e-6) and float(gradient[-1]) == 0
+
+
+def test_what_is_written_into_rows():
+    """Position 0 as any other; unused slots nowhere."""
+    tokens = jnp.array([[7, 8, 9], [7, 8, 9]])
+    found = put_positions(
+        tokens, jnp.array([[0, 2], [1, 0]]), jnp.array([[0, 5], [4, 3]]), jnp.array([[True, True], [True, False]])
+    )
+    assert found.tolist() == [[0, 8, 5], [7, 4, 9]]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_draws_are_from_the_softmax(temperature):
+    logits = np.array([2.0, 0.0, 1.0, -1.0, 0.5, -1e9], np.float32)
+    rows = np.arange(3 * 6000, dtype=np.int32).reshape(6000, 3)
+    drawn = np.asarray(sample(jnp.broadcast_to(logits, (6000, 2, 6)), keys_of_rows(rows), temperature))
+    shares = np.exp(logits / temperature)
+    shares /= shares.sum()
+    joint = np.bincount(drawn[:, 0] * 6 + drawn[:, 1], minlength=36).reshape(6, 6)
+    assert not joint[5].any() and not joint[:, 5].any()  # no token
+    expected = 6000 * np.outer(shares, shares)[:5, :5]
+    assert ((joint[:5, :5] - expected) ** 2 / expected).sum() < chi_square_limit(24)  # slots are independent, too
+
+
+def test_keys_are_functions_of_the_rows():
+    generator = np.random.default_rng(0)
+    rows = generator.integers(0, 5, (4000, 16)).astype(np.int32)
+    rows[1:17] = rows[0] + np.eye(16, dtype=np.int32)  # one token is another
+    keys = np.asarray(jax.random.key_data(keys_of_rows(rows)))
+    assert len(np.unique(keys, axis=0)) == len(np.unique(rows, axis=0))
+    assert np.array_equal(jax.random.key_data(keys_of_rows(rows[::-7])), keys[::-7])
+
+
+def replaced(logits, batch):
+    seen, labels = OBJECTIVE.replaced(jnp.asarray(logits, jnp.float32), batch)
+    return np.asarray(seen["encoder_input_tokens"]), np.asarray(labels)
+
+
+def test_labels_are_where_the_input_differs_and_vanish_as_the_generator_improves():
+    """Three real tokens, of which the generator often guesses the right one."""
+    batch = {name: np.where(value > 7, 5 + value % 3, value) for name, value in tiny.batch(200).items()}
+    used, text = batch["masked_loss_weights"] > 0, originals(batch)
+    target = np.eye(8)[batch["masked_target_tokens"]]
+    shares = []
+    for certainty in (0.0, 2.0, 30.0):
+        logits = np.where(np.arange(8) > 4, certainty * target, -1e9)
+        seen, labels = replaced(logits, batch)
+        assert np.array_equal(labels, seen != text)
+        chosen = np.zeros(text.shape, bool)
+        chosen[np.nonzero(used)[0], batch["masked_positions"][used]] = True
+        assert not labels[~chosen].any() and np.isin(seen[chosen], (5, 6, 7)).all()
+        assert np.array_equal(seen[~chosen], batch["encoder_input_tokens"][~chosen])
+        shares.append(labels.sum() / used.sum())
+    guesses = 1 - np.array([1 / 3, np.e**2 / (np.e**2 + 2)])
+    assert np.all(np.abs(np.array(shares[:2]) - guesses) < 4 * np.sqrt(0.25 / used.sum())) and shares[2] == 0
+
+
+def test_no_gradient_goes_through_the_draw_and_both_networks_move_the_embeddings(params):
+    batch = tiny.batch(6)
+    (_, whole), (_, mlm), (_, rtd) = (
+        make(dataclasses.replace(OBJECTIVE, **weights))(params, batch) for weights in ({}, {"rtd": 0.0}, {"mlm": 0.0, "rtd": 1.0})
+    )
+    for part in ("generator", "mlm_head"):
+        assert all(not np.any(leaf) for leaf in jax.tree.leaves(rtd[part])) and any(
+            np.any(leaf) for leaf in jax.tree.leaves(mlm[part])
+        )
+    for part in ("discriminator", "rtd_head"):
+        assert all(not np.any(leaf) for leaf in jax.tree.leaves(mlm[part])) and any(
+            np.any(leaf) for leaf in jax.tree.leaves(rtd[part])
+        )
+    for leaves in zip(*(jax.tree.leaves(tree) for tree in (whole, mlm, rtd)), strict=True):
+        np.testing.assert_allclose(leaves[0], leaves[1] + 50 * leaves[2], rtol=1e-4, atol=1e-4)
+    for tree in (mlm, rtd):
+        assert all(np.any(leaf) for leaf in jax.tree.leaves(tree["embeddings"]))
+
+
+def test_rows_of_padding_add_nothing_and_rows_do_not_depend_on_their_batch(params):
+    batch = tiny.batch(6)
+    (loss, out), gradient = value_and_gradient(params, batch)
+    (padded_loss, padded_out), padded_gradient = value_and_gradient(params, tiny.padded(batch, 3))
+    assert float(padded_loss) == pytest.approx(float(loss), rel=1e-5)
+    for left, right in zip(jax.tree.leaves(gradient), jax.tree.leaves(padded_gradient), strict=True):
+        np.testing.assert_allclose(right, left, rtol=1e-4, atol=1e-4)
+    halves = [
+        value_and_gradient(params, {name: value[rows] for name, value in batch.items()})[0][1] for rows in (slice(3), slice(3, 6))
+    ]
+    for name, value in out.metrics.items():
+        assert tuple(map(float, padded_out.metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5)
+        summed = np.sum([half.metrics[name] for half in halves], axis=0)
+        assert tuple(summed) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
+
+
+def test_nothing_to_predict_is_a_loss_of_0_and_no_nan(params):
+    empty = {name: np.zeros_like(value) for name, value in tiny.batch(6).items()}
+    (loss, out), gradient = value_and_gradient(params, empty)
+    assert float(loss) == 0.0 and all(not np.any(leaf) for leaf in jax.tree.leaves(gradient))  # NaN would be true
+    assert {name: (float(value.total), float(value.weight)) for name, value in out.metrics.items()} == dict.fromkeys(
+        METRICS, (0, 0)
+    )
+    no_masks = tiny.batch(6, predictions=[0] * 6)
+    (loss, out), _ = value_and_gradient(params, no_masks)
+    assert float(loss) == pytest.approx(50 * float(out.metrics["rtd_loss"].total / out.metrics["rtd_loss"].weight), rel=1e-6)
+    majority, recall = out.metrics["rtd_majority_accuracy"], out.metrics["rtd_recall"]
+    assert majority.total == majority.weight > 0 and recall.weight == 0
+
+
+def test_packed_examples_have_the_loss_of_the_same_examples_alone(params):
+    batch = tiny.batch(8)
+    (loss, alone), alone_gradient = certain(params, batch)
+    (packed_loss, together), gradient = certain(params, packed(batch))
+    assert float(packed_loss) == pytest.approx(float(loss), rel=1e-5)
+    for name, metric in alone.metrics.items():
+        np.testing.assert_allclose(together.metrics[name], metric, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), gradient, alone_gradient)
+
+
+def test_microbatches_give_the_same_update():
+    """The draws too: they depend on the rows alone."""
+    shapes = jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0))
+    optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
+    state = tiny.jit(lambda key: nn.meta.unbox(new_state(OBJECTIVE, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
+    batch = tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0])
+    (expected, metrics), (found, others) = (
+        tiny.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=pieces))(state, batch) for pieces in (1, 4)
+    )
+    for left, right in zip(jax.tree.leaves(expected.params), jax.tree.leaves(found.params), strict=True):
+        np.testing.assert_allclose(right, left, rtol=0, atol=2e-6)
+    assert metrics.keys() == others.keys() > METRICS
+    for name, value in metrics.items():
+        assert tuple(map(float, others[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
+
+
+def test_the_parameters_are_the_published_ones():
+    """One module of embeddings; each network has its layers and its map from the tables' width."""
+    boxes = jax.tree_util.tree_leaves_with_path(
+        jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0)),
+        is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned),
+    )
+    tree = {"/".join(key.key for key in path): [list(box.value.shape), list(box.names)] for path, box in boxes}
+    assert tree == json.loads(GOLDEN.read_text())
+    of_one_width = Electra(dataclasses.replace(MODEL, embedding_size=None), generator_width=0.5)
+    tree = jax.eval_shape(lambda key: of_one_width.init(key, tiny.SHAPE)[0], jax.random.key(0))
+    assert tree["discriminator"].keys() == {"layers"} and tree["generator"].keys() == {"layers", "embeddings"}
+
+
+def test_networks_and_back(params):
+    trees = OBJECTIVE.split(params)
+    assert [*trees] == [*OBJECTIVE.networks] == ["discriminator", "generator"]
+    assert trees["discriminator"].keys() == {"encoder", "rtd_head"} and trees["generator"].keys() == {"encoder", "mlm_head"}
+    back = OBJECTIVE.joined(trees)
+    assert jax.tree.structure(back) == jax.tree.structure(params)
+    assert all(left is right for left, right in zip(jax.tree.leaves(back), jax.tree.leaves(params), strict=True))
+    alone = OBJECTIVE.joined({"discriminator": trees["discriminator"]})
+    assert alone.keys() == {"embeddings", "discriminator", "rtd_head"} and OBJECTIVE.split(alone).keys() == {"discriminator"}
+
+
+def test_looks_inside_and_predictions_are_of_the_right_networks(params):
+    batch = {name: value for name, value in tiny.batch(4).items() if name in OBJECTIVE.features(tiny.SHAPE)}
+    found = tiny.jit(OBJECTIVE.activations)(params, batch)
+    assert {name: states.shape for name, (states, _) in found.items()} == {
+        "discriminator": (3, 4, 16, 16),
+        "generator": (3, 4, 16, 8),
+    }
+    logits, seen, _ = logits_of(params, tiny.batch(4))
+    hidden = tiny.jit(lambda tree, seen: hidden_of(MODEL, tree, batch, seen))(
+        OBJECTIVE.split(params)["discriminator"]["encoder"], seen
+    )
+    np.testing.assert_allclose(found["discriminator"][0][-1], hidden, atol=1e-5)
+    predicted = tiny.jit(OBJECTIVE.predictions)(params, batch)
+    assert np.array_equal(predicted.tokens, np.argmax(logits, axis=-1))
+
+
+def test_flops_and_refusals():
+    discriminator, generator = OBJECTIVE.networks.values()
+    head = 3 * 16 * (2 * 16 * 16 + 2 * 16)
+    assert OBJECTIVE.flops(tiny.SHAPE) == discriminator.flops(16, 0) + generator.flops(16, 4) + head
+    for settings, message in (
+        ({"temperature": 0.0}, "temperature 0.0 must be above 0"),
+        ({"generator_depth": -1.0}, "generator_depth -1.0 must be above 0"),
+        ({"mlm": 0.0, "rtd": 0.0}, "mlm and rtd are both 0: nothing would be learnt; set one above 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Electra(MODEL, **settings)
