@@ -30,25 +30,38 @@ OBJECTIVE = Electra(MODEL, generator_width=0.5)
 # Of the draw nothing is left but the likeliest token.
 CERTAIN = dataclasses.replace(OBJECTIVE, temperature=1e-6)
 RTD_METRICS = {"rtd_loss", "rtd_accuracy", "rtd_precision", "rtd_recall", "rtd_majority_accuracy"}
+LIKED = 7
 METRICS = {"mlm_loss", "mlm_accuracy"} | RTD_METRICS
 
 
 @pytest.fixture(scope="module")
 def params():
-    """All parameters random, biases and norm scales too."""
+    """All parameters random, biases and norm scales too.
+
+    The generator likes one token, and the discriminator calls some tokens replaced and others not.
+    """
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0)))
     generator = np.random.default_rng(3)
-    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    params = jax.tree.map(lambda leaf: jnp.asarray(0.5 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    params["mlm_head"]["bias"] = params["mlm_head"]["bias"].at[LIKED].set(12.0)
+    params["rtd_head"]["prediction"]["bias"] = jnp.full(1, 1.4)
+    return params
 
 
 def make(objective=OBJECTIVE):
-    """(params, batch) -> (loss, LossOut), gradient; compiled."""
+    """(params, batch, coefficients) -> (loss, LossOut), gradient; compiled."""
 
-    def of(params, batch):
+    def of(params, batch, coefficients):
         out = objective.loss(params, {}, {}, batch, key=None, train=False)
-        return total_loss(out.terms, objective.denominators(batch), objective.coefficients), out
+        return total_loss(out.terms, objective.denominators(batch), coefficients), out
 
-    return tiny.jit(jax.value_and_grad(of, has_aux=True))
+    compiled = tiny.jit(jax.value_and_grad(of, has_aux=True))
+
+    def call(params, batch, **changes):
+        coefficients = objective.coefficients | changes
+        return compiled(params, batch, {name: jnp.float32(value) for name, value in coefficients.items()})
+
+    return call
 
 
 value_and_gradient, certain = make(), make(CERTAIN)
@@ -92,6 +105,7 @@ def originals(batch):
 
 def test_the_loss_is_that_of_the_logits(params):
     batch = tiny.batch(6)
+    batch["masked_target_tokens"][::2] = LIKED
     logits, seen, found = (np.asarray(value) for value in logits_of(params, batch))
     mlm = hits = 0.0
     for row, slot in zip(*np.nonzero(batch["masked_loss_weights"]), strict=True):
@@ -171,7 +185,9 @@ def replaced(logits, batch):
 
 def test_labels_are_where_the_input_differs_and_vanish_as_the_generator_improves():
     """Three real tokens, of which the generator often guesses the right one."""
-    batch = {name: np.where(value > 7, 5 + value % 3, value) for name, value in tiny.batch(200).items()}
+    batch = tiny.batch(200)
+    for name in ("encoder_input_tokens", "masked_target_tokens"):
+        batch[name] = np.where(batch[name] > 7, 5 + batch[name] % 3, batch[name])
     used, text = batch["masked_loss_weights"] > 0, originals(batch)
     target = np.eye(8)[batch["masked_target_tokens"]]
     shares = []
@@ -191,36 +207,36 @@ def test_labels_are_where_the_input_differs_and_vanish_as_the_generator_improves
 def test_no_gradient_goes_through_the_draw_and_both_networks_move_the_embeddings(params):
     batch = tiny.batch(6)
     (_, whole), (_, mlm), (_, rtd) = (
-        make(dataclasses.replace(OBJECTIVE, **weights))(params, batch) for weights in ({}, {"rtd": 0.0}, {"mlm": 0.0, "rtd": 1.0})
+        value_and_gradient(params, batch, **weights) for weights in ({}, {"rtd": 0.0}, {"mlm": 0.0, "rtd": 1.0})
     )
-    for part in ("generator", "mlm_head"):
-        assert all(not np.any(leaf) for leaf in jax.tree.leaves(rtd[part])) and any(
-            np.any(leaf) for leaf in jax.tree.leaves(mlm[part])
-        )
-    for part in ("discriminator", "rtd_head"):
-        assert all(not np.any(leaf) for leaf in jax.tree.leaves(mlm[part])) and any(
-            np.any(leaf) for leaf in jax.tree.leaves(rtd[part])
-        )
+    for mine, other, parts in ((mlm, rtd, ("generator", "mlm_head")), (rtd, mlm, ("discriminator", "rtd_head"))):
+        for part in parts:
+            assert not any(np.any(leaf) for leaf in jax.tree.leaves(other[part]))
+            assert any(np.any(leaf) for leaf in jax.tree.leaves(mine[part]))
+        assert all(np.any(leaf) for leaf in jax.tree.leaves(mine["embeddings"]))
     for leaves in zip(*(jax.tree.leaves(tree) for tree in (whole, mlm, rtd)), strict=True):
         np.testing.assert_allclose(leaves[0], leaves[1] + 50 * leaves[2], rtol=1e-4, atol=1e-4)
-    for tree in (mlm, rtd):
-        assert all(np.any(leaf) for leaf in jax.tree.leaves(tree["embeddings"]))
 
 
 def test_rows_of_padding_add_nothing_and_rows_do_not_depend_on_their_batch(params):
+    """Terms and metrics of a batch are the sums of those of its halves, each filled up with padding; the gradient too."""
     batch = tiny.batch(6)
-    (loss, out), gradient = value_and_gradient(params, batch)
-    (padded_loss, padded_out), padded_gradient = value_and_gradient(params, tiny.padded(batch, 3))
-    assert float(padded_loss) == pytest.approx(float(loss), rel=1e-5)
-    for left, right in zip(jax.tree.leaves(gradient), jax.tree.leaves(padded_gradient), strict=True):
-        np.testing.assert_allclose(right, left, rtol=1e-4, atol=1e-4)
-    halves = [
-        value_and_gradient(params, {name: value[rows] for name, value in batch.items()})[0][1] for rows in (slice(3), slice(3, 6))
-    ]
-    for name, value in out.metrics.items():
-        assert tuple(map(float, padded_out.metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5)
-        summed = np.sum([half.metrics[name] for half in halves], axis=0)
+    halves = [tiny.padded({name: value[rows] for name, value in batch.items()}, 3) for rows in (slice(3), slice(3, 6))]
+    ((_, whole), gradient), *found = (value_and_gradient(params, rows) for rows in (batch, *halves))
+    for name, value in whole.metrics.items():
+        summed = np.sum([out.metrics[name] for (_, out), _ in found], axis=0)
         assert tuple(summed) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
+    # The halves' means, weighted by what each has of a denominator, are the mean: made one by hand for each term.
+    shares = [
+        {name: OBJECTIVE.denominators(half)[name] / size for name, size in OBJECTIVE.denominators(batch).items()}
+        for half in halves
+    ]
+    weighted = [
+        value_and_gradient(params, half, **{name: share * OBJECTIVE.coefficients[name] for name, share in of.items()})[1]
+        for half, of in zip(halves, shares, strict=True)
+    ]
+    for left, *right in zip(jax.tree.leaves(gradient), *map(jax.tree.leaves, weighted), strict=True):
+        np.testing.assert_allclose(sum(right), left, rtol=1e-4, atol=1e-4)
 
 
 def test_nothing_to_predict_is_a_loss_of_0_and_no_nan(params):
@@ -288,18 +304,15 @@ def test_networks_and_back(params):
 
 
 def test_looks_inside_and_predictions_are_of_the_right_networks(params):
-    batch = {name: value for name, value in tiny.batch(4).items() if name in OBJECTIVE.features(tiny.SHAPE)}
-    found = tiny.jit(OBJECTIVE.activations)(params, batch)
-    assert {name: states.shape for name, (states, _) in found.items()} == {
-        "discriminator": (3, 4, 16, 16),
-        "generator": (3, 4, 16, 8),
-    }
-    logits, seen, _ = logits_of(params, tiny.batch(4))
-    hidden = tiny.jit(lambda tree, seen: hidden_of(MODEL, tree, batch, seen))(
-        OBJECTIVE.split(params)["discriminator"]["encoder"], seen
-    )
-    np.testing.assert_allclose(found["discriminator"][0][-1], hidden, atol=1e-5)
-    predicted = tiny.jit(OBJECTIVE.predictions)(params, batch)
+    batch = tiny.batch(6)
+    look = tiny.jit(lambda params, batch: (OBJECTIVE.activations(params, batch), OBJECTIVE.predictions(params, batch)))
+    found, predicted = look(params, batch)
+    shapes = {name: states.shape for name, (states, _) in found.items()}
+    assert shapes == {"discriminator": (3, 6, 16, 16), "generator": (3, 6, 16, 8)}
+    logits, _, last = logits_of(params, batch)
+    head = replaced_token_head(MODEL).apply({"params": params["rtd_head"]}, found["discriminator"][0][-1])
+    real = batch["encoder_segment_ids"] > 0
+    np.testing.assert_allclose(np.asarray(head)[real], np.asarray(last)[real], atol=1e-4)
     assert np.array_equal(predicted.tokens, np.argmax(logits, axis=-1))
 
 
