@@ -39,6 +39,7 @@ CONFIGURABLES = (
     "bertfam.layers.execution.Execution",
     "bertfam.models.bert.BertConfig",
     "bertfam.models.electra.ElectraConfig",
+    "bertfam.models.modernbert.ModernBertConfig",
     "bertfam.models.roberta.RobertaConfig",
     "bertfam.objectives.bert.MlmNsp",
     "bertfam.objectives.electra.Electra",

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +19,10 @@ from bertfam.models.bert_huggingface import BERT
 from bertfam.models.electra_huggingface import ELECTRA
 from bertfam.models.encoder import init_encoder, init_masked_lm_head, init_on_hidden
 from bertfam.models.mapping import Entry, Family
+from bertfam.models.modernbert_huggingface import MODERNBERT
 from bertfam.models.roberta_huggingface import ROBERTA
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, ROBERTA, ELECTRA)}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, ELECTRA, MODERNBERT, ROBERTA)}
 DTYPES = ("float32", "bfloat16")
 
 
@@ -61,10 +62,9 @@ def read(folder: str | Path) -> Imported:
     config, tensors = _with_ties(config, tensors, family)
 
     entries = family.entries(config)
-    present = {entry.part for entry in entries if not tensors.keys().isdisjoint(_names(entry, config))}
-    parts = _largest(frozenset(present) | {"encoder"}, family)
+    parts = _largest(_present(entries, config, tensors, content, family) | {"encoder"}, family)
     entries = tuple(entry for entry in entries if entry.part in parts)
-    needed = [name for entry in entries for name in _names(entry, config)]
+    needed = list(dict.fromkeys(name for entry in entries for name in entry.names(config.num_layers)))
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise UserError(
@@ -150,14 +150,14 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
     if left_over:
         raise ValueError(f"no entry of {family.model_type} maps {left_over[0]}")
     has_head = any(not entry.theirs.startswith(family.prefix) for entry in entries)
-    tensors = {}
+    pieces: dict[str, dict[int, np.ndarray]] = {}
     for entry in entries:
         array = np.asarray(jax.device_get(flat[entry.ours]), np.float32)
         layers = array if entry.stacked else array[None]
-        for name, layer in zip(_names(entry, config), layers, strict=True):
+        for name, layer in zip(entry.names(config.num_layers), layers, strict=True):
             name = name if has_head else name.removeprefix(family.prefix)
-            tensors[name] = entry.to_theirs(layer, config.known_table_rows)
-    return tensors
+            pieces.setdefault(name, {})[entry.part_of[0]] = entry.to_theirs(layer, config.known_table_rows)
+    return {name: np.concatenate([found[place] for place in sorted(found)]) for name, found in pieces.items()}
 
 
 def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
@@ -172,12 +172,6 @@ def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
         return nn.meta.unbox(params)
 
     return jax.eval_shape(init, jax.random.key(0))
-
-
-def _names(entry: Entry, config: Any) -> list[str]:
-    if not entry.stacked:
-        return [entry.theirs]
-    return [entry.theirs.format(layer=layer) for layer in range(config.num_layers)]
 
 
 def _with_known_names(tensors: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
@@ -211,6 +205,19 @@ def _with_ties(config: Any, tensors: dict[str, np.ndarray], family: Family) -> t
     return config, tensors
 
 
+def _present(
+    entries: Iterable[Entry], config: Any, tensors: Collection[str], content: Mapping[str, Any], family: Family
+) -> frozenset[str]:
+    """The parts that the tensors are of. Where config.json states a class that we have not, such as one with a classifier, what
+    is there of a head may be that of another one: only whole parts count."""
+    stated = content.get("architectures") or []
+    foreign = bool(stated) and set(map(str, stated)).isdisjoint(family.architectures.values())
+    names: dict[str, set[str]] = {}
+    for entry in entries:
+        names.setdefault(entry.part, set()).update(entry.names(config.num_layers))
+    return frozenset(part for part, own in names.items() if (own <= set(tensors) if foreign else not own.isdisjoint(tensors)))
+
+
 def _largest(present: frozenset[str], family: Family) -> frozenset[str]:
     """The parts of the largest class that `present` holds; of equally large ones, the first in the family's table."""
     return max((parts for parts in family.architectures if parts <= present), key=len)
@@ -219,11 +226,13 @@ def _largest(present: frozenset[str], family: Family) -> frozenset[str]:
 def _gather(entry: Entry, config: Any, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...], folder: Path) -> np.ndarray:
     one = shape[1:] if entry.stacked else shape
     # the shape that the tensor must have, by the way back
-    expected = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.known_table_rows).shape
+    place, parts = entry.part_of
+    rows, *rest = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.known_table_rows).shape
+    expected = (parts * rows, *rest)
     layers = []
-    for name in _names(entry, config):
+    for name in entry.names(config.num_layers):
         tensor = tensors[name]
         if tensor.shape != expected:
             raise UserError(f"{folder}: {name} has shape {tensor.shape}, and config.json asks for {expected}")
-        layers.append(entry.to_ours(tensor, one))
+        layers.append(entry.to_ours(tensor[place * rows : (place + 1) * rows], one))
     return np.stack(layers) if entry.stacked else layers[0]

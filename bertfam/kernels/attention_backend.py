@@ -21,6 +21,7 @@ class Request:
       dropout_rate: on the probabilities; 0 outside training.
       maps: whether the probabilities are to be returned.
       bias: whether a term is added to the scores.
+      window: how far a token sees: |i - j| <= window / 2, places in the row; None: over all of it.
       compute_capability: of an NVIDIA GPU, such as 9.0; None elsewhere.
     """
 
@@ -32,6 +33,7 @@ class Request:
     dropout_rate: float = 0.0
     maps: bool = False
     bias: bool = False
+    window: int | None = None
     compute_capability: float | None = None
 
     @classmethod
@@ -44,8 +46,9 @@ class Request:
         dropout_rate: float,
         maps: bool = False,
         bias: bool = False,
+        window: int | None = None,
     ) -> "Request":
-        """The request on this process's devices."""
+        """The request on this process's devices; a window that reaches over the whole row is none."""
         capability = getattr(jax.local_devices()[0], "compute_capability", None)
         return cls(
             platform=jax.default_backend(),
@@ -56,12 +59,13 @@ class Request:
             dropout_rate=dropout_rate,
             maps=maps,
             bias=bias,
+            window=window if window is not None and window // 2 < length - 1 else None,
             compute_capability=float(capability) if capability is not None else None,
         )
 
 
 class Attend(Protocol):
-    """softmax(q k^T / sqrt(head_dim) + bias) v, with softmax in float32, among tokens of the same segment."""
+    """softmax(q k^T / sqrt(head_dim) + bias) v, with softmax in float32, over what is `visible`: the same segment, the window."""
 
     def __call__(
         self,
@@ -98,7 +102,7 @@ class Backend:
       name: what configs call it.
       run: the computation; callers see to it that `clashes` finds nothing.
       platforms, dtypes: where and on what it works.
-      dropout, maps, packed, bias: whether it can do what the attributes of `Request` of these names ask for.
+      dropout, maps, packed, bias, window: whether it can do what the attributes of `Request` of these names ask for.
       max_head_dim: largest head, which must also be a multiple of 8; None: any.
       min_compute_capability: of NVIDIA GPUs; None: any.
     """
@@ -111,6 +115,7 @@ class Backend:
     maps: bool = False
     packed: bool = False
     bias: bool = False
+    window: bool = False
     max_head_dim: int | None = None
     min_compute_capability: float | None = None
 
@@ -127,6 +132,8 @@ class Backend:
             clashes.append("attention probabilities are asked for")
         if request.bias and not self.bias:
             clashes.append("scores have a bias")
+        if request.window is not None and not self.window:
+            clashes.append(f"tokens see no further than {request.window // 2} others on each side")
         if self.max_head_dim and (request.head_dim > self.max_head_dim or request.head_dim % 8):
             clashes.append(f"heads are {request.head_dim} wide, not a multiple of 8 up to {self.max_head_dim}")
         capability = request.compute_capability
@@ -135,9 +142,13 @@ class Backend:
         return clashes
 
 
-def same_segment(segment_ids: jax.Array) -> jax.Array:
-    """bool[batch, 1, length, length]: which key a query sees: those of its own segment.
+def visible(segment_ids: jax.Array, request: Request) -> jax.Array:
+    """bool[batch, 1, length, length]: which key a query sees: those of its own segment, within the window.
 
-    Padding (segment 0) sees padding, so no row of scores is ever empty and nothing is NaN.
+    Padding (segment 0) sees padding, itself at least, so no row of scores is ever empty and nothing is NaN.
     """
-    return jnp.equal(segment_ids[:, None, :, None], segment_ids[:, None, None, :])
+    mask = jnp.equal(segment_ids[:, None, :, None], segment_ids[:, None, None, :])
+    if request.window is None:
+        return mask
+    places = jnp.arange(request.length)
+    return mask & (jnp.abs(places[:, None] - places) <= request.window // 2)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from bertfam.kernels.attention_backend import Backend, Request, same_segment
+from bertfam.kernels.attention_backend import Backend, Request, visible
 from bertfam.kernels.dropout import dropout
 
 
@@ -27,7 +27,7 @@ def run(
     if bias is not None:
         scores = scores + bias
     # exp(lowest - max) is exactly 0: what is masked has no probability at all.
-    scores = jnp.where(same_segment(segment_ids), scores, jnp.finfo(jnp.float32).min)
+    scores = jnp.where(visible(segment_ids, request), scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1)
     weights = probabilities.astype(value.dtype)
     if dropout_key is not None:
@@ -37,4 +37,4 @@ def run(
     return mixed, probabilities if request.maps else None
 
 
-REFERENCE = Backend("reference", run, dropout=True, maps=True, packed=True, bias=True)
+REFERENCE = Backend("reference", run, dropout=True, maps=True, packed=True, bias=True, window=True)

@@ -2,7 +2,7 @@
 
 import jax
 
-from bertfam.kernels.attention_backend import Backend, Request, same_segment
+from bertfam.kernels.attention_backend import Backend, Request, visible
 
 
 def run(
@@ -16,9 +16,9 @@ def run(
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
     """No dropout, no maps: [batch, length, heads, head_dim] each -> the same; see `attention_backend.Attend`."""
-    mask = same_segment(segment_ids)
+    mask = visible(segment_ids, request)
     mixed = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=mask, implementation="xla")
     return mixed, None
 
 
-XLA = Backend("xla", run, packed=True, bias=True)
+XLA = Backend("xla", run, packed=True, bias=True, window=True)

@@ -1,36 +1,64 @@
 """The position-wise network of a Transformer layer."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertfam.layers.activations import ACTIVATIONS, Activation
-from bertfam.layers.dense import Dense
+from bertfam.layers.dense import Dense, project
+from bertfam.layers.dropout import Dropout
 from bertfam.layers.initializers import Initializer, truncated_normal
 
 
 class FeedForward(nn.Module):
-    """`output(activation(intermediate(x)))`.
+    """`output(activation(intermediate(x)))`, or gated `output(activation(intermediate(x)) * linear(x))`.
+
+    Gated with "gelu" it is the GEGLU of Shazeer 2020, "GLU Variants Improve Transformer", equation 6. One product with the stack
+    of both kernels computes what is multiplied.
 
     Attributes:
       size: width of the hidden layer.
       activation: a name of `ACTIVATIONS`.
       dtype: of the computation; parameters are float32.
-      kernel_init: of both kernels.
+      kernel_init: of all kernels.
+      output_init: of the kernel of `output`; None: `kernel_init`.
+      gated: whether there is `linear`, another map to the hidden layer.
+      use_bias: whether all maps have biases.
+      dropout_rate: on the hidden layer.
     """
 
     size: int
     activation: Activation = "gelu"
     dtype: DTypeLike = jnp.float32
     kernel_init: Initializer = truncated_normal(0.02)
+    output_init: Initializer | None = None
+    gated: bool = False
+    use_bias: bool = True
+    dropout_rate: float = 0.0
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """inputs: [batch, length, embed] -> `dtype`[batch, length, embed]."""
-        up = Dense((self.size,), ("embed", "mlp"), self.dtype, kernel_init=self.kernel_init, name="intermediate")
-        down = Dense((inputs.shape[-1],), ("mlp", "embed"), self.dtype, kernel_init=self.kernel_init, name="output")
+    def __call__(self, inputs: jax.Array, *, train: bool = False) -> jax.Array:
+        """inputs: [batch, length, embed] -> `dtype`[batch, length, embed]; dropout is on where `train` is."""
+        up = partial(Dense, (self.size,), ("embed", "mlp"), self.dtype, self.use_bias, self.kernel_init)
+        output_init = self.output_init or self.kernel_init
+        down = Dense((inputs.shape[-1],), ("mlp", "embed"), self.dtype, self.use_bias, output_init, name="output")
+        activation = ACTIVATIONS[self.activation]
         # [batch, length, embed] -> [batch, length, mlp]
-        hidden = ACTIVATIONS[self.activation](up(inputs))
+        if self.gated:
+            joint = self._joint(inputs, [up(name=name) for name in ("intermediate", "linear")])
+            hidden = activation(joint[:, :, 0]) * joint[:, :, 1]
+        else:
+            hidden = activation(up(name="intermediate")(inputs))
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
+        hidden = Dropout(self.dropout_rate, name="dropout")(hidden, train=train)
         return down(hidden)
+
+    def _joint(self, inputs: jax.Array, maps: Sequence[Dense]) -> jax.Array:
+        kernels, biases = zip(*[dense.parameters(inputs.shape[-1:]) for dense in maps], strict=True)
+        # [batch, length, embed] x maps x [embed, mlp] -> [batch, length, maps, mlp]
+        joint = project(inputs.astype(self.dtype), jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None)
+        return nn.with_logical_constraint(joint, ("batch", "length", None, "mlp"))

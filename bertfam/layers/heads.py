@@ -91,6 +91,8 @@ class MaskedLmHead(nn.Module):
       initializer_range: deviation of the truncated normal that kernels start from.
       tied: whether the product uses the encoder's word table; otherwise `decoder` [vocab, embed], a parameter here.
       execution: dtype of activations and products; logits are summed and kept in float32.
+      use_bias: whether dense and LayerNorm have biases.
+      decoder_bias: whether each word has one.
     """
 
     vocab_size: int
@@ -99,6 +101,8 @@ class MaskedLmHead(nn.Module):
     initializer_range: float = 0.02
     tied: bool = True
     execution: Execution = Execution()
+    use_bias: bool = True
+    decoder_bias: bool = True
 
     @nn.compact
     def __call__(self, hidden: jax.Array, word_table: jax.Array) -> jax.Array:
@@ -106,13 +110,14 @@ class MaskedLmHead(nn.Module):
         dtype = self.execution.compute_dtype
         rows, embed = word_table.shape
         normal = truncated_normal(self.initializer_range)
-        hidden = Dense((embed,), ("embed", None), dtype, kernel_init=normal, name="dense")(hidden)
+        hidden = Dense((embed,), ("embed", None), dtype, self.use_bias, normal, name="dense")(hidden)
         hidden = ACTIVATIONS[self.activation](hidden)
-        hidden = LayerNorm(self.layer_norm_epsilon, dtype, name="norm")(hidden)
+        hidden = LayerNorm(self.layer_norm_epsilon, dtype, self.use_bias, name="norm")(hidden)
         if not self.tied:
             word_table = self.param("decoder", logical(normal, ("vocab", "embed")), (rows, embed), jnp.float32)
-        bias = self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
         # [batch, predictions, embed] x [rows, embed] -> [batch, predictions, rows], summed and kept in float32
         logits = jnp.einsum("bpe,ve->bpv", hidden, word_table.astype(dtype), preferred_element_type=jnp.float32)
-        logits = nn.with_logical_constraint(logits + bias, ("batch", None, "vocab"))
+        if self.decoder_bias:
+            logits += self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
+        logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
         return jnp.where(jnp.arange(rows) < self.vocab_size, logits, NO_TOKEN_LOGIT)

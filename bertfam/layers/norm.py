@@ -9,7 +9,7 @@ from bertfam.layers.initializers import logical
 
 
 class LayerNorm(nn.Module):
-    """`(x - mean) / sqrt(variance + epsilon) * scale + bias` over the last axis.
+    """`(x - mean) / sqrt(variance + epsilon) * scale + bias` over the last axis; without `use_bias` there is no bias.
 
     Statistics are float32 whatever `dtype` is: an epsilon of 1e-12 vanishes in 16 bits. The variance is taken of
     the centred values; mean(x^2) - mean(x)^2 cancels.
@@ -17,15 +17,17 @@ class LayerNorm(nn.Module):
 
     epsilon: float = 1e-12
     dtype: DTypeLike = jnp.float32
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """inputs: [..., embed] -> `dtype`[..., embed]."""
         size = inputs.shape[-1]
         scale = self.param("scale", logical(nn.initializers.ones_init(), ("embed",)), (size,), jnp.float32)
-        bias = self.param("bias", logical(nn.initializers.zeros_init(), ("embed",)), (size,), jnp.float32)
         wide = inputs.astype(jnp.float32)
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        normal = centred * jax.lax.rsqrt(variance + self.epsilon)
-        return (normal * scale + bias).astype(self.dtype)
+        scaled = centred * jax.lax.rsqrt(variance + self.epsilon) * scale
+        if self.use_bias:
+            scaled += self.param("bias", logical(nn.initializers.zeros_init(), ("embed",)), (size,), jnp.float32)
+        return scaled.astype(self.dtype)

@@ -1,6 +1,11 @@
-"""A stack of identical layers: one parameter tree [layers, ...], whichever way the loop over it is run."""
+"""A stack of layers that are alike in their parameters: one tree [layers, ...], whichever way the loop over it is run.
+
+Where the first layers of a network have other parameters than the rest, they are a stack of their own, which lies beside the
+one called "layers" under the name "first_layers": so optimizers and inspection know how the layers are numbered.
+"""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -11,6 +16,7 @@ from flax.core import meta
 from bertfam.layers.execution import Execution
 
 AXIS = "layers"
+FIRST = "first_layers"
 
 
 class Stack(nn.Module):
@@ -19,18 +25,23 @@ class Stack(nn.Module):
     The layer is a module of its own, used through its pure `init` and `apply`. Keys are `fold_in(key, i)`, of
     initial values and of dropout alike, so scan and unroll agree in tree, initial values, dropout and checkpoints.
 
+    Layers may differ in their options, in turn (ModernBERT: global, local, local, global, ...): the loop of "scan" then goes
+    over whole periods, and what is left over of the last one comes after it.
+
     Attributes:
-      block: makes the layer: `block(parent=None)` is a module whose call takes (carry, **shared, **static) and
+      block: makes the layer: `block(parent=None, **kind)` is a module whose call takes (carry, **shared, **static) and
         returns (carry, outputs dict).
       length: number of layers.
       shared: the block's modules whose parameters all layers have in common; these are stored [1, ...].
       execution: `layers` ("scan" | "unroll") and `remat` are read here.
+      kinds: options of `block`, none of which makes a difference to parameters: layer i has those of kinds[i % len(kinds)].
     """
 
     block: Callable[..., nn.Module]
     length: int
     shared: tuple[str, ...] = ()
     execution: Execution = Execution()
+    kinds: tuple[Mapping[str, Any], ...] = ({},)
 
     @nn.compact
     def __call__(
@@ -46,9 +57,9 @@ class Stack(nn.Module):
         Returns:
           the last carry, and each layer's outputs stacked on a new first axis [layers, ...].
         """
-        block: Any = self.block(parent=None)
+        blocks: list[Any] = [self.block(parent=None, **kind) for kind in self.kinds]
         if self.is_initializing():
-            for name, value in self._initial(block, carry, shared, static).items():
+            for name, value in self._initial(blocks[0], carry, shared, static).items():
                 self.param(name, lambda _, value=value: value)
         params = meta.unbox(self.variables["params"])
         self._check(params)
@@ -56,22 +67,38 @@ class Stack(nn.Module):
         params = {name: value for name, value in params.items() if name not in common}
         dropout_key = self.make_rng("dropout") if self.has_rng("dropout") else None
 
-        def run_layer(carry, params, layer, common, shared):
+        def run_layer(block, carry, params, layer, common, shared):
             params = params | common
             rngs = {} if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, layer)}
             return block.apply({"params": params}, carry, **shared, **static, rngs=rngs)
 
-        scanned = self.execution.layers == "scan"
-        run_layer = _rematerialised(run_layer, self.execution.remat, scanned)
-        if scanned:
-            indices = jnp.arange(self.length)
-            return jax.lax.scan(lambda carry, layer: run_layer(carry, *layer, common, shared), carry, (params, indices))
+        def run_layers(carry, params, first, count, in_loop):
+            """The layers `first` and on, of which the first is of the first kind."""
+            outputs = []
+            for place, slice_ in enumerate(_unstacked(params, count)):
+                run = _rematerialised(partial(run_layer, blocks[place % len(blocks)]), self.execution.remat, in_loop)
+                carry, output = run(carry, slice_, first + place, common, shared)
+                outputs.append(output)
+            return carry, jax.tree.map(lambda *layers: jnp.stack(layers), *outputs)
 
-        outputs = []
-        for layer, slice_ in enumerate(_unstacked(params, self.length)):
-            carry, output = run_layer(carry, slice_, layer, common, shared)
-            outputs.append(output)
-        return carry, jax.tree.map(lambda *layers: jnp.stack(layers), *outputs)
+        if self.execution.layers == "unroll":
+            return run_layers(carry, params, 0, self.length, False)
+        period = len(blocks)
+        looped = self.length // period * period
+        parts = []
+        if looped:
+            # [layers, ...] -> [periods, period, ...]
+            periods = jax.tree.map(lambda leaf: leaf[:looped].reshape(-1, period, *leaf.shape[1:]), params)
+            carry, outputs = jax.lax.scan(
+                lambda carry, part: run_layers(carry, *part, period, True), carry, (periods, jnp.arange(0, looped, period))
+            )
+            # [periods, period, ...] -> [layers, ...]
+            parts.append(jax.tree.map(lambda output: output.reshape(looped, *output.shape[2:]), outputs))
+        if looped < self.length:
+            rest = jax.tree.map(lambda leaf: leaf[looped:], params)
+            carry, outputs = run_layers(carry, rest, looped, self.length - looped, False)
+            parts.append(outputs)
+        return carry, joined(*parts)
 
     def _initial(self, block: Any, carry: Any, shared: Any, static: Any) -> dict[str, Any]:
         key = self.make_rng("params")
@@ -91,6 +118,11 @@ class Stack(nn.Module):
             if leaf.shape[0] != length:
                 name = jax.tree_util.keystr(path)
                 raise ValueError(f"parameter {name} {leaf.shape} holds {leaf.shape[0]} layers, not {length}")
+
+
+def joined(*outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """The outputs of layers after those of others: [layers, ...] each -> [layers of all, ...]."""
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0], *outputs)
 
 
 def _rematerialised(run_layer: Callable, remat: str, scanned: bool) -> Callable:

@@ -1,6 +1,5 @@
 """BERT (Devlin, Chang, Lee, Toutanova 2019): post-LN encoder with learned positions and sentence types."""
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -9,18 +8,18 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.errors import UserError
 from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense
 from bertfam.layers.dropout import Dropout
-from bertfam.layers.embeddings import Table, embed_positions, embed_words, padded_rows
+from bertfam.layers.embeddings import Table, embed_positions, embed_words
 from bertfam.layers.encoder_block import PostNormBlock
 from bertfam.layers.execution import Execution
 from bertfam.layers.gather import lookup_few
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import Stack
+from bertfam.models.sizes import Sizes
 
 COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
 Sharing = Literal["none", "all", "attention", "feed_forward"]
@@ -36,7 +35,7 @@ _EXECUTION = Execution()
 
 
 @dataclass(frozen=True)
-class BertConfig:
+class BertConfig(Sizes):
     """Sizes and rates of a BERT; the defaults are BERT-base.
 
     Attributes:
@@ -60,13 +59,6 @@ class BertConfig:
       UserError: when values clash.
     """
 
-    vocab_size: int | None = None
-    table_rows: int | None = None
-    num_layers: int = 12
-    hidden_size: int = 768
-    num_heads: int = 12
-    feed_forward_size: int = 3072
-    max_length: int = 512
     position_offset: int = 0
     embedding_size: int | None = None
     type_vocab_size: int = 2
@@ -80,58 +72,21 @@ class BertConfig:
     tie_embeddings: bool = True
 
     def __post_init__(self) -> None:
-        name_of = type(self).__name__
-        least = dict.fromkeys(("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_length"), 1)
-        least |= {"type_vocab_size": 0, "position_offset": 0, "vocab_size": 1, "embedding_size": 1}
-        for name, smallest in least.items():
-            if getattr(self, name) is not None and not smallest <= getattr(self, name) < 2**31:
-                raise UserError(f"{name_of}.{name} = {getattr(self, name)} must be at least {smallest} and below 2^31")
-        rows = self.vocab_size or 1
-        if self.table_rows is not None and not rows <= self.table_rows < 2**31:
-            known = " (vocab_size)" if self.vocab_size else ""
-            raise UserError(f"{name_of}.table_rows = {self.table_rows} must be at least {rows}{known} and below 2^31")
-        if self.hidden_size % self.num_heads:
-            raise UserError(
-                f"{name_of}.hidden_size = {self.hidden_size} is not a multiple of num_heads = {self.num_heads}: "
-                "change one of them"
-            )
-        for name in ("dropout_rate", "attention_dropout_rate"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name_of}.{name} = {getattr(self, name)} must be at least 0 and below 1")
-        for name in ("layer_norm_epsilon", "initializer_range"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name_of}.{name} = {getattr(self, name)} must be above 0")
-        for name, allowed in (("activation", ACTIVATIONS), ("head_activation", (None, *ACTIVATIONS)), ("sharing", _SHARED)):
-            if getattr(self, name) not in allowed:
-                known = ", ".join(map(str, allowed))
-                raise UserError(f"{name_of}.{name} = {getattr(self, name)!r} is not one of {known}")
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_heads
-
-    @property
-    def known_vocab_size(self) -> int:
-        """`vocab_size`, which must have been set by now."""
-        if self.vocab_size is None:
-            raise ValueError("BertConfig.vocab_size is None: set it to the size of the vocabulary first")
-        return self.vocab_size
-
-    @property
-    def known_table_rows(self) -> int:
-        """`table_rows`, or where it is None, `vocab_size`, which must have been set by now."""
-        return self.table_rows or self.known_vocab_size
-
-    @property
-    def padded_vocab_size(self) -> int:
-        """Rows of the word table in memory: those in files up to a multiple of 128."""
-        return padded_rows(self.known_table_rows)
+        super().__post_init__()
+        self._check_at_least(type_vocab_size=0, position_offset=0, embedding_size=1)
+        self._check_rates("dropout_rate", "attention_dropout_rate")
+        self._check_above_zero("layer_norm_epsilon", "initializer_range")
+        self._check_among(activation=ACTIVATIONS, head_activation=(None, *ACTIVATIONS), sharing=_SHARED)
 
     @property
     def table_width(self) -> int:
         """Width of the tables of words, positions and types."""
         return self.embedding_size or self.hidden_size
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """See `bertfam.models.encoder.EncoderConfig`."""
+        return (None,)
 
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
         """See `bertfam.models.encoder.EncoderConfig`."""

@@ -29,7 +29,8 @@ _OPTIONS = {
     "tie_word_embeddings": "tie_embeddings",
 }
 _TYPES: dict[str, tuple[type, ...]] = {"type_vocab_size": (int,), "tie_word_embeddings": (bool,)}
-_ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+WRITTEN_ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 # options that change what is computed, and the values that are BERT
 _ONLY = {
     "position_embedding_type": ("absolute", None),
@@ -56,18 +57,17 @@ def read_values(content: Mapping[str, Any]) -> dict[str, Any]:
         if type(content.get(name)) not in (types := _TYPES.get(name, (float, int))) and content.get(name) is not None:
             raise UserError(f"config.json: {name} = {content[name]!r} must be of type {types[0].__name__}")
     activation = content.get("hidden_act", "gelu")
-    if activation not in list(_ACTIVATIONS):
-        raise UserError(f"config.json: hidden_act = {activation!r} is not supported, only {', '.join(_ACTIVATIONS)}")
+    if activation not in list(ACTIVATIONS):
+        raise UserError(f"config.json: hidden_act = {activation!r} is not supported, only {', '.join(ACTIVATIONS)}")
     values = {ours: content[theirs] for theirs, ours in (_SIZES | _OPTIONS).items() if content.get(theirs) is not None}
-    return values | {"activation": _ACTIVATIONS[activation]}
+    return values | {"activation": ACTIVATIONS[activation]}
 
 
 def written_values(config: BertConfig) -> dict[str, Any]:
     """A config like BERT's -> config.json's content, without the model's type and "architectures"."""
-    activation = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation]
     values = {theirs: getattr(config, ours) for theirs, ours in (_SIZES | _OPTIONS).items()}
     values["vocab_size"] = config.known_table_rows
-    return {"hidden_act": activation, "position_embedding_type": "absolute", **values}
+    return {"hidden_act": WRITTEN_ACTIVATIONS[config.activation], "position_embedding_type": "absolute", **values}
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> BertConfig:

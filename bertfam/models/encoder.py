@@ -47,6 +47,11 @@ class EncoderConfig(Protocol):
         ...
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The windows of its layers' attention, each once: |i - j| <= window / 2; None: all tokens."""
+        ...
+
+    @property
     def initializer_range(self) -> float:
         """Deviation of the kernels of heads."""
         ...

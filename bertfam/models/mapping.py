@@ -20,12 +20,18 @@ class Entry:
       layout: "vector": flattened; "matrix": as it is; "linear": torch's (out, in), transposed, where in is the first
         axis of ours; "linear_from_heads": the same where in is the first two axes (heads, head_dim).
       vocabulary: whether our first axis is padded beyond the rows that files hold.
+      part_of: (place, parts), where theirs holds several of ours of one shape, one after the other along its first axis.
+      first_layer: the index of theirs that our first layer has.
+      layers: how many layers it has; None: all of the model.
     """
 
     ours: str
     theirs: str
     layout: Layout
     vocabulary: bool = False
+    part_of: tuple[int, int] = (0, 1)
+    first_layer: int = 0
+    layers: int | None = None
 
     @property
     def part(self) -> str:
@@ -37,8 +43,15 @@ class Entry:
         """Whether each layer has a tensor of its own."""
         return "{layer}" in self.theirs
 
+    def names(self, num_layers: int) -> list[str]:
+        """The names of their tensors, one for each layer of ours, in a model of so many."""
+        if not self.stacked:
+            return [self.theirs]
+        count = num_layers if self.layers is None else self.layers
+        return [self.theirs.format(layer=self.first_layer + layer) for layer in range(count)]
+
     def to_theirs(self, array: np.ndarray, table_rows: int) -> np.ndarray:
-        """Our array (of one layer) in their layout, with so many rows of the vocabulary."""
+        """Our array (of one layer) in their layout, with so many rows of the vocabulary: our part of their tensor."""
         if self.vocabulary:
             array = array[:table_rows]
         if self.layout == "vector":
@@ -50,7 +63,7 @@ class Entry:
         return array.reshape(int(np.prod(inputs)), -1).T
 
     def to_ours(self, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Their tensor as our array (of one layer) of the given shape; padding of the vocabulary is zero."""
+        """Our part of their tensor as our array (of one layer) of the given shape; padding of the vocabulary is zero."""
         if self.layout.startswith("linear"):
             tensor = tensor.T
         if self.vocabulary:

@@ -128,11 +128,15 @@ class Mlm:
         return logits
 
     def attention(self, shape: RowShape) -> str:
-        """The attention backend of training and why."""
+        """The attention backend of training and why, for each kind of layer."""
         config, execution = self.model, self.execution
-        packed = shape.examples > 1
-        request = Request.here(execution.dtype, shape.length, config.head_dim, packed, config.attention_dropout_rate)
-        return choose(request, execution.attention)[1]
+        sizes = (execution.dtype, shape.length, config.head_dim, shape.examples > 1, config.attention_dropout_rate)
+        requests = dict.fromkeys(Request.here(*sizes, window=window) for window in config.windows)
+        reasons = {request.window: choose(request, execution.attention)[1] for request in requests}
+        if len(reasons) == 1:
+            return next(iter(reasons.values()))
+        names = {window: "all tokens" if window is None else f"a window of {window}" for window in reasons}
+        return "; ".join(f"over {names[window]}, {reason}" for window, reason in reasons.items())
 
     def flops(self, shape: RowShape) -> int:
         """Matrix-product FLOPs of training on one row, forward and backward."""

@@ -69,14 +69,15 @@ def _norms(tensors: Tree, tree: Tree) -> dict[str, jax.Array]:
     """By place: float32[layers] of a stack, float32[] of what is outside."""
     squares: dict[str, list[jax.Array]] = defaultdict(list)
     for tensor, leaf in zip(jax.tree.leaves(tensors), jax.tree.leaves(tree), strict=True):
-        squares[_place(tensor)].append(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=tensor.own))
+        square = jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=tensor.own)
+        # [layers of its stack] -> [layers]
+        squares[_place(tensor)].append(jnp.pad(square, (tensor.before, tensor.after)) if tensor.stacked else square)
     return {place: jnp.sqrt(sum(values[1:], values[0])) for place, values in squares.items()}
 
 
 def _place(tensor: Tensor) -> str:
     """encoder/layers, encoder/embeddings, pooler/dense, mlm_head."""
     if tensor.stacked:
-        # A stack's own name is what its layers' parameters lie under.
-        stack = tensor.path.index(AXIS) + 1 if AXIS in tensor.path else 1
-        return "/".join(tensor.path[:stack])
+        # A stack's own name is what its layers' parameters lie under; first layers are told with those that follow.
+        return tensor.path[0] if tensor.network is None else "/".join((*tensor.network, AXIS))
     return "/".join(tensor.path[:-1][:2])

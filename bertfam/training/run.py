@@ -141,7 +141,7 @@ _FREE = {
     "TextData": {"corpus", "vocabulary", "cache_dir"},
 }
 _FREE_CLASSES = {"Execution"}
-_DROPOUT = frozenset({"dropout_rate", "attention_dropout_rate"})
+_DROPOUT = frozenset({"dropout_rate", "attention_dropout_rate", "embedding_dropout_rate", "feed_forward_dropout_rate"})
 # Since when a value is another, and the flag that could name another.
 _BEGAN = ("when this run began", "--model_dir")
 

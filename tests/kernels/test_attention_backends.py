@@ -36,14 +36,15 @@ def real(values, segment_ids):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("window", [None, 7])
 @pytest.mark.parametrize("name", [name for name in HERE if name != "reference"])
-def test_equals_the_reference_forward_and_gradient(name, dtype, packed, with_bias):
+def test_equals_the_reference_forward_and_gradient(name, window, dtype, packed, with_bias):
     arrays, segment_ids = inputs(dtype), PACKED if packed else PADDED
     bias = jax.random.normal(jax.random.key(3), (1, HEADS, LENGTH, LENGTH)) if with_bias else None
     weights = jax.random.normal(jax.random.key(4), arrays[0].shape)
 
     def loss(name, arrays):
-        mixed, _ = run(name, arrays, segment_ids, packed, bias)
+        mixed, _ = run(name, arrays, segment_ids, packed, bias, window=window)
         return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, mixed.astype(jnp.float32) * weights, 0)), mixed
 
     gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
@@ -56,10 +57,11 @@ def test_equals_the_reference_forward_and_gradient(name, dtype, packed, with_bia
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("segment_ids", "packed"), [(PADDED, False), (PACKED, True)])
+@pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("name", HERE)
-def test_rows_of_padding_give_no_nan(name, segment_ids, packed, dtype):
+def test_rows_of_padding_give_no_nan(name, window, segment_ids, packed, dtype):
     def loss(arrays):
-        return jnp.sum(jnp.square(run(name, arrays, segment_ids, packed)[0].astype(jnp.float32)))
+        return jnp.sum(jnp.square(run(name, arrays, segment_ids, packed, window=window)[0].astype(jnp.float32)))
 
     value, gradient = jax.value_and_grad(loss)(inputs(dtype))
     assert jnp.isfinite(value) and all(jnp.all(jnp.isfinite(leaf)) for leaf in gradient)
@@ -82,6 +84,22 @@ def test_maps_are_probabilities_within_the_segment():
     assert maps.shape == (BATCH, HEADS, LENGTH, LENGTH) and maps.dtype == jnp.float32
     np.testing.assert_allclose(jnp.sum(maps, -1), 1, atol=1e-6)
     assert np.all(np.asarray(maps[0, :, :9, 9:]) == 0) and np.all(np.asarray(maps[0, :, 9:, :9]) == 0)
+
+
+@pytest.mark.parametrize(("window", "side"), [(1, 0), (6, 3), (7, 3), (45, 22), (46, None), (1000, None)])
+def test_a_window_is_the_width_of_both_sides_together(window, side):
+    """Dense attention among the tokens of the segment at most `side` places away; a window over the whole row is none."""
+    query, key, value = (np.float64(array) for array in inputs("float32"))
+    mixed, maps = run("reference", inputs("float32"), PACKED, True, maps=True, window=window)
+    assert Request.here("float32", LENGTH, HEAD_DIM, True, 0.0, window=window).window == (None if side is None else window)
+    for row, place in ((0, 0), (0, 8), (0, 9), (0, 23), (1, 5), (1, 10)):
+        near = range(LENGTH) if side is None else range(max(0, place - side), min(LENGTH, place + side + 1))
+        seen = [other for other in near if PACKED[row, other] == PACKED[row, place]]
+        scores = np.einsum("hd,khd->hk", query[row, place], key[row, seen]) / np.sqrt(HEAD_DIM)
+        weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        np.testing.assert_allclose(mixed[row, place], np.einsum("hk,khd->hd", weights, value[row, seen]), atol=1e-5)
+        np.testing.assert_allclose(maps[row, :, place, seen], weights.T, atol=1e-6)
+        assert np.all(np.delete(np.asarray(maps[row, :, place]), seen, axis=1) == 0)
 
 
 def test_reference_drops_probabilities():
@@ -113,6 +131,7 @@ GPU = Request("gpu", "bfloat16", CUDNN_FROM_LENGTH, 64, compute_capability=9.0)
         ({"dtype": "float32"}, "xla", "not cudnn, because the dtype is float32"),
         ({"packed": True}, "xla", "not cudnn, because rows are packed"),
         ({"head_dim": 20}, "xla", "heads are 20 wide"),
+        ({"window": 64}, "xla", "not cudnn, because tokens see no further than 32 others on each side"),
         ({"compute_capability": 7.5}, "xla", "compute capability 7.5"),
         ({"maps": True}, "reference", "not xla, because attention probabilities are asked for"),
         ({"dropout_rate": 0.1}, "cudnn", "attention dropout 0.1 is left out"),
@@ -133,6 +152,7 @@ def test_auto_takes_the_fastest_that_can_and_says_why(change, name, words):
         ("cudnn", {"dtype": "float32"}, "the dtype is float32"),
         ("cudnn", {"platform": "cpu"}, "the platform is cpu"),
         ("cudnn", {"bias": True}, "scores have a bias"),
+        ("cudnn", {"window": 64}, "no further than 32 others"),
         ("xla", {"maps": True}, "attention probabilities"),
         ("xla", {"dropout_rate": 0.1}, "attention_dropout_rate is 0.1"),
     ],

@@ -1,12 +1,16 @@
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from bertfam.errors import UserError
 from bertfam.kernels.dropout import dropout
 from bertfam.layers.embeddings import embed_positions, embed_words, padded_rows
 from bertfam.layers.execution import Execution
+from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.gather import gather_positions, lookup_few
 from bertfam.layers.heads import MaskedLmHead
 from bertfam.layers.norm import LayerNorm
@@ -84,3 +88,45 @@ def test_execution_names_what_it_does_not_know(options):
     ((name, value),) = options.items()
     with pytest.raises(UserError, match=f"Execution.{name} = '{value}'"):
         Execution(**options)
+
+
+def test_gated_feed_forward_without_biases():
+    module = FeedForward(5, gated=True, use_bias=False)
+    inputs = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    params = nn.unbox(module.init(jax.random.key(1), inputs))["params"]
+    kernels = {path[0].key: np.float64(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    assert {name: kernel.shape for name, kernel in kernels.items()} == {
+        "intermediate": (4, 5),
+        "linear": (4, 5),
+        "output": (5, 4),
+    }
+    gate = np.float64(inputs) @ kernels["intermediate"]
+    erf = np.vectorize(math.erf)
+    expected = (gate * (1 + erf(gate / np.sqrt(2))) / 2 * (np.float64(inputs) @ kernels["linear"])) @ kernels["output"]
+    np.testing.assert_allclose(module.apply({"params": params}, inputs), expected, atol=1e-6)
+
+
+def test_gated_feed_forward_with_biases_and_dropout():
+    module = FeedForward(400, "relu", gated=True, dropout_rate=0.25)
+    inputs = jnp.ones((1, 2, 4))
+    params = nn.unbox(module.init(jax.random.key(1), inputs))["params"]
+    params = jax.tree.map(lambda leaf: jnp.zeros_like(leaf), params)
+    params["intermediate"]["bias"], params["linear"]["bias"] = jnp.full(400, 2.0), jnp.full(400, 3.0)
+    params["output"] = {"kernel": jnp.full((400, 4), 1 / 400), "bias": jnp.full(4, 0.5)}
+    assert np.allclose(module.apply({"params": params}, inputs), 6.5)
+    dropped = module.apply({"params": params}, inputs, train=True, rngs={"dropout": jax.random.key(0)})
+    # the sum of 400 places, each 6 / 400 / 0.75 or 0, has a deviation of 0.17
+    assert not np.allclose(dropped, 6.5) and np.all(np.abs(dropped - 6.5) < 1.0)
+
+
+def test_without_biases_there_are_none():
+    inputs = jax.random.normal(jax.random.key(0), (3, 8))
+    norm = LayerNorm(1e-5, use_bias=False)
+    params = nn.unbox(norm.init(jax.random.key(0), inputs))["params"]
+    assert params.keys() == {"scale"}
+    wide = np.float64(inputs)
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(norm.apply({"params": params}, inputs), expected, atol=1e-6)
+    head = MaskedLmHead(vocab_size=100, use_bias=False, decoder_bias=False)
+    params = nn.unbox(head.init(jax.random.key(2), jnp.ones((1, 2, 16)), jnp.ones((128, 16))))["params"]
+    assert jax.tree.map(np.shape, params) == {"dense": {"kernel": (16, 16)}, "norm": {"scale": (16,)}}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bertfam.layers.execution import Execution
+from bertfam.layers.stack import Stack
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import small_bert  # noqa: E402
@@ -64,6 +65,45 @@ def test_dropout_differs_by_layer_and_by_key():
     )
     assert np.array_equal(one["hidden_states"], again["hidden_states"])
     assert not np.allclose(one["hidden_states"], other["hidden_states"])
+
+
+class Kind(nn.Module):
+    """carry * weight + a number that depends on the kind; reports what it was given."""
+
+    number: float
+
+    @nn.compact
+    def __call__(self, carry, *, added, train):
+        weight = self.param(
+            "weight", nn.with_logical_partitioning(nn.initializers.normal(), ("embed",)), carry.shape, jnp.float32
+        )
+        draw = jax.random.uniform(self.make_rng("dropout")) if train else 0.0
+        return carry * weight + self.number + added, {"number": jnp.asarray(self.number), "draw": jnp.asarray(draw)}
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("execution", [Execution(), Execution(remat="full"), Execution(layers="unroll")])
+def test_kinds_of_layers_take_turns(length, execution):
+    """Kinds 10, 20, 20: whole periods in a loop, and what is left over, are the layers one after another."""
+    kinds = ({"number": 10.0}, {"number": 20.0}, {"number": 20.0})
+    carry, added = jnp.arange(1.0, 5.0), jnp.float32(0.5)
+
+    def run(execution):
+        stack = Stack(Kind, length, (), execution, kinds)
+        params = stack.init(KEY, carry, {"added": added}, train=False)
+        return params, *stack.apply(params, carry, {"added": added}, train=True, rngs={"dropout": KEY})
+
+    params, found, outputs = run(execution)
+    weights = nn.unbox(params)["params"]["weight"]
+    assert weights.shape == (length, 4) and len(np.unique(weights)) == 4 * length
+    expected = carry
+    for layer in range(length):
+        expected = expected * weights[layer] + (20.0 if layer % 3 else 10.0) + added
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert outputs["number"].tolist() == [20.0 if layer % 3 else 10.0 for layer in range(length)]
+    assert len(set(outputs["draw"].tolist())) == length
+    other = run(Execution())
+    jax.tree.map(np.testing.assert_array_equal, (params, outputs), (other[0], other[2]))
 
 
 def test_a_tree_of_another_depth_is_refused():

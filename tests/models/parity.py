@@ -113,7 +113,9 @@ def assert_every_entry_is_needed(monkeypatch, folder, run, agrees):
         with monkeypatch.context() as patch:
             patch.setitem(huggingface.FAMILIES, family.model_type, crippled)
             incomplete = huggingface.read(folder)
-        assert jax.tree.structure(incomplete.params) != jax.tree.structure(params) and incomplete.ignored
+        assert jax.tree.structure(incomplete.params) != jax.tree.structure(params)
+        # a tensor that holds several parameters still has a place
+        assert bool(incomplete.ignored) == (dropped.part_of == (0, 1))
         fresh = np.ones_like if dropped.ours.endswith("scale") else np.zeros_like
         replaced = jax.tree_util.tree_map_with_path(
             lambda path, leaf, name=dropped.ours, fresh=fresh: fresh(leaf) if "/".join(key.key for key in path) == name else leaf,

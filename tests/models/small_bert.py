@@ -1,6 +1,7 @@
 """Small models and batches that several tests share."""
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -20,27 +21,27 @@ def without_dropout(config: bert.BertConfig = CONFIG) -> bert.BertConfig:
     return dataclasses.replace(config, dropout_rate=0.0, attention_dropout_rate=0.0)
 
 
-def batch(config: bert.BertConfig = CONFIG, lengths: tuple[int, ...] = LENGTHS, length: int = 20) -> dict[str, np.ndarray]:
+def batch(config: Any = CONFIG, lengths: tuple[int, ...] = LENGTHS, length: int = 20) -> dict[str, np.ndarray]:
     """Random tokens and types with ragged padding."""
     generator = np.random.default_rng(0)
     shape = (len(lengths), length)
     return {
         "tokens": generator.integers(0, config.vocab_size, shape, dtype=np.int32),
         "segment_ids": (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32),
-        "token_type_ids": generator.integers(0, config.type_vocab_size, shape, dtype=np.int32),
+        "token_type_ids": generator.integers(0, getattr(config, "type_vocab_size", 1), shape, dtype=np.int32),
     }
 
 
-def init(config: bert.BertConfig = CONFIG, execution: Execution = Execution()):  # noqa: B008
+def init(config: Any = CONFIG, execution: Execution = Execution()):  # noqa: B008
     """Boxed parameters of the encoder."""
     inputs = batch(config)
-    module = bert.Encoder(config, execution)
+    module = config.encoder(execution)
     return jax.jit(lambda key: module.init(key, **inputs, train=False)["params"])(jax.random.key(0))
 
 
-def random_params(config: bert.BertConfig = CONFIG):
+def random_params(config: Any = CONFIG):
     """Every parameter of the encoder random at scale 0.3, norm scales around 1."""
-    module, tokens = bert.Encoder(config), np.zeros((1, 1), np.int32)
+    module, tokens = config.encoder(), np.zeros((1, 1), np.int32)
     shapes = jax.eval_shape(
         lambda key: module.init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"],
         jax.random.key(0),
@@ -54,7 +55,7 @@ def random_params(config: bert.BertConfig = CONFIG):
 
 def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, **options):  # noqa: B008
     """(hidden, collected) of the encoder, jitted; dropout is on where there is a key."""
-    module = bert.Encoder(config, execution)
+    module = config.encoder(execution)
     rngs = None if key is None else {"dropout": key}
 
     def run(params, inputs):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
+from flax import traverse_util
 
 from bertfam.models.bert import BertConfig
 from bertfam.objectives.bert import MlmNsp
@@ -50,6 +51,25 @@ def test_they_are_told_from_the_heads_down():
     assert told["layer 1"] == pytest.approx(0.8**12) and told["embeddings"] == pytest.approx(0.8**13)
     told = layer_rates(0.8, describe(parameters()[0]), "electra")
     assert told["heads"] == 1 and told["layer 12"] == pytest.approx(0.64) and told["embeddings"] == pytest.approx(0.8**14)
+
+
+def test_first_layers_are_counted_with_those_that_follow():
+    """Two layers of their own, then three; a second network with fewer has its own count."""
+    lengths = {"encoder/first_layers": 2, "encoder/layers": 3, "other/layers": 2}
+    params = {f"{stack}/kernel": np.ones((length, 4, 5), np.float32) for stack, length in lengths.items()}
+    params = traverse_util.unflatten_dict(params | {"encoder/embeddings/table": np.ones((3, 4), np.float32)}, sep="/")
+    boxed = jax.tree.map(lambda leaf: nn.LogicallyPartitioned(leaf, ("layers", "embed", "mlp")[3 - leaf.ndim :]), params)
+    told = layer_rates(0.5, describe(boxed))
+    assert list(told) == ["heads", "layer 5", "layer 4", "layer 3", "layer 2", "layer 1", "embeddings"]
+    optimizer = Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.5).build(1, boxed)
+    updates = optimizer.update(params, optimizer.init(params), params, step=0)[0]
+    found = {
+        name: -10 * update[:, 0, 0] for name, update in traverse_util.flatten_dict(updates, sep="/").items() if update.ndim == 3
+    }
+    expected = {"encoder/first_layers": [2**-5, 2**-4], "encoder/layers": [2**-3, 2**-2, 2**-1], "other/layers": [2**-2, 2**-1]}
+    for stack, shares in expected.items():
+        np.testing.assert_allclose(found[f"{stack}/kernel"], shares, rtol=1e-6)
+    np.testing.assert_allclose(updates["encoder"]["embeddings"]["table"], -0.1 * 2**-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("make", [BertAdam, Lamb, Adafactor, Muon])

@@ -26,7 +26,8 @@ def scale_by_layer(decay: float, tensors: Tree, count: Count = "plain") -> optax
     def scaled(tensor: Tensor, update: jax.Array, _: jax.Array) -> jax.Array:
         if tensor.stacked:
             # [layers] -> [layers, 1, ...]
-            shares = np.reshape(_shares(decay, tensor.shape[0], count), (-1,) + (1,) * len(tensor.own))
+            shares = _shares(decay, _layers(tensor), count)[tensor.before : tensor.before + tensor.shape[0]]
+            shares = np.reshape(shares, (-1,) + (1,) * len(tensor.own))
             return update * jnp.asarray(shares, update.dtype)
         return update * below if EMBEDDINGS in tensor.path else update
 
@@ -46,5 +47,10 @@ def _shares(decay: float, layers: int, count: Count) -> np.ndarray:
     return decay ** (np.arange(layers, 0, -1.0) + (count == "electra"))
 
 
+def _layers(tensor: Tensor) -> int:
+    """Layers of the network that its stack is of."""
+    return tensor.before + tensor.shape[0] + tensor.after
+
+
 def _most_layers(tensors: Tree) -> int:
-    return max((tensor.shape[0] for tensor in jax.tree.leaves(tensors) if tensor.stacked), default=0)
+    return max((_layers(tensor) for tensor in jax.tree.leaves(tensors) if tensor.stacked), default=0)

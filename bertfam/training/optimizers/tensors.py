@@ -5,6 +5,7 @@ tensor of its own, so that its updates are those of separately stored layers. Th
 [embed, heads, head_dim] is the matrix [embed, heads * head_dim], and [heads, head_dim, embed] is [heads * head_dim, embed].
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import jax
 import optax
 from flax import linen as nn
 
-from bertfam.layers.stack import AXIS
+from bertfam.layers.stack import AXIS, FIRST
 
 Tree = Any
 # Parameters that are never decayed, by the last name of their path, whatever their shape.
@@ -29,16 +30,24 @@ class Tensor:
       path: its names from the outside in: ("encoder", "layers", "attention", "query", "kernel").
       shape: with the layers in front where it is stacked.
       axes: logical names of its axes.
+      before, after: how many layers of the same network come before and after those of its stack.
     """
 
     path: tuple[str, ...]
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
+    before: int = 0
+    after: int = 0
 
     @property
     def stacked(self) -> bool:
         """Whether its first axis counts layers."""
         return self.axes[:1] == (AXIS,)
+
+    @property
+    def network(self) -> tuple[str, ...] | None:
+        """The names above "layers" or "first_layers", whose layers are counted together; None outside of such a stack."""
+        return next((self.path[:place] for place, name in enumerate(self.path) if name in (FIRST, AXIS)), None)
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -77,7 +86,22 @@ def describe(params: Tree) -> Tree:
         value = nn.meta.unbox(leaf)
         return Tensor(names, value.shape, leaf.names if is_boxed(leaf) else (None,) * len(value.shape))
 
-    return jax.tree_util.tree_map_with_path(tensor, params, is_leaf=is_boxed)
+    tensors = jax.tree_util.tree_map_with_path(tensor, params, is_leaf=is_boxed)
+    lengths: dict[tuple[str, ...], int] = {}
+    for found in jax.tree.leaves(tensors):
+        if found.stacked and found.network is not None:
+            stack = found.path[: len(found.network) + 1]
+            lengths[stack] = max(lengths.get(stack, 0), found.shape[0])
+
+    def placed(tensor: Tensor) -> Tensor:
+        network = tensor.network
+        if not tensor.stacked or network is None:
+            return tensor
+        if tensor.path[len(network)] == FIRST:
+            return dataclasses.replace(tensor, after=lengths.get((*network, AXIS), 0))
+        return dataclasses.replace(tensor, before=lengths.get((*network, FIRST), 0))
+
+    return jax.tree.map(placed, tensors)
 
 
 def is_boxed(leaf: Any) -> bool:

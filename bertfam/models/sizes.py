@@ -1,0 +1,79 @@
+"""What the configs of all families of encoders have in common: sizes, and checks that name the value that is wrong."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from bertfam.errors import UserError
+from bertfam.layers.embeddings import padded_rows
+
+_COUNTS = ("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_length")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of an encoder; see the families' configs."""
+
+    vocab_size: int | None = None
+    table_rows: int | None = None
+    num_layers: int = 12
+    hidden_size: int = 768
+    num_heads: int = 12
+    feed_forward_size: int = 3072
+    max_length: int = 512
+
+    def __post_init__(self) -> None:
+        self._check_at_least(vocab_size=1, **dict.fromkeys(_COUNTS, 1))
+        rows = self.vocab_size or 1
+        if self.table_rows is not None and not rows <= self.table_rows < 2**31:
+            known = " (vocab_size)" if self.vocab_size else ""
+            raise self._error("table_rows", f"must be at least {rows}{known} and below 2^31")
+        if self.hidden_size % self.num_heads:
+            raise self._error("hidden_size", f"is not a multiple of num_heads = {self.num_heads}: change one of them")
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def known_vocab_size(self) -> int:
+        """`vocab_size`, which must have been set by now."""
+        if self.vocab_size is None:
+            raise ValueError(f"{type(self).__name__}.vocab_size is None: set it to the size of the vocabulary first")
+        return self.vocab_size
+
+    @property
+    def known_table_rows(self) -> int:
+        """`table_rows`, or where it is None, `vocab_size`, which must have been set by now."""
+        return self.table_rows or self.known_vocab_size
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the word table in memory: those in files up to a multiple of 128."""
+        return padded_rows(self.known_table_rows)
+
+    def _check_at_least(self, **least: int) -> None:
+        """Whole numbers, or None."""
+        for name, smallest in least.items():
+            if getattr(self, name) is not None and not smallest <= getattr(self, name) < 2**31:
+                raise self._error(name, f"must be at least {smallest} and below 2^31")
+
+    def _check_rates(self, *names: str) -> None:
+        for name in names:
+            if not 0 <= getattr(self, name) < 1:
+                raise self._error(name, "must be at least 0 and below 1")
+
+    def _check_above_zero(self, *names: str) -> None:
+        for name in names:
+            if not 0 < getattr(self, name) < math.inf:
+                raise self._error(name, "must be above 0")
+
+    def _check_among(self, **allowed: Collection[Any]) -> None:
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise self._error(name, f"is not one of {', '.join(map(str, values))}")
+
+    def _error(self, name: str, words: str) -> UserError:
+        return UserError(f"{type(self).__name__}.{name} = {getattr(self, name)!r} {words}")

@@ -1,0 +1,213 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_bert
+import tiny
+
+from bertfam.errors import UserError
+from bertfam.layers.execution import Execution
+from bertfam.models.encoder import init_encoder, init_masked_lm_head
+from bertfam.models.modernbert import Encoder, ModernBertConfig
+
+# Global layers 0 and 3; after the first, one period (local, local, global) and two layers that are left over.
+CONFIG = ModernBertConfig(vocab_size=99, num_layers=6, hidden_size=48, num_heads=4, feed_forward_size=40, max_length=24, window=6)
+GOLDEN = Path(__file__).parent / "golden" / "modernbert_parameters.json"
+VARIANTS = [
+    Execution(layers=layers, remat=remat, attention="reference")
+    for layers in ("scan", "unroll")
+    for remat in ("none", "full", "dots")
+]
+
+
+def shapes(config):
+    """The boxed shapes of encoder and head."""
+
+    def init(key):
+        encoder = init_encoder(config, key)
+        return {"encoder": encoder, "mlm_head": init_masked_lm_head(config, key, encoder)}
+
+    return jax.eval_shape(init, jax.random.key(0))
+
+
+def test_parameter_tree_is_the_published_one():
+    boxes = jax.tree_util.tree_leaves_with_path(shapes(CONFIG), is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+    tree = {"/".join(key.key for key in path): [list(box.value.shape), list(box.names)] for path, box in boxes}
+    assert tree == json.loads(GOLDEN.read_text())
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (ModernBertConfig(vocab_size=50368), 149_655_232),
+        (
+            ModernBertConfig(vocab_size=50368, num_layers=28, hidden_size=1024, num_heads=16, feed_forward_size=2624),
+            395_881_664,
+        ),
+    ],
+)
+def test_published_sizes(config, parameters):
+    padding = (50432 - 50368) * (config.hidden_size + 1)
+    assert sum(leaf.size for leaf in jax.tree.leaves(nn.unbox(shapes(config)))) == parameters + padding
+
+
+def test_flops():
+    """Of 6 layers 4 are local and see 7 tokens of 20; a GeGLU has three products."""
+    layers = 6 * 20 * (8 * 48**2 + 6 * 48 * 40) + 2 * 20 * 4 * 48 * 20 + 4 * 20 * 4 * 48 * 7
+    assert CONFIG.flops(20, 3) == 3 * (layers + 3 * (2 * 48**2 + 2 * 48 * 99))
+    assert dataclasses.replace(CONFIG, window=1000).flops(20, 3) == dataclasses.replace(CONFIG, global_every=1).flops(20, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "types"),
+    [
+        ({}, "g l l g l l"),
+        ({"num_layers": 1}, "g"),
+        ({"num_layers": 4, "global_every": 1}, "g g g g"),
+        ({"num_layers": 5, "global_every": 2}, "g l g l g"),
+        ({"num_layers": 3, "layer_types": ("local", "local", "global")}, "l l g"),
+    ],
+)
+def test_types_of_layers(options, types):
+    names = {"g": "global", "l": "local"}
+    assert dataclasses.replace(CONFIG, **options).types == tuple(names[letter] for letter in types.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": 50}, "hidden_size = 50 is not a multiple of num_heads = 4"),
+        ({"hidden_size": 36}, "hidden_size = 36 is 4 .num_heads. heads of the odd width 9"),
+        ({"window": 0}, "window = 0 must be at least 1"),
+        ({"global_every": 0}, "global_every = 0 must be at least 1"),
+        ({"global_theta": 0.0}, "global_theta = 0.0 must be above 0"),
+        ({"feed_forward_dropout_rate": 1.0}, "feed_forward_dropout_rate = 1.0"),
+        ({"layer_types": ("global", "local")}, r"layer_types = \('global', 'local'\) must be 6 \(num_layers\) of global, local"),
+        ({"layer_types": ("global",) * 5 + ("dense",)}, "of global, local"),
+        ({"activation": "swish"}, "activation = 'swish' is not one of gelu, gelu_tanh, relu"),
+    ],
+)
+def test_config_names_clashing_values(change, words):
+    with pytest.raises(UserError, match=f"ModernBertConfig.{words}"):
+        dataclasses.replace(CONFIG, **change)
+
+
+def test_rows_longer_than_max_length_are_refused():
+    with pytest.raises(UserError, match="25 tokens.*max_length 24"):
+        small_bert.apply(small_bert.random_params(CONFIG), small_bert.batch(CONFIG, lengths=(25,), length=25), CONFIG)
+
+
+def test_initial_values():
+    """Kernels that add to the residual sum start at 1 / sqrt(2 layers) of the others' deviation."""
+    config = dataclasses.replace(CONFIG, hidden_size=128, feed_forward_size=128)
+    scanned, unrolled = (nn.unbox(small_bert.init(config, Execution(layers=layers))) for layers in ("scan", "unroll"))
+    jax.tree.map(np.testing.assert_array_equal, scanned, unrolled)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(scanned):
+        names = [key.key for key in path]
+        if names[-1] == "scale":
+            assert np.all(leaf == 1)
+            continue
+        deviation = 0.02 / np.sqrt(12) if "output" in names else 0.02
+        assert np.max(np.abs(leaf)) <= 2 * deviation
+        assert abs(np.std(leaf) / deviation - 0.88) < 0.03, names
+    kernel = scanned["layers"]["attention"]["query"]["kernel"]
+    assert len({float(one[0, 0, 0]) for one in (*kernel, *scanned["first_layers"]["attention"]["query"]["kernel"])}) == 6
+    head = nn.unbox(init_masked_lm_head(config, jax.random.key(0), {"embeddings": scanned["embeddings"]}))
+    assert abs(np.std(head["dense"]["kernel"]) / 0.02 * np.sqrt(12) - 0.88) < 0.03
+
+
+@pytest.fixture(scope="module")
+def params():
+    return small_bert.random_params(CONFIG)
+
+
+def loss_and_gradient(params, execution):
+    config = dataclasses.replace(CONFIG, embedding_dropout_rate=0.1, attention_dropout_rate=0.1, feed_forward_dropout_rate=0.1)
+    inputs = small_bert.batch(config)
+    weights = jax.random.normal(jax.random.key(5), (4, 20, 48)) * inputs["segment_ids"][..., None]
+
+    def loss(params):
+        rngs = {"dropout": jax.random.key(7)}
+        hidden, _ = Encoder(config, execution).apply({"params": params}, **inputs, train=True, rngs=rngs)
+        return jnp.sum(hidden * weights) / 100, hidden
+
+    return tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+
+@pytest.fixture(scope="module")
+def expected(params):
+    return loss_and_gradient(params, VARIANTS[0])
+
+
+@pytest.mark.parametrize("execution", VARIANTS[1:], ids=lambda execution: f"{execution.layers} {execution.remat}")
+def test_variants_agree(params, expected, execution):
+    """With dropout everywhere, one period looped and two layers left over."""
+    (_, hidden), gradient = expected
+    (_, found), found_gradient = loss_and_gradient(params, execution)
+    np.testing.assert_allclose(found, hidden, atol=1e-5)
+    for one, other in zip(jax.tree.leaves(found_gradient), jax.tree.leaves(gradient), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(other)))))
+    plain = small_bert.apply(params, small_bert.batch(CONFIG), CONFIG)[0]
+    assert not np.allclose(plain, hidden, atol=0.1)
+
+
+@pytest.mark.parametrize("layers", ["scan", "unroll"])
+def test_collect_in_the_order_of_layers(params, layers):
+    """Which layers are local is seen in their maps; what each adds, by leaving the layers after it out."""
+    inputs, execution = small_bert.batch(CONFIG), Execution(layers=layers)
+    collect = frozenset({"hidden_states", "attention_probs"})
+    hidden, collected = small_bert.apply(params, inputs, CONFIG, execution, collect=collect)
+    assert collected["hidden_states"].shape == (7, 4, 20, 48) and collected["attention_probs"].shape == (6, 4, 4, 20, 20)
+    assert np.array_equal(collected["hidden_states"][-1], hidden)
+    far = np.abs(np.arange(20)[:, None] - np.arange(20)) > 3
+    seen = [bool(np.any(np.asarray(maps)[0][:, far] > 0)) for maps in collected["attention_probs"]]
+    assert seen == [name == "global" for name in CONFIG.types]
+    fewer = dataclasses.replace(CONFIG, num_layers=4)
+    cut = params | {"layers": jax.tree.map(lambda leaf: leaf[:3], params["layers"])}
+    states = small_bert.apply(cut, inputs, fewer, execution, collect=collect)[1]["hidden_states"]
+    np.testing.assert_allclose(collected["hidden_states"][:4], states[:4], atol=1e-5)
+    with pytest.raises(ValueError, match="cannot collect"):
+        small_bert.apply(params, inputs, CONFIG, collect=frozenset({"logits"}))
+
+
+@pytest.mark.parametrize("execution", [Execution(), Execution(attention="reference")])
+def test_padding_does_not_change_real_tokens(params, execution):
+    inputs = small_bert.batch(CONFIG)
+    hidden, _ = small_bert.apply(params, inputs, CONFIG, execution)
+    for row, length in enumerate(small_bert.LENGTHS):
+        alone = {name: value[row : row + 1, :length] for name, value in inputs.items()}
+        found, _ = small_bert.apply(params, alone, CONFIG, execution)
+        np.testing.assert_allclose(hidden[row, :length], found[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_packed_examples_are_isolated_bit_for_bit(params, dtype):
+    """Windows end where an example does, and positions begin anew with it."""
+    inputs, execution = small_bert.batch(CONFIG, lengths=(20,)), Execution(dtype=dtype)
+    inputs["segment_ids"] = np.array([[1] * 8 + [2] * 9 + [0] * 3], np.int32)
+    inputs["positions"] = np.array([[*range(8), *range(9), 0, 0, 0]], np.int32)
+    changed = inputs | {"tokens": np.where(inputs["segment_ids"] == 1, (inputs["tokens"] + 1) % 99, inputs["tokens"])}
+    one, other = (np.float32(small_bert.apply(params, which, CONFIG, execution)[0]) for which in (inputs, changed))
+    assert np.array_equal(one[:, 8:], other[:, 8:]) and not np.array_equal(one[:, :8], other[:, :8])
+    for here in (slice(0, 8), slice(8, 17)):
+        alone = {name: inputs[name][:, here] for name in ("tokens", "token_type_ids")}
+        alone["segment_ids"] = np.ones_like(alone["tokens"])
+        found, _ = small_bert.apply(params, alone, CONFIG, execution)
+        np.testing.assert_allclose(one[:, here], np.float32(found), atol=1e-5 if dtype == "float32" else 0.2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_row_of_padding_gives_no_nan(params, dtype):
+    inputs = small_bert.batch(CONFIG, lengths=(20, 0))
+
+    def loss(params):
+        hidden, _ = Encoder(CONFIG, Execution(dtype=dtype)).apply({"params": params}, **inputs, train=False)
+        return jnp.sum(jnp.square(hidden.astype(jnp.float32)))
+
+    value, gradient = tiny.jit(jax.value_and_grad(loss))(params)
+    assert np.isfinite(value) and all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))

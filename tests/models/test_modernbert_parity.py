@@ -1,0 +1,169 @@
+"""ModernBERT against Hugging Face's torch class."""
+
+import functools
+import json
+
+import numpy as np
+import parity
+import pytest
+
+from bertfam.errors import UserError
+from bertfam.interop import huggingface
+from bertfam.models.modernbert import ModernBertConfig
+from bertfam.models.modernbert_huggingface import MODERNBERT
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+THETAS = {"full_attention": {"rope_type": "default", "rope_theta": 90.0}}
+THETAS |= {"sliding_attention": {"rope_type": "default", "rope_theta": 7.0}}
+MIXED = ["sliding_attention", "full_attention", "full_attention", "sliding_attention", "full_attention"]
+OPTIONS = [
+    pytest.param({"num_hidden_layers": 1}, {"num_layers": 1, "global_every": 3}, id="one layer"),
+    pytest.param({"num_hidden_layers": 6, "local_attention": 6}, {"global_every": 3, "window": 6}, id="a rest of two"),
+    pytest.param(
+        {"num_hidden_layers": 4, "local_attention": 7, "rope_parameters": THETAS, "hidden_activation": "gelu_new"},
+        {"global_theta": 90.0, "local_theta": 7.0, "window": 7, "activation": "gelu_tanh", "head_activation": "gelu"},
+        id="no rest, other thetas",
+    ),
+    pytest.param(
+        {"num_hidden_layers": 5, "local_attention": 2, "layer_types": MIXED, "classifier_activation": "relu"},
+        {"layer_types": ("local", "global", "global", "local", "global"), "head_activation": "relu"},
+        id="another pattern",
+    ),
+    pytest.param(
+        {"num_hidden_layers": 3, "global_attn_every_n_layers": 1, "decoder_bias": False, "norm_eps": 0.1},
+        {"global_every": 1, "decoder_bias": False, "layer_norm_epsilon": 0.1},
+        id="all global, no bias at all",
+    ),
+    pytest.param(
+        {"num_hidden_layers": 5, "global_attn_every_n_layers": 2, "local_attention": 10, "tie_word_embeddings": False},
+        {"global_every": 2, "tie_embeddings": False},
+        id="every other, untied",
+    ),
+]
+
+
+def torch_model(folder, kind=None, **options):
+    config = transformers.ModernBertConfig(
+        vocab_size=parity.VOCABULARY,
+        hidden_size=48,
+        num_attention_heads=4,
+        intermediate_size=40,
+        max_position_embeddings=17,
+        pad_token_id=0,
+        attn_implementation="eager",
+        **options,
+    )
+    return parity.randomised((kind or transformers.ModernBertForMaskedLM)(config), folder)
+
+
+def run(config, params, inputs):
+    return parity.ours(config, params, inputs, mlm=parity.masked_lm(config))
+
+
+@pytest.mark.parametrize(("options", "fields"), OPTIONS)
+def test_outputs_are_those_of_torch(tmp_path, options, fields):
+    """All hidden states, maps of all layers in order, and logits."""
+    model = torch_model(tmp_path / "theirs", **options)
+    config, params, ignored = huggingface.read(tmp_path / "theirs")
+    assert isinstance(config, ModernBertConfig) and ignored == ()
+    assert {name: getattr(config, name) for name in fields} == fields
+    inputs = parity.batch()
+    found, expected = run(config, params, inputs), parity.theirs(model, inputs, mlm="logits", types=False)
+    assert len(expected["attention_probs"]) == config.num_layers
+    assert parity.agree(found, expected, inputs), parity.errors(found, expected, inputs)
+    parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+
+
+def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch):
+    inputs = parity.batch()
+    expected = parity.theirs(torch_model(tmp_path, num_hidden_layers=4, local_attention=6), inputs, mlm="logits", types=False)
+    agrees = functools.partial(parity.agree, expected=expected, inputs=inputs)
+    parity.assert_every_entry_is_needed(monkeypatch, tmp_path, functools.partial(run, inputs=inputs), agrees)
+
+
+@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False}, {"decoder_bias": False}])
+def test_transformers_loads_what_is_written(tmp_path, options):
+    torch_model(tmp_path / "theirs", num_hidden_layers=5, **options)
+    config, params, _ = huggingface.read(tmp_path / "theirs")
+    assert huggingface.write(tmp_path / "ours", config, params) == "ModernBertForMaskedLM"
+    model, info = transformers.ModernBertForMaskedLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info.values()), info
+    state = model.state_dict()
+    for name, tensor in huggingface.to_tensors(MODERNBERT, config, params).items():
+        np.testing.assert_array_equal(state[name].numpy(), tensor)
+    theirs = transformers.ModernBertConfig.from_pretrained(tmp_path / "theirs")
+    assert model.config.layer_types == theirs.layer_types and model.config.rope_parameters == theirs.rope_parameters
+
+
+def test_a_classifiers_head_is_not_that_of_masked_tokens(tmp_path):
+    torch_model(tmp_path, transformers.ModernBertForSequenceClassification, num_hidden_layers=2, num_labels=3)
+    found = huggingface.read(tmp_path)
+    assert found.params.keys() == {"encoder"}
+    assert found.ignored == ("classifier.bias", "classifier.weight", "head.dense.weight", "head.norm.weight")
+
+
+@pytest.mark.parametrize(("layers", "hidden", "heads", "size"), [(22, 768, 12, 1152), (28, 1024, 16, 2624)])
+def test_published_sizes_are_theirs(layers, hidden, heads, size):
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": size}
+    with torch.device("meta"):
+        model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**sizes))
+    config = ModernBertConfig(50368, num_layers=layers, hidden_size=hidden, num_heads=heads, feed_forward_size=size)
+    shapes = huggingface.shapes_of(config, frozenset({"encoder", "mlm_head"}))
+    count = sum(np.prod(value.shape) for value in flat(shapes).values())
+    padding = (config.padded_vocab_size - 50368) * (hidden + 1)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count - padding
+
+
+def flat(tree, path=()):
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {name: leaf for key, value in tree.items() for name, leaf in flat(value, (*path, key)).items()}
+
+
+PUBLISHED = {
+    "model_type": "modernbert",
+    "vocab_size": 50368,
+    "hidden_size": 768,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "intermediate_size": 1152,
+    "max_position_embeddings": 8192,
+}
+
+
+def test_configs_of_transformers_4():
+    old = {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "local_attention": 128}
+    old |= {"norm_bias": False, "classifier_pooling": "mean", "hidden_activation": "gelu", "decoder_bias": True}
+    expected = ModernBertConfig(50368, head_activation="gelu")
+    assert MODERNBERT.config_from_huggingface(PUBLISHED | old) == expected
+    other = PUBLISHED | old | {"global_attn_every_n_layers": 2, "local_rope_theta": 20.0}
+    found = MODERNBERT.config_from_huggingface(other)
+    assert (found.global_every, found.local_theta, found.global_theta) == (2, 20.0, 160_000.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"norm_bias": True}, "norm_bias = True is not supported, only False"),
+        ({"attention_bias": True}, "attention_bias = True"),
+        ({"mlp_bias": True}, "mlp_bias = True"),
+        ({"classifier_bias": True}, "classifier_bias = True"),
+        ({"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported, only gelu"),
+        ({"hidden_size": None}, "hidden_size must be stated, as int"),
+        ({"local_attention": "wide"}, "local_attention must be of type int or float"),
+        ({"rope_scaling": {"factor": 2.0}}, "rope_scaling"),
+        ({"rope_parameters": {"rope_theta": 1e4}}, "must be stated for full_attention and sliding_attention"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type 'yarn', only 'default'"),
+        ({"global_rope_theta": "big"}, "rope_theta of full_attention = 'big' must be a number"),
+        ({"layer_types": ["dense"] * 22}, "must be a list of full_attention and sliding_attention"),
+        ({"layer_types": ["full_attention"]}, r"must be 22 \(num_layers\)"),
+        ({"global_attn_every_n_layers": 0}, "global_every = 0"),
+    ],
+)
+def test_unsupported_configs_are_refused(tmp_path, changes, words):
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | changes))
+    with pytest.raises(UserError, match=words) as error:
+        huggingface.read(tmp_path)
+    assert "\n" not in str(error.value)

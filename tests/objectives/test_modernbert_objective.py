@@ -1,0 +1,107 @@
+"""ModernBERT under its objective: packed rows, microbatches, what is told of its layers, and its gin files."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import test_packed_rows
+import tiny
+from flax import linen as nn
+
+from bertfam.config import load
+from bertfam.data.packing import Packed
+from bertfam.data.text_rows import WholeDocuments
+from bertfam.layers.execution import Execution
+from bertfam.models.modernbert import ModernBertConfig
+from bertfam.objectives.mlm import Mlm
+from bertfam.training.inspection import make_inspection
+from bertfam.training.optimizers import AdamW, Lion
+from bertfam.training.optimizers.tensors import describe
+from bertfam.training.schedules import ConstantRate, WarmupStableDecay
+from bertfam.training.stages import Stage
+from bertfam.training.state import new_state
+from bertfam.training.step import make_gradient
+
+SIZES = {"num_layers": 5, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 12, "max_length": 32, "window": 6}
+OBJECTIVE = Mlm(ModernBertConfig(tiny.VOCABULARY, **SIZES), Execution())
+OPTIMIZER = Lion(ConstantRate(1e-3, warmup_steps=0))
+
+
+@pytest.fixture(scope="module")
+def boxed():
+    return jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def state(boxed):
+    """A new state whose parameters are random at scale 0.3."""
+    generator = np.random.default_rng(5)
+    params = jax.tree.map(lambda leaf: jnp.float32(0.3 * generator.standard_normal(leaf.shape)), nn.unbox(boxed))
+    fresh = jax.eval_shape(
+        lambda key: nn.unbox(new_state(OBJECTIVE, OPTIMIZER.build(10, boxed), key, tiny.SHAPE)), jax.random.key(0)
+    )
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), fresh)._replace(params=params)
+
+
+def test_packed_rows_have_the_loss_and_gradient_of_their_examples(state):
+    batch = tiny.batch(4)
+    packed = test_packed_rows.packed(batch)
+    alone, together = (test_packed_rows.loss_and_gradient(OBJECTIVE, state.params, which) for which in (batch, packed))
+    np.testing.assert_allclose(together[0][0], alone[0][0], rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(together[1]), jax.tree.leaves(alone[1]), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, float(jnp.max(jnp.abs(other)))))
+
+
+def test_microbatches_give_the_same_gradient(state):
+    batch = test_packed_rows.packed(tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0]))
+    found = [tiny.jit(make_gradient(OBJECTIVE, seed=0, microbatches=microbatches))(state, batch)[0] for microbatches in (1, 2, 4)]
+    for other in found[1:]:
+        for one, two in zip(jax.tree.leaves(found[0]), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(two, one, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(one)))))
+
+
+def test_inspection_counts_the_first_layer_with_the_others(state, boxed):
+    tensors = describe(boxed)
+    inspect = make_inspection(OBJECTIVE, OPTIMIZER.build(10, boxed), tensors, seed=0, microbatches=1)
+    found = tiny.jit(inspect)(state, tiny.batch(2))
+    encoder = state.params["encoder"]
+    layers = [jax.tree.map(lambda leaf: leaf[0], encoder["first_layers"])]
+    layers += [jax.tree.map(lambda leaf, layer=layer: leaf[layer], encoder["layers"]) for layer in range(4)]
+    expected = [np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(layer))) for layer in layers]
+    np.testing.assert_allclose(found["parameter_norm/encoder/layers"], expected, rtol=1e-5)
+    assert found["gradient_norm/encoder/layers"].shape == (5,) and found["activation_rms/encoder"].shape == (6,)
+    assert "parameter_norm/encoder/norm" in found and not any("first_layers" in name for name in found)
+
+
+def test_the_plan_tells_of_both_kinds_of_attention():
+    told = OBJECTIVE.attention(tiny.SHAPE)
+    assert told.startswith("over all tokens, xla: the fastest") and "; over a window of 6, xla: the fastest" in told
+    wide = Mlm(dataclasses.replace(OBJECTIVE.model, window=100))
+    assert wide.attention(tiny.SHAPE).startswith("xla: the fastest")
+
+
+def test_published_run():
+    run = load(["runs/modernbert_base.gin"], []).build("Run")
+    assert run.objective.model == ModernBertConfig() and type(run.objective) is Mlm
+    assert run.data.rows == Packed(WholeDocuments()) and run.shape(0).predictions == 308
+    assert run.optimizer == AdamW(WarmupStableDecay(8e-4, 3800, decay_steps=0), b2=0.98, weight_decay=1e-5)
+    sizes = [stage.batch_size for stage in run.stages]
+    assert sizes == [*range(768, 4608 + 1, 384), 4608]
+    tokens = sum(stage.steps * stage.batch_size * stage.length for stage in run.stages)
+    assert abs(tokens / 1.7e12 - 1) < 0.02
+    assert abs(3800 * 768 * 1024 / 3e9 - 1) < 0.02
+
+    long = load(["runs/modernbert_base_long.gin"], []).build("Run")
+    assert long.stages == (Stage(63_600, 8192, 576),) and long.objective == run.objective
+    schedule = long.optimizer.schedule
+    decayed = schedule.decay_steps * 576 * 8192
+    assert schedule.peak == 3e-4 and abs(decayed / 50e9 - 1) < 0.02
+    assert abs((63_600 * 576 * 8192 - decayed) / 250e9 - 1) < 0.02
+
+
+def test_published_sizes():
+    large = load(["models/modernbert_large.gin", "objectives/modernbert.gin", "runs/defaults.gin"], []).build("Run")
+    sizes = {"num_layers": 28, "hidden_size": 1024, "num_heads": 16, "feed_forward_size": 2624}
+    assert large.objective.model == ModernBertConfig(**sizes)
