@@ -17,8 +17,8 @@ _SIZES = {
     "intermediate_size": "feed_forward_size",
     "max_position_embeddings": "max_length",
 }
+_WHOLE = {"local_attention": "window"}
 _NUMBERS = {
-    "local_attention": "window",
     "embedding_dropout": "embedding_dropout_rate",
     "attention_dropout": "attention_dropout_rate",
     "mlp_dropout": "feed_forward_dropout_rate",
@@ -26,6 +26,7 @@ _NUMBERS = {
     "initializer_range": "initializer_range",
 }
 _FLAGS = {"tie_word_embeddings": "tie_embeddings", "decoder_bias": "decoder_bias"}
+_VALUES = _SIZES | _WHOLE | _NUMBERS | _FLAGS
 # the masked-token head goes by the classifier's name
 _ACTIVATIONS = {"hidden_activation": "activation", "classifier_activation": "head_activation"}
 _NO_BIAS = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
@@ -43,9 +44,10 @@ def config_from_huggingface(content: Mapping[str, Any]) -> ModernBertConfig:
         if content.get(name):
             raise UserError(f"config.json: {name} = {content[name]!r} is not supported, only False")
     _check_types(content, _SIZES, (int,), required=True)
+    _check_types(content, _WHOLE, (int,))
     _check_types(content, _NUMBERS, (int, float))
     _check_types(content, _FLAGS, (bool,))
-    values = {ours: content[theirs] for theirs, ours in (_SIZES | _NUMBERS | _FLAGS).items() if content.get(theirs) is not None}
+    values = {ours: content[theirs] for theirs, ours in _VALUES.items() if content.get(theirs) is not None}
     for theirs, ours in _ACTIVATIONS.items():
         activation = content.get(theirs, "gelu")
         if activation not in list(ACTIVATIONS):
@@ -104,7 +106,7 @@ def config_to_huggingface(config: ModernBertConfig) -> dict[str, Any]:
     written = {ours: theirs for theirs, ours in _TYPES.items()}
     return {
         "model_type": "modernbert",
-        **{theirs: getattr(config, ours) for theirs, ours in (_SIZES | _NUMBERS | _FLAGS).items()},
+        **{theirs: getattr(config, ours) for theirs, ours in _VALUES.items()},
         **{name: False for name in _NO_BIAS},
         "vocab_size": config.known_table_rows,
         "hidden_activation": WRITTEN_ACTIVATIONS[config.activation],

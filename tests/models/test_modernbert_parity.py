@@ -152,7 +152,7 @@ def test_configs_of_transformers_4():
         ({"classifier_bias": True}, "classifier_bias = True"),
         ({"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported, only gelu"),
         ({"hidden_size": None}, "hidden_size must be stated, as int"),
-        ({"local_attention": "wide"}, "local_attention must be of type int or float"),
+        ({"local_attention": "wide"}, "local_attention must be of type int"),
         ({"rope_scaling": {"factor": 2.0}}, "rope_scaling"),
         ({"rope_parameters": {"rope_theta": 1e4}}, "must be stated for full_attention and sliding_attention"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type 'yarn', only 'default'"),
