@@ -29,6 +29,7 @@ _FLAGS = {"tie_word_embeddings": "tie_embeddings", "decoder_bias": "decoder_bias
 _VALUES = _SIZES | _WHOLE | _NUMBERS | _FLAGS
 # the masked-token head goes by the classifier's name
 _ACTIVATIONS = {"hidden_activation": "activation", "classifier_activation": "head_activation"}
+_TOKENS = ("bos_token_id", "cls_token_id", "eos_token_id", "pad_token_id", "sep_token_id")
 _NO_BIAS = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 _TYPES: dict[str, LayerType] = {"full_attention": "global", "sliding_attention": "local"}
 _THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
@@ -106,6 +107,8 @@ def config_to_huggingface(config: ModernBertConfig) -> dict[str, Any]:
     written = {ours: theirs for theirs, ours in _TYPES.items()}
     return {
         "model_type": "modernbert",
+        # where no vocabulary says them; their class would put its own, of 50,368 pieces
+        **dict.fromkeys(_TOKENS),
         **{theirs: getattr(config, ours) for theirs, ours in _VALUES.items()},
         **{name: False for name in _NO_BIAS},
         "vocab_size": config.known_table_rows,
