@@ -88,7 +88,7 @@ def test_types_of_layers(options, types):
         ({"global_theta": 0.0}, "global_theta = 0.0 must be above 0"),
         ({"feed_forward_dropout_rate": 1.0}, "feed_forward_dropout_rate = 1.0"),
         ({"layer_types": ("global", "local")}, r"layer_types = \('global', 'local'\) must be 6 \(num_layers\) of global, local"),
-        ({"layer_types": ("global",) * 5 + ("dense",)}, "of global, local"),
+        ({"layer_types": ("global",) * 5 + ("dense",)}, "layer_types = .* of global, local"),
         ({"activation": "swish"}, "activation = 'swish' is not one of gelu, gelu_tanh, relu"),
     ],
 )
