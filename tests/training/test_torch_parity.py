@@ -9,6 +9,7 @@ from bertfam.features import RowShape
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.objectives.bert import MlmNsp
+from bertfam.objectives.mlm import Mlm
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import LinearDecay
 from bertfam.training.state import TrainState
@@ -26,10 +27,10 @@ def batches():
     return [tiny.batch(ROWS, SHAPE, seed=step % 4, predictions=[4, 1, 2, 0, 3, 4, 0, 1]) for step in range(STEPS)]
 
 
-def torch_losses(model):
-    """Losses before each update, the next-sentence loss of each, and gradient norms."""
-    decayed = [p for name, p in model.named_parameters() if not (name.endswith("bias") or "LayerNorm" in name)]
-    others = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
+def torch_losses(model, pairs):
+    """Losses before each update, and gradient norms; `pairs`: of a model with types of tokens and a next-sentence head."""
+    others = [p for name, p in model.named_parameters() if name.endswith("bias") or "norm" in name.lower()]
+    decayed = [p for p in model.parameters() if not any(p is other for other in others)]
     groups = [{"params": decayed, "weight_decay": ADAMW.weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=ADAMW.schedule.peak, betas=(ADAMW.b1, ADAMW.b2), eps=ADAMW.epsilon)
     rates = [min((s + 1) / 5, (STEPS - s - 1) / (STEPS - 5)) for s in range(STEPS)]
@@ -37,17 +38,14 @@ def torch_losses(model):
     losses, norms = [], []
     for step, batch in enumerate(batches()):
         tensors = {name: torch.from_numpy(value).long() for name, value in batch.items() if value.dtype == np.int32}
-        out = model(
-            tensors["encoder_input_tokens"],
-            attention_mask=tensors["encoder_segment_ids"],
-            token_type_ids=tensors["encoder_token_type_ids"],
-        )
+        types = {"token_type_ids": tensors["encoder_token_type_ids"]} if pairs else {}
+        out = model(tensors["encoder_input_tokens"], attention_mask=tensors["encoder_segment_ids"], **types)
         used = torch.from_numpy(batch["masked_loss_weights"]) > 0
         row = torch.arange(ROWS)[:, None].expand(used.shape)[used]
-        logits = out.prediction_logits[row, tensors["masked_positions"][used]]
-        mlm = torch.nn.functional.cross_entropy(logits, tensors["masked_target_tokens"][used])
-        nsp = torch.nn.functional.cross_entropy(out.seq_relationship_logits, tensors["next_sentence_labels"][:, 0])
-        loss = mlm + nsp
+        logits = (out.prediction_logits if pairs else out.logits)[row, tensors["masked_positions"][used]]
+        loss = torch.nn.functional.cross_entropy(logits, tensors["masked_target_tokens"][used])
+        if pairs:
+            loss += torch.nn.functional.cross_entropy(out.seq_relationship_logits, tensors["next_sentence_labels"][:, 0])
         optimizer.zero_grad()
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), ADAMW.clip_norm)))
@@ -58,9 +56,9 @@ def torch_losses(model):
     return losses, norms
 
 
-def our_losses(folder):
+def our_losses(folder, kind):
     imported = huggingface.read(folder)
-    objective = MlmNsp(imported.config, Execution())
+    objective = kind(imported.config, Execution())
     optimizer = ADAMW.build(STEPS, jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
     params = jax.tree.map(jax.numpy.asarray, imported.params)
     zero = jax.numpy.zeros((), "int32")
@@ -74,8 +72,7 @@ def our_losses(folder):
     return losses, norms
 
 
-def test_twenty_steps_give_the_losses_of_torch(tmp_path):
-    torch.manual_seed(0)
+def bert():
     config = transformers.BertConfig(
         vocab_size=tiny.VOCABULARY,
         hidden_size=32,
@@ -88,13 +85,36 @@ def test_twenty_steps_give_the_losses_of_torch(tmp_path):
         initializer_range=0.1,
         attn_implementation="eager",
     )
-    model = transformers.BertForPreTraining(config)
+    return transformers.BertForPreTraining(config)
+
+
+def modernbert():
+    """Global, local, local, global, local: a window of 6 on rows of up to 16."""
+    config = transformers.ModernBertConfig(
+        vocab_size=tiny.VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=5,
+        num_attention_heads=4,
+        intermediate_size=24,
+        max_position_embeddings=32,
+        local_attention=6,
+        pad_token_id=None,
+        initializer_range=0.1,
+        attn_implementation="eager",
+    )
+    return transformers.ModernBertForMaskedLM(config)
+
+
+@pytest.mark.parametrize(("make", "kind"), [(bert, MlmNsp), (modernbert, Mlm)])
+def test_twenty_steps_give_the_losses_of_torch(tmp_path, make, kind):
+    torch.manual_seed(0)
+    model = make()
     with torch.no_grad():
         for parameter in model.parameters():  # biases and norms too
             parameter += 0.02 * torch.randn_like(parameter)
     model.save_pretrained(tmp_path)
-    theirs, their_norms = torch_losses(model)
-    ours, our_norms = our_losses(tmp_path)
+    theirs, their_norms = torch_losses(model, kind is MlmNsp)
+    ours, our_norms = our_losses(tmp_path, kind)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
     np.testing.assert_allclose(our_norms, their_norms, rtol=1e-3)
     assert theirs[-1] < theirs[0] - 0.4  # it learned
