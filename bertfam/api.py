@@ -14,6 +14,7 @@ from bertfam.config.state import gin_kept
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.features import SENTENCES
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.layers.gather import gather_positions
@@ -30,7 +31,8 @@ class Model:
 
     Attributes:
       config: its sizes.
-      params: {"encoder": ...} and the heads that it has among "pooler", "mlm_head", "nsp_head", "rtd_head".
+      params: {"encoder": ...} and the heads that it has among "pooler", "mlm_head", "rtd_head" and those of `SENTENCES`, such as
+        "nsp_head".
       vocabulary: its vocabulary.
     """
 
@@ -58,8 +60,8 @@ class Model:
 
         Returns:
           `hidden` float32[batch, length, embed]; where the model has these heads `pooled` float32[batch, embed], `mlm_logits`
-          float32[batch, predictions, vocabulary], `nsp_logits` float32[batch, 2] and `rtd_logits` float32[batch, length], of each
-          token being a replaced one; and what `collect` names.
+          float32[batch, predictions, vocabulary], `nsp_logits` float32[batch, 2] (or `sop_logits`, or `structure_logits`
+          float32[batch, 3]) and `rtd_logits` float32[batch, length], of each token being replaced; and what `collect` names.
 
         Raises:
           UserError: for rows longer than the model's table of positions.
@@ -93,8 +95,10 @@ class Model:
             result = {"hidden": hidden, **collected}
             if "pooler" in params:
                 result["pooled"] = pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
-            if "nsp_head" in params:
-                result["nsp_logits"] = sentence_head(config).apply({"params": params["nsp_head"]}, result["pooled"])
+            for asked in SENTENCES.values():
+                if asked.head in params:
+                    classes: Any = sentence_head(config, len(asked.classes))
+                    result[f"{asked.term}_logits"] = classes.apply({"params": params[asked.head]}, result["pooled"])
             if "rtd_head" in params:
                 head: Any = replaced_token_head(cast(BertConfig, config))
                 result["rtd_logits"] = head.apply({"params": params["rtd_head"]}, hidden)

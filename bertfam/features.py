@@ -10,11 +10,21 @@
     sequence_start_positions  int32[batch, examples]     the [CLS] of every example in the row
     next_sentence_labels      int32[batch, examples]     0 = B continues A, 1 = B is random
     next_sentence_weights     float32[batch, examples]
+    sentence_order_labels     int32[batch, examples]     0 = B continues A, 1 = A continues B (see `SentencePairs`)
+    sentence_order_weights    float32[batch, examples]
+    sentence_structure_labels   int32[batch, examples]   0 = B is random, 1 = B continues A, 2 = A continues B
+    sentence_structure_weights  float32[batch, examples]
+    span_left_positions       int32[batch, predictions]  the token before the span of each slot
+    span_right_positions      int32[batch, predictions]  the token behind it
+    span_offsets              int32[batch, predictions]  how many tokens of the span come before the slot's
+    span_loss_weights         float32[batch, predictions]  1 where both lie in the text
+    shuffled_loss_weights     float32[batch, predictions]  1 in the slots of shuffled tokens, which have loss weights too
 
 A padding row (the last batch of an evaluation) is all zeros: no segment, no weight.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 
 class FeatureSpec(NamedTuple):
@@ -56,15 +66,64 @@ def masked_features(shape: RowShape) -> dict[str, FeatureSpec]:
     }
 
 
+def span_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """What the span boundary objective reads of a row, besides its masks."""
+    slots = (shape.predictions,)
+    whole = {name: FeatureSpec(slots, "int32", (None,)) for name in ("left_positions", "right_positions", "offsets")}
+    return {f"span_{name}": spec for name, spec in (whole | {"loss_weights": FeatureSpec(slots, "float32", (None,))}).items()}
+
+
+def shuffled_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """What tells the slots of shuffled tokens from those of masked ones."""
+    return {"shuffled_loss_weights": FeatureSpec((shape.predictions,), "float32", (None,))}
+
+
 def start_features(shape: RowShape) -> dict[str, FeatureSpec]:
     """Where the examples of a row begin."""
     return {"sequence_start_positions": FeatureSpec((shape.examples,), "int32", (None,))}
 
 
-def next_sentence_features(shape: RowShape) -> dict[str, FeatureSpec]:
-    """What next-sentence prediction reads of a row."""
-    examples = (shape.examples,)
-    return start_features(shape) | {
-        "next_sentence_labels": FeatureSpec(examples, "int32", (None,)),
-        "next_sentence_weights": FeatureSpec(examples, "float32", (None,)),
-    }
+class Sentences(NamedTuple):
+    """What can be asked of the two sentences of an example.
+
+    Attributes:
+      term: name of its loss term, and of its head and metrics: TERM_head, TERM_loss, TERM_accuracy.
+      feature: name of its features: FEATURE_labels, FEATURE_weights.
+      classes: what each label says of B, in words.
+    """
+
+    term: str
+    feature: str
+    classes: tuple[str, ...]
+
+    @property
+    def labels(self) -> str:
+        """The feature of the labels."""
+        return f"{self.feature}_labels"
+
+    @property
+    def weights(self) -> str:
+        """The feature of their weights."""
+        return f"{self.feature}_weights"
+
+    @property
+    def head(self) -> str:
+        """The head's part of the parameters."""
+        return f"{self.term}_head"
+
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        """What its loss reads of a row."""
+        examples = (shape.examples,)
+        return start_features(shape) | {
+            self.labels: FeatureSpec(examples, "int32", (None,)),
+            self.weights: FeatureSpec(examples, "float32", (None,)),
+        }
+
+
+Relation = Literal["next", "order", "structure"]
+# By the relation that `SentencePairs` is asked for: BERT's, ALBERT's and StructBERT's.
+SENTENCES: Mapping[Relation, Sentences] = {
+    "next": Sentences("nsp", "next_sentence", ("next", "random")),
+    "order": Sentences("sop", "sentence_order", ("next", "previous")),
+    "structure": Sentences("structure", "sentence_structure", ("random", "next", "previous")),
+}

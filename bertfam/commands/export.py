@@ -47,15 +47,19 @@ def main(args: argparse.Namespace) -> int:
     told = []
     with tempfile.TemporaryDirectory() as tokenizer, new_folder(args.output) as partial:
         opened.vocabulary.save(tokenizer, model_max_length=opened.run.objective.model.max_length)
-        for name, params in networks.items():
+        for name, all_params in networks.items():
+            config = opened.run.objective.networks[name]
+            params = huggingface.writable(config, all_params)
             architecture = huggingface.write(
                 partial / name if len(networks) > 1 else partial,
-                opened.run.objective.networks[name],
+                config,
                 params,
                 dtype=args.dtype,
                 tokenizer_files=sorted(Path(tokenizer).iterdir()),
                 extra={"pad_token_id": opened.vocabulary.token_ids.pad},
             )
+            for part in sorted(all_params.keys() - params.keys()):
+                print(f"left out {part}: no class of transformers has it beside {', '.join(sorted(params))}")
             told.append(f"{name} {architecture}" if len(networks) > 1 else architecture)
     print(f"exported step {opened.step:,} of {args.model_dir} to {args.output}: {', '.join(told)}, {args.dtype}")
     return 0

@@ -9,7 +9,7 @@ from bertfam.corruption import keys as random
 from bertfam.corruption import streams
 from bertfam.corruption.drawing import draw_positions, in_random_order
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.corruption.words import words_of
+from bertfam.corruption.words import Words, words_of
 
 
 class Chosen(NamedTuple):
@@ -85,21 +85,25 @@ class WholeWords:
 
     def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
         """See `Choice`."""
-        words = words_of(rows, tokens)
-        n, length = words.sizes.shape
-        order = in_random_order(words.sizes > 0, random.bits(keys, streams.CHOOSE, length))
-        # [length, n]: the words' sizes in this order
-        sizes = np.ascontiguousarray(np.take_along_axis(words.sizes, order, axis=1).T)
-        taken = np.zeros((length, n), bool)
-        room = room_for_one(words.sizes, wanted, slots)
-        for rank in range(length):
-            taken[rank] = sizes[rank] <= room
-            room -= sizes[rank] * taken[rank]
-            if not room.any() or not sizes[rank].any():
-                break
-        of_word = np.zeros((n, length), bool)
-        np.put_along_axis(of_word, order, taken.T, axis=1)
-        return in_slots(rows["maskable"] & np.take_along_axis(of_word, words.number, axis=1), words.number, slots)
+        return whole_words(words_of(rows, tokens), rows["maskable"], wanted, slots, keys)
+
+
+def whole_words(words: Words, maskable: np.ndarray, wanted: np.ndarray, slots: int, keys: np.ndarray) -> Chosen:
+    """Whole words in random order, see `WholeWords`; maskable: bool[n, length], the others as in `Choice.choose`."""
+    n, length = words.sizes.shape
+    order = in_random_order(words.sizes > 0, random.bits(keys, streams.CHOOSE, length))
+    # [length, n]: the words' sizes in this order
+    sizes = np.ascontiguousarray(np.take_along_axis(words.sizes, order, axis=1).T)
+    taken = np.zeros((length, n), bool)
+    room = room_for_one(words.sizes, wanted, slots)
+    for rank in range(length):
+        taken[rank] = sizes[rank] <= room
+        room -= sizes[rank] * taken[rank]
+        if not room.any() or not sizes[rank].any():
+            break
+    of_word = np.zeros((n, length), bool)
+    np.put_along_axis(of_word, order, taken.T, axis=1)
+    return in_slots(maskable & np.take_along_axis(of_word, words.number, axis=1), words.number, slots)
 
 
 def room_for_one(sizes: np.ndarray, wanted: np.ndarray, slots: int) -> np.ndarray:

@@ -6,10 +6,14 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from bertfam import features
 from bertfam.corruption.budgets import Rounding, budget
 from bertfam.corruption.choosing import Choice, SingleTokens
 from bertfam.corruption.replacing import DrawnBy, masked_features, replace, uniform_over
+from bertfam.corruption.shuffling_windows import ShuffledWindows
+from bertfam.corruption.spans import boundary_features
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.features import FeatureSpec, RowShape
 
 RandomTokens = Literal["pieces", "vocabulary"]
 Counted = Literal["row", "maskable"]
@@ -30,13 +34,15 @@ class BertMasking:
       mask_share: share of the predictions whose input is [MASK].
       random_share: share of the predictions whose input is a random token.
       random_tokens: "pieces" draws from the vocabulary without its control tokens; "vocabulary" from all of it, as published.
-      choice: which positions: `SingleTokens`, `WithReplacement` (ELECTRA), `WholeWords`, `WordSpans` (SpanBERT) or `WordNgrams`
-        (ALBERT).
+      choice: which positions: `SingleTokens`, `WithReplacement` (ELECTRA), `WholeWords`, `WordSpans` (SpanBERT), `WordNgrams`
+        (ALBERT) or `Units` (ERNIE).
       rounding: of rate n: "nearest", "up" (SpanBERT) or "random", floor(rate n + U) (RoBERTa).
       counted: what n counts: the "row", or what is "maskable" in it (SpanBERT).
       drawn_by: whether each "token" draws its replacement, or each "unit" that the choice made (SpanBERT, ERNIE).
       slot_margin: None: as `max_predictions` says; else there are (rate + slot_margin) * length slots, rounded down (ELECTRA:
         0.005, so 19 at 128 and 79 at 512).
+      boundaries: whether rows get what surrounds each unit too, for the span boundary objective (SpanBERT).
+      shuffling: windows of what is left in another order, to be predicted too (StructBERT); None shuffles nothing.
     """
 
     rate: float = 0.15
@@ -49,6 +55,8 @@ class BertMasking:
     counted: Counted = "row"
     drawn_by: DrawnBy = "token"
     slot_margin: float | None = None
+    boundaries: bool = False
+    shuffling: ShuffledWindows | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in _NAMES.items():
@@ -65,11 +73,20 @@ class BertMasking:
                 f"mask_share {self.mask_share} and random_share {self.random_share} must be >= 0 with a sum of at most 1"
             )
 
+        if self.boundaries and self.shuffling:
+            raise ValueError(
+                "boundaries are True and shuffling is set, but what surrounds a span would be shuffled: leave one out"
+            )
+
     def predictions(self, length: int) -> int:
-        """The static number of prediction slots of a row of `length` tokens."""
-        if self.slot_margin is not None:
-            return min(length, max(1, int((self.rate + self.slot_margin) * length)))
-        return self.max_predictions or math.ceil(self.rate * length)
+        """The static number of prediction slots of a row of `length` tokens: masks first, then what is shuffled."""
+        return self._masks(length) + (self.shuffling.predictions(length) if self.shuffling else 0)
+
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        """The features that it gives to rows."""
+        found = features.masked_features(shape)
+        found |= features.span_features(shape) if self.boundaries else {}
+        return found | (features.shuffled_features(shape) if self.shuffling else {})
 
     def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """Masks rows; a pure function of its arguments.
@@ -81,11 +98,12 @@ class BertMasking:
           tokens: the vocabulary's ids.
 
         Returns:
-          rows without `maskable`, with corrupted `encoder_input_tokens` and with `masked_positions`, `masked_target_tokens`
-          and `masked_loss_weights` [n, predictions].
+          rows without `maskable` and `units`, with corrupted `encoder_input_tokens` and with `masked_positions`,
+          `masked_target_tokens` and `masked_loss_weights` [n, predictions]; where they are asked for, the features of
+          `boundary_features`, and `shuffled_loss_weights` [n, predictions], 1 in the slots of shuffled tokens, too.
         """
         original = rows["encoder_input_tokens"]
-        slots = self.predictions(original.shape[1])
+        slots = self._masks(original.shape[1])
         counted = np.count_nonzero(rows["encoder_segment_ids" if self.counted == "row" else "maskable"], axis=1)
         wanted = np.minimum(slots, budget(self.rate, counted, self.rounding, keys))
         chosen = self.choice.choose(rows, wanted, slots, keys, tokens)
@@ -99,6 +117,31 @@ class BertMasking:
             random_ids=uniform_over(tokens.pieces if self.random_tokens == "pieces" else np.arange(tokens.size)),
             drawn_by=self.drawn_by,
         )
-        result = {name: value for name, value in rows.items() if name != "maskable"}
+        result = {name: value for name, value in rows.items() if name not in ("maskable", "units")}
         result["encoder_input_tokens"] = corrupted
-        return result | masked_features(original, chosen, tokens.pad)
+        result |= masked_features(original, chosen, tokens.pad)
+        if self.shuffling:
+            result |= self._shuffled(rows, result, keys, tokens)
+        return result | (boundary_features(rows, chosen, tokens) if self.boundaries else {})
+
+    def _shuffled(
+        self, rows: dict[str, np.ndarray], masked: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds
+    ) -> dict[str, np.ndarray]:
+        """The tokens with windows of them shuffled, and the slots of the masks with those of the windows behind them."""
+        assert self.shuffling is not None
+        allowed = rows["maskable"].copy()
+        row, slot = np.nonzero(masked["masked_loss_weights"])
+        allowed[row, masked["masked_positions"][row, slot]] = False
+        counted = np.count_nonzero(rows["encoder_segment_ids"], axis=1)
+        corrupted, chosen = self.shuffling.shuffle(masked["encoder_input_tokens"], allowed, counted, keys)
+        found = masked_features(rows["encoder_input_tokens"], chosen, tokens.pad)
+        together = {name: np.concatenate([masked[name], value], axis=1) for name, value in found.items()}
+        none = np.zeros_like(masked["masked_loss_weights"])
+        together["shuffled_loss_weights"] = np.concatenate([none, found["masked_loss_weights"]], axis=1)
+        return together | {"encoder_input_tokens": corrupted}
+
+    def _masks(self, length: int) -> int:
+        """The static number of slots for masks of a row of `length` tokens."""
+        if self.slot_margin is not None:
+            return min(length, max(1, int((self.rate + self.slot_margin) * length)))
+        return self.max_predictions or math.ceil(self.rate * length)

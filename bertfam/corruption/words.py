@@ -53,11 +53,15 @@ def words_of(rows: dict[str, np.ndarray], tokens: TokenIds) -> Words:
     """
     if len(tokens.starts_word) != tokens.size:
         raise UserError("the vocabulary does not say which pieces begin a word: choose noise that masks single tokens")
+    return words_from(tokens.starts_word.take(rows["encoder_input_tokens"]), rows, tokens)
+
+
+def words_from(starts: np.ndarray, rows: dict[str, np.ndarray], tokens: TokenIds) -> Words:
+    """`words_of`, where words begin at `starts` bool[n, length], which is overwritten, and after control tokens and padding."""
     ids, maskable = rows["encoder_input_tokens"], rows["maskable"]
     n, length = ids.shape
     apart = tokens.control.take(ids)
     apart |= rows["encoder_segment_ids"] == 0
-    starts = tokens.starts_word.take(ids)
     starts |= apart
     starts[:, 1:] |= apart[:, :-1]
     starts[:, :1] = True

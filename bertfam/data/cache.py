@@ -6,8 +6,8 @@
     DIRECTORY/CORPUS/SPLIT/FEATURE.offsets.bin    int64[documents + 1], where each document's values begin
 
 A feature is any ragged sequence of integers per document. Running text has two: `tokens` (uint16 or uint32) and
-`sentence_starts` (int64, places in `tokens`). The cache holds clean tokens, never noise. A corpus that is alone is named
-"text".
+`sentence_starts` (int64, places in `tokens`); text whose phrases and entities are marked has `units` too (uint8, one of each
+token, without offsets of their own). The cache holds clean tokens, never noise. A corpus that is alone is named "text".
 """
 
 import json
@@ -73,9 +73,11 @@ class TokenCache:
         counts, folder = self.counts(split, corpus), self.directory / corpus / split
         sentences = self._map(folder, "sentence_starts", "offsets", "int64", counts["documents"] + 1)
         starts = self._map(folder, "sentence_starts", "values", "int64", counts["sentences"] + 1)
-        tokens = self._map(folder, "tokens", "values", self._of(corpus)[split]["dtypes"]["tokens"], counts["tokens"])
+        dtypes = self._of(corpus)[split]["dtypes"]
+        tokens = self._map(folder, "tokens", "values", dtypes["tokens"], counts["tokens"])
+        units = self._map(folder, "units", "values", "uint8", counts["tokens"]) if "units" in dtypes else None
         name = f"the {split} split of {self._called}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
-        return Documents(name, tokens, starts, sentences)
+        return Documents(name, tokens, starts, sentences, units)
 
     def _of(self, corpus: str) -> dict[str, Any]:
         if corpus not in self._corpora:

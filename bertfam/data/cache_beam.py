@@ -92,7 +92,7 @@ def _write_part(corpus: Corpus, vocabulary_folder: str, folder: str, job: _Job) 
     target = _part_folder(Path(folder), split, number)
     own = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
     vocabulary = _vocabulary(vocabulary_folder)
-    writer = SplitWriter(own, token_dtype(vocabulary))
+    writer = SplitWriter(own, token_dtype(vocabulary), units=corpus.units)
     try:
         for batch in batches(corpus, split, [part]):
             writer.append(tokenise(corpus, vocabulary, batch.texts))
@@ -118,7 +118,7 @@ def _join(work: Work, name: str, corpus: Corpus, split: str, parts: Sequence[Par
     done = _joined(work, name, split)
     counts = Counts(**done["counts"])
     progress = Progress(title, [part.size for part in parts], counts, 0)
-    writer = SplitWriter(work.cache / name / split, dtype, counts)
+    writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units)
     try:
         for number in range(done["part"], len(parts)):
             folder = _part_folder(work.parts / name, split, number)

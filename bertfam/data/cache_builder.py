@@ -96,6 +96,7 @@ def build_with(
                     counts = fill(work, name, corpus, label)
                     check_size(f"corpus{label}", counts["train"].documents, least_documents)
                     dtypes = {"tokens": token_dtype(vocabulary), "sentence_starts": "int64"}
+                    dtypes |= {"units": "uint8"} if corpus.units else {}
                     written[name] = {split: {"counts": asdict(found), "dtypes": dtypes} for split, found in counts.items()}
                 if (now := fingerprint(corpora, vocabulary)) != expected:
                     raise UserError(
@@ -132,7 +133,7 @@ def _fill_split(work: Work, name: str, corpus: Corpus, split: str, workers: Work
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
     counts = Counts(**done["counts"])
     progress = Progress(f"tokenising{label} {split}", [part.size for part in parts], counts, done["characters"])
-    writer = SplitWriter(work.cache / name / split, dtype, counts)
+    writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units)
     due = 0.0
 
     def record(part: int, read: int, characters: int) -> None:

@@ -6,6 +6,8 @@ from itertools import islice
 
 import numpy as np
 
+from bertfam.corruption.units import BEGINS, CONTINUES, KINDS, UNIT_BITS
+from bertfam.data.marked_text import MarkedText, Span
 from bertfam.data.sources import Corpus, Part
 from bertfam.data.vocabularies import Vocabulary
 
@@ -39,12 +41,14 @@ class Block:
       sentences: int64[sentences], the tokens of each, at least one.
       documents: int64[documents], the sentences of each, at least one.
       skipped: how many documents had no token at all.
+      units: uint8[tokens], the marks of `Documents.units`; None where the corpus has none.
     """
 
     tokens: np.ndarray
     sentences: np.ndarray
     documents: np.ndarray
     skipped: int
+    units: np.ndarray | None = None
 
 
 def batches(
@@ -79,6 +83,8 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
 
     A line that becomes no token at all is no sentence, and a document of such lines is none.
     """
+    if corpus.units:
+        return tokenise_marked(corpus, vocabulary, texts)
     documents = [_sentences(corpus, lines) for lines in texts]
     joint = vocabulary.joint
     sentences = [joint + sentence if index else sentence for document in documents for index, sentence in enumerate(document)]
@@ -88,15 +94,54 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
         encoded = vocabulary.encode_batch(some)
         tokens.append(np.concatenate(encoded).astype(dtype))
         lengths.append(np.array([len(ids) for ids in encoded], np.int64))
-    length = np.concatenate(lengths)
+    return _block(documents, np.concatenate(tokens), np.concatenate(lengths))
+
+
+def _block(documents: Sequence[list], tokens: np.ndarray, length: np.ndarray, units: np.ndarray | None = None) -> Block:
+    """Of documents, and the tokens int64[sentences] of each of their sentences."""
     document = np.repeat(np.arange(len(documents)), [len(found) for found in documents])
     count = np.bincount(document[length > 0], minlength=len(documents))
-    return Block(np.concatenate(tokens), length[length > 0], count[count > 0], int((count == 0).sum()))
+    return Block(tokens, length[length > 0], count[count > 0], int((count == 0).sum()), units)
 
 
-def _sentences(corpus: Corpus, lines: list[str]) -> list[str]:
+def tokenise_marked(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
+    """`tokenise` of text whose phrases and entities are marked."""
+    assert isinstance(corpus, MarkedText)
+    documents = [_sentences(corpus, lines) for lines in texts]
+    dtype, joint = token_dtype(vocabulary), vocabulary.joint
+    tokens, marks, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.uint8)], []
+    for document in documents:
+        for index, (sentence, spans) in enumerate(document):
+            before = joint if index else ""
+            encoding = vocabulary.encode(before + sentence)
+            tokens.append(encoding.ids.astype(dtype))
+            marks.append(unit_marks(encoding.offsets - len(before), spans))
+            lengths.append(len(encoding.ids))
+    return _block(documents, np.concatenate(tokens), np.array(lengths, np.int64), np.concatenate(marks))
+
+
+def unit_marks(offsets: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
+    """The marks of a sentence's tokens, see `Documents.units`: uint8[n].
+
+    A token belongs to a phrase or entity that it shares a character with, spaces not counted where offsets leave them out.
+
+    Args:
+      offsets: int32[n, 2], the characters of each token.
+      spans: of phrases and entities.
+    """
+    marks = np.zeros(len(offsets), np.uint8)
+    for kind, begin, end in spans:
+        inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > begin))
+        shift = UNIT_BITS * KINDS.index(kind)
+        inside = inside[marks[inside] >> shift & 3 == 0]
+        marks[inside] |= CONTINUES << shift
+        marks[inside[:1]] ^= (CONTINUES ^ BEGINS) << shift
+    return marks
+
+
+def _sentences(corpus: Corpus, lines: list[str]) -> list:
     try:
-        return corpus.sentences(lines)
+        return corpus.marked_sentences(lines) if isinstance(corpus, MarkedText) else corpus.sentences(lines)
     except BaseException as fault:  # a panic in a library written in Rust is no Exception
         fault.add_note(f"in the document that begins with {lines[0][:60]!r}")
         raise

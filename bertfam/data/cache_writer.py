@@ -31,14 +31,14 @@ class Counts:
 
 
 class SplitWriter:
-    """Appends documents to the four files of a split.
+    """Appends documents to the four files of a split, or the five of marked text.
 
     Starts, and the places where documents begin, are written as the ends of what is before them, behind a first 0: nothing
     that has been written is ever changed.
     """
 
-    def __init__(self, folder: Path, dtype: str, counts: Counts = Counts()) -> None:
-        """Goes on behind `counts`; what the files hold beyond it is cut off.
+    def __init__(self, folder: Path, dtype: str, counts: Counts = Counts(), *, units: bool = False) -> None:
+        """Goes on behind `counts`; what the files hold beyond it is cut off. `units`: blocks have marks.
 
         Raises:
           UserError: the files hold less.
@@ -51,11 +51,12 @@ class SplitWriter:
             ("sentence_starts", "offsets"): 8 * (counts.documents + 1),
             ("tokens", "offsets"): 8 * (counts.documents + 1),
         }
+        sizes |= {("units", "values"): counts.tokens} if units else {}
         folder.mkdir(parents=True, exist_ok=True)
         new = counts == Counts()
         with ExitStack() as opened:
             files = [opened.enter_context(_open(feature_path(folder, *name), size, new=new)) for name, size in sizes.items()]
-            self._tokens, self._starts, self._sentence_offsets, self._token_offsets = self._files = files
+            self._tokens, self._starts, self._sentence_offsets, self._token_offsets, *self._units = self._files = files
             self._stack = opened.pop_all()
 
     def append(self, block: Block) -> None:
@@ -66,12 +67,18 @@ class SplitWriter:
         self._starts.write(ends.astype(np.int64).tobytes())
         self._sentence_offsets.write((self.counts.sentences + sentences).astype(np.int64).tobytes())
         self._token_offsets.write(ends[sentences - 1].astype(np.int64).tobytes())
+        for file in self._units:
+            assert block.units is not None
+            file.write(block.units.tobytes())
         self._add(Counts(len(block.documents), len(block.sentences), len(block.tokens), block.skipped))
 
     def append_files(self, folder: Path, counts: Counts) -> None:
         """Writes the documents of a folder that another `SplitWriter` has written."""
         for values in _values(feature_path(folder, "tokens", "values"), self._dtype):
             self._tokens.write(values.tobytes())
+        for file in self._units:
+            for values in _values(feature_path(folder, "units", "values"), np.dtype(np.uint8)):
+                file.write(values.tobytes())
         for file, name, before in (
             (self._starts, ("sentence_starts", "values"), self.counts.tokens),
             (self._sentence_offsets, ("sentence_starts", "offsets"), self.counts.sentences),

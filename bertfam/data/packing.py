@@ -11,6 +11,7 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.documents import Documents
 from bertfam.data.pairs import PairExamples, SentencePairs
 from bertfam.data.text_rows import DocSentences, TextExamples, WholeDocuments
+from bertfam.features import Relation
 
 _TIES = 0x7E5  # what the plan's key is folded with, so that no other draw of the same seed is read
 
@@ -40,9 +41,9 @@ class Packed:
         return self.rows.least_documents
 
     @property
-    def next_sentence(self) -> bool:
-        """Whether the rows have next-sentence labels."""
-        return self.rows.next_sentence
+    def relation(self) -> Relation | None:
+        """What the labels of pairs say; None where rows have none."""
+        return self.rows.relation
 
     def most_examples(self, length: int) -> int:
         """Examples in a row, at most."""

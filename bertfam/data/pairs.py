@@ -1,8 +1,8 @@
-"""BERT's sentence pairs with next-sentence labels (Devlin et al. 2019, appendix A.2, as in the published data script)."""
+"""Labelled pairs of sentences: BERT's (Devlin et al. 2019, appendix A.2, as published with the code), ALBERT's, StructBERT's."""
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 
@@ -10,41 +10,74 @@ from bertfam.corruption import keys as random
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.documents import Documents
 from bertfam.errors import UserError
+from bertfam.features import SENTENCES, Relation
 
 # Streams of a chunk's key (its plan) and of an example's key (drawn anew each epoch).
 _SHORT, _TARGET, _PLANNED_SPLIT, _PLANNED_NEXT = range(4)
 _SPLIT, _NEXT, _DOCUMENT, _SENTENCE, _TRIM_A, _TRIM_B = range(16, 22)
 IS_NEXT, IS_RANDOM = 0, 1
+# By relation: the shares of pairs whose B is random and of those that are swapped (BERT's are an option), and the labels of next,
+# random and swapped.
+_SHARES: dict[Relation, tuple[float, float]] = {"order": (0.0, 1 / 2), "structure": (1 / 3, 1 / 3)}
+_LABELS: dict[Relation, tuple[int, ...]] = {"next": (IS_NEXT, IS_RANDOM), "order": (0, 1, 1), "structure": (1, 0, 2)}
+_LEARNT: dict[Relation, str] = {
+    "next": "next-sentence prediction",
+    "order": "sentence-order prediction",
+    "structure": "prediction of how sentences follow each other",
+}
 _MANY = 0.5
 _STRETCH = 1 << 17  # tokens
 
 
 @dataclass(frozen=True)
 class SentencePairs:
-    """`[CLS] A [SEP] B [SEP]` where B continues A or comes from another document.
+    """`[CLS] A [SEP] B [SEP]` where B continues A, comes from another document, or is what A continues.
 
     A document is cut into chunks of sentences of at least length-3 tokens, or in a document that is drawn with
     `short_sequence_rate` of at least a number uniform in [2, length-3], the same for all its chunks. A is the chunk's first
-    a sentences, a uniform; B is the rest of the chunk, or with `random_next_rate` (and always where the chunk has one sentence)
-    as many sentences from a random place of a random other document as fill the target; the next chunk then begins where A
-    ended. A pair that is too long loses tokens of the longer side, from the front or the back with equal chance. The chunks are
-    fixed by the seed; splits, labels, negatives and cuts are drawn anew each epoch.
+    a sentences, a uniform; B is the rest of the chunk, or where a random one is drawn (and always where the chunk has one
+    sentence) as many sentences from a random place of a random other document as fill the target; the next chunk then begins
+    where A ended. Where a swap is drawn A and B change places. A pair that is too long loses tokens of the longer side, from the
+    front or the back with equal chance. The chunks are fixed by the seed; splits, labels, negatives and cuts are drawn anew each
+    epoch.
+
+    What is drawn and how it is labelled depends on the relation that is asked for:
+
+      next        (BERT)  B is next: 0, random: 1; the latter with `random_next_rate`
+      order       (ALBERT, Lan et al. 2020, section 3.1)  in order: 0, swapped: 1; a half each
+      structure   (StructBERT, Wang et al. 2020, section 2.2)  B is random: 0, next: 1, swapped, so the previous: 2; a third each
+
+    In all three a chunk of one sentence has nothing to continue it or to be swapped with: its B is random, with that label. For
+    "order" that label is 1, as in ALBERT's published script, so that in texts of short documents the label tells topics apart
+    rather than order; `PairExamples.warnings` says when that is often.
 
     Attributes:
       short_sequence_rate: the share of documents that are cut into shorter chunks.
-      random_next_rate: the share of pairs whose B is random, where the chunk allows both.
+      random_next_rate: the share of pairs whose B is random, where the chunk allows both; of the relation "next" alone.
+      relation: what the labels say, "next", "order" or "structure".
     """
 
     least_documents: ClassVar[int] = 2  # B comes from another one
-    next_sentence: ClassVar[bool] = True
 
     short_sequence_rate: float = 0.1
     random_next_rate: float = 0.5
+    relation: Relation = "next"
 
     def __post_init__(self) -> None:
+        if self.relation not in get_args(Relation):
+            raise ValueError(f"relation {self.relation!r} is not one of {', '.join(get_args(Relation))}")
         for name in ("short_sequence_rate", "random_next_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1]")
+        if self.relation in _SHARES and self.random_next_rate != SentencePairs.random_next_rate:
+            raise ValueError(
+                f"random_next_rate {self.random_next_rate} goes with relation next, not {self.relation}; leave it out"
+            )
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """The shares of pairs whose B is random and of pairs that are swapped, where the chunk allows all."""
+        return _SHARES.get(self.relation, (self.random_next_rate, 0.0))
 
     def most_examples(self, length: int) -> int:
         """Examples in a row: one."""
@@ -85,7 +118,7 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
         parts.append((stretch, document, current, count, target))
         key = random.fold(seed, document, chunk)
         split = 1 + random.integers(random.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
-        put_back = random.uniform(random.bits(key, _PLANNED_NEXT, 1)[:, 0]) < config.random_next_rate
+        put_back = random.uniform(random.bits(key, _PLANNED_NEXT, 1)[:, 0]) < config.shares[0]
         current = current + np.where(put_back & (count > 1), split, count)
         alive = current < end
         stretch, document, current, end, target = (values[alive] for values in (stretch, document, current, end, target))
@@ -169,12 +202,12 @@ class PairExamples:
     @property
     def warnings(self) -> list[str]:
         """What is amiss with the text, a line each."""
-        if self._config.random_next_rate == 1 or self.always_random <= _MANY:
+        if self._config.shares[0] == 1 or self.always_random <= _MANY:
             return []
         return [
             f"{self.always_random:.0%} of the sentence pairs of {self._documents.name} at length {self._length} have a random "
-            "second sentence whatever is drawn, as their text is a single sentence; next-sentence prediction learns little from "
-            "that: give longer documents, or shorter sentences (see --input_format)"
+            f"second sentence whatever is drawn, as their text is a single sentence; {_LEARNT[self._config.relation]} learns "
+            "little from that: give longer documents, or shorter sentences (see --input_format)"
         ]
 
     def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
@@ -186,13 +219,15 @@ class PairExamples:
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable`
-          bool[n, length], `sequence_start_positions`, `next_sentence_labels` int32[n, 1], `next_sentence_weights` float32[n, 1].
+          bool[n, length], `sequence_start_positions` int32[n, 1], and of the relation the labels int32[n, 1] and their weights
+          float32[n, 1], such as `next_sentence_labels` and `next_sentence_weights`; of marked text `units` uint8[n, length] too.
         """
         starts = self._documents.sentence_starts
         first, count = self._first[examples], self._count[examples]
         split = first + 1 + random.integers(random.bits(keys, _SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
-        is_random = random.uniform(random.bits(keys, _NEXT, 1)[:, 0]) < self._config.random_next_rate
-        is_random |= count == 1
+        drawn, (random_share, swapped_share) = random.uniform(random.bits(keys, _NEXT, 1)[:, 0]), self._config.shares
+        is_random = (drawn < random_share) | (count == 1)
+        is_swapped = (drawn < random_share + swapped_share) & ~is_random
         split = np.minimum(split, first + count)
 
         a_start, a_length = starts[first], starts[split] - starts[first]
@@ -202,15 +237,18 @@ class PairExamples:
             b_start[where], b_length[where] = self._negatives(
                 keys[where], self._document[examples[where]], self._target[examples[where]] - a_length[where]
             )
+        a_start, b_start = np.where(is_swapped, b_start, a_start), np.where(is_swapped, a_start, b_start)
+        a_length, b_length = np.where(is_swapped, b_length, a_length), np.where(is_swapped, a_length, b_length)
         cut_a, cut_b = _excess(a_length, b_length, self._room[examples])
         a_start, a_length = a_start + random.coin_sums(keys, _TRIM_A, cut_a), a_length - cut_a
         b_start, b_length = b_start + random.coin_sums(keys, _TRIM_B, cut_b), b_length - cut_b
 
+        sentences = SENTENCES[self._config.relation]
         rows = framed(self._documents, self._length, self._tokens, (a_start, a_length), (b_start, b_length))
         return rows | {
             "sequence_start_positions": np.zeros((len(keys), 1), np.int32),
-            "next_sentence_labels": np.where(is_random, IS_RANDOM, IS_NEXT).astype(np.int32)[:, None],
-            "next_sentence_weights": np.ones((len(keys), 1), np.float32),
+            sentences.labels: np.array(_LABELS[self._config.relation], np.int32)[is_random + 2 * is_swapped, None],
+            sentences.weights: np.ones((len(keys), 1), np.float32),
         }
 
     def _negatives(self, keys: np.ndarray, own: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -245,7 +283,8 @@ def framed(
       a, b: where their text begins int64[n] and how long it is int64[n].
 
     Returns:
-      `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length].
+      `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length]; of
+      marked text `units` uint8[n, length] too.
     """
     (a_start, a_length), (b_start, b_length) = a, b
     # [n, length]: the place in the row, and what is there of [CLS] A [SEP] B [SEP]. Control tokens and padding read some
@@ -263,7 +302,10 @@ def framed(
     for at, control in ((np.zeros_like(end), cls), (a_end, sep), (end, sep)):
         tokens[row, at] = control
         maskable[row, at] = False
-    return {
+    units = {}
+    if documents.units is not None:
+        units["units"] = np.where(maskable, documents.units.take(source, mode="clip"), 0)
+    return units | {
         "encoder_input_tokens": tokens,
         "encoder_segment_ids": real.astype(np.int32),
         "encoder_token_type_ids": (after_a & real).astype(np.int32),

@@ -45,7 +45,7 @@ def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sam
         is_whole &= ended
     block = tokenise(corpus, vocabulary, texts)
     starts, bounds = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (block.sentences, block.documents))
-    return Sample(Documents(name if is_whole else f"a sample of {name}", block.tokens, starts, bounds), is_whole)
+    return Sample(Documents(name if is_whole else f"a sample of {name}", block.tokens, starts, bounds, block.units), is_whole)
 
 
 def held_out_documents(corpus: Corpus, at_most: int) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bertfam.data.formats import INPUT_FORMATS, Format, InputFormat
 from bertfam.data.input_files import file_fingerprints, find_files
@@ -37,7 +37,12 @@ class Corpus(ABC):
     """Anything that yields documents.
 
     Reading (`texts`) and splitting into sentences (`sentences`) are apart, so that one process reads and many split.
+
+    Attributes:
+      units: whether its phrases and entities are marked: it is a `MarkedText`.
     """
+
+    units: ClassVar[bool] = False
 
     @abstractmethod
     def texts(self, split: str) -> Iterator[list[str]]:

@@ -17,14 +17,7 @@ from bertfam.data.sources import Corpus
 from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, WholeDocuments
 from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
-from bertfam.features import (
-    FeatureSpec,
-    RowShape,
-    encoder_features,
-    masked_features,
-    next_sentence_features,
-    start_features,
-)
+from bertfam.features import SENTENCES, FeatureSpec, RowShape, encoder_features, start_features
 
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
@@ -87,9 +80,9 @@ class TextData:
 
     def features(self, length: int) -> dict[str, FeatureSpec]:
         """What the rows of `length` tokens have."""
-        shape = self.shape(length)
-        labels = next_sentence_features(shape) if self.rows.next_sentence else start_features(shape) if shape.examples > 1 else {}
-        return encoder_features(shape) | masked_features(shape) | labels
+        shape, relation = self.shape(length), self.rows.relation
+        labels = SENTENCES[relation].features(shape) if relation else start_features(shape) if shape.examples > 1 else {}
+        return encoder_features(shape) | self.corruption.features(shape) | labels
 
     def cache_directory(self, model_dir: str | Path) -> Path:
         """Where the token cache of a run in MODEL_DIR lies."""
@@ -158,8 +151,13 @@ class TextData:
     ) -> CorruptedRows:
         """The shuffled rows of one corpus."""
         number = cache.corpora.index(name)
+        documents = cache.documents(split, name)
+        if documents.units is None and getattr(self.corruption.choice, "needs_units", False):
+            raise UserError(
+                f"{documents.name} has no marks of phrases and entities, which Units masks: build it of a @MarkedText()"
+            )
         plan, order, noise = (int(random.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
-        examples = self.rows.examples(cache.documents(split, name), length, plan, tokens)
+        examples = self.rows.examples(documents, length, plan, tokens)
         return CorruptedRows(Shuffled(len(examples), order), examples, self.corruption, tokens, noise)
 
 

@@ -27,7 +27,7 @@ _LANES_AT_ONCE = 512
 @dataclass(frozen=True)
 class _TextRows:
     least_documents: ClassVar[int] = 1
-    next_sentence: ClassVar[bool] = False
+    relation: ClassVar[None] = None
     whole_sentences: ClassVar[bool]
     across_documents: ClassVar[bool]
 
@@ -117,7 +117,8 @@ class TextExamples:
           keys: uint64[n], not used.
 
         Returns:
-          `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length].
+          `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length];
+          of marked text `units` uint8[n, length] too.
         """
         begin, end = self._begin[examples], self._end[examples]
         frame, ids = self._frame, self._frame.tokens
@@ -151,7 +152,10 @@ class TextExamples:
         if frame.size:
             tokens[:, 0] = ids.cls
             tokens[np.arange(len(tokens)), size - 1] = ids.need("sep", "a row with [CLS]")
-        return {
+        units = {}
+        if self._documents.units is not None:
+            units["units"] = np.where(maskable, self._documents.units.take(slot - document, mode="clip"), 0)
+        return units | {
             "encoder_input_tokens": tokens,
             "encoder_segment_ids": (np.arange(self._length) < size[:, None]).astype(np.int32),
             "encoder_token_type_ids": np.zeros(slot.shape, np.int32),

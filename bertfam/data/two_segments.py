@@ -36,7 +36,7 @@ class TwoSegments:
     """
 
     least_documents: ClassVar[int] = 1
-    next_sentence: ClassVar[bool] = False
+    relation: ClassVar[None] = None
 
     single_segment_rate: float = 0.1
     short_row_rate: float = 0.05

@@ -6,6 +6,7 @@ import numpy as np
 
 from bertfam.data.batches import BatchSource
 from bertfam.data.documents import Documents
+from bertfam.features import SENTENCES
 
 _CHUNK = 1 << 24
 
@@ -30,20 +31,31 @@ def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarr
 
     Returns:
       `unigram_loss`, nats a masked token of the training frequencies with one added to each count; `most_frequent_accuracy`,
-      of always predicting the commonest token; where rows have next-sentence labels, `nsp_majority_accuracy`, of always
-      predicting the commoner one.
+      of always predicting the commonest token, both at masked tokens; where tokens are shuffled too,
+      `shuffled_unmoved_accuracy`, of predicting each where it stands; where rows have labels of sentence pairs, such as
+      `nsp_majority_accuracy`, of always predicting the commonest.
     """
     log_probability = np.log((counts + 1) / (counts.sum() + len(counts)))
     best = int(np.argmax(counts))
-    loss = hits = weight = 0.0
-    labels = np.zeros(2)
+    loss = hits = weight = unmoved = shuffled = 0.0
+    labels = {sentences: np.zeros(len(sentences.classes)) for sentences in SENTENCES.values()}
     for step in range(steps):
         rows = source.rows(step, 0, batch_size)
         targets, weights = rows["masked_target_tokens"], rows["masked_loss_weights"].astype(np.float64)
+        if "shuffled_loss_weights" in rows:
+            of_shuffled = rows["shuffled_loss_weights"].astype(np.float64)
+            seen = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)
+            unmoved += float(np.sum((seen == targets) * of_shuffled))
+            shuffled += float(of_shuffled.sum())
+            weights -= of_shuffled
         loss -= float(np.sum(log_probability[targets] * weights))
         hits += float(np.sum((targets == best) * weights))
         weight += float(weights.sum())
-        if "next_sentence_labels" in rows:
-            labels += np.bincount(rows["next_sentence_labels"].ravel(), rows["next_sentence_weights"].ravel(), minlength=2)
-    majority = {"nsp_majority_accuracy": float(labels.max() / labels.sum())} if labels.any() else {}
-    return {"unigram_loss": loss / weight, "most_frequent_accuracy": hits / weight} | majority
+        for sentences, sums in labels.items():
+            if sentences.labels in rows:
+                sums += np.bincount(rows[sentences.labels].ravel(), rows[sentences.weights].ravel(), minlength=len(sums))
+    scores = {"unigram_loss": loss / weight, "most_frequent_accuracy": hits / weight}
+    if shuffled:
+        scores["shuffled_unmoved_accuracy"] = unmoved / shuffled
+    given = {sentences.term: sums for sentences, sums in labels.items() if sums.any()}
+    return scores | {f"{term}_majority_accuracy": float(sums.max() / sums.sum()) for term, sums in given.items()}

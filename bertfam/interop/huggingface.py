@@ -15,14 +15,16 @@ from flax import traverse_util
 from bertfam.errors import UserError
 from bertfam.files import check_unused, new_folder, read_json
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
+from bertfam.models.albert_huggingface import ALBERT
 from bertfam.models.bert_huggingface import BERT
 from bertfam.models.electra_huggingface import ELECTRA
 from bertfam.models.encoder import init_encoder, init_masked_lm_head, init_on_hidden
+from bertfam.models.ernie_huggingface import ERNIE
 from bertfam.models.mapping import Entry, Family
 from bertfam.models.modernbert_huggingface import MODERNBERT
 from bertfam.models.roberta_huggingface import ROBERTA
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, ELECTRA, MODERNBERT, ROBERTA)}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, ALBERT, ELECTRA, ERNIE, MODERNBERT, ROBERTA)}
 DTYPES = ("float32", "bfloat16")
 
 
@@ -137,6 +139,12 @@ def write(
     return architecture
 
 
+def writable(config: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of params that a class of transformers has together: all, or the most of them."""
+    parts = _largest(frozenset(params), family_of(config))
+    return {name: value for name, value in params.items() if name in parts}
+
+
 def family_of(config: Any) -> Family:
     """The family whose config this is."""
     return next(family for family in FAMILIES.values() if type(config) is family.config)
@@ -153,8 +161,10 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
     pieces: dict[str, dict[int, np.ndarray]] = {}
     for entry in entries:
         array = np.asarray(jax.device_get(flat[entry.ours]), np.float32)
-        layers = array if entry.stacked else array[None]
-        for name, layer in zip(entry.names(config.num_layers), layers, strict=True):
+        layers, names = array if entry.stacked else array[None], entry.names(config.num_layers)
+        if len(layers) == 1:  # shared, and written for each layer where files have them all
+            layers = np.broadcast_to(layers, (len(names), *layers.shape[1:]))
+        for name, layer in zip(names, layers, strict=True):
             name = name if has_head else name.removeprefix(family.prefix)
             pieces.setdefault(name, {})[entry.part_of[0]] = entry.to_theirs(layer, config.known_table_rows)
     return {name: np.concatenate([found[place] for place in sorted(found)]) for name, found in pieces.items()}

@@ -115,9 +115,26 @@ class MaskedLmHead(nn.Module):
         hidden = LayerNorm(self.layer_norm_epsilon, dtype, self.use_bias, name="norm")(hidden)
         if not self.tied:
             word_table = self.param("decoder", logical(normal, ("vocab", "embed")), (rows, embed), jnp.float32)
-        # [batch, predictions, embed] x [rows, embed] -> [batch, predictions, rows], summed and kept in float32
-        logits = jnp.einsum("bpe,ve->bpv", hidden, word_table.astype(dtype), preferred_element_type=jnp.float32)
+        bias = None
         if self.decoder_bias:
-            logits += self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
-        logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
-        return jnp.where(jnp.arange(rows) < self.vocab_size, logits, NO_TOKEN_LOGIT)
+            bias = self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
+        return token_logits(hidden, word_table, bias, self.vocab_size)
+
+
+def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | None, vocab_size: int) -> jax.Array:
+    """The product with a word table and, where there is one, a bias for each word, summed and kept in float32.
+
+    Args:
+      hidden: dtype[batch, predictions, embed].
+      word_table: float32[rows, embed].
+      bias: float32[rows].
+      vocab_size: real tokens; further rows get no probability and no gradient.
+
+    Returns:
+      float32[batch, predictions, rows].
+    """
+    logits = jnp.einsum("bpe,ve->bpv", hidden, word_table.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits += bias
+    logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
+    return jnp.where(jnp.arange(len(word_table)) < vocab_size, logits, NO_TOKEN_LOGIT)

@@ -134,7 +134,9 @@ class Embeddings(nn.Module):
         hidden = embed_words(words, tokens, dtype) + embed_positions(position_table, positions, tokens.shape[1], dtype)
         if config.type_vocab_size:
             types = table(config.type_vocab_size, axis="token_type", name="token_type")()
-            hidden = hidden + lookup_few(types, token_type_ids, dtype)
+            # Where there is one type, every token has it, those of a second sentence too.
+            one = config.type_vocab_size == 1
+            hidden = hidden + (types.astype(dtype) if one else lookup_few(types, token_type_ids, dtype))
         hidden = LayerNorm(config.layer_norm_epsilon, dtype, name="norm")(hidden)
         hidden = Dropout(config.dropout_rate, name="dropout")(hidden, train=train)
         if config.table_width != config.hidden_size:

@@ -119,11 +119,11 @@ def masked_lm_entries(config: BertConfig, transform: str, layer_norm: str, decod
     )
 
 
-def entries(config: BertConfig) -> tuple[Entry, ...]:
+def entries(config: BertConfig, prefix: str = "bert.") -> tuple[Entry, ...]:
     """Every parameter of the encoder and of all heads."""
     head, bias = "cls.predictions.", "cls.predictions.bias"
     return (
-        *encoder_entries("bert.", config),
+        *encoder_entries(prefix, config),
         *masked_lm_entries(config, f"{head}transform.dense", f"{head}transform.LayerNorm", f"{head}decoder", bias),
         *dense("nsp_head/dense", "cls.seq_relationship"),
     )

@@ -16,13 +16,15 @@ class Entry:
 
     Attributes:
       ours: path in the tree, such as "encoder/layers/attention/query/kernel"; the first part is the network or head.
-      theirs: the tensor's name; "{layer}" stands for the index of ours along its first axis, of 1 where all layers share it.
+      theirs: the tensor's name; "{layer}" stands for the number of the layer. Ours has the layers as its first axis, or 1 where
+        all share it, which files that have a tensor for each layer then repeat.
       layout: "vector": flattened; "matrix": as it is; "linear": torch's (out, in), transposed, where in is the first
         axis of ours; "linear_from_heads": the same where in is the first two axes (heads, head_dim).
       vocabulary: whether our first axis is padded beyond the rows that files hold.
       part_of: (place, parts), where theirs holds several of ours of one shape, one after the other along its first axis.
       first_layer: the index of theirs that our first layer has.
       layers: how many layers it has; None: all of the model.
+      shared: whether it is the one of all layers in files too: our first axis, of 1, is not in theirs.
     """
 
     ours: str
@@ -32,6 +34,7 @@ class Entry:
     part_of: tuple[int, int] = (0, 1)
     first_layer: int = 0
     layers: int | None = None
+    shared: bool = False
 
     @property
     def part(self) -> str:
@@ -40,12 +43,12 @@ class Entry:
 
     @property
     def stacked(self) -> bool:
-        """Whether each layer has a tensor of its own."""
-        return "{layer}" in self.theirs
+        """Whether our first axis counts layers."""
+        return self.shared or "{layer}" in self.theirs
 
     def names(self, num_layers: int) -> list[str]:
         """The names of their tensors, one for each layer of ours, in a model of so many."""
-        if not self.stacked:
+        if "{layer}" not in self.theirs:
             return [self.theirs]
         count = num_layers if self.layers is None else self.layers
         return [self.theirs.format(layer=self.first_layer + layer) for layer in range(count)]

@@ -138,6 +138,11 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Arr
     Returns:
       the loss' sum float32[], and the sum of weights where the best class is the target.
     """
+    return cross_entropy_of(weights, *cross_entropies(logits, targets, weights))
+
+
+def cross_entropies(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What `masked_cross_entropy` sums: each place's loss, and whether its best class is the target, 0 or 1: float32[...]."""
     # [..., classes]; 0 times a gradient that is not finite would not be 0.
     logits = jnp.where(weights[..., None] > 0, logits.astype(jnp.float32), 0.0)
     # A comparison instead of a gather: it fuses, its gradient is no scatter, and it shards over the classes.
@@ -145,8 +150,12 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Arr
     # [..., classes] -> [...]
     picked = jnp.sum(jnp.where(classes == targets[..., None], logits, 0.0), axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - picked
-    correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
-    return jnp.sum(loss * weights), Sum(jnp.sum(correct * weights), jnp.sum(weights))
+    return loss, (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
+
+
+def cross_entropy_of(weights: jax.Array, losses: jax.Array, correct: jax.Array) -> tuple[jax.Array, Sum]:
+    """The sum of the losses of some places and the accuracy there, float32[...] each."""
+    return jnp.sum(losses * weights), Sum(jnp.sum(correct * weights), jnp.sum(weights))
 
 
 def binary_cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:

@@ -5,9 +5,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from bertfam.data.pairs import SentencePairs
 from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
-from bertfam.features import RowShape
+from bertfam.features import SENTENCES, RowShape
 from bertfam.objectives.objective import Objective
 from bertfam.partitioning.mesh import MeshShape
 from bertfam.training.optimizers import AdamW, Optimizer
@@ -98,9 +99,11 @@ class Run:
     def _check_features(self, length: int) -> None:
         missing = self.objective.features(self.data.shape(length)).keys() - self.data.features(length).keys()
         if missing:
+            name = min(missing)
+            given_by = _GIVEN_BY.get(name, "TextData.rows to others (@SentencePairs() has all that MlmNsp reads)")
             raise UserError(
-                f"{type(self.objective).__name__} reads {min(missing)}, which rows of {type(self.data.rows).__name__} lack: "
-                "set TextData.rows to others (@SentencePairs() has all that MlmNsp reads), or Run.objective to another (@Mlm())"
+                f"{type(self.objective).__name__} reads {name}, which rows of {type(self.data.rows).__name__} lack: "
+                f"set {given_by}, or Run.objective to another (@Mlm())"
             )
 
     @property
@@ -131,6 +134,15 @@ class Run:
         return dataclasses.replace(self, objective=self.objective.sized(vocabulary_size))
 
 
+# What rows must be made with to have a feature.
+_GIVEN_BY = {
+    sentences.labels: f'TextData.rows to @SentencePairs() and SentencePairs.relation to "{relation}"'
+    for relation, sentences in SENTENCES.items()
+    if relation != SentencePairs.relation
+} | {
+    "shuffled_loss_weights": "BertMasking.shuffling to @ShuffledWindows()",
+    "span_left_positions": "BertMasking.boundaries to True",
+}
 # What may differ when a run goes on: where and how it is computed and told, never what is learned from what.
 _FREE = {
     "Run": {

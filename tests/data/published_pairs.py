@@ -53,6 +53,9 @@ def make_pair(all_documents, document_index, current_chunk, target_seq_length, m
         is_random_next = False
         for j in range(a_end, len(current_chunk)):
             tokens_b.extend(current_chunk[j])
+        # ALBERT's script, of what is not random.
+        if draw.is_swapped():
+            tokens_a, tokens_b = tokens_b, tokens_a
 
     truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, draw.cut_front)
     return a_end, tokens_a, tokens_b, is_random_next

@@ -10,6 +10,7 @@ from bertfam.data import pairs
 from bertfam.data.documents import Documents
 from bertfam.data.pairs import SentencePairs
 from bertfam.errors import UserError
+from bertfam.features import SENTENCES
 
 IDS = TokenIds(size=100_000, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4))
 LENGTH = 64
@@ -67,7 +68,10 @@ class Planned:
         return 1 + int(integers(self._word(pairs._PLANNED_SPLIT), last)[0])  # randint(1, last)
 
     def is_random(self):
-        return uniform(self._word(pairs._PLANNED_NEXT))[0] < self.config.random_next_rate
+        return uniform(self._word(pairs._PLANNED_NEXT))[0] < self.config.shares[0]
+
+    def is_swapped(self):
+        return False
 
     def document(self, own):
         return own - 1
@@ -97,8 +101,8 @@ def test_chunks_are_the_published_ones(documents, config, length):
 class Drawn:
     """The draws of `PairExamples.rows` for one example."""
 
-    def __init__(self, key, documents, rate=0.5):
-        self.key, self.documents, self.rate = key, documents, rate
+    def __init__(self, key, documents, shares=(0.5, 0.0)):
+        self.key, self.documents, self.shares = key, documents, shares
         self.fronts = None
 
     def _word(self, stream):
@@ -108,7 +112,10 @@ class Drawn:
         return 1 + int(integers(self._word(pairs._SPLIT), last)[0])
 
     def is_random(self):
-        return uniform(self._word(pairs._NEXT))[0] < self.rate
+        return uniform(self._word(pairs._NEXT))[0] < self.shares[0]
+
+    def is_swapped(self):
+        return uniform(self._word(pairs._NEXT))[0] < sum(self.shares)  # of what is not random
 
     def document(self, own):
         other = int(integers(self._word(pairs._DOCUMENT), self.documents - 1)[0])
@@ -133,9 +140,11 @@ class Drawn:
 
 
 @pytest.mark.parametrize("length", [16, LENGTH])
-def test_pairs_are_the_published_ones(documents, length):
+@pytest.mark.parametrize("relation", ["next", "order", "structure"])
+def test_pairs_are_the_published_ones(documents, length, relation):
     lists = as_lists(documents)
-    config = SentencePairs()
+    config = SentencePairs(relation=relation)
+    sentences = SENTENCES[relation]
     examples = config.examples(documents, length, 11, IDS)
     chosen = np.random.default_rng(0).integers(0, len(examples), 600)
     keys = fold(5, np.arange(600))
@@ -145,9 +154,13 @@ def test_pairs_are_the_published_ones(documents, length):
         number, first, count, target = map(int, planned[example])
         begin = first - documents.sentence_bounds[number]
         chunk = lists[number][begin : begin + count]
-        _, a, b, is_random = make_pair(lists, number, chunk, target, length - 3, Drawn(keys[index : index + 1], len(lists)))
+        draw = Drawn(keys[index : index + 1], len(lists), config.shares)
+        _, a, b, is_random = make_pair(lists, number, chunk, target, length - 3, draw)
         assert (a, b) == split_row(rows, index)
-        assert rows["next_sentence_labels"][index] == (pairs.IS_RANDOM if is_random else pairs.IS_NEXT)
+        name = "random" if is_random else "previous" if draw.is_swapped() else "next"
+        if (relation, name) == ("order", "random"):
+            name = "previous"  # ALBERT's script knows one label for all that is not next
+        assert sentences.classes[rows[sentences.labels][index, 0]] == name
 
 
 def test_excess_is_the_published_loop():

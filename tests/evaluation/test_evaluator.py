@@ -83,6 +83,27 @@ def test_baselines_by_hand():
     }
 
 
+def test_baselines_of_other_labels_and_of_shuffled_tokens():
+    counts = np.array([0, 5, 2, 1])
+    rows = {
+        "encoder_input_tokens": np.array([[9, 3, 2, 1, 3], [9, 9, 1, 2, 0]], np.int32),
+        "masked_positions": np.array([[0, 1, 2, 3], [0, 2, 3, 0]], np.int32),
+        "masked_target_tokens": np.array([[1, 2, 3, 1], [2, 1, 2, 0]], np.int32),
+        "masked_loss_weights": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], np.float32),
+        "shuffled_loss_weights": np.array([[0, 1, 1, 1], [0, 1, 1, 0]], np.float32),
+        "sentence_structure_labels": np.array([[2], [2]], np.int32),
+        "sentence_structure_weights": np.ones((2, 1), np.float32),
+    }
+    last = rows | {"sentence_structure_labels": np.array([[1], [0]], np.int32)}
+    source = SimpleNamespace(rows=lambda step, start, stop: (rows, last)[step])
+    assert baselines(source, 2, 2, counts) == {
+        "unigram_loss": pytest.approx(-(np.log(6 / 12) + np.log(3 / 12)) / 2),  # of the masked tokens alone
+        "most_frequent_accuracy": pytest.approx(1 / 2),
+        "shuffled_unmoved_accuracy": pytest.approx(3 / 5),
+        "structure_majority_accuracy": pytest.approx(2 / 4),
+    }
+
+
 def test_a_split_without_documents_gives_nothing_to_score(cache, tokens):
     empty = SimpleNamespace(corpora=("text",), counts=lambda split, corpus: {"documents": 1}, documents=cache.documents)
     assert TextData().held_out(empty, tokens, 48, 5) is None

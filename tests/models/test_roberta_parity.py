@@ -46,6 +46,16 @@ def test_outputs_are_those_of_torch(tmp_path, pad, activation):
     assert parity.agree(found, expected, inputs), parity.errors(found, expected, inputs)
 
 
+def test_a_second_sentence_has_the_one_type(tmp_path):
+    """Rows of pairs say 1 there, and the table has one row."""
+    torch_model(tmp_path)
+    config, params, _ = huggingface.read(tmp_path)
+    inputs = parity.batch(1)
+    pairs = inputs | {"token_type_ids": inputs["segment_ids"]}
+    found, expected = (run(config, params, rows) for rows in (pairs, inputs))
+    assert all((found[name] == expected[name]).all() for name in expected)
+
+
 def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch):
     inputs = parity.batch(1)
     expected = parity.theirs(torch_model(tmp_path), inputs, mlm="logits")

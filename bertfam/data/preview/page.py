@@ -14,6 +14,7 @@ _LEGEND = {
     "masked": "the input is the mask token",
     "random": "the input is a random token",
     "kept": "the input is left as it was",
+    "shuffled": "the input is a token near by",
 }
 _NAMES = {
     "real_tokens": ("real tokens", "of the places, the others are padding"),
@@ -22,7 +23,11 @@ _NAMES = {
     "masked": ("masked", "of the predicted"),
     "random": ("random", "of the predicted"),
     "kept": ("kept", "of the predicted"),
+    "shuffled": ("shuffled", "of the predicted: tokens of a window that was shuffled"),
     "next_sentence_random": ("random next", "of the labelled examples: B does not continue A"),
+    "sentence_order_previous": ("swapped", "of the labelled examples: A continues B, or B is random where there is no more text"),
+    "sentence_structure_next": ("next", "of the labelled examples: B continues A"),
+    "sentence_structure_previous": ("previous", "of the labelled examples: A continues B; in the others B is random"),
 }
 
 
@@ -97,7 +102,7 @@ def _histogram(found: Statistics) -> Iterator[str]:
 def _legend() -> Iterator[str]:
     yield "<section class='legend'><h2>How to read the rows</h2><p>Each token is as the model sees it. Of those that are "
     yield "predicted the target stands above, and the kind and the weight in the loss below:</p><p class='tokens'>"
-    for (kind, note), seen in zip(_LEGEND.items(), ("[MASK]", "other", "word"), strict=True):
+    for (kind, note), seen in zip(_LEGEND.items(), ("[MASK]", "other", "word", "another"), strict=True):
         yield f"{_predicted('word', seen, kind, 1.0)}<span class='note'>{note}</span>"
     yield "</p><p>Examples in one row do not see each other; A and B are token types; hatched is padding. "
     yield "Characters that cannot be seen are spelt out, as &lt;U+200B&gt;.</p></section>"

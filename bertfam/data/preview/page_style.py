@@ -3,10 +3,11 @@
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --front: #1c2330; --quiet: #5b6474; --line: #d5dae3; --card: #f5f7fa;
   --masked: #8a4b00; --masked-back: #fff0d6; --random: #8a1c5c; --random-back: #fde7f3; --kept: #0b5a6b; --kept-back: #dff4f8;
+  --shuffled: #4632a0; --shuffled-back: #ece8fb;
   --c0: #7a5ccc; --c1: #2f6fd6; --c2: #1f8a55; --c3: #c2571a; }
 @media (prefers-color-scheme: dark) { :root { --back: #14181f; --front: #e4e8ef; --quiet: #9aa4b5; --line: #343c4a;
   --card: #1d232d; --masked: #ffc368; --masked-back: #3d2c10;
-  --random: #ff9ccf; --random-back: #421a31; --kept: #7fdcec; --kept-back: #0f343c;
+  --random: #ff9ccf; --random-back: #421a31; --kept: #7fdcec; --kept-back: #0f343c; --shuffled: #b9adff; --shuffled-back: #2a2352;
   --c0: #a78bfa; --c1: #6ea8fe; --c2: #5fd39b; --c3: #f79a5e; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 75rem; padding: 1.5rem; background: var(--back); color: var(--front);
@@ -36,12 +37,14 @@ article { border-inline-start: 4px solid var(--c1); padding: .1rem 0 .1rem .8rem
 .masked { color: var(--masked); background: var(--masked-back); }
 .random { color: var(--random); background: var(--random-back); border-style: dashed; }
 .kept { color: var(--kept); background: var(--kept-back); border-style: double; }
+.shuffled { color: var(--shuffled); background: var(--shuffled-back); border-style: dotted; }
 .type { display: inline-block; vertical-align: middle; background: var(--quiet); color: var(--back); border-radius: 3px;
   padding: 0 .35rem; margin: 0 .2rem; font-size: .75rem; font-weight: bold; }
 .padding { color: var(--quiet); border: 1px solid var(--line); border-radius: 4px; padding: .1rem .6rem; font-size: .85rem;
   background: repeating-linear-gradient(135deg, transparent 0 6px, var(--card) 6px 12px); }
 @media print { :root { --back: #fff; --front: #000; --quiet: #444; --line: #999; --card: #fff;
-  --masked: #6b3a00; --masked-back: #fff; --random: #6d1247; --random-back: #fff; --kept: #064552; --kept-back: #fff; }
+  --masked: #6b3a00; --masked-back: #fff; --random: #6d1247; --random-back: #fff; --kept: #064552; --kept-back: #fff;
+  --shuffled: #33237c; --shuffled-back: #fff; }
   body { padding: 0; max-width: none; font-size: 11px; } .t, .card, h2, figure { break-inside: avoid; }
   h2, h3 { break-after: avoid; } }
 """

@@ -7,8 +7,9 @@ import numpy as np
 
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
+from bertfam.features import SENTENCES, Sentences
 
-KINDS = ("masked", "random", "kept")
+KINDS = ("masked", "random", "kept", "shuffled")
 
 
 def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Sequence[str]) -> list[dict[str, Any]]:
@@ -21,9 +22,10 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Seq
 
     Returns:
       for each row its `corpus`; its `pieces` as the model sees them and its `original` ones, both without the `padding` (places);
-      the `predictions` in it (`position`, `segment` of the example, `original`, `input`, `kind`: "masked", "random" or "kept",
-      and `weight`); its `examples` (`segment`, `begin` and `end` in the row, `next_sentence`: "next", "random" or null, and the
-      `text` before the noise); `next_sentence` of the only example, or null; and `features`, every array as lists.
+      the `predictions` in it (`position`, `segment` of the example, `original`, `input`, `kind`: one of KINDS, and `weight`); its
+      `examples` (`segment`, `begin` and `end` in the row, `next_sentence`: what its label says of B, "next", "random" or
+      "previous", or null, and the `text` before the noise); `next_sentence` of the only example, or null; and `features`, every
+      array as lists.
     """
     clean, kinds = originals(rows), kinds_of(rows, vocabulary.token_ids)
     result = []
@@ -82,11 +84,18 @@ def originals(rows: Mapping[str, np.ndarray]) -> np.ndarray:
 def kinds_of(rows: Mapping[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
     """What stands in place of each target, an index of KINDS, or -1 in unused slots: int64[n, predictions].
 
-    A random token that is the target by chance counts as kept, as nothing tells them apart.
+    A random token that is the target by chance counts as kept, as nothing tells them apart; of shuffled ones each counts as such.
     """
     seen = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)
     kinds = np.where(seen == rows["masked_target_tokens"], 2, np.where(seen == tokens.mask, 0, 1))
+    if "shuffled_loss_weights" in rows:
+        kinds = np.where(rows["shuffled_loss_weights"] > 0, 3, kinds)
     return np.where(rows["masked_loss_weights"] > 0, kinds, -1)
+
+
+def sentences_of(rows: Mapping[str, np.ndarray]) -> Sentences | None:
+    """What the labels of sentence pairs in rows are; None where rows have none."""
+    return next((sentences for sentences in SENTENCES.values() if sentences.labels in rows), None)
 
 
 def _used(segments: np.ndarray) -> int:
@@ -103,6 +112,7 @@ def _examples(segments: np.ndarray) -> Iterator[tuple[int, int, int]]:
 
 
 def _label(features: Mapping[str, np.ndarray], segment: int) -> str | None:
-    if "next_sentence_labels" not in features or not features["next_sentence_weights"][segment - 1]:
+    sentences = sentences_of(features)
+    if sentences is None or not features[sentences.weights][segment - 1]:
         return None
-    return "random" if features["next_sentence_labels"][segment - 1] else "next"
+    return sentences.classes[features[sentences.labels][segment - 1]]

@@ -10,7 +10,7 @@ import numpy as np
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.batches import Rows
 from bertfam.data.mixture import parts_of, which_part
-from bertfam.data.preview.records import KINDS, kinds_of, originals
+from bertfam.data.preview.records import KINDS, kinds_of, originals, sentences_of
 
 _AT_ONCE = 1000
 _BINS = 10
@@ -27,8 +27,7 @@ class Statistics:
       tokens: places that are not padding, control tokens included.
       unknown: those of them that stand for text without a piece, before the noise.
       kinds: predictions by kind, see `records.KINDS`.
-      labelled: examples with a next-sentence label.
-      random_next: those whose second sentence is random.
+      labels: what the labels of sentence pairs say, such as "next_sentence_random" -> examples.
       lengths: tokens of an example -> examples.
       corpora: name of a corpus -> its rows.
       seconds: time of making the rows.
@@ -40,8 +39,7 @@ class Statistics:
     tokens: int = 0
     unknown: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    labelled: int = 0
-    random_next: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)
     corpora: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -54,11 +52,13 @@ class Statistics:
         self.tokens += int(real.sum())
         self.unknown += int((real & (originals(rows) == tokens.unk)).sum())
         kinds = kinds_of(rows, tokens)
-        self.kinds.update({name: int((kinds == kind).sum()) for kind, name in enumerate(KINDS)})
-        if "next_sentence_labels" in rows:
-            labelled = rows["next_sentence_weights"] > 0
-            self.labelled += int(labelled.sum())
-            self.random_next += int((labelled & (rows["next_sentence_labels"] > 0)).sum())
+        present = KINDS if "shuffled_loss_weights" in rows else KINDS[:3]
+        self.kinds.update({name: int((kinds == kind).sum()) for kind, name in enumerate(present)})
+        if sentences := sentences_of(rows):
+            labels = rows[sentences.labels][rows[sentences.weights] > 0]
+            self.labels.update(
+                {f"{sentences.feature}_{name}": int((labels == label).sum()) for label, name in enumerate(sentences.classes)}
+            )
         # Each example of each row has a number of its own.
         most = int(segments.max(initial=0)) + 1
         sizes = np.bincount((np.arange(len(segments))[:, None] * most + segments)[real])
@@ -76,9 +76,11 @@ class Statistics:
             "real_tokens": self.tokens / max(self.rows * self.length, 1),
             "unknown": self.unknown / max(self.tokens, 1),
             "predicted": predicted / max(self.tokens, 1),
-            **{kind: self.kinds[kind] / max(predicted, 1) for kind in KINDS},
+            **{kind: count / max(predicted, 1) for kind, count in self.kinds.items()},
         }
-        return shares | ({"next_sentence_random": self.random_next / self.labelled} if self.labelled else {})
+        # What is labelled 0 is the rest.
+        labelled = self.labels.total()
+        return shares | {name: count / labelled for name, count in list(self.labels.items())[1:] if labelled}
 
     def numbers(self) -> dict[str, str]:
         """What is no share of anything, for people."""

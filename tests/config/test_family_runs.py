@@ -1,0 +1,86 @@
+"""The run files of families say what was published, and rows are refused that lack what an objective reads."""
+
+import re
+
+import pytest
+
+from bertfam.config import load
+from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
+from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.shuffling_windows import ShuffledWindows
+from bertfam.corruption.units import Units
+from bertfam.data.marked_text import MarkedText
+from bertfam.data.pairs import SentencePairs
+from bertfam.data.text_rows import DocSentences
+from bertfam.errors import UserError
+from bertfam.models.albert import AlbertConfig
+from bertfam.models.bert import BertConfig
+from bertfam.models.ernie import ErnieConfig
+from bertfam.objectives.albert import MlmSop
+from bertfam.objectives.bert import MlmNsp
+from bertfam.objectives.spanbert import MlmSbo
+from bertfam.objectives.structbert import MlmStructure
+from bertfam.training.optimizers import Lamb
+
+
+def test_albert():
+    run = load(["runs/albert_base.gin"]).build("Run")
+    assert run.objective.model == AlbertConfig() and type(run.objective) is MlmSop
+    assert run.data.rows == SentencePairs(0.1, relation="order")
+    assert run.data.corruption == BertMasking(choice=WordNgrams(), max_predictions=20)
+    assert type(run.optimizer) is Lamb and not run.optimizer.bias_correction
+    schedule = run.optimizer.schedule
+    assert (schedule.peak, schedule.warmup_steps, schedule.variant) == (1.76e-3, 3125, "bert")
+    assert [(stage.steps, stage.batch_size, stage.length) for stage in run.stages] == [(125_000, 4096, 512)]
+
+
+def test_structbert():
+    run = load(["runs/structbert_large.gin"]).build("Run")
+    assert type(run.objective) is MlmStructure and run.objective.model.num_layers == 24
+    assert run.data.rows == SentencePairs(relation="structure")
+    assert run.data.corruption == BertMasking(shuffling=ShuffledWindows())
+    assert set(run.objective.coefficients.values()) == {1.0}
+
+
+def test_spanbert():
+    run = load(["runs/spanbert_base.gin"]).build("Run")
+    assert type(run.objective) is MlmSbo and run.objective.model == BertConfig() and run.objective.coefficients["sbo"] == 1
+    assert type(run.data.rows) is DocSentences
+    noise = BertMasking(choice=WordSpans(0.2, 10), rounding="up", counted="maskable", drawn_by="unit", boundaries=True)
+    assert run.data.corruption == noise
+    optimizer = run.optimizer
+    assert (optimizer.b1, optimizer.b2, optimizer.epsilon, optimizer.weight_decay) == (0.9, 0.98, 1e-8, 0.1)
+    large = load(["models/spanbert_large.gin", "objectives/mlm_sbo.gin", "runs/defaults.gin"]).build("Run").objective.model
+    assert large == BertConfig(num_layers=24, hidden_size=1024, num_heads=16, feed_forward_size=4096)
+
+
+def test_ernie():
+    run = load(["runs/ernie_base.gin"]).build("Run")
+    assert type(run.objective) is MlmNsp and run.objective.model == ErnieConfig()
+    assert run.data.corruption == BertMasking(choice=Units(), drawn_by="unit") and type(run.data.corpus) is MarkedText
+
+
+@pytest.mark.parametrize(
+    ("objective", "change", "message"),
+    [
+        (
+            "mlm_sop",
+            'SentencePairs.relation = "next"',
+            "MlmSop reads sentence_order_labels, which rows of SentencePairs lack: set TextData.rows to @SentencePairs() and "
+            'SentencePairs.relation to "order", or Run.objective to another (@Mlm())',
+        ),
+        ("mlm_structure", "TextData.rows = @FullSentences()", 'SentencePairs.relation to "structure"'),
+        (
+            "mlm_structure",
+            "BertMasking.shuffling = None",
+            "shuffled_loss_weights, .*: set BertMasking.shuffling to @ShuffledWindows()",
+        ),
+        ("mlm_sbo", "BertMasking.boundaries = False", "reads span_left_positions, .*: set BertMasking.boundaries to True"),
+        ("mlm_nsp", 'SentencePairs.relation = "order"', "MlmNsp reads next_sentence_labels"),
+    ],
+)
+def test_what_rows_lack_is_named_with_what_gives_it(objective, change, message):
+    pattern = ".*".join(map(re.escape, message.split(".*")))
+    config = load(["models/bert_tiny.gin", f"objectives/{objective}.gin", "runs/defaults.gin"], [change])
+    with pytest.raises(UserError, match=pattern):
+        config.build("Run")

@@ -1,0 +1,130 @@
+"""SpanBERT's objective: the head and the loss against NumPy in float64."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+from scipy.special import erf
+from test_mlm_nsp import by_hand
+
+from bertfam.objectives.mlm import Mlm
+from bertfam.objectives.spanbert import MlmSbo
+from bertfam.training.optimizers import AdamW
+from bertfam.training.schedules import LinearDecay
+from bertfam.training.state import new_state
+from bertfam.training.step import make_train_step, total_loss
+
+OBJECTIVE = MlmSbo(tiny.objective().model, sbo=2.0, places=3, place_size=6)
+
+
+def batch_of(rows=6, seed=0, counts=None):
+    """Rows with spans of every slot's own, some of them not bounded, some places behind the third."""
+    generator = np.random.default_rng(seed)
+    batch = tiny.batch(rows, seed=seed, predictions=counts)
+    batch = {name: batch[name] for name in Mlm(OBJECTIVE.model).features(tiny.SHAPE)}
+    used = batch["masked_loss_weights"] > 0
+    bounded = used & (generator.random(used.shape) < 0.8)
+    drawn = {name: generator.integers(0, most, used.shape) for name, most in (("left", 7), ("right", 7), ("offsets", 5))}
+    names = {"left": "left_positions", "right": "right_positions", "offsets": "offsets"}
+    batch |= {f"span_{names[name]}": np.where(bounded, value, 0).astype(np.int32) for name, value in drawn.items()}
+    return batch | {"span_loss_weights": np.float32(bounded)}
+
+
+@pytest.fixture(scope="module")
+def params():
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0)))
+    generator = np.random.default_rng(3)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+
+
+@tiny.jit
+def loss_of(params, batch):
+    out = OBJECTIVE.loss(params, {}, {}, batch, key=None, train=False)
+    hidden = OBJECTIVE.encoded(params, batch, key=None, train=False)
+    total = total_loss(out.terms, OBJECTIVE.denominators(batch), OBJECTIVE.coefficients)
+    return total, out, hidden, OBJECTIVE.masked_logits(params, hidden, batch)
+
+
+def normal(x, module):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) * module["scale"] + module["bias"]
+
+
+def head_by_hand(head, table, left, right, offset):
+    """y = LN(gelu(W2 LN(gelu(W1 [left; right; place])))), then the word table and the head's own bias."""
+    y = np.concatenate([left, right, head["place"]["table"][offset]])
+    for name in ("first", "second"):
+        y = y @ head[name]["kernel"] + head[name]["bias"]
+        y = normal(y * 0.5 * (1 + erf(y / np.sqrt(2))), head[f"{name}_norm"])
+    return (table @ y + head["bias"])[: tiny.VOCABULARY]
+
+
+def test_the_loss_by_hand(params):
+    batch = batch_of()
+    assert batch.keys() == OBJECTIVE.features(tiny.SHAPE).keys()
+    loss, out, hidden, logits = loss_of(params, batch)
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    hidden, table = np.asarray(hidden, np.float64), wide["encoder"]["embeddings"]["word"]["table"]
+    weights = batch["span_loss_weights"] * (batch["span_offsets"] < 3)
+    assert 0 < weights.sum() < batch["span_loss_weights"].sum() < batch["masked_loss_weights"].sum()
+    shape = (*weights.shape, tiny.VOCABULARY)
+    by_boundaries = np.zeros(shape)
+    for row, slot in zip(*np.nonzero(weights), strict=True):
+        left, right, offset = (batch[f"span_{name}"][row, slot] for name in ("left_positions", "right_positions", "offsets"))
+        by_boundaries[row, slot] = head_by_hand(wide["sbo_head"], table, hidden[row, left], hidden[row, right], offset)
+    mlm = by_hand(np.asarray(logits)[..., : tiny.VOCABULARY], batch["masked_target_tokens"], batch["masked_loss_weights"])
+    sbo = by_hand(by_boundaries, batch["masked_target_tokens"], weights)
+    assert float(loss) == pytest.approx(mlm[0] / mlm[2] + 2 * sbo[0] / sbo[2], rel=1e-5)
+    metrics = {name: tuple(map(float, value)) for name, value in out.metrics.items()}
+    expected = {"mlm_loss": (mlm[0], mlm[2]), "mlm_accuracy": mlm[1:], "sbo_loss": (sbo[0], sbo[2]), "sbo_accuracy": sbo[1:]}
+    assert metrics.keys() == expected.keys()
+    for name, numbers in expected.items():
+        assert metrics[name] == pytest.approx(numbers, rel=1e-5), name
+
+
+def test_rows_of_padding_add_nothing(params):
+    batch = batch_of()
+    assert float(loss_of(params, tiny.padded(batch, 2))[0]) == pytest.approx(float(loss_of(params, batch)[0]), rel=1e-6)
+    nothing = {name: np.zeros_like(value) for name, value in batch.items()}
+    assert float(loss_of(params, nothing)[0]) == 0.0
+
+
+def test_microbatches_give_the_same_update():
+    shapes = jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0))
+    optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
+    state = tiny.jit(lambda key: nn.meta.unbox(new_state(OBJECTIVE, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
+    batch = batch_of(8, counts=[4, 0, 1, 0, 4, 0, 3, 0])
+    found = [tiny.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
+    for one, other in zip(*(jax.tree.leaves(new.params) for new, _ in found), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
+    numbers = [{name: tuple(map(float, value)) for name, value in metrics.items()} for _, metrics in found]
+    for name, value in numbers[0].items():
+        assert numbers[1][name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_sizes_of_the_published_head():
+    """Two maps of a BERT-base, 20 places of 200, and a bias for each word."""
+    model = dataclasses.replace(OBJECTIVE.model, hidden_size=768, num_heads=12, vocab_size=28_996)
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: MlmSbo(model).init(key, tiny.SHAPE)[0], jax.random.key(0)))["sbo_head"]
+    count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    assert count == 20 * 200 + (2 * 768 + 200) * 768 + 768 + 768**2 + 768 + 4 * 768 + 29_056
+    assert MlmSbo(model).flops(tiny.SHAPE) - Mlm(model).flops(tiny.SHAPE) == 3 * 4 * (
+        2 * 1736 * 768 + 2 * 768**2 + 2 * 768 * 28_996
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sbo": -1.0}, "sbo -1.0 is no coefficient"),
+        ({"places": 0}, "places 0 must be at least 1"),
+        ({"place_size": 0}, "place_size 0"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        MlmSbo(OBJECTIVE.model, **settings)

@@ -1,0 +1,186 @@
+"""ALBERT's and StructBERT's objectives against NumPy in float64: losses, denominators, microbatches, packed rows."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+from test_mlm_nsp import by_hand
+
+from bertfam.features import SENTENCES, RowShape
+from bertfam.layers.gather import gather_positions
+from bertfam.models.albert import AlbertConfig
+from bertfam.models.encoder import pooler, sentence_head, word_table
+from bertfam.objectives.albert import MlmSop
+from bertfam.objectives.bert import MlmNsp
+from bertfam.objectives.structbert import MlmStructure
+from bertfam.training.optimizers import AdamW
+from bertfam.training.schedules import LinearDecay
+from bertfam.training.state import new_state
+from bertfam.training.step import make_train_step, total_loss
+
+SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32}
+ALBERT = AlbertConfig(vocab_size=tiny.VOCABULARY, embedding_size=8, **SIZES)
+OBJECTIVES = {
+    "order": MlmSop(ALBERT, mlm=0.5, sop=2.0),
+    "structure": MlmStructure(tiny.objective().model, mlm=0.5, shuffled=2.0, structure=3.0),
+}
+
+
+def batch_of(relation, rows=5, seed=0, **options):
+    """`tiny.batch` with the labels of a relation; of StructBERT the last two slots are of shuffled tokens."""
+    batch, sentences = tiny.batch(rows, seed=seed, **options), SENTENCES[relation]
+    labels = np.random.default_rng(seed).integers(0, len(sentences.classes), (rows, 1)).astype(np.int32)
+    weights = batch["next_sentence_weights"]
+    batch = {name: value for name, value in batch.items() if not name.startswith("next_sentence")}
+    batch |= {sentences.labels: labels, sentences.weights: weights}
+    if relation == "structure":
+        slots = np.arange(tiny.SHAPE.predictions) >= tiny.SHAPE.predictions - 2
+        batch["shuffled_loss_weights"] = np.float32(slots * batch["masked_loss_weights"])
+    return batch
+
+
+@pytest.fixture(scope="module", params=OBJECTIVES)
+def case(request):
+    """Relation, objective, and random parameters."""
+    objective = OBJECTIVES[request.param]
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE)[0], jax.random.key(0)))
+    generator = np.random.default_rng(3)
+    params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    return request.param, objective, params
+
+
+@pytest.fixture(scope="module")
+def loss_of(case):
+    _, objective, params = case
+
+    def loss(batch):
+        out = objective.loss(params, {}, {}, batch, key=None, train=False)
+        return total_loss(out.terms, objective.denominators(batch), objective.coefficients), out
+
+    return tiny.jit(loss)
+
+
+def logits_of(objective, params, batch):
+    hidden = objective.encoded(params, batch, key=None, train=False)
+    config, sentences = objective.model, objective.sentences
+    head = config.masked_lm_head()
+    masked = head.apply({"params": params["mlm_head"]}, gather_positions(hidden, batch["masked_positions"]), word_table(params))
+    pooled = pooler(config).apply({"params": params["pooler"]}, hidden[:, :1])
+    named = sentence_head(config, len(sentences.classes)).apply({"params": params[sentences.head]}, pooled)
+    return masked[..., : tiny.VOCABULARY], named
+
+
+def test_the_loss_is_that_of_the_logits(case, loss_of):
+    relation, objective, params = case
+    batch, sentences = batch_of(relation), SENTENCES[relation]
+    assert batch.keys() == objective.features(tiny.SHAPE).keys()
+    masked_logits, sentence_logits = map(np.asarray, tiny.jit(lambda rows: logits_of(objective, params, rows))(batch))
+    weights, shuffled = batch["masked_loss_weights"], batch.get("shuffled_loss_weights", np.float32(0))
+    mlm = by_hand(masked_logits, batch["masked_target_tokens"], weights - shuffled)
+    named = by_hand(sentence_logits, batch[sentences.labels], batch[sentences.weights])
+    assert sentence_logits.shape == (5, 1, len(sentences.classes))
+    expected = {"mlm": mlm, sentences.term: named}
+    if relation == "structure":
+        expected["shuffled"] = by_hand(masked_logits, batch["masked_target_tokens"], shuffled)
+        assert mlm[2] > 0 and expected["shuffled"][2] > 0
+        total = (0.5 * mlm[0] + 2 * expected["shuffled"][0]) / weights.sum() + 3 * named[0] / named[2]
+    else:
+        total = 0.5 * mlm[0] / mlm[2] + 2 * named[0] / named[2]
+    loss, out = loss_of(batch)
+    assert float(loss) == pytest.approx(total, rel=1e-6)
+    metrics = {name: tuple(map(float, value)) for name, value in out.metrics.items()}
+    assert metrics.keys() == {f"{term}_{what}" for term in expected for what in ("loss", "accuracy")}
+    for term, (of_loss, hits, weight) in expected.items():
+        assert metrics[f"{term}_loss"] == pytest.approx((of_loss, weight), rel=1e-5), term
+        assert metrics[f"{term}_accuracy"] == pytest.approx((hits, weight), rel=1e-5), term
+    assert objective.coefficients.keys() == out.terms.keys() == objective.denominators(batch).keys()
+
+
+def test_equal_coefficients_are_one_mean_over_masked_and_shuffled():
+    objective = MlmStructure(tiny.objective().model)
+    terms, sizes = {"mlm": 6.0, "shuffled": 3.0, "structure": 0.0}, {"mlm": 12.0, "shuffled": 12.0, "structure": 1.0}
+    as_arrays = ({name: jnp.asarray(value) for name, value in found.items()} for found in (terms, sizes))
+    assert float(total_loss(*as_arrays, objective.coefficients)) == pytest.approx(9 / 12)
+    batch = batch_of("structure")
+    denominators = objective.denominators(batch)
+    assert float(denominators["mlm"]) == float(denominators["shuffled"]) == batch["masked_loss_weights"].sum()
+
+
+def test_rows_of_padding_add_nothing(case, loss_of):
+    batch = batch_of(case[0])
+    (loss, out), (padded_loss, padded) = loss_of(batch), loss_of(tiny.padded(batch, 3))
+    assert float(padded_loss) == pytest.approx(float(loss), rel=1e-6)
+    for name, value in out.metrics.items():
+        assert tuple(map(float, padded.metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-6)
+
+
+def test_microbatches_give_the_same_update(case):
+    relation, objective, _ = case
+    shapes = jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE)[0], jax.random.key(0))
+    optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
+    state = tiny.jit(lambda key: nn.meta.unbox(new_state(objective, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
+    batch = batch_of(relation, 8, predictions=[4, 0, 1, 0, 4, 0, 3, 0])  # the second of two microbatches has no token to predict
+    found = [tiny.jit(make_train_step(objective, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
+    for one, other in zip(*(jax.tree.leaves(new.params) for new, _ in found), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
+    whole, pieces = ({name: tuple(map(float, value)) for name, value in metrics.items()} for _, metrics in found)
+    for name, value in whole.items():
+        assert pieces[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_packed_examples_have_the_loss_of_the_same_examples_alone(case, loss_of):
+    relation, objective, _ = case
+    sentences, length = SENTENCES[relation], tiny.SHAPE.length
+    batch = batch_of(relation, 2)
+    alone = loss_of(batch)[1]
+    shape = RowShape(2 * length, 2 * tiny.SHAPE.predictions, 3)
+    together = {name: np.zeros((1, *spec.shape), spec.dtype) for name, spec in objective.features(shape).items()}
+    begin = 0
+    for row in range(2):
+        size = int(batch["encoder_segment_ids"][row].sum())
+        here, slots = slice(begin, begin + size), slice(row * tiny.SHAPE.predictions, (row + 1) * tiny.SHAPE.predictions)
+        for name in ("encoder_input_tokens", "encoder_token_type_ids"):
+            together[name][0, here] = batch[name][row, :size]
+        together["encoder_segment_ids"][0, here] = row + 1
+        together["encoder_positions"][0, here] = np.arange(size)
+        for name in ("masked_target_tokens", "masked_loss_weights", "shuffled_loss_weights"):
+            if name in together:
+                together[name][0, slots] = batch[name][row]
+        together["masked_positions"][0, slots] = batch["masked_positions"][row] + begin
+        together["sequence_start_positions"][0, row] = begin
+        for name in (sentences.labels, sentences.weights):
+            together[name][0, row] = batch[name][row, 0]
+        begin += size
+    packed = loss_of(together)[1]
+    for term, value in alone.terms.items():
+        assert float(packed.terms[term]) == pytest.approx(float(value), rel=1e-5)
+
+
+def test_parts_and_their_beginnings(case):
+    relation, objective, params = case
+    assert params.keys() == {"encoder", "pooler", "mlm_head", SENTENCES[relation].head}
+    assert params[SENTENCES[relation].head]["dense"]["kernel"].shape == (16, len(SENTENCES[relation].classes))
+    # What the objectives have in common begins alike.
+    same = (MlmNsp(objective.model), objective)
+    one, other = (nn.meta.unbox(tiny.jit(lambda key, o=o: o.init(key, tiny.SHAPE)[0])(jax.random.key(3))) for o in same)
+    for part in ("encoder", "pooler", "mlm_head"):
+        jax.tree.map(np.testing.assert_array_equal, one[part], other[part])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MlmSop(ALBERT, sop=-1.0), "sop -1.0 is no coefficient; it must be a number of at least 0"),
+        (lambda: MlmSop(ALBERT, mlm=0.0, sop=0.0), "mlm and sop are both 0: nothing would be learnt; set one above 0"),
+        (lambda: MlmStructure(ALBERT, mlm=0, shuffled=0, structure=0), "mlm and shuffled and structure are all 0"),
+        (lambda: MlmStructure(ALBERT, shuffled=float("nan")), "shuffled nan is no coefficient"),
+        (lambda: dataclasses.replace(tiny.objective(), mlm=0.0, nsp=0.0), "mlm and nsp are both 0"),
+    ],
+)
+def test_coefficients_are_checked(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
