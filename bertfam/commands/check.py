@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.data import vocabularies
     from bertfam.data.cache import TokenCache
     from bertfam.data.seqio_task import SeqioTask
-    from bertfam.data.trial import check_vocabulary_serves
+    from bertfam.data.trial import check_padding_agrees, check_vocabulary_serves
     from bertfam.files import is_used
     from bertfam.training.data import check_buildable, check_named, check_text, schedule_warnings, warn
 
@@ -81,6 +81,7 @@ def main(args: argparse.Namespace) -> int:
     vocabulary = vocabularies.load(folder)
     for stage in run.stages:
         check_vocabulary_serves(run.data, vocabulary.token_ids, folder, stage.length)
+    check_padding_agrees(run.objective.networks.values(), vocabulary.token_ids, folder)
 
     # -- What the folder has learned so far
     from bertfam.data.cache_builder import fingerprint

@@ -79,7 +79,7 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data import vocabularies
-    from bertfam.data.trial import check_vocabulary_serves
+    from bertfam.data.trial import check_padding_agrees, check_vocabulary_serves
     from bertfam.training.data import check_text, token_cache, vocabulary_folder, warn, warnings
 
     with processes.together("the vocabulary"):
@@ -88,6 +88,7 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         vocabulary = vocabularies.load(folder)
         for stage in run.stages:
             check_vocabulary_serves(run.data, vocabulary.token_ids, folder, stage.length)
+        check_padding_agrees(run.objective.networks.values(), vocabulary.token_ids, folder)
         run = run.sized(vocabulary.size)
 
     # -- What the folder has learned so far: a run to go on with, an imported model to start from, or nothing

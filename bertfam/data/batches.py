@@ -65,6 +65,7 @@ class CorruptedRows:
       corruption: the noise, drawn anew for each (epoch, example).
       tokens: the vocabulary's ids.
       key: what the noise depends on.
+      dupe_factor: epoch e draws what epoch e modulo this number drew; None: every epoch draws anew.
     """
 
     order: Order
@@ -72,6 +73,7 @@ class CorruptedRows:
     corruption: Corruption
     tokens: TokenIds
     key: int
+    dupe_factor: int | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -90,7 +92,7 @@ class CorruptedRows:
 
     def rows_of(self, epochs: np.ndarray, examples: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of examples int64[n] as they are in epochs int64[n]: [n, ...] each."""
-        keys = random.fold(self.key, epochs, examples)
+        keys = random.fold(self.key, epochs if self.dupe_factor is None else epochs % self.dupe_factor, examples)
         return self.corruption.corrupt(self.examples.rows(examples, keys), keys, self.tokens)
 
 

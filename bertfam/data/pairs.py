@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from bertfam.features import SENTENCES, Relation
 # Streams of a chunk's key (its plan) and of an example's key (drawn anew each epoch).
 _SHORT, _TARGET, _PLANNED_SPLIT, _PLANNED_NEXT = range(4)
 _SPLIT, _NEXT, _DOCUMENT, _SENTENCE, _TRIM_A, _TRIM_B = range(16, 22)
+PairUnit = Literal["segment", "sentence"]
 IS_NEXT, IS_RANDOM = 0, 1
 # By relation: the shares of pairs whose B is random and of those that are swapped (BERT's are an option), and the labels of next,
 # random and swapped.
@@ -47,14 +48,19 @@ class SentencePairs:
       order       (ALBERT, Lan et al. 2020, section 3.1)  in order: 0, swapped: 1; a half each
       structure   (StructBERT, Wang et al. 2020, section 2.2)  B is random: 0, next: 1, swapped, so the previous: 2; a third each
 
-    In all three a chunk of one sentence has nothing to continue it or to be swapped with: its B is random, with that label. For
-    "order" that label is 1, as in ALBERT's published script, so that in texts of short documents the label tells topics apart
-    rather than order; `PairExamples.warnings` says when that is often.
+    With `unit` "sentence" a chunk is two sentences instead, however short: A is one, B is one (Liu et al. 2019, SENTENCE-PAIR;
+    the chunks described above are its SEGMENT-PAIR).
+
+    In all three relations a chunk of one sentence has nothing to continue it or to be swapped with: its B is random, with that
+    label. For "order" that label is 1, as in ALBERT's published script, so that in texts of short documents the label tells
+    topics apart rather than order; `PairExamples.warnings` says when that is often.
 
     Attributes:
       short_sequence_rate: the share of documents that are cut into shorter chunks.
       random_next_rate: the share of pairs whose B is random, where the chunk allows both; of the relation "next" alone.
       relation: what the labels say, "next", "order" or "structure".
+      unit: what A and B are, a "segment" of as many sentences as fit or one "sentence" each; the latter needs no
+        `short_sequence_rate`.
     """
 
     least_documents: ClassVar[int] = 2  # B comes from another one
@@ -62,10 +68,12 @@ class SentencePairs:
     short_sequence_rate: float = 0.1
     random_next_rate: float = 0.5
     relation: Relation = "next"
+    unit: PairUnit = "segment"
 
     def __post_init__(self) -> None:
-        if self.relation not in get_args(Relation):
-            raise ValueError(f"relation {self.relation!r} is not one of {', '.join(get_args(Relation))}")
+        for name, allowed in (("relation", Relation), ("unit", PairUnit)):
+            if getattr(self, name) not in get_args(allowed):
+                raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(get_args(allowed))}")
         for name in ("short_sequence_rate", "random_next_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1]")
@@ -111,10 +119,13 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
     key = random.fold(seed, document)
     short = random.uniform(random.bits(key, _SHORT, 1)[:, 0]) < config.short_sequence_rate
     target = np.where(short, 2 + random.integers(random.bits(key, _TARGET, 1)[:, 0], room - 1), room)
+    of_sentences = config.unit == "sentence"
+    if of_sentences:
+        target = np.ones_like(target)  # the least that a random B is filled up to: one sentence
     stretch = np.arange(len(current))
     parts = []
     while stretch.size:
-        count = sentences_to(starts, current, target, end)
+        count = np.minimum(2, end - current) if of_sentences else sentences_to(starts, current, target, end)
         parts.append((stretch, document, current, count, target))
         key = random.fold(seed, document, chunk)
         split = 1 + random.integers(random.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))

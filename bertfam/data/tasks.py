@@ -16,6 +16,7 @@ A module that registers text of its own, for `--task=my_books --module_import=TH
 Any other source whose elements, after the preprocessors, are {"text": a document} or {"sentences": its sentences} will do.
 Registered here: `python_docs`, the text of the embedded corpus, and finished rows of it: `python_docs_mlm_nsp` (BERT's pairs),
 `python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`,
+`python_docs_roberta` (full sentences, a number of masks rounded by chance),
 `python_docs_electra` (two segments, ELECTRA's noise); and the texts of TensorFlow Datasets that are in `bertfam.data.seqio_tfds`.
 """
 
@@ -82,6 +83,7 @@ for _name, _data in {
     "mlm_nsp_packed": TextData(rows=Packed(SentencePairs())),
     "mlm": TextData(rows=FullSentences()),
     "mlm_whole_words": TextData(rows=FullSentences(), corruption=BertMasking(choice=WholeWords())),
+    "roberta": TextData(rows=FullSentences(), corruption=BertMasking(rounding="random")),
     "electra": TextData(
         rows=TwoSegments(),
         corruption=BertMasking(mask_share=0.85, random_share=0.0, choice=WithReplacement(), slot_margin=0.005),

@@ -37,6 +37,8 @@ class TextData:
       rows: how documents become rows.
       corruption: the noise.
       order: "shuffled", or "streams" for models with a memory: row r of a batch goes on where row r of the batch before ended.
+      dupe_factor: how many times each example is drawn - its noise, its pair - before the draws come again in another order, as
+        in BERT's published data with a `dupe_factor` (Liu et al. 2019, static masking); None: anew each epoch (dynamic masking).
     """
 
     corpus: Corpus | Mixture | None = None
@@ -45,6 +47,7 @@ class TextData:
     rows: SentencePairs | TwoSegments | FullSentences | DocSentences | Chunks | WholeDocuments | Packed = SentencePairs()
     corruption: BertMasking = BertMasking()
     order: Order = "shuffled"
+    dupe_factor: int | None = None
 
     def __post_init__(self) -> None:
         if self.order not in get_args(Order):
@@ -52,6 +55,8 @@ class TextData:
         if self.order == "streams" and isinstance(self.rows, Packed):
             raise UserError('TextData.order = "streams" needs rows that follow each other, and packed ones do not: use @Chunks()')
 
+        if self.dupe_factor is not None and self.dupe_factor < 1:
+            raise ValueError(f"dupe_factor {self.dupe_factor} is less than 1; None draws anew each epoch")
         for name, fix in (("vocabulary", "name its folder"), ("cache_dir", "name a folder, or leave it out for MODEL_DIR/cache")):
             if getattr(self, name) == "":
                 raise UserError(f"TextData.{name} is empty: {fix}")
@@ -158,7 +163,7 @@ class TextData:
             )
         plan, order, noise = (int(random.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
         examples = self.rows.examples(documents, length, plan, tokens)
-        return CorruptedRows(Shuffled(len(examples), order), examples, self.corruption, tokens, noise)
+        return CorruptedRows(Shuffled(len(examples), order), examples, self.corruption, tokens, noise, self.dupe_factor)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""One row of made-up text, to find out whether a vocabulary has all that rows and noise need, before any text is read."""
+"""Whether a vocabulary has all that rows, noise and models need, before any text is read: by one row of made-up text."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,3 +35,18 @@ def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path
         data.corruption.corrupt(rows, key, tokens)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
+
+
+def check_padding_agrees(configs: Iterable[Any], tokens: TokenIds, folder: str | Path) -> None:
+    """Raises UserError where a network, by its config, counts positions from a padding id that is not the vocabulary's.
+
+    bertfam itself never reads padding's ids, but transformers would count the positions of an exported model otherwise.
+    """
+    for config in configs:
+        offset = getattr(config, "position_offset", 0)
+        if offset not in (0, tokens.pad + 1):
+            name = f"{type(config).__name__}.position_offset"
+            raise UserError(
+                f"{name} is {offset}, for a vocabulary whose padding id is {offset - 1}, and that of {folder} is {tokens.pad}: "
+                f"set {name} = {tokens.pad + 1}, or give another vocabulary"
+            )

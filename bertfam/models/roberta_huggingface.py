@@ -37,7 +37,7 @@ def entries(config: RobertaConfig) -> tuple[Entry, ...]:
 ROBERTA = Family(
     model_type="roberta",
     config=RobertaConfig,
-    objective="objectives/mlm.gin",
+    objective="objectives/roberta.gin",
     prefix="roberta.",
     architectures={
         frozenset({"encoder"}): "RobertaModel",

@@ -1,6 +1,7 @@
 """The run files of families say what was published, and rows are refused that lack what an objective reads."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,13 +12,15 @@ from bertfam.corruption.shuffling_windows import ShuffledWindows
 from bertfam.corruption.units import Units
 from bertfam.data.marked_text import MarkedText
 from bertfam.data.pairs import SentencePairs
-from bertfam.data.text_rows import DocSentences
+from bertfam.data.text_rows import DocSentences, FullSentences
 from bertfam.errors import UserError
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.bert import BertConfig
 from bertfam.models.ernie import ErnieConfig
+from bertfam.models.roberta import RobertaConfig
 from bertfam.objectives.albert import MlmSop
 from bertfam.objectives.bert import MlmNsp
+from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.spanbert import MlmSbo
 from bertfam.objectives.structbert import MlmStructure
 from bertfam.training.optimizers import Lamb
@@ -32,6 +35,33 @@ def test_albert():
     schedule = run.optimizer.schedule
     assert (schedule.peak, schedule.warmup_steps, schedule.variant) == (1.76e-3, 3125, "bert")
     assert [(stage.steps, stage.batch_size, stage.length) for stage in run.stages] == [(125_000, 4096, 512)]
+
+
+def test_roberta():
+    run = load(["runs/roberta_base.gin"]).build("Run")
+    assert run.objective.model == RobertaConfig() and type(run.objective) is Mlm
+    assert type(run.data.rows) is FullSentences and run.data.corruption == BertMasking(rounding="random")
+    optimizer = run.optimizer
+    assert (optimizer.b1, optimizer.b2, optimizer.epsilon, optimizer.weight_decay) == (0.9, 0.98, 1e-6, 0.01)
+    assert optimizer.clip_norm is None and (optimizer.schedule.peak, optimizer.schedule.warmup_steps) == (5e-4, 10_000)
+    assert [(stage.steps, stage.batch_size, stage.length) for stage in run.stages] == [(125_000, 2048, 512)]
+
+
+@pytest.mark.parametrize(
+    ("objective", "lines", "rows", "dupe_factor"),
+    [
+        ("roberta", ["TextData.dupe_factor = 10"], FullSentences(), 10),
+        ("roberta", ["TextData.rows = @DocSentences()"], DocSentences(), None),
+        ("mlm_nsp", ['BertMasking.rounding = "random"'], SentencePairs(), None),
+        ("mlm_nsp", ['BertMasking.rounding = "random"', 'SentencePairs.unit = "sentence"'], SentencePairs(unit="sentence"), None),
+    ],
+)
+def test_what_roberta_was_compared_with(objective, lines, rows, dupe_factor):
+    """The lines that objectives/roberta.gin names."""
+    data = load(["models/roberta_base.gin", f"objectives/{objective}.gin", "runs/defaults.gin"], lines).build("Run").data
+    assert (data.rows, data.dupe_factor, data.corruption) == (rows, dupe_factor, BertMasking(rounding="random"))
+    told = (Path(__file__).parents[2] / "gin_configs/objectives/roberta.gin").read_text()
+    assert all(line in told for line in lines)
 
 
 def test_structbert():

@@ -220,3 +220,24 @@ def test_streams_go_on_from_batch_to_batch(cache, tokens):
     for corpus in (None, Mixture((LISTS, LISTS), ("a", "b"))):
         with pytest.raises(UserError, match="goes through one corpus, and cache holds 2"):
             TextData(corpus, rows=Chunks(), order="streams").training(several, tokens, LENGTH, 8, seed=1)
+
+
+def test_static_masking_draws_again_what_it_drew(data, cache, tokens):
+    """With a dupe_factor of 2 an example is drawn in two ways, which come in turn; its place in the order is new each epoch."""
+    static = dataclasses.replace(data, dupe_factor=2).training(cache, tokens, LENGTH, BATCH, seed=1)
+    epochs = [epoch_rows(static, epoch) for epoch in range(5)]
+    assert equal(epochs[0], epochs[2]) and equal(epochs[0], epochs[4]) and equal(epochs[1], epochs[3])
+    assert not equal(epochs[0], epochs[1])
+    dynamic = data.training(cache, tokens, LENGTH, BATCH, seed=1)
+    assert all(equal(epochs[epoch], epoch_rows(dynamic, epoch)) for epoch in (0, 1))
+    assert not equal(epochs[0], epoch_rows(dynamic, 2))
+    places = [
+        static.sequence.order.index(np.arange(len(static.sequence.examples)) + epoch * len(static.sequence.examples))[1]
+        for epoch in (0, 2)
+    ]
+    assert not np.array_equal(*places)
+
+
+def test_a_dupe_factor_is_at_least_one():
+    with pytest.raises(ValueError, match="dupe_factor 0 is less than 1; None draws anew each epoch"):
+        TextData(dupe_factor=0)

@@ -338,3 +338,33 @@ def test_long_documents_are_planned_in_stretches(monkeypatch):
         ].tolist()
         assert [ends[examples._document == number][-1] for number in range(3)] == documents.sentence_bounds[1:].tolist()
     assert len(whole) < len(cut) < len(whole) + 2 * len(documents.tokens) / 500
+
+
+@pytest.mark.parametrize("random_next_rate", [0.0, 0.5])
+def test_pairs_of_single_sentences(documents, random_next_rate):
+    """RoBERTa's SENTENCE-PAIR: A and B are one sentence each, B the next one or any of another document."""
+    lists = as_lists(documents)
+    config = SentencePairs(random_next_rate=random_next_rate, unit="sentence")
+    examples = config.examples(documents, 512, 11, IDS)
+    rows = examples.rows(np.arange(len(examples)), fold(5, np.arange(len(examples))))
+    follows, places = {}, {}
+    for number, document in enumerate(lists):
+        for sentence, after in zip(document, [*document[1:], None], strict=True):
+            places.setdefault(tuple(sentence), set()).add(number)
+            follows.setdefault(tuple(sentence), []).append(after)
+    labels, cut = rows["next_sentence_labels"][:, 0], 0
+    for index, label in enumerate(labels):
+        a, b = map(tuple, split_row(rows, index))
+        if len(a) + len(b) >= 500:
+            cut += 1
+        elif label == 0:
+            assert list(b) in follows[a]
+        else:
+            assert a in places and places[b] - {examples._document[index]}
+    assert cut < 0.1 * len(labels)
+    free = examples._count == 2
+    assert (labels[~free] == 1).all() and set(examples._count) == {1, 2}
+    assert abs(labels[free].mean() - random_next_rate) < 5 * np.sqrt(random_next_rate / 2 / free.sum()) + 1e-9
+    # Without random ones, every sentence is read once.
+    if not random_next_rate:
+        assert len(labels) == sum(-(-len(document) // 2) for document in lists)
