@@ -1,0 +1,215 @@
+"""All encoders at one small size, trained on the same tokens of one vocabulary, and a table of what came out.
+
+    python -m benchmarks.encoders train --cache CACHE --output RUNS --steps 6000 --gpus 4
+    python -m benchmarks.encoders table --output RUNS
+
+CACHE is a token cache of marked text (`MarkedText`, whose marks ERNIE alone reads) with a held-out split. Each run is
+`bertfam pretrain` with its family's objective file, 4 layers of 256 units, rows of 128 tokens, the same optimizer for all.
+
+Objectives mask other tokens, so their own losses do not compare. Besides, every model that can predict tokens is scored with one
+and the same noise, single tokens at 15 % of held-out rows of whole sentences: `Yardstick`.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import table
+from benchmarks.training_runs import metrics, run_all, seconds, tokens_per_second
+
+_LENGTH, _ROWS = 128, 256
+_RUN = """\
+include "objectives/{objective}.gin"
+include "runs/defaults.gin"
+
+MODEL = @{config}()
+{config}.num_layers = 4
+{config}.hidden_size = 256
+{config}.num_heads = 4
+{config}.feed_forward_size = {feed_forward_size}
+{config}.max_length = 128
+{lines}
+TRAIN_STEPS = {steps}
+EVAL_EVERY = {steps}
+CHECKPOINT_EVERY = {steps}
+BATCH_SIZE = {rows}
+Stage.length = 128
+Run.log_every = {log_every}
+Run.eval_batches = {batches}
+LinearDecay.peak = 1e-3
+LinearDecay.warmup_steps = {warmup}
+Execution.dtype = "bfloat16"
+Execution.layers = "unroll"
+"""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A line of the table.
+
+    Attributes:
+      objective: its file of gin_configs/objectives.
+      config: its model's configurable.
+      lines: further lines of gin.
+      feed_forward_size: its gated layers' where they have gates, at the published ratio.
+      heads: metrics to beat, and what to beat them with, by accuracy.
+    """
+
+    objective: str
+    config: str = "BertConfig"
+    lines: tuple[str, ...] = ()
+    feed_forward_size: int = 1024
+    heads: tuple[tuple[str, str], ...] = ()
+
+
+ENCODERS = {
+    "BERT": Encoder("mlm_nsp", heads=(("nsp_accuracy", "nsp_majority_accuracy"),)),
+    # The vocabulary pads with 0, from which RoBERTa counts its positions.
+    "RoBERTa": Encoder("roberta", "RobertaConfig", ("RobertaConfig.position_offset = 1",)),
+    "SpanBERT": Encoder("mlm_sbo", heads=(("sbo_accuracy", "most_frequent_accuracy"),)),
+    "StructBERT": Encoder(
+        "mlm_structure",
+        heads=(
+            ("structure_accuracy", "structure_majority_accuracy"),
+            ("shuffled_accuracy", "shuffled_unmoved_accuracy"),
+        ),
+    ),
+    "ELECTRA": Encoder(
+        "electra", "ElectraConfig", ("ElectraConfig.embedding_size = 128",), heads=(("rtd_accuracy", "rtd_majority_accuracy"),)
+    ),
+    "ALBERT": Encoder(
+        "mlm_sop", "AlbertConfig", ("AlbertConfig.embedding_size = 128",), heads=(("sop_accuracy", "sop_majority_accuracy"),)
+    ),
+    "ERNIE": Encoder("ernie", "ErnieConfig", heads=(("nsp_accuracy", "nsp_majority_accuracy"),)),
+    "ModernBERT": Encoder("modernbert", "ModernBertConfig", ("ModernBertConfig.window = 32",), feed_forward_size=384),
+}
+
+
+def run_file(encoder: Encoder, steps: int, batches: int | None) -> str:
+    """The gin file of a run."""
+    times = {"steps": steps, "warmup": max(1, steps // 10), "log_every": max(1, steps // 20), "batches": batches}
+    own = {name: getattr(encoder, name) for name in ("objective", "config", "feed_forward_size")}
+    return _RUN.format(lines="\n".join(encoder.lines), rows=_ROWS, **own, **times)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Trains and scores the encoders that are asked for."""
+    args.output.mkdir(parents=True, exist_ok=True)
+    jobs = {}
+    for name in args.encoders:
+        file, model = args.output / f"{name}.gin", args.output / name
+        file.write_text(run_file(ENCODERS[name], args.steps, args.batches))
+        jobs[name] = [
+            ["bertfam", "pretrain", f"--gin_file={file}", f"--cache_dir={args.cache}", f"--model_dir={model}", *args.flags],
+            ["benchmarks.encoders", "score", f"--cache={args.cache}", f"--output={args.output}", f"--encoders={name}"]
+            + ([f"--batches={args.batches}"] if args.batches else []),
+        ]
+    run_all(jobs, args.output, args.gpus)
+
+
+def score(args: argparse.Namespace) -> None:
+    """Writes NAME/score.json: scores of the held-out rows beside baselines, and the yardstick's."""
+    import jax
+
+    from bertfam.data.cache import TokenCache
+    from bertfam.data.text_data import TextData
+    from bertfam.data.text_rows import FullSentences
+    from bertfam.evaluation.baselines import baselines, unigram_counts
+    from bertfam.objectives.mlm import Mlm
+    from bertfam.partitioning.mesh import MeshShape
+    from bertfam.training.model_dir import open_model
+    from bertfam.training.stages import Stage
+    from bertfam.training.trainer import Trainer
+
+    cache, mesh = TokenCache(args.cache), MeshShape().build(jax.local_devices()[:1])
+    for name in args.encoders:
+        opened = open_model(args.output / name)
+        counts = unigram_counts((cache.documents("train", text) for text in cache.corpora), opened.vocabulary.size)
+        sizes = (cache, opened.vocabulary.token_ids, _LENGTH, _ROWS)
+        own = opened.run.data.held_out(*sizes, at_most=args.batches)
+        assert own is not None
+        found: dict[str, Any] = metrics(args.output / name, "eval")[-1]
+        found |= baselines(own.source, own.steps, own.batch_size, counts)
+        found["parameters"] = sum(leaf.size for leaf in jax.tree.leaves(opened.params))
+
+        objective = opened.run.objective
+        trees = objective.split(opened.params)
+        network = next(network for network, tree in trees.items() if "mlm_head" in tree)
+        params = {part: trees[network][part] for part in ("encoder", "mlm_head")}
+        data, stages = TextData(rows=FullSentences()), (Stage(1, _LENGTH, _ROWS),)
+        run = replace(opened.run, objective=Mlm(objective.networks[network], objective.execution), data=data, stages=stages)
+        rows = data.held_out(*sizes, at_most=args.batches)
+        assert rows is not None
+        scores = Trainer(run, mesh).scores(params, rows, 0)
+        assert scores is not None
+        found |= {f"yardstick_{name}": value for name, value in scores.items()}
+        found["yardstick_network"] = network
+        (args.output / name / "score.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def show(args: argparse.Namespace) -> None:
+    """Prints the table of the runs that are there."""
+    lines = []
+    for name in args.encoders:
+        path = args.output / name / "score.json"
+        if not path.is_file():
+            continue
+        found = json.loads(path.read_text())
+        heads = "; ".join(
+            f"{metric.removesuffix('_accuracy')} {found[metric]:.3f} ({found[baseline]:.3f})"
+            for metric, baseline in ENCODERS[name].heads
+        )
+        for measure in ("precision", "recall"):
+            if f"rtd_{measure}" in found:
+                heads += f", {measure} {found[f'rtd_{measure}']:.3f}"
+        of = "" if found["yardstick_network"] in ("encoder", "student") else f" ({found['yardstick_network']})"
+        lines.append(
+            [
+                name,
+                heads,
+                f"{found['parameters'] / 1e6:.2f}",
+                f"{found['yardstick_mlm_loss']:.3f}{of}",
+                f"{found['yardstick_mlm_accuracy']:.3f}",
+                f"{found['mlm_loss']:.3f} ({found['unigram_loss']:.3f})",
+                f"{found['mlm_accuracy']:.3f} ({found['most_frequent_accuracy']:.3f})",
+                f"{tokens_per_second(args.output / name) / 1e6:.2f}",
+                f"{seconds(args.output / name):.0f}",
+            ]
+        )
+    head = ["encoder", "heads: accuracy (baseline)", "M parameters", "masked loss, same noise", "accuracy"]
+    print(table([*head, "own masked loss (unigram)", "own accuracy (most frequent)", "M tokens/s", "s"], lines))
+
+
+def main() -> int:
+    """Runs one of the three commands."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="{train,score,table}")
+    for command, what in (("train", train), ("score", score), ("table", show)):
+        sub = commands.add_parser(command, help=(what.__doc__ or "").splitlines()[0])
+        sub.set_defaults(command=what)
+        sub.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the runs, one each")
+        sub.add_argument("--encoders", type=lambda names: names.split(","), default=list(ENCODERS), metavar="NAME,NAME")
+        if command != "table":
+            sub.add_argument("--cache", type=Path, required=True, metavar="DIR", help="token cache of marked text")
+            sub.add_argument(
+                "--batches", type=int, metavar="N", help="held-out batches of 256 rows that are scored (default: all)"
+            )
+        if command == "train":
+            sub.add_argument("--steps", type=int, default=6000, help="updates of each (default: %(default)s)")
+            sub.add_argument(
+                "--gpus", type=int, default=0, help="as many runs at a time, a GPU each (default: one after another)"
+            )
+            sub.add_argument("flags", nargs="*", help="behind --: further flags of bertfam pretrain")
+    args = parser.parse_args()
+    unknown = sorted(set(args.encoders) - ENCODERS.keys())
+    if unknown:
+        parser.error(f"--encoders: {', '.join(unknown)} is none of {', '.join(ENCODERS)}")
+    args.command(args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

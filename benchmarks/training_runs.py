@@ -1,0 +1,71 @@
+"""Small training runs by the command line, several at a time where there are several GPUs, and what their logs say."""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import ROOT
+
+
+def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int) -> None:
+    """Runs each job's commands one after another, and as many jobs side by side as there are GPUs, each on its own.
+
+    Args:
+      jobs: by name, arguments of `python -m` each; their output goes to FOLDER/NAME.log.
+      folder: of the logs.
+      gpus: how many; 0: one job at a time, on what JAX finds.
+
+    Raises:
+      RuntimeError: a command fails; with the end of its log. The jobs that are under way end first.
+    """
+    free: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    for index in range(gpus) if gpus else [None]:
+        free.put(index)
+    failed = threading.Event()
+
+    def run(name: str) -> None:
+        gpu = free.get()
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = os.environ | {"PYTHONPATH": path} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)})
+        log, began = folder / f"{name}.log", time.monotonic()
+        try:
+            for arguments in jobs[name]:
+                if failed.is_set():
+                    return
+                with open(log, "a") as output:
+                    done = subprocess.run([sys.executable, "-m", *arguments], stdout=output, stderr=output, env=environment)
+                if done.returncode:
+                    failed.set()
+                    raise RuntimeError(f"{name}: exit {done.returncode}\n{log.read_text()[-4000:]}")
+            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        finally:
+            free.put(gpu)
+
+    with ThreadPoolExecutor(max(1, gpus)) as pool:
+        for future in [pool.submit(run, name) for name in jobs]:
+            future.result()
+
+
+def metrics(model_dir: Path, split: str) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl of a split ("train", "eval" or "time"), by step."""
+    lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["split"] == split]
+
+
+def tokens_per_second(model_dir: Path) -> float:
+    """The median over the lines of training but the first, which compiles."""
+    rates = sorted(line["tokens_per_second"] for line in metrics(model_dir, "train")[1:] or metrics(model_dir, "train"))
+    return float(rates[len(rates) // 2])
+
+
+def seconds(model_dir: Path) -> float:
+    """How long the last `pretrain` took, starting and compiling included."""
+    return float(sum(value for name, value in metrics(model_dir, "time")[-1].items() if name not in ("step", "split")))
