@@ -68,7 +68,6 @@ def main(args: argparse.Namespace) -> int:
     # -- Vocabulary
     from bertfam.data import vocabularies
     from bertfam.data.cache import TokenCache
-    from bertfam.data.seqio_task import SeqioTask
     from bertfam.data.trial import check_padding_agrees, check_vocabulary_serves
     from bertfam.files import is_used
     from bertfam.training.data import check_buildable, check_named, check_text, schedule_warnings, warn
@@ -91,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
     named = flags.named_text(args, run.data)
     if model_dir and step is not None:
         check_goes_on(model_dir, run.sized(vocabulary.size), (named.vocabulary or folder, folder), step)
-        if has_training_state(model_dir, step) and (cache or not isinstance(run.data.corpus, SeqioTask)):
+        if has_training_state(model_dir, step) and (cache or not run.data.reads_seqio):
             text = cache.fingerprint if cache else fingerprint(run.data.corpora, vocabulary)
             check_text(text, str(cache.directory) if cache else "what is given", model_dir)
 

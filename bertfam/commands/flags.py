@@ -149,6 +149,12 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         f"{EMBEDDED}: the documentation of installed Python packages; of data that TensorFlow Datasets has prepared "
         f"(tfds build): {', '.join(TFDS_TASKS)}",
     )
+    group.add_argument(
+        "--marks",
+        choices=("given", "names"),
+        help="phrases and entities, which ERNIE masks as wholes; given: the text has U+27E8 and U+27E9 around phrases and U+27E6 "
+        "and U+27E7 around entities, which are taken out; names: capitalised words that stand together and numbers are entities",
+    )
     return group
 
 
@@ -210,16 +216,18 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
 
     if args.input and args.task:
         raise UserError("--input and --task both say where the text comes from; give one of them")
+    if args.marks and not (args.input or args.task):
+        raise UserError(f"--marks={args.marks} says what is marked in the text: give --input=GLOB or --task=NAME with it")
     seqio_task = bool(args.task) and args.task != EMBEDDED
     for flag in _OF_INPUT:
         if args.task and getattr(args, flag, None) and not (flag == "language" and seqio_task):
             raise UserError(f"--{flag} says how --input is read: it does not go with --task={args.task}")
     # flag -> what it binds
+    corpus = "MarkedText.corpus" if args.marks else "TextData.corpus"
     table = {
-        "input": {"TextData.corpus": "@TextFiles()", "TextFiles.train": "{!r}"},
-        "task": {"TextData.corpus": "@SeqioTask()", "SeqioTask.name": "{!r}"}
-        if seqio_task
-        else {"TextData.corpus": "@PythonDocs()"},
+        "input": {corpus: "@TextFiles()", "TextFiles.train": "{!r}"},
+        "task": {corpus: "@SeqioTask()", "SeqioTask.name": "{!r}"} if seqio_task else {corpus: "@PythonDocs()"},
+        "marks": {"TextData.corpus": "@MarkedText()", "MarkedText.marks": "{!r}"},
         "validation_input": {"TextFiles.validation": "{!r}"},
         "input_format": {"TextFiles.input_format": "{!r}"},
         "text_field": {"TextFiles.text_field": "{!r}"},

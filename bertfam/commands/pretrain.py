@@ -122,12 +122,11 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     # -- Data: the token cache, built in a child process if it is missing
     from bertfam.data.cache import TokenCache
     from bertfam.data.cache_builder import fingerprint
-    from bertfam.data.seqio_task import SeqioTask
     from bertfam.files import is_used
     from bertfam.training.stages import StagedBatches
 
     def make_cache() -> None:
-        if goes_on and not is_used(directory) and not isinstance(run.data.corpus, SeqioTask):
+        if goes_on and not is_used(directory) and not run.data.reads_seqio:
             # Before text is tokenised that would be refused after it.
             check_text(fingerprint(run.data.corpora, vocabulary), "what is given", model_dir)
         with activity.during(PREPARING, long=True):

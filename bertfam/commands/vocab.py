@@ -111,14 +111,8 @@ def main(args: argparse.Namespace) -> int:
     if not corpora:
         raise UserError(f"no text: give --input=GLOB for text files, or --task={flags.EMBEDDED} for text that comes with Python")
 
-    from bertfam.data.seqio_task import SeqioTask
-    from bertfam.data.sources import TextFiles
-
-    texts = [
-        # All of it: nothing is evaluated here.
-        dataclasses.replace(corpus, validation_fraction=0.0) if isinstance(corpus, TextFiles | SeqioTask) else corpus
-        for corpus in corpora.values()
-    ]
+    # All text: nothing is evaluated here.
+    texts = [_whole(corpus) for corpus in corpora.values()]
 
     # Count words.
     from bertfam.data.vocabularies.learners import make_learner
@@ -176,6 +170,17 @@ class _Reading:
             self.characters += sum(map(len, document))
             yield from document[:1]
             yield from (self._joint + sentence for sentence in document[1:])
+
+
+def _whole(corpus: Corpus) -> Corpus:
+    """The corpus with nothing held out."""
+    from bertfam.data.marked_text import MarkedText
+    from bertfam.data.seqio_task import SeqioTask
+    from bertfam.data.sources import TextFiles
+
+    if isinstance(corpus, MarkedText):
+        return dataclasses.replace(corpus, corpus=_whole(corpus.corpus))
+    return dataclasses.replace(corpus, validation_fraction=0.0) if isinstance(corpus, TextFiles | SeqioTask) else corpus
 
 
 def _statistics(vocabulary: Vocabulary, words: Counter[str]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Choosing spans and n-grams of whole words to predict."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class WordSpans:
       p: the geometric distribution's parameter.
       longest: words of the longest span.
     """
+
+    merges: ClassVar[bool] = True  # what is beside a unit is not chosen
 
     p: float = 0.2
     longest: int = 10

@@ -1,6 +1,7 @@
 """Masked-language-model noise: BERT's 15 % with 80/10/10 (Devlin et al. 2019, section 3.1 and appendix A.1), and its kin."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,13 +10,13 @@ import numpy as np
 from bertfam import features
 from bertfam.corruption.budgets import Rounding, budget
 from bertfam.corruption.choosing import Choice, SingleTokens
-from bertfam.corruption.replacing import DrawnBy, masked_features, replace, uniform_over
+from bertfam.corruption.replacing import DrawnBy, RandomIds, as_frequent_as, masked_features, replace, uniform_over
 from bertfam.corruption.shuffling_windows import ShuffledWindows
 from bertfam.corruption.spans import boundary_features
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.features import FeatureSpec, RowShape
 
-RandomTokens = Literal["pieces", "vocabulary"]
+RandomTokens = Literal["pieces", "vocabulary", "text"]
 Counted = Literal["row", "maskable"]
 _NAMES = {"random_tokens": RandomTokens, "rounding": Rounding, "counted": Counted, "drawn_by": DrawnBy}
 
@@ -33,7 +34,8 @@ class BertMasking:
       max_predictions: static number of prediction slots a row; None: rate * length rounded up (20 at 128, 77 at 512).
       mask_share: share of the predictions whose input is [MASK].
       random_share: share of the predictions whose input is a random token.
-      random_tokens: "pieces" draws from the vocabulary without its control tokens; "vocabulary" from all of it, as published.
+      random_tokens: "pieces" draws from the vocabulary without its control tokens; "vocabulary" from all of it, as BERT was
+        published; "text" as often as each piece is in the training text (SpanBERT, as published in code), see `of_text`.
       choice: which positions: `SingleTokens`, `WithReplacement` (ELECTRA), `WholeWords`, `WordSpans` (SpanBERT), `WordNgrams`
         (ALBERT) or `Units` (ERNIE).
       rounding: of rate n: "nearest", "up" (SpanBERT) or "random", floor(rate n + U) (RoBERTa).
@@ -72,10 +74,14 @@ class BertMasking:
             raise ValueError(
                 f"mask_share {self.mask_share} and random_share {self.random_share} must be >= 0 with a sum of at most 1"
             )
-
         if self.boundaries and self.shuffling:
             raise ValueError(
                 "boundaries are True and shuffling is set, but what surrounds a span would be shuffled: leave one out"
+            )
+        if self.boundaries and not getattr(self.choice, "merges", False):
+            raise ValueError(
+                f"boundaries are True, and beside what {type(self.choice).__name__} chooses it may choose more: set choice to "
+                "@WordSpans(), or boundaries to False"
             )
 
     def predictions(self, length: int) -> int:
@@ -88,7 +94,13 @@ class BertMasking:
         found |= features.span_features(shape) if self.boundaries else {}
         return found | (features.shuffled_features(shape) if self.shuffling else {})
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def of_text(self, counts: Callable[[], np.ndarray]) -> "BertMasking | MaskingOfText":
+        """The noise for a text, of which `counts()` int64[vocabulary] says how often each token is in it, where that matters."""
+        return MaskingOfText(self, counts()) if self.random_tokens == "text" else self
+
+    def corrupt(
+        self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds, counts: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """Masks rows; a pure function of its arguments.
 
         Args:
@@ -96,6 +108,7 @@ class BertMasking:
             `maskable` bool[n, length] (False at control tokens, unknown ones and padding), among others, which pass through.
           keys: uint64[n], one a row.
           tokens: the vocabulary's ids.
+          counts: int64[vocabulary], how often each token is in the text; needed where random tokens are as in the text.
 
         Returns:
           rows without `maskable` and `units`, with corrupted `encoder_input_tokens` and with `masked_positions`,
@@ -114,7 +127,7 @@ class BertMasking:
             mask=tokens.need("mask", "BertMasking"),
             mask_share=self.mask_share,
             random_share=self.random_share,
-            random_ids=uniform_over(tokens.pieces if self.random_tokens == "pieces" else np.arange(tokens.size)),
+            random_ids=self._random_ids(tokens, counts),
             drawn_by=self.drawn_by,
         )
         result = {name: value for name, value in rows.items() if name not in ("maskable", "units")}
@@ -123,6 +136,17 @@ class BertMasking:
         if self.shuffling:
             result |= self._shuffled(rows, result, keys, tokens)
         return result | (boundary_features(rows, chosen, tokens) if self.boundaries else {})
+
+    def _random_ids(self, tokens: TokenIds, counts: np.ndarray | None) -> RandomIds:
+        if self.random_tokens == "vocabulary":
+            return uniform_over(np.arange(tokens.size))
+        if self.random_tokens == "pieces":
+            return uniform_over(tokens.pieces)
+        assert counts is not None, "the noise is not `of_text`"
+        of_pieces = np.zeros(tokens.size, np.int64)
+        of_pieces[tokens.pieces] = counts[tokens.pieces]
+        # A text without a single piece has nothing to replace, too.
+        return as_frequent_as(of_pieces) if of_pieces.any() else uniform_over(tokens.pieces)
 
     def _shuffled(
         self, rows: dict[str, np.ndarray], masked: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds
@@ -145,3 +169,20 @@ class BertMasking:
         if self.slot_margin is not None:
             return min(length, max(1, int((self.rate + self.slot_margin) * length)))
         return self.max_predictions or math.ceil(self.rate * length)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskingOfText:
+    """A `BertMasking` whose random tokens are as frequent as in a text.
+
+    Attributes:
+      masking: all else.
+      counts: int64[vocabulary], how often each token is in the text.
+    """
+
+    masking: BertMasking
+    counts: np.ndarray
+
+    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+        """See `BertMasking.corrupt`."""
+        return self.masking.corrupt(rows, keys, tokens, self.counts)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_PARTS, _PART = 64, 1 << 20  # what is read of a long text to count its tokens
+
 
 @dataclass(frozen=True)
 class Documents:
@@ -26,3 +28,11 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.sentence_bounds) - 1
+
+    def token_counts(self, size: int) -> np.ndarray:
+        """How often each token is in the text, or where it is long in parts of it, 67 million tokens together: int64[size]."""
+        whole = len(self.tokens) <= _PARTS * _PART
+        starts = np.zeros(1, int) if whole else np.linspace(0, len(self.tokens) - _PART, _PARTS).astype(int)
+        length = len(self.tokens) if whole else _PART
+        counts = (np.bincount(self.tokens[start : start + length], minlength=size) for start in starts)
+        return np.sum(list(counts), axis=0)

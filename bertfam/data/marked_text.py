@@ -4,7 +4,10 @@
 
 ⟨ ⟩ (U+27E8, U+27E9) stand around a phrase and ⟦ ⟧ (U+27E6, U+27E7) around an entity, in text of any format: whatever finds
 phrases and entities (a chunker, a tagger) writes them. Either may lie within the other, but not within its own kind. The four
-characters are never part of the text: they are taken out before it is tokenised, where they have no counterpart too.
+characters are never part of the text: they are taken out before it is tokenised, where they have no counterpart too. On the
+command line --marks=given says that text is marked so, and --marks=names that names and numbers are to be marked:
+
+    bertfam pretrain --gin_file=runs/ernie_base.gin --input=text.txt --marks=given --vocab=vocab --model_dir=ernie
 """
 
 import re
@@ -51,6 +54,11 @@ class MarkedText(Corpus):
     def __post_init__(self) -> None:
         if self.marks not in get_args(Marks):
             raise UserError(f"MarkedText.marks is {self.marks!r}: it must be one of {', '.join(get_args(Marks))}")
+
+    @property
+    def bare(self) -> Corpus:
+        """See `Corpus.bare`: the text without marks of its own."""
+        return self.corpus.bare
 
     def texts(self, split: str) -> Iterator[list[str]]:
         """See `Corpus.texts`: with the marks that are given."""

@@ -30,7 +30,7 @@ class Sample:
 
 def can_be_sampled(corpus: Corpus) -> bool:
     """Whether the text lies in files, so that a part of it can be read by itself; other text must first be made."""
-    return isinstance(corpus, TextFiles) or any(part.size for part in corpus.parts("train"))
+    return isinstance(corpus.bare, TextFiles) or any(part.size for part in corpus.parts("train"))
 
 
 def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sample:

@@ -55,7 +55,7 @@ class RowSource(seqio.DataSource):
 
     def __init__(self, name: str, data: TextData, length: int, vocabulary_size: int) -> None:
         super().__init__(splits=SPLITS, caching_permitted=False, performs_internal_shuffling=True)
-        self._name, self._data, self._length, self._vocabulary_size = name, data, length, vocabulary_size
+        self._name, self.data, self._length, self._vocabulary_size = name, data, length, vocabulary_size
         self._lock = threading.Lock()
         self._opened: tuple[TokenCache, Vocabulary] | None = None
 
@@ -88,7 +88,7 @@ class RowSource(seqio.DataSource):
     ) -> tf.data.Dataset:
         """See `tasks.add_pretraining_task`."""
         length = self._row_length(sequence_length)
-        specs = self._data.features(length)
+        specs = self.data.features(length)
         signature = {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()}
         if not self._open()[0].counts(split)["documents"]:
             return tf.data.Dataset.from_generator(lambda: iter(()), output_signature=signature)
@@ -114,14 +114,14 @@ class RowSource(seqio.DataSource):
 
     def _row_length(self, sequence_length: Mapping[str, int] | None) -> int:
         given = sequence_length or {}
-        lengths = {given[name] for name in encoder_features(self._data.shape(self._length)) if given.get(name) is not None}
+        lengths = {given[name] for name in encoder_features(self.data.shape(self._length)) if given.get(name) is not None}
         if len(lengths) > 1:
             raise ValueError(f"task {self._name}: rows have one length, sequence_length gives {sorted(lengths)}")
         return lengths.pop() if lengths else self._length
 
     def _batches(self, split: str, length: int, seed: int) -> CorruptedRows:
         cache, vocabulary = self._open()
-        rows = self._data.training(cache, vocabulary.token_ids, length, 1, seed, split=split).sequence
+        rows = self.data.training(cache, vocabulary.token_ids, length, 1, seed, split=split).sequence
         if not isinstance(rows, CorruptedRows):
             raise UserError(
                 f"task {self._name} is of several corpora ({', '.join(cache.corpora)}): register a task for each, and mix them "
@@ -137,12 +137,12 @@ class RowSource(seqio.DataSource):
             return self._opened
 
     def _built(self) -> TokenCache:
-        corpora, given = self._data.corpora, self._data.vocabulary
+        corpora, given = self.data.corpora, self.data.vocabulary
         if not corpora:
-            assert self._data.cache_dir is not None
-            return TokenCache(self._data.cache_dir)
+            assert self.data.cache_dir is not None
+            return TokenCache(self.data.cache_dir)
         vocabulary = None if given is None else vocabularies.load(given)
-        directory = Path(self._data.cache_dir) if self._data.cache_dir else self._default_directory(corpora, vocabulary)
+        directory = Path(self.data.cache_dir) if self.data.cache_dir else self._default_directory(corpora, vocabulary)
         if is_used(directory):
             cache = TokenCache(directory)
             expected = cache_builder.fingerprint(corpora, vocabulary or vocabularies.load(cache.vocabulary_directory))

@@ -44,6 +44,11 @@ class Corpus(ABC):
 
     units: ClassVar[bool] = False
 
+    @property
+    def bare(self) -> "Corpus":
+        """Where the text is from: itself, unless it only adds something to another."""
+        return self
+
     @abstractmethod
     def texts(self, split: str) -> Iterator[list[str]]:
         """Stripped non-blank lines of each document of "train" or "validation", always in the same order.

@@ -16,8 +16,9 @@ A module that registers text of its own, for `--task=my_books --module_import=TH
 Any other source whose elements, after the preprocessors, are {"text": a document} or {"sentences": its sentences} will do.
 Registered here: `python_docs`, the text of the embedded corpus, and finished rows of it: `python_docs_mlm_nsp` (BERT's pairs),
 `python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`,
-`python_docs_roberta` (full sentences, a number of masks rounded by chance),
-`python_docs_electra` (two segments, ELECTRA's noise); and the texts of TensorFlow Datasets that are in `bertfam.data.seqio_tfds`.
+`python_docs_roberta`, `python_docs_mlm_sop` (ALBERT), `python_docs_mlm_structure` (StructBERT), `python_docs_mlm_sbo` (SpanBERT),
+`python_docs_electra`, `python_docs_ernie` (names and numbers marked), `python_docs_modernbert`; and the texts of TensorFlow Datasets
+that are in `bertfam.data.seqio_tfds`.
 """
 
 import dataclasses
@@ -26,8 +27,12 @@ import seqio
 import tensorflow as tf
 
 from bertfam.corruption.choosing import WholeWords, WithReplacement
+from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
 from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.shuffling_windows import ShuffledWindows
+from bertfam.corruption.units import Units
 from bertfam.data import seqio_tfds  # noqa: F401  (registers TFDS' texts)
+from bertfam.data.marked_text import MarkedText
 from bertfam.data.mixture import Mixture
 from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
@@ -37,7 +42,7 @@ from bertfam.data.seqio_texts import DOCUMENTS, CorpusSource, join_sentences
 from bertfam.data.seqio_texts import SENTENCES as SENTENCES
 from bertfam.data.seqio_vocabulary import PieceVocabulary
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import FullSentences
+from bertfam.data.text_rows import DocSentences, FullSentences, WholeDocuments
 from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
 
@@ -78,15 +83,27 @@ def add_pretraining_task(name: str, data: TextData, *, length: int = 128, vocabu
 seqio.TaskRegistry.add(
     "python_docs", source=CorpusSource(PythonDocs()), preprocessors=[join_sentences], output_features=DOCUMENTS
 )
+# The rows and the noise of gin_configs/objectives, by the same names where there is such a file.
 for _name, _data in {
     "mlm_nsp": TextData(),
     "mlm_nsp_packed": TextData(rows=Packed(SentencePairs())),
     "mlm": TextData(rows=FullSentences()),
     "mlm_whole_words": TextData(rows=FullSentences(), corruption=BertMasking(choice=WholeWords())),
     "roberta": TextData(rows=FullSentences(), corruption=BertMasking(rounding="random")),
+    "mlm_sop": TextData(rows=SentencePairs(relation="order"), corruption=BertMasking(choice=WordNgrams())),
+    "mlm_structure": TextData(rows=SentencePairs(relation="structure"), corruption=BertMasking(shuffling=ShuffledWindows())),
+    "mlm_sbo": TextData(
+        rows=DocSentences(),
+        corruption=BertMasking(
+            choice=WordSpans(), rounding="up", counted="maskable", drawn_by="unit", random_tokens="text", boundaries=True
+        ),
+    ),
     "electra": TextData(
         rows=TwoSegments(),
         corruption=BertMasking(mask_share=0.85, random_share=0.0, choice=WithReplacement(), slot_margin=0.005),
     ),
+    "ernie": TextData(corruption=BertMasking(choice=Units(), drawn_by="unit")),
+    "modernbert": TextData(rows=Packed(WholeDocuments()), corruption=BertMasking(rate=0.3)),
 }.items():
-    add_pretraining_task(f"python_docs_{_name}", dataclasses.replace(_data, corpus=PythonDocs()))
+    _corpus = MarkedText(PythonDocs(), "names") if _data.needs_units else PythonDocs()
+    add_pretraining_task(f"python_docs_{_name}", dataclasses.replace(_data, corpus=_corpus))

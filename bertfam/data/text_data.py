@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
+
 from bertfam.corruption import keys as random
 from bertfam.corruption.masking import BertMasking
 from bertfam.corruption.token_ids import TokenIds
@@ -13,6 +15,7 @@ from bertfam.data.mixture import ConcatenatedRows, MixedRows, Mixture, shares
 from bertfam.data.order import Contiguous, Shuffled, Streams
 from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
+from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.sources import Corpus
 from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, WholeDocuments
 from bertfam.data.two_segments import TwoSegments
@@ -61,6 +64,24 @@ class TextData:
             if getattr(self, name) == "":
                 raise UserError(f"TextData.{name} is empty: {fix}")
 
+    @property
+    def needs_units(self) -> bool:
+        """Whether the noise reads marks of phrases and entities, so that text must be a `MarkedText`."""
+        return getattr(self.corruption.choice, "needs_units", False)
+
+    def check_marks(self) -> None:
+        """Refuses text without marks where the noise needs them."""
+        for name, corpus in self.corpora.items():
+            if not corpus.units:
+                self._check_units("the text" if name == TEXT else f"corpus {name}", None)
+
+    def _check_units(self, name: str, units: np.ndarray | None) -> None:
+        if units is None and self.needs_units:
+            raise UserError(
+                f"{name} has no marks of phrases and entities, which Units masks: give the text with --marks=given or "
+                "--marks=names, or set BertMasking.choice to another, as @WholeWords()"
+            )
+
     def check_length(self, length: int) -> None:
         """Refuses rows that are too short for their kind, or for as many predictions and examples as they are asked to hold."""
         self.rows.check_length(length)
@@ -78,6 +99,11 @@ class TextData:
         if isinstance(self.corpus, Mixture):
             return dict(zip(self.corpus.names, self.corpus.corpora, strict=True))
         return {TEXT: self.corpus}
+
+    @property
+    def reads_seqio(self) -> bool:
+        """Whether any text comes from a seqio task, which only a child process may read."""
+        return any(isinstance(corpus.bare, SeqioTask) for corpus in self.corpora.values())
 
     def shape(self, length: int) -> RowShape:
         """The static sizes of rows of `length` tokens."""
@@ -157,13 +183,11 @@ class TextData:
         """The shuffled rows of one corpus."""
         number = cache.corpora.index(name)
         documents = cache.documents(split, name)
-        if documents.units is None and getattr(self.corruption.choice, "needs_units", False):
-            raise UserError(
-                f"{documents.name} has no marks of phrases and entities, which Units masks: build it of a @MarkedText()"
-            )
+        self._check_units(documents.name, documents.units)
         plan, order, noise = (int(random.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
         examples = self.rows.examples(documents, length, plan, tokens)
-        return CorruptedRows(Shuffled(len(examples), order), examples, self.corruption, tokens, noise, self.dupe_factor)
+        corruption = self.corruption.of_text(lambda: cache.documents("train", name).token_counts(tokens.size))
+        return CorruptedRows(Shuffled(len(examples), order), examples, corruption, tokens, noise, self.dupe_factor)
 
 
 @dataclass(frozen=True)

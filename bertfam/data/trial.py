@@ -32,7 +32,7 @@ def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path
     key = random.fold(0, 0)
     try:
         rows = data.rows.examples(text, length, 0, tokens).rows(np.zeros(1, np.int64), key)
-        data.corruption.corrupt(rows, key, tokens)
+        data.corruption.of_text(lambda: np.ones(tokens.size, np.int64)).corrupt(rows, key, tokens)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
 

@@ -31,31 +31,37 @@ def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarr
 
     Returns:
       `unigram_loss`, nats a masked token of the training frequencies with one added to each count; `most_frequent_accuracy`,
-      of always predicting the commonest token, both at masked tokens; where tokens are shuffled too,
-      `shuffled_unmoved_accuracy`, of predicting each where it stands; where rows have labels of sentence pairs, such as
-      `nsp_majority_accuracy`, of always predicting the commonest.
+      of always predicting the commonest token, both at masked tokens; the same with `sbo_` before it at the tokens of spans that
+      have text on both sides, and with `shuffled_` at shuffled tokens, where rows have such; `shuffled_unmoved_accuracy`, of
+      predicting each of these where it stands; where rows have labels of sentence pairs, such as `nsp_majority_accuracy`, of
+      always predicting the commonest.
     """
     log_probability = np.log((counts + 1) / (counts.sum() + len(counts)))
     best = int(np.argmax(counts))
-    loss = hits = weight = unmoved = shuffled = 0.0
+    # By what stands before the names: the sums of losses, hits and weights.
+    of_tokens = {prefix: np.zeros(3) for prefix in ("", "sbo_", "shuffled_")}
+    unmoved = 0.0
     labels = {sentences: np.zeros(len(sentences.classes)) for sentences in SENTENCES.values()}
     for step in range(steps):
         rows = source.rows(step, 0, batch_size)
-        targets, weights = rows["masked_target_tokens"], rows["masked_loss_weights"].astype(np.float64)
-        if "shuffled_loss_weights" in rows:
-            of_shuffled = rows["shuffled_loss_weights"].astype(np.float64)
+        targets = rows["masked_target_tokens"]
+        shuffled = rows.get("shuffled_loss_weights", np.zeros(targets.shape))
+        weights = {"": rows["masked_loss_weights"] - shuffled, "shuffled_": shuffled}
+        weights |= {"sbo_": rows["span_loss_weights"]} if "span_loss_weights" in rows else {}
+        for prefix, weight in weights.items():
+            values = np.stack([-log_probability[targets], targets == best, np.ones(targets.shape)])
+            of_tokens[prefix] += np.sum(values * weight.astype(np.float64), axis=(1, 2))
+        if shuffled.any():
             seen = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)
-            unmoved += float(np.sum((seen == targets) * of_shuffled))
-            shuffled += float(of_shuffled.sum())
-            weights -= of_shuffled
-        loss -= float(np.sum(log_probability[targets] * weights))
-        hits += float(np.sum((targets == best) * weights))
-        weight += float(weights.sum())
+            unmoved += float(np.sum((seen == targets) * shuffled))
         for sentences, sums in labels.items():
             if sentences.labels in rows:
                 sums += np.bincount(rows[sentences.labels].ravel(), rows[sentences.weights].ravel(), minlength=len(sums))
-    scores = {"unigram_loss": loss / weight, "most_frequent_accuracy": hits / weight}
-    if shuffled:
-        scores["shuffled_unmoved_accuracy"] = unmoved / shuffled
+    scores: dict[str, float] = {}
+    for prefix, (loss, hits, weight) in of_tokens.items():
+        if weight or not prefix:
+            scores |= {f"{prefix}unigram_loss": float(loss / weight), f"{prefix}most_frequent_accuracy": float(hits / weight)}
+    if of_shuffled := of_tokens["shuffled_"][2]:
+        scores["shuffled_unmoved_accuracy"] = unmoved / float(of_shuffled)
     given = {sentences.term: sums for sentences, sums in labels.items() if sums.any()}
     return scores | {f"{term}_majority_accuracy": float(sums.max() / sums.sum()) for term, sums in given.items()}

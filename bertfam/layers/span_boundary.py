@@ -6,7 +6,6 @@ import jax.numpy as jnp
 
 from bertfam.layers.activations import ACTIVATIONS
 from bertfam.layers.dense import Dense
-from bertfam.layers.embeddings import Table
 from bertfam.layers.execution import Execution
 from bertfam.layers.gather import lookup_few
 from bertfam.layers.heads import token_logits
@@ -44,7 +43,8 @@ class SpanBoundaryHead(nn.Module):
           float32[batch, predictions, rows].
         """
         dtype, normal = self.execution.compute_dtype, truncated_normal(self.initializer_range)
-        places = Table(self.places, self.place_size, axis="place", table_init=normal, name="place")()
+        # 200 wide as published, which few meshes divide: whole on every device.
+        places = self.param("places", logical(normal, (None, None)), (self.places, self.place_size), jnp.float32)
         # [batch, predictions, 2 embed + place_size] -> [batch, predictions, embed] -> [batch, predictions, width]
         hidden = jnp.concatenate([left.astype(dtype), right.astype(dtype), lookup_few(places, offsets, dtype)], axis=-1)
         for name, width in (("first", left.shape[-1]), ("second", word_table.shape[1])):

@@ -1,5 +1,6 @@
 """BERT (Devlin, Chang, Lee, Toutanova 2019): post-LN encoder with learned positions and sentence types."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -88,6 +89,11 @@ class BertConfig(Sizes):
         """See `bertfam.models.encoder.EncoderConfig`."""
         return (None,)
 
+    @property
+    def first_rows(self) -> Mapping[str, int]:
+        """Further tables, by name their rows, of which every token has the first: none."""
+        return {}
+
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
         """See `bertfam.models.encoder.EncoderConfig`."""
         return Encoder(self, execution)
@@ -137,6 +143,8 @@ class Embeddings(nn.Module):
             # Where there is one type, every token has it, those of a second sentence too.
             one = config.type_vocab_size == 1
             hidden = hidden + (types.astype(dtype) if one else lookup_few(types, token_type_ids, dtype))
+        for name, rows in config.first_rows.items():
+            hidden = hidden + table(rows, axis=name, name=name)()[0].astype(dtype)
         hidden = LayerNorm(config.layer_norm_epsilon, dtype, name="norm")(hidden)
         hidden = Dropout(config.dropout_rate, name="dropout")(hidden, train=train)
         if config.table_width != config.hidden_size:

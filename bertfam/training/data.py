@@ -14,7 +14,6 @@ from bertfam.data.batches import Batches
 from bertfam.data.cache import TokenCache, difference
 from bertfam.data.cache_builder import check_sources
 from bertfam.data.cache_work import clear_finished
-from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.text_data import HeldOut, TextData
 from bertfam.errors import UserError
 from bertfam.files import is_used, read_json
@@ -43,7 +42,7 @@ def token_cache(config: Config, data: TextData, directory: Path, named: TextData
     if not is_used(directory):
         check_buildable(data)
         _run_child(config, directory)
-    elif isinstance(named.corpus, SeqioTask):
+    elif named.reads_seqio:
         # Only the child may read the task; it compares, and builds nothing.
         _run_child(config, directory, f"--vocab={named.vocabulary or TokenCache(directory).vocabulary_directory}")
     else:
@@ -63,6 +62,7 @@ def check_buildable(data: TextData) -> None:
         raise UserError("no text: give --input=GLOB, --task=NAME, or --cache_dir=DIR of a token cache that is built already")
     if data.vocabulary is None:
         raise UserError("no vocabulary: train one with `bertfam vocab --output=DIR` and give it with --vocab=DIR")
+    data.check_marks()
 
 
 def _run_child(config: Config, directory: Path, *flags: str) -> None:

@@ -1,6 +1,7 @@
 """A few updates of families by the command line: pretrain, evaluate beside baselines, preview, export, import."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -17,7 +18,10 @@ FAMILIES = {
         "mlm_structure", "BertConfig", "AdamW", "BertForMaskedLM", ["pooler", "structure_head"],
         {"shuffled_accuracy", "shuffled_unmoved_accuracy", "structure_accuracy", "structure_majority_accuracy"},
     ),
-    "spanbert": ("mlm_sbo", "BertConfig", "AdamW", "BertForMaskedLM", ["sbo_head"], {"sbo_loss", "sbo_accuracy"}),
+    "spanbert": (
+        "mlm_sbo", "BertConfig", "AdamW", "BertForMaskedLM", ["sbo_head"],
+        {"sbo_loss", "sbo_accuracy", "sbo_unigram_loss", "sbo_most_frequent_accuracy"},
+    ),
 }  # fmt: skip
 
 
@@ -53,28 +57,57 @@ LinearDecay.warmup_steps = 1
     kinds = {prediction["kind"] for record in json.loads(capsys.readouterr().out) for prediction in record["predictions"]}
     assert ("shuffled" in kinds) == (family == "structbert") and (tmp_path / "rows.html").stat().st_size > 1000
 
+    assert cli.main(["fill", f"--model_dir={model_dir}", "--json", "the value is [MASK] ."]) == 0
+    (filled,) = json.loads(capsys.readouterr().out)
+    assert len(filled["masks"]) == 1 and filled["masks"][0]["predictions"][0]["probability"] > 0
+
     assert cli.main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert [line.split()[2].rstrip(":") for line in told[:-1]] == left_out and f": {architecture}, float32" in told[-1]
     assert cli.main(["import", f"--input={out}", f"--output={tmp_path / 'imported'}"]) == 0
     assert huggingface.read(out).ignored == ()
+    assert cli.main(["fill", f"--model_dir={tmp_path / 'imported'}", "the value is [MASK] ."]) == 0
 
 
 def test_marked_text(trained, tmp_path, capsys):
     """From names and numbers in plain text to masks of whole units; text without marks is refused."""
-    (tmp_path / "marked.gin").write_text(f"""
-TextData.corpus = @MarkedText()
-MarkedText.corpus = @TextFiles()
-MarkedText.marks = "names"
-TextFiles.train = ("{trained.folder}/text/train.txt",)
-""")
+    text = f"--input={trained.folder}/text/train.txt"
     units = ["--gin.BertMasking.choice=@Units()", "--gin.BertMasking.drawn_by='unit'", "--gin.Units.basic=0.0"]
-    flags = [f"--gin_file={tmp_path / 'marked.gin'}", f"--vocab={trained.folder / 'vocab'}"]
+    flags = [text, "--marks=names", f"--vocab={trained.folder / 'vocab'}"]
     assert cli.main(["cache", *flags, f"--output={tmp_path / 'cache'}"]) == 0
     words = ["preview", "--length=48", "--examples=60", "--json", *units]
     capsys.readouterr()
     assert cli.main([*words, *flags, f"--cache_dir={tmp_path / 'cache'}"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert sum(len(record["predictions"]) for record in records) > 200 and "units" not in records[0]["features"]
-    assert cli.main([*words, f"--cache_dir={trained.model_dir / 'cache'}"]) == 2
-    assert "has no marks of phrases and entities, which Units masks" in capsys.readouterr().err
+    plain = [f"--cache_dir={trained.model_dir / 'cache'}"], [text, flags[-1]]
+    for given, what in zip(plain, ("the train split of .*/cache", "the text"), strict=True):
+        assert cli.main([*words, *given]) == 2
+        error = capsys.readouterr().err
+        found = re.fullmatch(
+            f"bertfam: error: {what} has no marks of phrases and entities, which Units masks: give the text with --marks=given "
+            r"or --marks=names, or set BertMasking.choice to another, as @WholeWords\(\)\n",
+            error,
+        )
+        assert found, error
+    for alone in ("--marks=given", "--marks=names"):
+        assert cli.main(["cache", alone, flags[-1], f"--output={tmp_path / 'none'}"]) == 2
+        assert f"{alone} says what is marked in the text: give --input=GLOB or --task=NAME" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_marks_that_are_given(trained, tmp_path, capsys):
+    """They are in no vocabulary and in no row; without --marks they are text."""
+    lines = (trained.folder / "text" / "train.txt").read_text().splitlines()
+    text = tmp_path / "marked.txt"
+    text.write_text("\n".join(f"⟨{line}⟩ ⟦of 2026⟧" if line else "" for line in lines))
+    for marks in (["--marks=given"], []):
+        vocab = tmp_path / f"vocab{len(marks)}"
+        assert cli.main(["vocab", f"--input={text}", *marks, "--size=500", f"--output={vocab}"]) == 0
+        assert ("⟨" in (vocab / "vocab.txt").read_text()) == (not marks)
+    for marks in (["--marks=given"], []):
+        capsys.readouterr()
+        given = [f"--input={text}", *marks, f"--vocab={tmp_path / 'vocab0'}"]
+        assert cli.main(["preview", *given, "--length=48", "--examples=20", "--json"]) == 0
+        pieces = {piece for record in json.loads(capsys.readouterr().out) for piece in record["original"]}
+        assert "2026" in "".join(pieces) and pieces.isdisjoint("⟨⟩⟦⟧") == bool(marks)

@@ -10,7 +10,6 @@ from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
 from bertfam.corruption.masking import BertMasking
 from bertfam.corruption.shuffling_windows import ShuffledWindows
 from bertfam.corruption.units import Units
-from bertfam.data.marked_text import MarkedText
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.text_rows import DocSentences, FullSentences
 from bertfam.errors import UserError
@@ -76,8 +75,8 @@ def test_spanbert():
     run = load(["runs/spanbert_base.gin"]).build("Run")
     assert type(run.objective) is MlmSbo and run.objective.model == BertConfig() and run.objective.coefficients["sbo"] == 1
     assert type(run.data.rows) is DocSentences
-    noise = BertMasking(choice=WordSpans(0.2, 10), rounding="up", counted="maskable", drawn_by="unit", boundaries=True)
-    assert run.data.corruption == noise
+    spans = {"choice": WordSpans(0.2, 10), "rounding": "up", "counted": "maskable", "drawn_by": "unit", "boundaries": True}
+    assert run.data.corruption == BertMasking(**spans, random_tokens="text")
     optimizer = run.optimizer
     assert (optimizer.b1, optimizer.b2, optimizer.epsilon, optimizer.weight_decay) == (0.9, 0.98, 1e-8, 0.1)
     large = load(["models/spanbert_large.gin", "objectives/mlm_sbo.gin", "runs/defaults.gin"]).build("Run").objective.model
@@ -87,7 +86,7 @@ def test_spanbert():
 def test_ernie():
     run = load(["runs/ernie_base.gin"]).build("Run")
     assert type(run.objective) is MlmNsp and run.objective.model == ErnieConfig()
-    assert run.data.corruption == BertMasking(choice=Units(), drawn_by="unit") and type(run.data.corpus) is MarkedText
+    assert run.data.corruption == BertMasking(choice=Units(), drawn_by="unit")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +105,11 @@ def test_ernie():
             "shuffled_loss_weights, .*: set BertMasking.shuffling to @ShuffledWindows()",
         ),
         ("mlm_sbo", "BertMasking.boundaries = False", "reads span_left_positions, .*: set BertMasking.boundaries to True"),
+        (
+            "mlm_sbo",
+            "BertMasking.choice = @SingleTokens()",
+            "boundaries are True, and beside what SingleTokens chooses it may choose more: set choice to @WordSpans()",
+        ),
         ("mlm_nsp", 'SentencePairs.relation = "order"', "MlmNsp reads next_sentence_labels"),
     ],
 )

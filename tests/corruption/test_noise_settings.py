@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from chi_square import chi_square_limit
 from noise_rows import VOCABULARIES, noise_rows
 
 from bertfam.corruption.budgets import budget
@@ -13,6 +14,12 @@ from bertfam.corruption.keys import fold
 from bertfam.corruption.masking import BertMasking
 from bertfam.corruption.replacing import as_frequent_as, replace
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.data import documents
+from bertfam.data.documents import Documents
+from bertfam.data.packing import Packed
+from bertfam.data.text_data import TextData
+from bertfam.data.text_rows import FullSentences, WholeDocuments
+from bertfam.data.trial import check_vocabulary_serves
 
 TOY = TokenIds(size=12, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4), starts_word=np.arange(12) % 2 > 0)
 NOISES = {
@@ -120,6 +127,38 @@ def test_random_tokens_as_frequent_as_in_a_text():
     noisy = replace(ids, chosen, keys, mask=0, mask_share=0.0, random_share=1.0, random_ids=as_frequent_as(counts))
     found = np.bincount(noisy.ravel(), minlength=7)
     assert all(near(found[token], noisy.size, counts[token] / 10) if counts[token] else found[token] == 0 for token in range(7))
+
+
+@pytest.mark.parametrize("rows", [FullSentences(), Packed(WholeDocuments())], ids=["sentences", "packed"])
+def test_random_tokens_of_runs_are_as_frequent_as_in_the_training_text(cache, tokens, rows):
+    """Of training and held-out rows alike; nothing that is no piece is drawn."""
+    noise = BertMasking(mask_share=0.0, random_share=1.0, random_tokens="text")
+    data = TextData(rows=rows, corruption=noise)
+    counts = np.bincount(cache.documents("train", "text").tokens, minlength=tokens.size)
+    counts[list(tokens.special)] = 0
+    sources = {"train": data.training(cache, tokens, 64, 2000, 7), "held out": data.held_out(cache, tokens, 64, 2000).source}
+    for source in sources.values():
+        batch = source.rows(0, 0, 2000)
+        seen = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
+        found = np.bincount(seen[batch["masked_loss_weights"] > 0], minlength=tokens.size)
+        assert found.sum() > 800 and not found[counts == 0].any()
+        # The commonest tokens each, and all others together.
+        common = np.argsort(-counts)[:20]
+        expected = np.append(counts[common], counts.sum() - counts[common].sum()) / counts.sum() * found.sum()
+        observed = np.append(found[common], found.sum() - found[common].sum())
+        assert np.sum((observed - expected) ** 2 / expected) < chi_square_limit(20)
+    again = data.training(cache, tokens, 64, 500, 7).rows(3, 100, 400)
+    assert all(np.array_equal(value[1600:1900], again[name]) for name, value in sources["train"].rows(0, 0, 2000).items())
+    check_vocabulary_serves(data, tokens, "vocab", 64)
+
+
+def test_tokens_of_a_long_text_are_counted_in_parts(monkeypatch):
+    ids = np.arange(1000, dtype=np.uint16) // 10
+    text = Documents("a text", ids, np.array([0, 1000]), np.array([0, 1]))
+    assert text.token_counts(120).tolist() == [10] * 100 + [0] * 20
+    monkeypatch.setattr(documents, "_PARTS", 3)
+    monkeypatch.setattr(documents, "_PART", 20)
+    assert np.flatnonzero(text.token_counts(120)).tolist() == [0, 1, 49, 50, 98, 99]
 
 
 def test_budgets():

@@ -9,11 +9,18 @@ import types
 import numpy as np
 import pytest
 
+from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
+from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.shuffling_windows import ShuffledWindows
+from bertfam.corruption.units import Units
+from bertfam.data.cache_builder import build
+from bertfam.data.marked_text import MarkedText
 from bertfam.data.mixture import Mixture
 from bertfam.data.packing import Packed
+from bertfam.data.pairs import SentencePairs
 from bertfam.data.sources import TextFiles
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import Chunks
+from bertfam.data.text_rows import Chunks, DocSentences, WholeDocuments
 from bertfam.errors import UserError
 
 LENGTH, BATCH = 64, 32
@@ -57,6 +64,50 @@ def test_any_rows_of_a_step_are_slices_of_its_batch(source):
             start = choose.randrange(BATCH)
             stop = choose.randrange(start, BATCH + 1)
             assert equal(source.rows(step, start, stop), {name: value[start:stop] for name, value in whole.items()})
+
+
+SPANS = BertMasking(choice=WordSpans(), rounding="up", counted="maskable", drawn_by="unit", random_tokens="text", boundaries=True)
+SHUFFLED, UNITS = BertMasking(shuffling=ShuffledWindows()), BertMasking(choice=Units(), drawn_by="unit")
+ORDERED, STRUCTURED = SentencePairs(relation="order"), SentencePairs(relation="structure")
+KINDS = {
+    "albert": TextData(rows=ORDERED, corruption=BertMasking(choice=WordNgrams())),
+    "albert packed": TextData(rows=Packed(ORDERED, max_examples=3), corruption=BertMasking(choice=WordNgrams())),
+    "structbert": TextData(rows=STRUCTURED, corruption=SHUFFLED),
+    "structbert packed": TextData(rows=Packed(STRUCTURED, max_examples=3), corruption=SHUFFLED),
+    "spanbert": TextData(rows=DocSentences(), corruption=SPANS),
+    "spanbert packed": TextData(rows=Packed(WholeDocuments()), corruption=SPANS),
+    "ernie": TextData(corruption=UNITS),
+    "ernie packed": TextData(rows=Packed(SentencePairs(), max_examples=3), corruption=UNITS),
+}
+
+
+@pytest.fixture(scope="module")
+def marked_cache(corpus, vocabulary, tmp_path_factory):
+    return build({"text": MarkedText(corpus, "names")}, vocabulary, tmp_path_factory.mktemp("marked") / "cache")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_every_kind_are_a_function_of_seed_and_step(marked_cache, tokens, kind):
+    """Declared features; any rows of any step, by another opened source too; what is no text is never touched."""
+    data = KINDS[kind]
+    source, other = (data.training(marked_cache, tokens, LENGTH, BATCH, seed=5) for _ in range(2))
+    for step in (0, 7, 10**6):
+        whole = source.rows(step, 0, BATCH)
+        assert {name: (value.shape, value.dtype.name) for name, value in whole.items()} == {
+            name: ((BATCH, *spec.shape), spec.dtype) for name, spec in data.features(LENGTH).items()
+        }
+        for start, stop in ((0, 8), (8, 24), (31, 32)):
+            assert equal(other.rows(step, start, stop), {name: value[start:stop] for name, value in whole.items()})
+        row, slot = np.nonzero(whole["masked_loss_weights"])
+        places = whole["masked_positions"][row, slot]
+        assert len(row) > BATCH and whole["encoder_segment_ids"][row, places].all()
+        assert not np.isin(whole["masked_target_tokens"][row, slot], tokens.special).any()
+        clean = whole["encoder_input_tokens"].copy()
+        clean[row, places] = whole["masked_target_tokens"][row, slot]
+        starts = np.unique(np.argwhere(clean == tokens.cls)[:, 0])
+        assert len(starts) == BATCH and np.array_equal(clean == tokens.cls, whole["encoder_input_tokens"] == tokens.cls)
+        assert np.array_equal(clean == tokens.sep, whole["encoder_input_tokens"] == tokens.sep)
+    assert not equal(source.rows(0, 0, BATCH), data.training(marked_cache, tokens, LENGTH, BATCH, seed=6).rows(0, 0, BATCH))
 
 
 def lines_run(function, *arguments):

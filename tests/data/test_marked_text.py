@@ -177,7 +177,7 @@ def test_rows_draw_their_level():
 def test_text_without_marks_is_refused(cache, tokens):
     data = TextData(corruption=BertMasking(choice=Units()))
     with pytest.raises(
-        UserError, match=r"has no marks of phrases and entities, which Units masks: build it of a @MarkedText\(\)"
+        UserError, match="has no marks of phrases and entities, which Units masks: give the text with --marks=given or --marks"
     ):
         data.training(cache, tokens, 32, 4, 0)
     assert TextData(corruption=BertMasking(choice=WholeWords())).training(cache, tokens, 32, 4, 0)

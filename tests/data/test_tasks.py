@@ -10,14 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from bertfam.config import load
 from bertfam.corruption.choosing import WholeWords
+from bertfam.corruption.choosing_spans import WordSpans
 from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.shuffling_windows import ShuffledWindows
 from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.sources import Corpus, TextFiles
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import FullSentences
+from bertfam.data.text_rows import DocSentences, FullSentences
 from bertfam.errors import UserError
 
 seqio = pytest.importorskip("seqio")
@@ -213,9 +216,24 @@ def test_ours_are_registered_without_reading_anything(tmp_path):
     code = "from bertfam.data import tasks; import seqio; print(*sorted(seqio.TaskRegistry.names()))"
     environment = os.environ | {"BERTFAM_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    ours = ["python_docs", "python_docs_electra", "python_docs_mlm", "python_docs_mlm_nsp", "python_docs_mlm_nsp_packed"]
-    ours += ["python_docs_mlm_whole_words"]
+    kinds = ["electra", "ernie", "mlm", *(f"mlm_{kind}" for kind in ("nsp", "nsp_packed", "sbo", "sop", "structure"))]
+    ours = ["python_docs", *(f"python_docs_{kind}" for kind in (*kinds, "mlm_whole_words", "modernbert", "roberta"))]
     assert [name for name in done.stdout.split() if name.startswith("python_docs")] == ours and not (tmp_path / "cache").exists()
+
+
+OBJECTIVES = ("electra", "ernie", "mlm", "mlm_nsp", "mlm_sbo", "mlm_sop", "mlm_structure", "modernbert", "roberta")
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_ours_have_the_rows_and_the_noise_of_the_objective_files(name):
+    model = {"electra": "electra_small", "modernbert": "modernbert_base"}.get(name, "bert_tiny")
+    data = load([f"models/{model}.gin", f"objectives/{name}.gin", "runs/defaults.gin"]).build("Run").data
+    features = {feature: (spec.dtype, spec.shape) for feature, spec in data.features(128).items()}
+    task = seqio.TaskRegistry.get(f"python_docs_{name}")
+    assert {feature: entry.dtype.name for feature, entry in task.output_features.items()} == {
+        feature: dtype for feature, (dtype, _) in features.items()
+    }
+    assert (task.source.data.rows, task.source.data.corruption) == (data.rows, data.corruption)
 
 
 # Finished rows
@@ -225,6 +243,12 @@ KINDS = {
     "pairs": TextData(),
     "packed_pairs": TextData(rows=Packed(SentencePairs(), max_examples=4)),
     "whole_words": TextData(rows=FullSentences(), corruption=BertMasking(choice=WholeWords())),
+    "structure": TextData(
+        rows=Packed(SentencePairs(relation="structure"), max_examples=4), corruption=BertMasking(shuffling=ShuffledWindows())
+    ),
+    "spans": TextData(
+        rows=DocSentences(), corruption=BertMasking(choice=WordSpans(), boundaries=True, drawn_by="unit", random_tokens="text")
+    ),
 }
 
 

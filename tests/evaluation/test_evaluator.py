@@ -99,8 +99,26 @@ def test_baselines_of_other_labels_and_of_shuffled_tokens():
     assert baselines(source, 2, 2, counts) == {
         "unigram_loss": pytest.approx(-(np.log(6 / 12) + np.log(3 / 12)) / 2),  # of the masked tokens alone
         "most_frequent_accuracy": pytest.approx(1 / 2),
+        "shuffled_unigram_loss": pytest.approx(-(np.log(3 / 12) * 2 + np.log(2 / 12) + np.log(6 / 12) * 2) / 5),
+        "shuffled_most_frequent_accuracy": pytest.approx(2 / 5),
         "shuffled_unmoved_accuracy": pytest.approx(3 / 5),
         "structure_majority_accuracy": pytest.approx(2 / 4),
+    }
+
+
+def test_baselines_of_spans():
+    """Of three masked tokens in one row two lie in a span that counts, in the next row one."""
+    rows = {
+        "masked_target_tokens": np.array([[1, 2, 3], [1, 0, 0]], np.int32),
+        "masked_loss_weights": np.array([[1, 1, 1], [1, 0, 0]], np.float32),
+        "span_loss_weights": np.array([[0, 1, 1], [1, 0, 0]], np.float32),
+    }
+    source = SimpleNamespace(rows=lambda step, start, stop: rows)
+    assert baselines(source, 1, 2, np.array([0, 5, 2, 1])) == {
+        "unigram_loss": pytest.approx(-(np.log(6 / 12) * 2 + np.log(3 / 12) + np.log(2 / 12)) / 4),
+        "most_frequent_accuracy": pytest.approx(2 / 4),
+        "sbo_unigram_loss": pytest.approx(-(np.log(6 / 12) + np.log(3 / 12) + np.log(2 / 12)) / 3),
+        "sbo_most_frequent_accuracy": pytest.approx(1 / 3),
     }
 
 

@@ -14,6 +14,9 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("torch")
 
 
+TASKS = {"use_task_id": True, "task_type_vocab_size": 4}
+
+
 def torch_model(folder, architecture="ErnieForMaskedLM", **options):
     config = transformers.ErnieConfig(
         vocab_size=parity.VOCABULARY,
@@ -33,7 +36,7 @@ def run(config, params, inputs):
     return parity.ours(config, params, inputs, mlm=parity.masked_lm(config))
 
 
-@pytest.mark.parametrize("options", [{"hidden_act": "relu"}, {"tie_word_embeddings": False}])
+@pytest.mark.parametrize("options", [{"hidden_act": "relu"}, {"tie_word_embeddings": False}, TASKS])
 def test_outputs_are_those_of_torch(tmp_path, options):
     model = torch_model(tmp_path, **options)
     config, params, ignored = huggingface.read(tmp_path)
@@ -43,21 +46,30 @@ def test_outputs_are_those_of_torch(tmp_path, options):
     assert parity.agree(found, expected, inputs), parity.errors(found, expected, inputs)
 
 
-def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [{}, TASKS], ids=["1.0", "tasks"])
+def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch, options):
     inputs = parity.batch(types=3)
-    expected = parity.theirs(torch_model(tmp_path), inputs, mlm="logits")
+    expected = parity.theirs(torch_model(tmp_path, **options), inputs, mlm="logits")
     agrees = functools.partial(parity.agree, expected=expected, inputs=inputs)
     parity.assert_every_entry_is_needed(monkeypatch, tmp_path, functools.partial(run, inputs=inputs), agrees)
 
 
+@pytest.mark.parametrize("options", [{}, TASKS], ids=["1.0", "tasks"])
 @pytest.mark.parametrize("architecture", ["ErnieForMaskedLM", "ErnieForPreTraining"])
-def test_there_and_back(tmp_path, architecture):
-    torch_model(tmp_path / "theirs", architecture)
+def test_there_and_back(tmp_path, architecture, options):
+    torch_model(tmp_path / "theirs", architecture, **options)
     parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
 
 
-def test_embeddings_of_tasks_are_refused(tmp_path):
+def test_a_table_of_tasks_that_is_no_number_is_refused(tmp_path):
     torch_model(tmp_path, use_task_id=True)
-    with pytest.raises(UserError, match="use_task_id = True is not supported"):
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["use_task_id"] and huggingface.read(tmp_path).config.task_type_vocab_size == 3
+    (tmp_path / "config.json").write_text(json.dumps(content | {"task_type_vocab_size": "3"}))
+    with pytest.raises(UserError, match="task_type_vocab_size = '3' must be a whole number"):
         huggingface.read(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["use_task_id"]
+
+
+def test_tasks_are_at_least_none():
+    with pytest.raises(UserError, match="ErnieConfig.task_type_vocab_size = -1 must be at least 0"):
+        ErnieConfig(task_type_vocab_size=-1)

@@ -56,7 +56,7 @@ def normal(x, module):
 
 def head_by_hand(head, table, left, right, offset):
     """y = LN(gelu(W2 LN(gelu(W1 [left; right; place])))), then the word table and the head's own bias."""
-    y = np.concatenate([left, right, head["place"]["table"][offset]])
+    y = np.concatenate([left, right, head["places"][offset]])
     for name in ("first", "second"):
         y = y @ head[name]["kernel"] + head[name]["bias"]
         y = normal(y * 0.5 * (1 + erf(y / np.sqrt(2))), head[f"{name}_norm"])
