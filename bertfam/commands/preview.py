@@ -178,11 +178,13 @@ def _show(
             print(f"page: {args.html}")
         return
 
-    from bertfam.data.preview.terminal import LEGEND, Paint, row_lines, statistics_lines
+    from bertfam.data.preview.terminal import LEGEND, SHUFFLED_LEGEND, Paint, row_lines, statistics_lines
 
     is_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     paint = Paint(args.color == "always" or (args.color == "auto" and is_terminal))
     for number, record in enumerate(shown):
         print(*row_lines(record, number, paint), sep="\n")
     print(LEGEND)
+    if "shuffled" in found.kinds:
+        print(SHUFFLED_LEGEND)
     print(*statistics_lines(found), sep="\n")

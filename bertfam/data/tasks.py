@@ -17,8 +17,8 @@ Any other source whose elements, after the preprocessors, are {"text": a documen
 Registered here: `python_docs`, the text of the embedded corpus, and finished rows of it: `python_docs_mlm_nsp` (BERT's pairs),
 `python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`,
 `python_docs_roberta`, `python_docs_mlm_sop` (ALBERT), `python_docs_mlm_structure` (StructBERT), `python_docs_mlm_sbo` (SpanBERT),
-`python_docs_electra`, `python_docs_ernie` (names and numbers marked), `python_docs_modernbert`; and the texts of TensorFlow Datasets
-that are in `bertfam.data.seqio_tfds`.
+`python_docs_electra`, `python_docs_ernie` (names and numbers marked), `python_docs_modernbert`; and the texts of TensorFlow
+Datasets that are in `bertfam.data.seqio_tfds`.
 """
 
 import dataclasses

@@ -88,6 +88,35 @@ def test_rows_and_statistics_are_those_of_the_features(cached, capsys, kind):
         assert share == f"{inside / len(lengths):.1%}" and bool(bar) == bool(inside)
 
 
+SHOWN = {
+    "structbert": ["--gin.SentencePairs.relation='structure'", "--gin.BertMasking.shuffling=@ShuffledWindows()"],
+    "spanbert": [
+        *("--gin.TextData.rows=@DocSentences()", "--gin.BertMasking.choice=@WordSpans()", "--gin.BertMasking.drawn_by='unit'"),
+        *("--gin.BertMasking.boundaries=True", "--gin.BertMasking.random_tokens='text'"),
+    ],
+}
+
+
+@pytest.mark.parametrize("family", SHOWN)
+def test_shuffled_windows_and_spans_are_shown(cached, capsys, family):
+    words = ["preview", f"--cache_dir={cached}", "--length=40", "--examples=30", *SHOWN[family]]
+    assert cli.main([*words, "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert cli.main([*words, "--stat_rows=30"]) == 0
+    output = capsys.readouterr().out
+    of_features = "span_loss_weights" if family == "spanbert" else "shuffled_loss_weights"
+    count = sum(sum(record["features"][of_features]) for record in records)
+    share = count / sum(len(record["predictions"]) for record in records)
+    shuffled = [found for record in records for found in record["predictions"] if found["kind"] == "shuffled"]
+    assert count > 10 and f"  {'bounded' if family == 'spanbert' else 'shuffled'} {share:.1%}" in output
+    assert len(shuffled) == (count if family == "structbert" else 0)
+    assert output.count("~") == len(shuffled) + 2 * bool(shuffled)  # two in the legend
+    for found in shuffled:
+        assert f"{{{found['original']}~{found['input']}}}" in output
+    labels = {example["next_sentence"] for record in records for example in record["examples"]}
+    assert labels == ({None} if family == "spanbert" else {"random", "next", "previous"})
+
+
 def test_statistics_are_of_one_epoch_at_most(cached, capsys):
     assert cli.main(["preview", f"--cache_dir={cached}", "--length=400", "--examples=1", "--stat_rows=100000"]) == 0
     rows, epoch = re.search(

@@ -24,6 +24,7 @@ _NAMES = {
     "random": ("random", "of the predicted"),
     "kept": ("kept", "of the predicted"),
     "shuffled": ("shuffled", "of the predicted: tokens of a window that was shuffled"),
+    "bounded": ("bounded", "of the predicted: tokens of spans with text on both sides, which are predicted from it too"),
     "next_sentence_random": ("random next", "of the labelled examples: B does not continue A"),
     "sentence_order_previous": ("swapped", "of the labelled examples: A continues B, or B is random where there is no more text"),
     "sentence_structure_next": ("next", "of the labelled examples: B continues A"),

@@ -27,6 +27,7 @@ class Statistics:
       tokens: places that are not padding, control tokens included.
       unknown: those of them that stand for text without a piece, before the noise.
       kinds: predictions by kind, see `records.KINDS`.
+      bounded: predictions of spans that have text on both sides; None where rows do not tell.
       labels: what the labels of sentence pairs say, such as "next_sentence_random" -> examples.
       lengths: tokens of an example -> examples.
       corpora: name of a corpus -> its rows.
@@ -39,6 +40,7 @@ class Statistics:
     tokens: int = 0
     unknown: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
+    bounded: int | None = None
     labels: Counter[str] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)
     corpora: Counter[str] = field(default_factory=Counter)
@@ -54,6 +56,8 @@ class Statistics:
         kinds = kinds_of(rows, tokens)
         present = KINDS if "shuffled_loss_weights" in rows else KINDS[:3]
         self.kinds.update({name: int((kinds == kind).sum()) for kind, name in enumerate(present)})
+        if "span_loss_weights" in rows:
+            self.bounded = (self.bounded or 0) + int(rows["span_loss_weights"].sum())
         if sentences := sentences_of(rows):
             labels = rows[sentences.labels][rows[sentences.weights] > 0]
             self.labels.update(
@@ -78,6 +82,8 @@ class Statistics:
             "predicted": predicted / max(self.tokens, 1),
             **{kind: count / max(predicted, 1) for kind, count in self.kinds.items()},
         }
+        if self.bounded is not None:
+            shares["bounded"] = self.bounded / max(predicted, 1)
         # What is labelled 0 is the rest.
         labelled = self.labels.total()
         return shares | {name: count / labelled for name, count in list(self.labels.items())[1:] if labelled}

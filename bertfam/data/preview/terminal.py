@@ -10,6 +10,7 @@ from bertfam.data.preview.visible import visible
 from bertfam.data.text_data import TEXT
 
 LEGEND = "{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted; each weighs 1 in the loss, or N with *N"
+SHUFFLED_LEGEND = "{word~other} shuffled with its neighbours and predicted, {word~word} too, in its old place by chance"
 _BAR = 40
 _CODES = {"masked": "33", "random": "35", "kept": "36", "shuffled": "34", "heading": "1", "quiet": "2"}
 
@@ -74,6 +75,7 @@ def _marked(record: Mapping[str, Any], paint: Paint) -> list[str]:
     pieces = [visible(piece) for piece in record["pieces"]]
     for found in record["predictions"]:
         original, seen, weight = visible(found["original"]), pieces[found["position"]], found["weight"]
-        text = f"{{{original}}}" if original == seen else f"{{{original}>{seen}}}"
+        kept, between = found["kind"] == "kept", "~" if found["kind"] == "shuffled" else ">"
+        text = f"{{{original}}}" if kept else f"{{{original}{between}{seen}}}"
         pieces[found["position"]] = paint(found["kind"], text if weight == 1 else f"{text}*{weight:g}")
     return pieces
