@@ -5,7 +5,6 @@ import os
 import queue
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +23,12 @@ def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int
       gpus: how many; 0: one job at a time, on what JAX finds.
 
     Raises:
-      RuntimeError: a command fails; with the end of its log. The jobs that are under way end first.
+      RuntimeError: a command failed; with the ends of such logs. The other jobs are done first.
     """
     free: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     for index in range(gpus) if gpus else [None]:
         free.put(index)
-    failed = threading.Event()
+    failures: list[str] = []
 
     def run(name: str) -> None:
         gpu = free.get()
@@ -38,13 +37,11 @@ def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int
         log, began = folder / f"{name}.log", time.monotonic()
         try:
             for arguments in jobs[name]:
-                if failed.is_set():
-                    return
                 with open(log, "a") as output:
                     done = subprocess.run([sys.executable, "-m", *arguments], stdout=output, stderr=output, env=environment)
                 if done.returncode:
-                    failed.set()
-                    raise RuntimeError(f"{name}: exit {done.returncode}\n{log.read_text()[-4000:]}")
+                    failures.append(f"{name}: exit {done.returncode}\n{log.read_text()[-4000:]}")
+                    break
             print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         finally:
             free.put(gpu)
@@ -52,6 +49,8 @@ def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int
     with ThreadPoolExecutor(max(1, gpus)) as pool:
         for future in [pool.submit(run, name) for name in jobs]:
             future.result()
+    if failures:
+        raise RuntimeError("\n".join(failures))
 
 
 def metrics(model_dir: Path, split: str) -> list[dict[str, Any]]:
