@@ -69,6 +69,38 @@ LinearDecay.warmup_steps = 1
     assert cli.main(["fill", f"--model_dir={tmp_path / 'imported'}", "the value is [MASK] ."]) == 0
 
 
+def test_ernie(trained, tmp_path, capsys):
+    """From marked text to a file that transformers reads, tasks' table and all."""
+    sizes = "\n".join(f"ErnieConfig.{name} = {value}" for name, value in (SIZES | {"task_type_vocab_size": 3}).items())
+    (tmp_path / "run.gin").write_text(f"""
+include "models/ernie_base.gin"
+include "objectives/ernie.gin"
+include "runs/defaults.gin"
+TRAIN_STEPS = 2
+EVAL_EVERY = 2
+CHECKPOINT_EVERY = 2
+BATCH_SIZE = 8
+Run.eval_batches = 2
+Stage.length = 24
+LinearDecay.warmup_steps = 1
+{sizes}
+""")
+    model_dir, out = tmp_path / "model", tmp_path / "out"
+    text = [f"--{name}={trained.folder}/text/{file}.txt" for name, file in (("input", "train"), ("validation_input", "held-out"))]
+    text += ["--marks=names", f"--vocab={trained.folder / 'vocab'}"]
+    done = bertfam("pretrain", f"--gin_file={tmp_path / 'run.gin'}", *text, f"--model_dir={model_dir}")
+    assert done.returncode == 0, done.stderr
+    assert (model_dir / "cache/text/train/units.bin").stat().st_size > 1000
+    assert cli.main(["evaluate", f"--model_dir={model_dir}", "--baselines", "--json", "--batches=2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"mlm_accuracy", "most_frequent_accuracy", "nsp_accuracy", "nsp_majority_accuracy"} <= found.keys()
+    assert cli.main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
+    assert "ErnieForPreTraining, float32" in capsys.readouterr().out
+    assert json.loads((out / "config.json").read_text())["task_type_vocab_size"] == 3
+    assert cli.main(["import", f"--input={out}", f"--output={tmp_path / 'imported'}"]) == 0
+    assert cli.main(["fill", f"--model_dir={tmp_path / 'imported'}", "the value is [MASK] ."]) == 0
+
+
 def test_marked_text(trained, tmp_path, capsys):
     """From names and numbers in plain text to masks of whole units; text without marks is refused."""
     text = f"--input={trained.folder}/text/train.txt"
@@ -105,6 +137,9 @@ def test_marks_that_are_given(trained, tmp_path, capsys):
         vocab = tmp_path / f"vocab{len(marks)}"
         assert cli.main(["vocab", f"--input={text}", *marks, "--size=500", f"--output={vocab}"]) == 0
         assert ("⟨" in (vocab / "vocab.txt").read_text()) == (not marks)
+    capsys.readouterr()
+    assert cli.main(["cache", "--help"]) == 0
+    assert "U+27E8" in capsys.readouterr().out
     for marks in (["--marks=given"], []):
         capsys.readouterr()
         given = [f"--input={text}", *marks, f"--vocab={tmp_path / 'vocab0'}"]

@@ -206,6 +206,32 @@ CONFIGURATION = {
         "others (@SentencePairs() has all that MlmNsp reads), or Run.objective to another (@Mlm()) (Run.objective "
         "from {gin_configs}/objectives/mlm_nsp.gin:3, Run.stages from {trained}/run.gin:10)",
     ),
+    "pairs without the labels that the objective reads": Entry(
+        "pretrain --gin_file=a.gin {text} --model_dir=model",
+        "Run: stages[0]: MlmSop reads sentence_order_labels, which rows of SentencePairs lack: set TextData.rows to "
+        '@SentencePairs() and SentencePairs.relation to "order", or Run.objective to another (@Mlm()) (Run.objective from '
+        "a.gin:2, Run.stages from {trained}/run.gin:10)",
+        {"a.gin": 'include "{trained}/run.gin"\nRun.objective = @MlmSop()\nMlmSop.model = @BertConfig()\n'},
+    ),
+    "a share of random pairs where there is another relation": Entry(
+        "pretrain {run} '--gin.SentencePairs.relation=\"structure\"' --gin.SentencePairs.random_next_rate=0.2",
+        "SentencePairs: random_next_rate 0.2 goes with relation next, not structure; leave it out (SentencePairs.relation from "
+        '--gin.SentencePairs.relation="structure", SentencePairs.random_next_rate from --gin.SentencePairs.random_next_rate=0.2)',
+    ),
+    "boundaries of single tokens": Entry(
+        "pretrain {run} --gin.BertMasking.boundaries=True",
+        "BertMasking: boundaries are True, and beside what SingleTokens chooses it may choose more: set choice to "
+        "@WordSpans(), or boundaries to False (BertMasking.boundaries from --gin.BertMasking.boundaries=True)",
+    ),
+    "windows of one token": Entry(
+        "pretrain {run} --gin.BertMasking.shuffling=@ShuffledWindows() --gin.ShuffledWindows.size=1",
+        "ShuffledWindows: size 1 is not among 2 to 100 tokens (ShuffledWindows.size from --gin.ShuffledWindows.size=1)",
+    ),
+    "units that all weigh nothing": Entry(
+        "pretrain {run} --gin.BertMasking.choice=@Units() --gin.Units.basic=0.0 --gin.Units.phrase=0.0 --gin.Units.entity=0.0",
+        "Units: basic, phrase and entity (0.0, 0.0, 0.0) are no weights; they must be at least 0, and one above 0 (Units.basic "
+        "from --gin.Units.basic=0.0, Units.phrase from --gin.Units.phrase=0.0, Units.entity from --gin.Units.entity=0.0)",
+    ),
     "more predictions than tokens": Entry(
         "pretrain {run} --gin.BertMasking.max_predictions=17",
         "Run: stages[0]: 17 predictions do not fit into a row of 16 tokens; make BertMasking.max_predictions "
@@ -324,6 +350,21 @@ MESH = {
 
 # Text, vocabularies, token caches.
 DATA = {
+    "units of text without marks": Entry(
+        "pretrain {run} --gin.BertMasking.choice=@Units()",
+        "the text has no marks of phrases and entities, which Units masks: give the text with --marks=given or --marks=names, "
+        "or set BertMasking.choice to another, as @WholeWords()",
+    ),
+    "units of a cache without marks": Entry(
+        "pretrain --gin_file={trained}/run.gin --cache_dir={trained}/model/cache --model_dir=out "
+        "--gin.BertMasking.choice=@Units()",
+        "the train split of {trained}/model/cache has no marks of phrases and entities, which Units masks: give the text with "
+        "--marks=given or --marks=names, or set BertMasking.choice to another, as @WholeWords()",
+    ),
+    "marks of no text": Entry(
+        "cache --output=cache --vocab={trained}/vocab --marks=names",
+        "--marks=names says what is marked in the text: give --input=GLOB or --task=NAME with it",
+    ),
     "a file that is not there": Entry(
         "cache --output=cache --vocab={trained}/vocab --input=none.txt",
         "no such file: none.txt (in {here})",

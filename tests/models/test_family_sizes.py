@@ -1,0 +1,52 @@
+"""Sizes of families that are options of BERT: as published, and as torch's class counts them."""
+
+import numpy as np
+import pytest
+
+from bertfam.config import load
+from bertfam.interop import huggingface
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+# gin file: tokens of the published vocabulary, parameters of the encoder with its pooler (ERNIE: of a BERT-base with so many)
+PUBLISHED = {
+    "spanbert_base": (28_996, 108_310_272),
+    "spanbert_large": (28_996, 333_579_264),
+    "structbert_large": (30_522, 335_141_888),
+    "ernie_base": (17_964, 99_837_696),
+}
+
+
+def parameters(config, parts):
+    """How many there are, without the rows that only pad the vocabulary."""
+    shapes = huggingface.shapes_of(config, frozenset(parts))
+    entries = {entry.ours: entry for entry in huggingface.family_of(config).entries(config)}
+    counted = 0
+    for path, leaf in flat(shapes):
+        rows = config.known_table_rows if entries[path].vocabulary else leaf.shape[0]
+        counted += rows * int(np.prod(leaf.shape[1:]))
+    return counted
+
+
+def flat(tree, path=()):
+    if not isinstance(tree, dict):
+        return [("/".join(path), tree)]
+    return [found for name, value in tree.items() for found in flat(value, (*path, name))]
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_published_sizes(size):
+    tokens, published = PUBLISHED[size]
+    run = load([f"models/{size}.gin", "objectives/mlm.gin", "runs/defaults.gin"]).build("Run")
+    config = run.objective.sized(tokens).model
+    assert parameters(config, {"encoder", "pooler"}) == published
+
+    family = huggingface.family_of(config)
+    content = family.config_to_huggingface(config)
+    theirs = getattr(transformers, f"{family.model_type.title()}Config")(**content)
+    for parts, name in family.architectures.items():
+        if "mlm_head" in parts:
+            with torch.device("meta"):
+                model = getattr(transformers, name)(theirs)
+            assert sum(parameter.numel() for parameter in model.parameters()) == parameters(config, parts), name
