@@ -14,26 +14,31 @@ from typing import Any
 from benchmarks.measuring import ROOT
 
 
-def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int) -> None:
+def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int | Sequence[str]) -> None:
     """Runs each job's commands one after another, and as many jobs side by side as there are GPUs, each on its own.
 
     Args:
       jobs: by name, arguments of `python -m` each; their output goes to FOLDER/NAME.log.
       folder: of the logs.
-      gpus: how many; 0: one job at a time, on what JAX finds.
+      gpus: how many, or the CUDA device of each job at a time, which jobs share where it is named several times; 0 or none: one
+        job at a time, on what JAX finds.
 
     Raises:
       RuntimeError: a command failed; with the ends of such logs. The other jobs are done first.
     """
-    free: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-    for index in range(gpus) if gpus else [None]:
-        free.put(index)
+    places: list[str | None] = [*map(str, range(gpus))] if isinstance(gpus, int) else [*gpus]
+    places = places or [None]
+    free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    for place in places:
+        free.put(place)
     failures: list[str] = []
 
     def run(name: str) -> None:
         gpu = free.get()
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = os.environ | {"PYTHONPATH": path} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)})
+        environment = os.environ | {"PYTHONPATH": path} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+        if (sharing := places.count(gpu)) > 1:
+            environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
         log, began = folder / f"{name}.log", time.monotonic()
         try:
             for arguments in jobs[name]:
@@ -46,7 +51,7 @@ def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int
         finally:
             free.put(gpu)
 
-    with ThreadPoolExecutor(max(1, gpus)) as pool:
+    with ThreadPoolExecutor(len(places)) as pool:
         for future in [pool.submit(run, name) for name in jobs]:
             future.result()
     if failures:

@@ -41,6 +41,7 @@ COMMANDS = {
     "preview": Command("preview", "show corrupted training rows, decoded"),
     "check": Command("check", "validate a configuration without compiling"),
     "pretrain": Command("pretrain", "train a model"),
+    "distill": Command("distill", "train a student to say what a trained model says"),
     "evaluate": Command("evaluate", "measure a trained model on held-out text"),
     "fill": Command("fill", "fill the [MASK]s of a text"),
     "checkpoints": Command("checkpoints", "list a run's checkpoints and verify them"),

@@ -1,9 +1,15 @@
 """`bertfam evaluate`: a trained model's scores on held-out text."""
 
+from __future__ import annotations
+
 import argparse
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from bertfam.commands import flags
+
+if TYPE_CHECKING:
+    from bertfam.data.vocabularies import Vocabulary
+    from bertfam.training.run import Run
 
 SUMMARY = "measure a trained model on held-out text"
 EXAMPLE = "  bertfam evaluate --model_dir=runs/quickstart/model --baselines"
@@ -71,7 +77,9 @@ def main(args: argparse.Namespace) -> int:
     missing = sorted(trainer.shardings.params.keys() - opened.params.keys())
     if missing:
         raise UserError(f"{args.model_dir} was imported without {', '.join(missing)}; train them with `bertfam pretrain` first")
-    scores = trainer.scores(jax.device_put(opened.params, trainer.shardings.params), held_out, 0)
+    aux = _aux(opened.run, opened.vocabulary)
+    params = jax.device_put(opened.params, trainer.shardings.params)
+    scores = trainer.scores(params, held_out, 0, aux=aux and trainer.placed_aux(aux))
     assert scores is not None  # nobody cuts it short
 
     # -- Beside what
@@ -89,3 +97,16 @@ def main(args: argparse.Namespace) -> int:
     for name, value in scores.items():
         print(f"  {name:<24} {value:.4f}")
     return 0
+
+
+def _aux(run: Run, vocabulary: Vocabulary) -> Any:
+    """What the objective reads; {} where that is not here any more, for a model is measured without its teacher, too."""
+    from bertfam.errors import UserError
+    from bertfam.training.data import warn
+    from bertfam.training.teaching import read_teachers
+
+    try:
+        return read_teachers(run, vocabulary)
+    except UserError as error:
+        warn([f"measured without the teacher, the model's own scores alone: {error}"])
+        return {}

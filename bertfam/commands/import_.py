@@ -28,11 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Imports; returns the exit status."""
-    import dataclasses
-
     import jax
 
     from bertfam.config import Override, load
+    from bertfam.config.values import bindings_of
     from bertfam.data import vocabularies
     from bertfam.files import check_unused, new_folder
     from bertfam.interop import huggingface
@@ -47,15 +46,13 @@ def main(args: argparse.Namespace) -> int:
 
     # -- A configuration: this model, and the defaults of a run to go on with
     # vocab_size is left to the vocabulary
-    values = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "vocab_size"}
-    bindings = {f"{type(model).__name__}.{name}": value for name, value in values.items()}
-    bindings["Stage.length"] = min(128, model.max_length)
     origin = f"--input={args.input}"
     config = load(
         [huggingface.family_of(model).objective_of(params), "runs/defaults.gin"],
         [
             Override(f"MODEL = @{type(model).__name__}()", origin),
-            *(Override(f"{name} = {value!r}", origin) for name, value in bindings.items()),
+            *bindings_of(model, origin, without=("vocab_size",)),
+            Override(f"Stage.length = {min(128, model.max_length)}", origin),
         ],
     )
     objective = config.build("Run").objective

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
 
 if TYPE_CHECKING:
+    from bertfam.config import Override
     from bertfam.partitioning.distributed import Processes
 
 SUMMARY = "train a model"
@@ -47,14 +49,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Trains; returns the exit status."""
+    return train(args)
+
+
+def train(args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tuple) -> int:
+    """Trains; returns the exit status.
+
+    Args:
+      args: with all that `add_arguments` declares.
+      more: asked for bindings of the configuration, under those of the flags, once all processes are there.
+    """
     from bertfam.partitioning.distributed import join
     from bertfam.training.preemption import signals_end
 
     with signals_end(), join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
-        return _pretrain(args, processes)
+        return _train(args, processes, more)
 
 
-def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
+def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Sequence[Override]]) -> int:
     from bertfam.errors import UserError
     from bertfam.training.activity import PREPARING, SAVING, Activity, shares
     from bertfam.training.hooks import ProfileHook, profiled_steps
@@ -70,6 +82,7 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
         if not args.gin_file and not began_with.is_file():
             raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
         args.gin_file = args.gin_file or [str(began_with)]
+        args.gin_bindings = [*more(), *args.gin_bindings]
         config = flags.load_config(args)
         run = config.build("Run")
         profiled = profiled_steps(args.profile_steps, run.total_steps)
@@ -104,19 +117,20 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
     import jax
 
     from bertfam.training.hardware import check_jaxlib
+    from bertfam.training.starting import own_start, read_start
+    from bertfam.training.teaching import read_teachers
     from bertfam.training.trainer import Trainer
 
     with processes.together("the model and the mesh"):
         check_jaxlib(jax.default_backend(), jax.lib.__version__)
         trainer = Trainer(run, run.mesh.build(), activity)
-        begin = None
+        aux = read_teachers(run, vocabulary)
+        begin = own_start(run, aux, vocabulary) if step is None and not args.init_from else None
         if args.init_parts and not args.init_from:
             raise UserError("--init_parts says what is taken of --init_from; give that too, or leave it out")
         if args.init_from and step is not None and not goes_on:
             raise UserError(f"{model_dir} holds a model already, from which it starts; leave --init_from out")
         if args.init_from and step is None:
-            from bertfam.training.starting import read_start
-
             begin = read_start(args.init_from, args.init_parts, run, vocabulary)
 
     # -- Data: the token cache, built in a child process if it is missing
@@ -210,6 +224,7 @@ def _pretrain(args: argparse.Namespace, processes: Processes) -> int:
             state = trainer.started_from(checkpoints, step)
             print(f"started from the model in {model_dir}", flush=True)
 
+        state = trainer.with_aux(state, aux)
         hooks = make_hooks(trainer, checkpoints, evaluations, vocabulary, writer, stop, evaluated)
         if profiled:
             hooks.append(profile)

@@ -18,6 +18,7 @@ from gin import config as gin_config
 
 # A new configurable is one line here.
 CONFIGURABLES = (
+    "bertfam.corruption.choosing.RareTokens",
     "bertfam.corruption.choosing.SingleTokens",
     "bertfam.corruption.choosing.WholeWords",
     "bertfam.corruption.choosing.WithReplacement",
@@ -42,16 +43,19 @@ CONFIGURABLES = (
     "bertfam.layers.execution.Execution",
     "bertfam.models.albert.AlbertConfig",
     "bertfam.models.bert.BertConfig",
+    "bertfam.models.distilbert.DistilBertConfig",
     "bertfam.models.electra.ElectraConfig",
     "bertfam.models.ernie.ErnieConfig",
     "bertfam.models.modernbert.ModernBertConfig",
     "bertfam.models.roberta.RobertaConfig",
     "bertfam.objectives.albert.MlmSop",
     "bertfam.objectives.bert.MlmNsp",
+    "bertfam.objectives.distillation.Distillation",
     "bertfam.objectives.electra.Electra",
     "bertfam.objectives.mlm.Mlm",
     "bertfam.objectives.spanbert.MlmSbo",
     "bertfam.objectives.structbert.MlmStructure",
+    "bertfam.objectives.teacher.Teacher",
     "bertfam.partitioning.mesh.MeshShape",
     "bertfam.training.optimizers.Adafactor",
     "bertfam.training.optimizers.AdamW",

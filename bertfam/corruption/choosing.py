@@ -1,5 +1,6 @@
 """Choosing the positions that are predicted: single tokens or whole words (spans and n-grams: `choosing_spans`)."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -73,6 +74,56 @@ class WithReplacement:
         chosen = np.zeros(maskable.shape, bool)
         chosen[row, positions[row, draw]] = True
         return in_slots(chosen, np.broadcast_to(np.arange(maskable.shape[1]), maskable.shape), slots)
+
+
+@dataclass(frozen=True)
+class RareTokens:
+    """Single tokens, rare ones more often: DistilBERT's masking, as published with its code (Sanh et al. 2019).
+
+    A row's positions are drawn one after another without replacement, each with a probability in proportion to
+    max(1, count) ** -exponent, where count is how often its token occurs in the training text. The published code draws 15 % of
+    the tokens of a whole batch at once, so that a row of rare tokens gets more of them; here each row has its own budget, as all
+    noise is a function of one row: rare tokens are favoured within a row, not one row before another.
+
+    Attributes:
+      exponent: 0 makes it `SingleTokens`; 1 gives every token of the vocabulary about the same number of predictions.
+    """
+
+    exponent: float = 0.7
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.exponent < math.inf:
+            raise ValueError(f"exponent {self.exponent} must be a number of at least 0")
+
+    def of_text(self, counts: np.ndarray) -> "Weighted":
+        """The choice for a text in which each token of the vocabulary occurs `counts` int64[vocabulary] times."""
+        return Weighted(np.maximum(counts, 1).astype(np.float64) ** -self.exponent)
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """A text must be known first: see `of_text`, and `BertMasking.of_text`."""
+        raise AssertionError("the choice is not `of_text`")
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """Single tokens drawn one after another without replacement, each in proportion to its weight; see `RareTokens`.
+
+    Attributes:
+      weights: float64[vocabulary], above 0.
+    """
+
+    weights: np.ndarray
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """See `Choice`."""
+        maskable = rows["maskable"]
+        # The position whose clock, of this rate, rings first is drawn first: exponential with mean 1 / weight.
+        waits = -np.log1p(-random.uniform(random.bits(keys, streams.CHOOSE, maskable.shape[1])))
+        waits /= self.weights[rows["encoder_input_tokens"]]
+        # Floats that are not negative are in the order of their bits.
+        words = waits.view(np.uint64)
+        positions, used = draw_positions(maskable, np.minimum(wanted, np.count_nonzero(maskable, axis=1)), slots, words)
+        return Chosen(positions, used, np.broadcast_to(np.arange(slots), used.shape))
 
 
 @dataclass(frozen=True)

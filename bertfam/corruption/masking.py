@@ -1,5 +1,6 @@
 """Masked-language-model noise: BERT's 15 % with 80/10/10 (Devlin et al. 2019, section 3.1 and appendix A.1), and its kin."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,8 +37,8 @@ class BertMasking:
       random_share: share of the predictions whose input is a random token.
       random_tokens: "pieces" draws from the vocabulary without its control tokens; "vocabulary" from all of it, as BERT was
         published; "text" as often as each piece is in the training text (SpanBERT, as published in code), see `of_text`.
-      choice: which positions: `SingleTokens`, `WithReplacement` (ELECTRA), `WholeWords`, `WordSpans` (SpanBERT), `WordNgrams`
-        (ALBERT) or `Units` (ERNIE).
+      choice: which positions: `SingleTokens`, `WithReplacement` (ELECTRA), `RareTokens` (DistilBERT), `WholeWords`, `WordSpans`
+        (SpanBERT), `WordNgrams` (ALBERT) or `Units` (ERNIE).
       rounding: of rate n: "nearest", "up" (SpanBERT) or "random", floor(rate n + U) (RoBERTa).
       counted: what n counts: the "row", or what is "maskable" in it (SpanBERT).
       drawn_by: whether each "token" draws its replacement, or each "unit" that the choice made (SpanBERT, ERNIE).
@@ -96,7 +97,9 @@ class BertMasking:
 
     def of_text(self, counts: Callable[[], np.ndarray]) -> "BertMasking | MaskingOfText":
         """The noise for a text, of which `counts()` int64[vocabulary] says how often each token is in it, where that matters."""
-        return MaskingOfText(self, counts()) if self.random_tokens == "text" else self
+        choice_of = getattr(self.choice, "of_text", None)
+        masking = self if choice_of is None else dataclasses.replace(self, choice=choice_of(counts()))
+        return MaskingOfText(masking, counts()) if self.random_tokens == "text" else masking
 
     def corrupt(
         self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds, counts: np.ndarray | None = None

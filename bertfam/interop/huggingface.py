@@ -17,6 +17,7 @@ from bertfam.files import check_unused, new_folder, read_json
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models.albert_huggingface import ALBERT
 from bertfam.models.bert_huggingface import BERT
+from bertfam.models.distilbert_huggingface import DISTILBERT
 from bertfam.models.electra_huggingface import ELECTRA
 from bertfam.models.encoder import init_encoder, init_masked_lm_head, init_on_hidden
 from bertfam.models.ernie_huggingface import ERNIE
@@ -24,7 +25,9 @@ from bertfam.models.mapping import Entry, Family
 from bertfam.models.modernbert_huggingface import MODERNBERT
 from bertfam.models.roberta_huggingface import ROBERTA
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, ALBERT, ELECTRA, ERNIE, MODERNBERT, ROBERTA)}
+FAMILIES: dict[str, Family] = {
+    family.model_type: family for family in (BERT, ALBERT, DISTILBERT, ELECTRA, ERNIE, MODERNBERT, ROBERTA)
+}
 DTYPES = ("float32", "bfloat16")
 
 

@@ -27,6 +27,7 @@ from bertfam.objectives.objective import (
     masked_cross_entropy,
     with_vocabulary,
 )
+from bertfam.objectives.teacher import Teacher
 
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 # What of the embeddings each network has of its own: the map from the tables' width to its own.
@@ -80,6 +81,11 @@ class Electra:
         """The discriminator and the generator."""
         return {DISCRIMINATOR: self.model, GENERATOR: self.model.generator(self.generator_width, self.generator_depth)}
 
+    @property
+    def teachers(self) -> Mapping[str, Teacher | None]:
+        """None."""
+        return {}
+
     def split(self, params: Tree) -> dict[str, Tree]:
         """See `Objective.split`; both networks have the embeddings."""
         heads = {DISCRIMINATOR: "rtd_head", GENERATOR: "mlm_head"}
@@ -123,6 +129,10 @@ class Electra:
         head = init_on_hidden(self.model, replaced_token_head(self.model), keys[1])
         generator, carry, aux = self._masked(GENERATOR).init(keys[2], shape)
         return self.joined({DISCRIMINATOR: {"encoder": encoder, "rtd_head": head}, GENERATOR: generator}), carry, aux
+
+    def begun(self, aux: Tree) -> tuple[str, Tree] | None:
+        """Nothing."""
+        return None
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of masked positions, and of real tokens, in the global batch."""

@@ -15,6 +15,7 @@ from bertfam.layers.execution import Execution
 from bertfam.layers.gather import gather_positions
 from bertfam.models.encoder import EncoderConfig, init_encoder, init_masked_lm_head, word_table
 from bertfam.objectives.objective import Batch, LossOut, Predictions, Sum, Tree, masked_cross_entropy, with_vocabulary
+from bertfam.objectives.teacher import Teacher
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Mlm:
     def networks(self) -> Mapping[str, EncoderConfig]:
         """The one network."""
         return {"encoder": self.model}
+
+    @property
+    def teachers(self) -> Mapping[str, Teacher | None]:
+        """None."""
+        return {}
 
     def split(self, params: Tree) -> dict[str, Tree]:
         """See `Objective.split`: all parameters are the one network's."""
@@ -65,6 +71,10 @@ class Mlm:
         keys = jax.random.split(key, 4)
         encoder = init_encoder(self.model, keys[0], shape.length)
         return {"encoder": encoder, "mlm_head": init_masked_lm_head(self.model, keys[3], encoder)}, {}, {}
+
+    def begun(self, aux: Tree) -> tuple[str, Tree] | None:
+        """Nothing."""
+        return None
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of masked positions in the global batch."""
@@ -122,9 +132,12 @@ class Mlm:
     def masked_logits(self, params: Tree, hidden: jax.Array, batch: Batch) -> jax.Array:
         """float32[batch, predictions, padded vocabulary] at the masked positions of hidden [batch, length, embed]."""
         # [batch, length, embed] -> [batch, predictions, embed] -> [batch, predictions, vocab]
-        masked = gather_positions(hidden, batch["masked_positions"])
+        return self.logits(params, gather_positions(hidden, batch["masked_positions"]))
+
+    def logits(self, params: Tree, hidden: jax.Array) -> jax.Array:
+        """float32[batch, places, padded vocabulary] of hidden [batch, places, embed]."""
         head = self.model.masked_lm_head(self.execution)
-        logits: Any = head.apply({"params": params["mlm_head"]}, masked, word_table(params))
+        logits: Any = head.apply({"params": params["mlm_head"]}, hidden, word_table(params))
         return logits
 
     def attention(self, shape: RowShape) -> str:

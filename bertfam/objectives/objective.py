@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape
 from bertfam.layers.execution import Execution
+from bertfam.objectives.teacher import Teacher
 
 Batch = Mapping[str, jax.Array]
 Tree = Any
@@ -82,6 +83,11 @@ class Objective(Protocol):
         """The configs of all that can stand alone, as files have it, by name; that of `model` is the first."""
         ...
 
+    @property
+    def teachers(self) -> Mapping[str, Teacher | None]:
+        """The models that it reads and does not train, by their names in `aux`; None: one that is still to be named."""
+        ...
+
     def split(self, params: Tree) -> dict[str, Tree]:
         """Parameters as {"encoder": ..., heads} of each network by name, of those that are there."""
         ...
@@ -100,6 +106,10 @@ class Objective(Protocol):
 
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
         """New (params, carry, aux); params are boxed with logical axis names."""
+        ...
+
+    def begun(self, aux: Tree) -> tuple[str, Tree] | None:
+        """What a new run takes of `aux`, NumPy arrays: where it is from in words, and parts of params; None: nothing."""
         ...
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:

@@ -48,7 +48,7 @@ def make_hooks(
         found = {}
         for split, params in {"eval_average": state.average, "eval": state.params}.items():
             if params:
-                measured = trainer.scores(params, *held_out(updates), stop)
+                measured = trainer.scores(params, *held_out(updates), stop, aux=state.aux)
                 if measured is None:
                     return None
                 found[split] = measured

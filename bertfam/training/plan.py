@@ -50,7 +50,8 @@ def make_plan(
         "device": device.device_kind,
         "devices": mesh.size,
         "peak_flops_per_device": peak_flops(device),
-        "state_bytes_per_device": sum(_local_bytes(leaf) for leaf in jax.tree.leaves(state)),
+        "state_bytes_per_device": sum(_local_bytes(leaf) for leaf in jax.tree.leaves(state._replace(aux={}))),
+        "aux_bytes_per_device": {name: sum(map(_local_bytes, jax.tree.leaves(tree))) for name, tree in state.aux.items()},
         "microbatches": run.microbatches,
     }
 
@@ -77,6 +78,8 @@ def plan_text(plan: Mapping[str, Any]) -> str:
         f"devices      {plan['devices']} x {plan['device']}, mesh {mesh}",
         f"state        {plan['state_bytes_per_device'] / 2**20:,.1f} MiB on each device (parameters and optimizer)",
     ]
+    for name, size in plan["aux_bytes_per_device"].items():
+        lines.append(f"{name:<12} {size / 2**20:,.1f} MiB on each device (neither trained nor saved)")
     for split, counts in plan["data"].items():
         lines.append(
             f"{split:<12} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens"

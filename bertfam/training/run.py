@@ -151,6 +151,8 @@ _FREE = {
     },
     "Stage": {"steps"},
     "TextData": {"corpus", "vocabulary", "cache_dir"},
+    "Distillation": {"pieces"},
+    "Teacher": {"folder", "step", "network"},
 }
 _FREE_CLASSES = {"Execution"}
 _DROPOUT = frozenset({"dropout_rate", "attention_dropout_rate", "embedding_dropout_rate", "feed_forward_dropout_rate"})

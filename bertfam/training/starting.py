@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import linen as nn
+from flax import traverse_util
 
 from bertfam import api
 from bertfam.data.vocabularies import Vocabulary
@@ -21,7 +22,7 @@ class Start:
 
     Attributes:
       folder: of the model that they are of.
-      params: the parts that are taken, NumPy arrays.
+      params: the parts that are taken, whole or not, NumPy arrays.
       known: int32[tokens, 2], the rows of the tokens that both vocabularies have: theirs, ours.
     """
 
@@ -32,7 +33,7 @@ class Start:
     def state(self, trainer: Trainer) -> TrainState:
         """A fresh state with them; rows of tokens that the other model does not know are new."""
         state, run = trainer.new_state(), trainer.run
-        boxed = _boxed(run)
+        boxed, fresh, given = (traverse_util.flatten_dict(tree, sep="/") for tree in (_boxed(run), state.params, self.params))
         theirs, ours = self.known.T
 
         def take(box: nn.LogicallyPartitioned, fresh: jax.Array, value: np.ndarray) -> jax.Array:
@@ -42,10 +43,8 @@ class Start:
             put = jax.jit(lambda fresh, rows: fresh.at[(*[slice(None)] * axis, ours)].set(rows), out_shardings=fresh.sharding)
             return put(fresh, value.take(theirs, axis))
 
-        taken = {
-            part: jax.tree.map(take, boxed[part], state.params[part], tree, is_leaf=_is_box) for part, tree in self.params.items()
-        }
-        return trainer.with_params(state, state.params | taken)
+        taken = {path: take(boxed[path], fresh[path], value) for path, value in given.items()}
+        return trainer.with_params(state, traverse_util.unflatten_dict(fresh | taken, sep="/"))
 
 
 def read_start(folder: str, parts: str | None, run: Run, vocabulary: Vocabulary) -> Start:
@@ -84,10 +83,14 @@ def read_start(folder: str, parts: str | None, run: Run, vocabulary: Vocabulary)
     return Start(folder, {name: jax.tree.map(np.asarray, theirs[name]) for name in names}, known.reshape(-1, 2))
 
 
+def own_start(run: Run, aux: Any, vocabulary: Vocabulary) -> Start | None:
+    """What a sized run takes of its `aux`, whose vocabulary is its own; None where it begins with new parameters."""
+    begun = run.objective.begun(aux)
+    if begun is None:
+        return None
+    return Start(*begun, np.repeat(np.arange(vocabulary.size, dtype=np.int32)[:, None], 2, axis=1))
+
+
 def _boxed(run: Run) -> Any:
     """The shapes of a run's parameters with their logical axis names."""
     return jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))
-
-
-def _is_box(leaf: Any) -> bool:
-    return isinstance(leaf, nn.LogicallyPartitioned)

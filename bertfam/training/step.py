@@ -134,10 +134,10 @@ def interleaved(batch: Batch, pieces: int) -> dict[str, jax.Array]:
     }
 
 
-def make_eval_step(objective: Objective) -> Callable[[Any, Batch], Metrics]:
-    """Builds `eval_step(params, batch) -> metrics`: no dropout, and no memory of the batches before."""
+def make_eval_step(objective: Objective) -> Callable[..., Metrics]:
+    """Builds `eval_step(params, batch, aux) -> metrics`: no dropout, and no memory of the batches before."""
 
-    def eval_step(params: Any, batch: Batch) -> Metrics:
-        return objective.loss(params, {}, {}, batch, key=None, train=False).metrics
+    def eval_step(params: Any, batch: Batch, aux: Any = {}) -> Metrics:  # noqa: B006
+        return objective.loss(params, {}, aux, batch, key=None, train=False).metrics
 
     return eval_step

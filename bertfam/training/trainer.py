@@ -96,7 +96,7 @@ class Trainer:
             for feature, spec in self.run.objective.features(self.run.shape(0)).items()
         }
         with self._axis_rules():
-            found = jax.eval_shape(make_eval_step(self.run.objective), self.abstract_state.params, batch)
+            found = jax.eval_shape(make_eval_step(self.run.objective), self.abstract_state.params, batch, self.abstract_state.aux)
         names = ["loss", *found]
         if name not in names:
             hint = did_you_mean(name, names, f"one of {', '.join(names)}")
@@ -125,6 +125,18 @@ class Trainer:
         """A fresh state with other parameters, from which their moving average, where one is kept, begins."""
         return state._replace(params=params, average=jax.tree.map(jnp.copy, params) if state.average else {})
 
+    def with_aux(self, state: TrainState, aux: Any) -> TrainState:
+        """The state with what the objective reads and does not train, a tree of NumPy arrays like its `aux`."""
+        return state._replace(aux=self.placed_aux(aux))
+
+    def placed_aux(self, aux: Any) -> Any:
+        """Such a tree on the devices."""
+        return jax.tree.map(
+            lambda value, sharding: jax.make_array_from_callback(value.shape, sharding, lambda index: value[index]),
+            aux,
+            self.shardings.aux,
+        )
+
     def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
         """Compiles a stage's step; returns it, and its time and memory in words."""
         program = self.stages[stage]
@@ -147,8 +159,13 @@ class Trainer:
             told += f"; needs {used / 2**20:,.1f} MiB on each device"
         return compiled, told
 
-    def scores(self, params: Any, held_out: HeldOut, stage: int, stop: Stop | None = None) -> dict[str, float] | None:
-        """The loss and the means of all metrics over held-out rows of a stage's shape; None where `stop` cut it short."""
+    def scores(
+        self, params: Any, held_out: HeldOut, stage: int, stop: Stop | None = None, *, aux: Any = None
+    ) -> dict[str, float] | None:
+        """The loss and the means of all metrics over held-out rows of a stage's shape; None where `stop` cut it short.
+
+        `aux` is that of the state; without it, what needs it is not measured.
+        """
         program = self.stages[stage]
 
         def batch(step: int) -> Batch:
@@ -157,7 +174,7 @@ class Trainer:
 
         with jax.set_mesh(self.mesh), self._axis_rules():
             asked = (stop or Stop()).ask
-            found = evaluate(lambda batch: self._eval_step(params, batch), batch, held_out.steps, asked)
+            found = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, held_out.steps, asked)
         if found is None:
             return None
         coefficients = self.run.objective.coefficients

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertfam.config import load
+from bertfam.corruption.choosing import RareTokens
 from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
 from bertfam.corruption.masking import BertMasking
 from bertfam.corruption.shuffling_windows import ShuffledWindows
@@ -15,10 +16,12 @@ from bertfam.data.text_rows import DocSentences, FullSentences
 from bertfam.errors import UserError
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.bert import BertConfig
+from bertfam.models.distilbert import DistilBertConfig
 from bertfam.models.ernie import ErnieConfig
 from bertfam.models.roberta import RobertaConfig
 from bertfam.objectives.albert import MlmSop
 from bertfam.objectives.bert import MlmNsp
+from bertfam.objectives.distillation import Distillation
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.spanbert import MlmSbo
 from bertfam.objectives.structbert import MlmStructure
@@ -87,6 +90,18 @@ def test_ernie():
     run = load(["runs/ernie_base.gin"]).build("Run")
     assert type(run.objective) is MlmNsp and run.objective.model == ErnieConfig()
     assert run.data.corruption == BertMasking(choice=Units(), drawn_by="unit")
+
+
+def test_distilbert():
+    run = load(["runs/distilbert_base.gin"]).build("Run")
+    assert type(run.objective) is Distillation and run.objective.model == DistilBertConfig() and run.objective.teacher is None
+    assert run.objective.coefficients == {"soft": 5.0, "mlm": 2.0, "cosine": 1.0, "mse": 0.0}
+    assert (run.objective.temperature, run.objective.over, run.objective.layers) == (2.0, "tokens", "spread")
+    assert run.data.corruption == BertMasking(choice=RareTokens(0.7), rounding="up") and type(run.data.rows) is FullSentences
+    optimizer = run.optimizer
+    assert (optimizer.b1, optimizer.b2, optimizer.epsilon, optimizer.weight_decay) == (0.9, 0.98, 1e-6, 0.0)
+    assert (optimizer.clip_norm, optimizer.schedule.peak) == (5.0, 5e-4)
+    assert optimizer.schedule.warmup_steps == run.total_steps // 20
 
 
 @pytest.mark.parametrize(

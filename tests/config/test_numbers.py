@@ -21,6 +21,10 @@ NEEDS: dict[str, dict[str, Any]] = {
     "Electra": {"model": ElectraConfig()},
     "Mlm": {"model": BertConfig()},
     "MlmNsp": {"model": BertConfig()},
+    "MlmSop": {"model": BertConfig()},
+    "MlmSbo": {"model": BertConfig()},
+    "MlmStructure": {"model": BertConfig()},
+    "Distillation": {"model": BertConfig()},
 }
 SETTINGS = [
     (path, name)

@@ -1,0 +1,137 @@
+"""What a student takes of its teacher at the beginning: layers, embeddings, and the masked-token head."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from flax import linen as nn
+from flax import traverse_util
+
+from bertfam.errors import UserError
+from bertfam.layers.stack import AXIS, FIRST
+from bertfam.models.encoder import EncoderConfig, init_encoder, init_masked_lm_head
+
+Layers = Literal["spread", "random"]
+_EMBEDDINGS, _HEAD, _POSITIONS = "encoder/embeddings/", "mlm_head/", "encoder/embeddings/position/table"
+
+
+def spread(count: int, of: int) -> tuple[int, ...]:
+    """So many layers out of those of a teacher, evenly from the first to the last, halves rounded up: (0, 2, 4, 7, 9, 11) of 12.
+
+    Layer i is round(i (of - 1) / (count - 1)); the published six of twelve are these. One alone is the first.
+    """
+    steps = max(count - 1, 1)
+    return tuple((2 * layer * (of - 1) + steps) // (2 * steps) for layer in range(count))
+
+
+def chosen_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[int, ...]:
+    """The number of the teacher's layer that each of the student's starts as.
+
+    Args:
+      layers: these, or "spread".
+      count: the student's layers.
+      of: the teacher's.
+
+    Raises:
+      UserError: the teacher has not such layers, or the student not so many.
+    """
+    if isinstance(layers, str):
+        if count > of:
+            some = tuple(layer * of // count for layer in range(count))
+            raise UserError(
+                f"the student has {count} layers and the teacher {of}: say which of them to start from, as {some}, or "
+                '"random" (Distillation.layers, --layers)'
+            )
+        return spread(count, of)
+    if len(layers) != count:
+        raise UserError(f"layers {layers} are {len(layers)} of the teacher's, and the student has {count} layers")
+    for layer in layers:
+        if not 0 <= layer < of:
+            raise UserError(f"layers {layers} names {layer}, and the teacher's layers are 0 to {of - 1}")
+    return layers
+
+
+def taken_of(student: EncoderConfig, teacher: EncoderConfig, params: Any, layers: Sequence[int]) -> dict[str, Any]:
+    """The parts of a student's parameters {"encoder", "mlm_head"} that it starts with; the rest of them is new.
+
+    Taken are the layers; of the embeddings each table and norm that is as wide in both, types only where the student has some,
+    positions where the teacher has as many (RoBERTa's from its first one on); and the masked-token head if all of it fits.
+
+    Args:
+      student: its config, with the vocabulary of the teacher.
+      teacher: its config.
+      params: {"encoder", "mlm_head" if it has one} of the teacher, NumPy arrays.
+      layers: the number of the teacher's layer for each of the student's.
+
+    Raises:
+      UserError: the teacher's layers do not fit into the student.
+    """
+    ours, theirs = (traverse_util.flatten_dict(tree, sep="/") for tree in (_shapes(student), params))
+    taken: dict[str, np.ndarray] = {}
+    for path, leaf in ours.items():
+        if path.startswith(_EMBEDDINGS) and path != _POSITIONS and path in theirs and _fits(theirs[path], leaf, path):
+            taken[path] = theirs[path]
+    if _POSITIONS in ours and _POSITIONS in theirs and theirs[_POSITIONS].shape[1] == ours[_POSITIONS].shape[1]:
+        before, after = (getattr(config, "position_offset", 0) for config in (teacher, student))
+        rows = theirs[_POSITIONS][before : before + student.max_length]
+        if len(rows) == student.max_length:
+            taken[_POSITIONS] = np.pad(rows, ((after, 0), (0, 0)))
+    head = {path: leaf for path, leaf in ours.items() if path.startswith(_HEAD)}
+    if head.keys() == {path for path in theirs if path.startswith(_HEAD)}:
+        if all(_fits(theirs[path], leaf, path) for path, leaf in head.items()):
+            taken |= {path: theirs[path] for path in head}
+    numbered = _numbered(theirs, teacher.num_layers)
+    first = 0
+    for stack in (FIRST, AXIS):
+        prefix = f"encoder/{stack}/"
+        leaves = {path.removeprefix(prefix): leaf for path, leaf in ours.items() if path.startswith(prefix)}
+        if not leaves:
+            continue
+        for name, leaf in leaves.items():
+            chosen = layers[first : first + leaf.shape[0]]
+            taken[prefix + name] = np.stack([_of_layer(numbered, number, name, leaf.shape[1:], leaves) for number in chosen])
+        first += max(leaf.shape[0] for leaf in leaves.values())
+    return traverse_util.unflatten_dict(taken, sep="/")
+
+
+def _shapes(config: EncoderConfig) -> Any:
+    def init(key: jax.Array) -> Any:
+        encoder = init_encoder(config, key)
+        return {"encoder": encoder, "mlm_head": init_masked_lm_head(config, key, encoder)}
+
+    return nn.meta.unbox(jax.eval_shape(init, jax.random.key(0)))
+
+
+def _fits(theirs: np.ndarray, ours: Any, path: str) -> bool:
+    """Whether both have one shape, rows of the vocabulary aside: tables are padded to multiples, whatever their models' are."""
+    by_word = path in ("encoder/embeddings/word/table", "mlm_head/bias", "mlm_head/decoder")
+    return theirs.ndim == len(ours.shape) and theirs.shape[by_word:] == ours.shape[by_word:]
+
+
+def _numbered(flat: dict[str, np.ndarray], count: int) -> list[dict[str, np.ndarray]]:
+    """Each layer's parameters by name; layers that share them have the same."""
+    found: list[dict[str, np.ndarray]] = []
+    for stack in (FIRST, AXIS):
+        prefix = f"encoder/{stack}/"
+        leaves = {path.removeprefix(prefix): leaf for path, leaf in flat.items() if path.startswith(prefix)}
+        if not leaves:
+            continue
+        length = count - len(found) if stack == AXIS else len(next(iter(leaves.values())))
+        found += [{name: leaf[layer if len(leaf) > 1 else 0] for name, leaf in leaves.items()} for layer in range(length)]
+    return found
+
+
+def _of_layer(
+    numbered: list[dict[str, np.ndarray]], number: int, name: str, shape: tuple[int, ...], leaves: dict[str, Any]
+) -> np.ndarray:
+    layer = numbered[number]
+    if layer.keys() != leaves.keys() or layer[name].shape != shape:
+        has = f"has {name} {layer[name].shape}, and the student's {shape}" if name in layer else f"has no {name}"
+        if name in layer and layer[name].shape == shape:
+            has = f"has other parameters ({min(layer.keys() ^ leaves.keys())})"
+        raise UserError(
+            f"layer {number} of the teacher {has}: the student cannot start as it; make its layers like the teacher's, or start "
+            "at random (--layers=random)"
+        )
+    return layer[name]

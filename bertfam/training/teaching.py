@@ -1,0 +1,104 @@
+"""Teachers: models in other folders that a run reads and does not train."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bertfam import api
+from bertfam.config import Override
+from bertfam.config.values import bindings_of
+from bertfam.data.vocabularies import Vocabulary
+from bertfam.errors import UserError
+from bertfam.interop import huggingface
+from bertfam.objectives.teacher import Teacher
+from bertfam.training.checkpoints import choosing
+from bertfam.training.run import Run
+
+_SCOPE = "teacher"
+_PARTS = ("encoder", "mlm_head")
+
+
+class Opened(NamedTuple):
+    """A teacher that was read: what it is, its parameters (NumPy arrays), its vocabulary."""
+
+    teacher: Teacher
+    params: dict[str, Any]
+    vocabulary: Vocabulary
+
+
+def open_teacher(folder: str, step: int | None = None, network: str | None = None) -> Opened:
+    """Reads the encoder, and the masked-token head if there is one, of a MODEL_DIR or a Hugging Face folder.
+
+    Args:
+      folder: where.
+      step: which checkpoint of a MODEL_DIR; None: the newest.
+      network: which, where there are several; None: the first.
+
+    Raises:
+      UserError: there is no such model.
+    """
+    if (Path(folder) / "config.gin").is_file():
+        step = choosing.find(folder, step)
+    model = api.load(folder, step=step, network=network)
+    params = {name: jax.tree.map(np.asarray, model.params[name]) for name in _PARTS if name in model.params}
+    teacher = Teacher(folder, model.config, "mlm_head" in params, digest(model.config, params), step, network)
+    return Opened(teacher, params, model.vocabulary)
+
+
+def vocabulary_of(folder: str) -> Path:
+    """The folder of a model's vocabulary."""
+    return Path(folder) / "vocab" if (Path(folder) / "config.gin").is_file() else Path(folder)
+
+
+def digest(config: Any, params: dict[str, Any]) -> str:
+    """Of all values, the same for a MODEL_DIR and what was exported of it: 16 hexadecimal digits."""
+    found = hashlib.sha256()
+    # As files have them, so that rows behind the vocabulary do not count.
+    for name, tensor in sorted(huggingface.to_tensors(huggingface.family_of(config), config, params).items()):
+        found.update(f"{name} {tensor.shape}".encode())
+        found.update(np.ascontiguousarray(tensor).data)
+    return found.hexdigest()[:16]
+
+
+def teacher_bindings(opened: Opened, origin: str) -> list[Override]:
+    """What makes a configuration's `Distillation.teacher` this one."""
+    teacher = opened.teacher
+    # The vocabulary's size is left to the vocabulary.
+    model = bindings_of(teacher.model, origin, scope=_SCOPE, without=("vocab_size",))
+    own = {name: repr(getattr(teacher, name)) for name in ("folder", "has_head", "digest", "step", "network")}
+    own |= {"model": f"@{_SCOPE}/{type(teacher.model).__name__}()"}
+    return [
+        Override("Distillation.teacher = @Teacher()", origin),
+        *(Override(f"Teacher.{name} = {value}", origin) for name, value in own.items()),
+        *model,
+    ]
+
+
+def read_teachers(run: Run, vocabulary: Vocabulary) -> dict[str, Any]:
+    """The `aux` of a run: the parameters of its teachers by name; {} for most objectives.
+
+    Raises:
+      UserError: one is not named, not there, another than the run's, or of another vocabulary.
+    """
+    found = {}
+    for name, teacher in run.objective.teachers.items():
+        if teacher is None:
+            objective = type(run.objective).__name__
+            raise UserError(f"{objective} has no {name} yet: name its folder with `bertfam distill --teacher=DIR`")
+        opened = open_teacher(teacher.folder, teacher.step, teacher.network)
+        pieces = [known.pieces(range(known.size)) for known in (opened.vocabulary, vocabulary)]
+        if type(opened.vocabulary) is not type(vocabulary) or pieces[0] != pieces[1]:
+            raise UserError(
+                f"the vocabulary of the teacher {teacher.folder} is not this run's: a student has its teacher's; give text and "
+                f"--vocab={vocabulary_of(teacher.folder)}, or a token cache that was built with it"
+            )
+        if opened.teacher.digest != teacher.digest:
+            raise UserError(
+                f"{teacher.folder} holds another teacher (digest {opened.teacher.digest}) than this run began with "
+                f"({teacher.digest}); put that back, or name a folder that has it with `bertfam distill --teacher=DIR`"
+            )
+        found[name] = opened.params
+    return found

@@ -1,0 +1,262 @@
+"""`bertfam distill` as a user runs it: a small BERT teaches a smaller DistilBERT."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from command_line import bertfam, listing
+
+from bertfam import api, cli
+from bertfam.interop import huggingface
+from bertfam.training.checkpoints import Checkpoints, newest
+
+RUN = """
+include "objectives/distillation.gin"
+include "runs/defaults.gin"
+TRAIN_STEPS = 4
+EVAL_EVERY = 4
+CHECKPOINT_EVERY = 2
+BATCH_SIZE = 8
+MODEL = @{config}()
+{config}.num_layers = {layers}
+{config}.hidden_size = 16
+{config}.num_heads = 2
+{config}.feed_forward_size = 32
+{config}.max_length = 24
+Stage.length = 24
+Run.log_every = 1
+Run.eval_batches = 2
+Run.keep_checkpoints = None
+LinearDecay.peak = 1e-2
+LinearDecay.warmup_steps = 1
+"""
+TERMS = ("soft_loss", "mlm_loss", "cosine_loss", "mlm_accuracy", "teacher_agreement")
+
+
+def words(trained, tmp_path, *more, config="DistilBertConfig", layers=1, teacher=None, name="student"):
+    (tmp_path / "run.gin").write_text(RUN.format(config=config, layers=layers))
+    return [
+        "distill",
+        f"--teacher={teacher or trained.model_dir}",
+        f"--gin_file={tmp_path / 'run.gin'}",
+        f"--cache_dir={trained.model_dir / 'cache'}",
+        f"--model_dir={tmp_path / name}",
+        *more,
+    ]
+
+
+def lines(model_dir, split):
+    found = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if line["split"] == split]
+
+
+def leaves(tree):
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+@pytest.fixture(scope="module")
+def student(trained, tmp_path_factory):
+    """Four updates in one go."""
+    folder = tmp_path_factory.mktemp("distilled")
+    done = bertfam(*words(trained, folder))
+    assert done.returncode == 0, done.stderr
+    (folder / "stdout.txt").write_text(done.stdout)
+    return folder / "student"
+
+
+def test_what_a_run_tells_and_writes(trained, student):
+    out = (student.parent / "stdout.txt").read_text()
+    assert f"started from layer 0 of {trained.model_dir}: encoder, mlm_head, which knows 300 of the 300 tokens" in out
+    assert "teacher      0.0 MiB on each device (neither trained nor saved)" in out
+    (held_out,) = lines(student, "eval")
+    for line in (*lines(student, "train"), held_out):
+        assert set(TERMS) <= line.keys() and all(np.isfinite(line[name]) for name in TERMS)
+        expected = 5 * line["soft_loss"] + 2 * line["mlm_loss"] + line["cosine_loss"]
+        assert line["loss"] == pytest.approx(expected, rel=1e-4)
+    # The teacher is in no checkpoint.
+    assert Checkpoints(student, read_only=True).parts(4) == {"encoder", "mlm_head"}
+    saved = {path.name for path in (student / "checkpoints" / "4").iterdir() if path.is_dir()}
+    assert saved == {"params", "rest"}
+    size = sum(path.stat().st_size for path in (student / "checkpoints" / "4" / "rest").rglob("*") if path.is_file())
+    assert size > 0
+
+
+def test_a_run_that_goes_on_is_the_unbroken_one(trained, student, tmp_path):
+    """The folder alone says what to go on with; the teacher may have moved."""
+    teacher = tmp_path / "teacher"
+    shutil.copytree(trained.model_dir, teacher)
+    shutil.copytree(student, tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "4")  # as if it had been killed after 2 of 4
+    assert newest(tmp_path / "again") == 2
+    rest = bertfam("distill", f"--model_dir={tmp_path / 'again'}", f"--teacher={teacher}")
+    assert rest.returncode == 0, rest.stderr
+    assert "resumed from step 2" in rest.stdout and "started from" not in rest.stdout
+    before, after = (leaves(api.load(folder).params) for folder in (student, tmp_path / "again"))
+    assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
+    assert [line["loss"] for line in lines(student, "train")] == [line["loss"] for line in lines(tmp_path / "again", "train")]
+    assert lines(student, "eval")[-1] == lines(tmp_path / "again", "eval")[-1]
+
+
+def test_another_teacher_is_refused(trained, student, tmp_path, capsys):
+    """By name, and where another one has taken its place."""
+    run = tmp_path / "student"
+    shutil.copytree(student, run)
+    shutil.rmtree(run / "checkpoints" / "4")
+    other = tmp_path / "other"
+    shutil.copytree(trained.model_dir, other)
+    for step in (path for path in (other / "checkpoints").iterdir() if path.name not in ("5",)):
+        shutil.rmtree(step)
+    was = listing(run)
+    assert cli.main(["distill", f"--model_dir={run}", f"--teacher={other}"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("bertfam: error: Run.objective.teacher.digest was ") and err.count("\n") == 1
+    named = (run / "config.gin").read_text()
+    for old, new in (("Teacher.step = 24", "Teacher.step = 5"), (f"r.folder = '{trained.model_dir}'", f"r.folder = '{other}'")):
+        assert old in named
+        named = named.replace(old, new)
+    (run / "config.gin").write_text(named)
+    assert cli.main(["distill", f"--model_dir={run}"]) == 2
+    assert f"{other} holds another teacher (digest " in capsys.readouterr().err
+    shutil.rmtree(other)
+    assert cli.main(["pretrain", f"--model_dir={run}"]) == 2
+    assert f"{other} is neither a model folder" in capsys.readouterr().err
+    assert {path for path in listing(run)} == set(was)
+
+
+def test_evaluate_fill_export_import(trained, student, tmp_path, capsys):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    assert cli.main(["evaluate", f"--model_dir={student}", "--json", "--batches=2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (logged,) = lines(student, "eval")
+    assert all(found[name] == pytest.approx(logged[name], rel=1e-5) for name in (*TERMS, "loss"))
+
+    assert cli.main(["fill", f"--model_dir={student}", "--json", "the [MASK] of"]) == 0
+    (filled,) = json.loads(capsys.readouterr().out)[0]["masks"]
+
+    assert cli.main(["export", f"--model_dir={student}", f"--output={tmp_path / 'out'}"]) == 0
+    assert "DistilBertForMaskedLM, float32" in capsys.readouterr().out
+    model, told = transformers.DistilBertForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not told["missing_keys"] and not told["unexpected_keys"] and model.config.n_layers == 1
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = tokenizer("the [MASK] of", return_tensors="pt")
+    inputs.pop("token_type_ids", None)
+    with torch.no_grad():
+        logits = model.eval()(**inputs).logits[0, filled["position"]]
+    likely = torch.softmax(logits, -1).topk(5)
+    assert likely.indices.tolist() == [each["token_id"] for each in filled["predictions"]]
+    assert likely.values.tolist() == pytest.approx([each["probability"] for each in filled["predictions"]], rel=1e-3)
+
+    assert cli.main(["import", f"--input={tmp_path / 'out'}", f"--output={tmp_path / 'back'}"]) == 0
+    before, after = (api.load(folder) for folder in (student, tmp_path / "back"))
+    assert type(after.config) is type(before.config)
+    again = huggingface.read(tmp_path / "out").params
+    for name, value in leaves(again).items():
+        assert np.array_equal(leaves(after.params)[name], value), name
+
+    # Without its teacher a student is measured all the same, and says so.
+    alone = tmp_path / "alone"
+    shutil.copytree(student, alone)
+    named = (alone / "config.gin").read_text()
+    (alone / "config.gin").write_text(named.replace(f"r.folder = '{trained.model_dir}'", "r.folder = '/no/teacher'"))
+    capsys.readouterr()
+    assert cli.main(["evaluate", f"--model_dir={alone}", "--json", "--batches=2"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["mlm_loss"] == pytest.approx(logged["mlm_loss"], rel=1e-5) and "soft_loss" not in json.loads(out)
+    assert "warning: measured without the teacher" in err and err.count("\n") == 1
+
+
+def test_warm_starts(trained, tmp_path):
+    """An exported folder teaches; a step of rate 0 shows what was taken: layers in any order, at random nothing."""
+    assert cli.main(["export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'theirs'}"]) == 0
+    frozen = ("--gin.TRAIN_STEPS=1", "--gin.LinearDecay.peak=1e-30", "--gin.Run.eval_every=0")
+    teacher = leaves(api.load(tmp_path / "theirs").params)
+    taken = {}
+    for name, flags in {"swapped": ["--layers=1,0"], "random": ["--layers=random"], "all": []}.items():
+        given = words(trained, tmp_path, *frozen, *flags, config="BertConfig", layers=2, teacher=tmp_path / "theirs", name=name)
+        done = bertfam(*given)
+        assert done.returncode == 0, done.stderr
+        told = {"swapped": "layers 1, 0 of", "all": "layers 0, 1 of", "random": None}[name]
+        assert ("started from" in done.stdout) == bool(told) and (told is None or f"started from {told}" in done.stdout)
+        taken[name] = leaves(api.load(tmp_path / name).params)
+    assert taken["all"].keys() == {name for name in teacher if not name.startswith(("['pooler", "['nsp"))}
+    for name, value in taken["all"].items():
+        layers = "['layers']" in name
+        assert np.allclose(value[:300], teacher[name][:300], atol=1e-12), name
+        assert np.allclose(taken["swapped"][name][:300], (teacher[name][::-1] if layers else teacher[name])[:300], atol=1e-12)
+        still = value.std() < 1e-3  # keys' biases, which have no gradient
+        assert still or not np.allclose(taken["random"][name][:300], teacher[name][:300], atol=1e-3), name
+
+
+def test_hidden_states_alone(trained, tmp_path):
+    """A teacher without a masked-token head, as a sentence encoder is, teaches by the cosine."""
+    model = api.load(trained.model_dir)
+    params = {name: model.params[name] for name in ("encoder", "pooler")}
+    files = sorted((trained.model_dir / "vocab").iterdir())
+    huggingface.write(tmp_path / "headless", model.config, params, tokenizer_files=[path for path in files if path.is_file()])
+    given = words(trained, tmp_path, teacher=tmp_path / "headless")
+    refused = bertfam(*given)
+    assert refused.returncode == 2 and "has no masked-language-model head, so it gives no logits" in refused.stderr
+    assert not (tmp_path / "student").exists()
+    done = bertfam(*given, "--gin.Distillation.soft=0", "--gin.TRAIN_STEPS=2")
+    assert done.returncode == 0, done.stderr
+    assert "headless: encoder, which knows" in done.stdout
+    (line,) = lines(tmp_path / "student", "eval")
+    assert {"cosine_loss", "mlm_loss"} <= line.keys() and not {"soft_loss", "teacher_agreement"} & line.keys()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--teacher={folder}/none"], "{folder}/none is neither a model folder (config.gin) nor a Hugging Face folder"),
+        (["--teacher_step=7"], "{model}/checkpoints has no step 7; it has 5, 10, "),
+        (["--teacher_network=generator"], "{model} has no network generator; it has encoder"),
+        (["--layers=2"], "Distillation: layers (2,) names 2, and the teacher's layers are 0 to 1 (Distillation.layers from "),
+        (["--layers=0,1"], "Distillation: layers (0, 1) are 2 of the teacher's, and the student has 1 layers"),
+        (["--layers=0", "--init_from={model}"], "--layers and --init_from both say what the student starts as; give one"),
+        (["--layers=0;1"], "--layers=0;1: write numbers with commas between, as 0,2,4, or random"),
+        (["--gin.DistilBertConfig.num_layers=3"], "Distillation: the student has 3 layers and the teacher 2: say which"),
+        (["--gin.DistilBertConfig.hidden_size=32"], "Distillation: the teacher {model} is 16 wide and the student 32, so that "),
+        (
+            ["--gin.DistilBertConfig.feed_forward_size=64"],
+            "layer 0 of the teacher has feed_forward/intermediate/bias (32,), and the student's (64,): the student cannot start",
+        ),
+        (["--gin.Distillation.alpha=2.0"], "Distillation: alpha 2.0 is not in [0, 1] (Distillation.alpha from --gin."),
+        (["--gin.Run.objective=@Mlm()", "--gin.Mlm.model=%MODEL"], "run.gin does not distill: add --gin_file=objectives/dist"),
+    ],
+)
+def test_mistakes(trained, tmp_path, capsys, flags, message):
+    values = {"folder": tmp_path, "model": trained.model_dir}
+    given = words(trained, tmp_path)
+    given += [flag.format(**values) for flag in flags]
+    before = set(tmp_path.rglob("*"))
+    assert cli.main(given) == 2
+    err = capsys.readouterr().err
+    assert message.format(**values) in err and err.startswith("bertfam: error: ") and err.count("\n") == 1
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_more_mistakes(trained, tmp_path, capsys):
+    """No teacher, another vocabulary, a run file without the objective."""
+    given = [word for word in words(trained, tmp_path) if not word.startswith("--teacher")]
+    assert cli.main(given) == 2
+    assert "Distillation has no teacher yet: name its folder with `bertfam distill --teacher=DIR`" in capsys.readouterr().err
+    assert cli.main([*given, "--teacher_step=2"]) == 2
+    assert "--teacher_step says which of --teacher; give that too" in capsys.readouterr().err
+    text = trained.folder / "text" / "train.txt"
+    other = [word for word in words(trained, tmp_path) if not word.startswith("--cache_dir")]
+    assert cli.main([*other, f"--input={text}", f"--vocab={trained.folder / 'other-vocab'}"]) == 2
+    err = capsys.readouterr().err
+    assert f"vocabulary of the teacher {trained.model_dir} is not this run's: a student has its teacher's; give text and" in err
+    assert not (tmp_path / "student").exists()
+
+
+def test_a_student_has_its_teachers_vocabulary(trained, tmp_path):
+    """Where none is named and the token cache is still to be built."""
+    given = [word for word in words(trained, tmp_path, "--gin.TRAIN_STEPS=1") if not word.startswith("--cache_dir")]
+    done = bertfam(*given, f"--input={trained.folder / 'text' / 'train.txt'}", "--gin.Run.eval_every=0")
+    assert done.returncode == 0, done.stderr
+    old, new = (folder / "vocab" / "vocab.txt" for folder in (trained.model_dir, tmp_path / "student"))
+    assert old.read_text() == new.read_text()

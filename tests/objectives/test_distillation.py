@@ -1,0 +1,324 @@
+"""Distillation's terms against torch's losses, and contracts of the objective."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+from test_packed_rows import packed
+
+from bertfam.errors import UserError
+from bertfam.features import RowShape
+from bertfam.layers.heads import NO_TOKEN_LOGIT
+from bertfam.models.bert import BertConfig
+from bertfam.models.distilbert import DistilBertConfig
+from bertfam.objectives.distillation import Distillation
+from bertfam.objectives.distillation_terms import cosine_distances, soft_targets, squared_differences
+from bertfam.objectives.mlm import Mlm
+from bertfam.objectives.students import spread
+from bertfam.objectives.teacher import Teacher
+from bertfam.training.state import TrainState
+from bertfam.training.step import make_gradient, total_loss
+
+SIZES = {"hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32, "attention_dropout_rate": 0.0}
+STUDENT = DistilBertConfig(vocab_size=tiny.VOCABULARY, num_layers=1, **SIZES, dropout_rate=0.0)
+# With rows in its table that are no tokens, more of them than the student's, and dropout, which it never has on.
+TEACHING = BertConfig(vocab_size=tiny.VOCABULARY, table_rows=130, num_layers=2, **SIZES, dropout_rate=0.5)
+TEACHER = Teacher("teacher", TEACHING, has_head=True, digest="0")
+ALL = Distillation(STUDENT, teacher=TEACHER, mse=0.5, pieces=5)
+TERMS = {"soft", "mlm", "cosine", "mse"}
+
+
+def random_like(shapes, seed, scale=0.3):
+    generator = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(scale * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+
+
+@pytest.fixture(scope="module")
+def trees():
+    """All parameters of the student and of the teacher random."""
+    params, _, aux = nn.meta.unbox(jax.eval_shape(lambda key: ALL.init(key, tiny.SHAPE), jax.random.key(0)))
+    return random_like(params, 3), random_like(aux, 4)
+
+
+def value(objective, trees, batch, *, train=False, key=None):
+    """((loss, LossOut), gradient), compiled."""
+
+    def of(params, aux):
+        out = objective.loss(params, {}, aux, batch, key=key, train=train)
+        return total_loss(out.terms, objective.denominators(batch), objective.coefficients), out
+
+    return tiny.jit(jax.value_and_grad(of, has_aux=True))(*trees)
+
+
+def outputs(config, params, batch):
+    """Hidden states and logits of all tokens, of real ones alone."""
+    mlm = Mlm(config)
+    hidden = mlm.encoded(params, batch, key=None, train=False)
+    logits = mlm.logits(params, hidden)[..., : tiny.VOCABULARY]
+    real = batch["encoder_segment_ids"] > 0
+    return np.asarray(hidden)[real], np.asarray(logits)[real], np.asarray(logits)
+
+
+@pytest.mark.parametrize(("temperature", "divergence"), [(1, 0.17181), (2, 0.05601), (4, 0.01384)])
+def test_soft_targets_by_hand(temperature, divergence):
+    """KL(teacher || student) of one place, and with the factor T^2."""
+    teacher, student = jnp.array([[2.0, 0.0, -1.0]]), jnp.array([[1.0, 0.5, -1.0]])
+    found = float(soft_targets(student, teacher, jnp.ones(1), temperature))
+    assert found / temperature**2 == pytest.approx(divergence, abs=5e-6)
+    assert found == pytest.approx({1: 0.17181, 2: 0.22405, 4: 0.22146}[temperature], abs=5e-6)
+    assert float(soft_targets(teacher, student, jnp.ones(1), temperature)) != pytest.approx(found, abs=1e-4)
+
+
+@pytest.mark.parametrize("over", ["tokens", "masked"])
+def test_every_term_is_torchs(trees, over):
+    """As the published code computes them: batchmean over the tokens, times T^2; sums of squares over the tokens."""
+    torch = pytest.importorskip("torch")
+    objective, batch = dataclasses.replace(ALL, over=over), tiny.batch(6)
+    (loss, out), _ = value(objective, trees, batch)
+    (h_s, z_s, rows_s), (h_t, z_t, rows_t) = (
+        outputs(config, tree, batch) for config, tree in ((STUDENT, trees[0]), (TEACHING, trees[1]["teacher"]))
+    )
+    row, slot = np.nonzero(batch["masked_loss_weights"])
+    places, targets = batch["masked_positions"][row, slot], batch["masked_target_tokens"][row, slot]
+    masked_s, masked_t = (torch.tensor(rows[row, places]) for rows in (rows_s, rows_t))
+    student, teacher = (masked_s, masked_t) if over == "masked" else map(torch.tensor, (z_s, z_t))
+    kl = torch.nn.KLDivLoss(reduction="batchmean")
+    ones = torch.ones(len(h_s))
+    expected = {
+        "soft": 4.0 * kl(torch.log_softmax(student / 2, -1), torch.softmax(teacher / 2, -1)),
+        "mlm": torch.nn.functional.cross_entropy(masked_s, torch.tensor(targets).long()),
+        "cosine": torch.nn.CosineEmbeddingLoss()(torch.tensor(h_s), torch.tensor(h_t), ones),
+        "mse": torch.nn.MSELoss(reduction="sum")(student, teacher) / len(student),
+    }
+    metrics = {name: float(metric.total / metric.weight) for name, metric in out.metrics.items()}
+    assert out.terms.keys() == expected.keys() == TERMS
+    for name, number in expected.items():
+        assert metrics[f"{name}_loss"] == pytest.approx(float(number), rel=2e-5), name
+    assert float(loss) == pytest.approx(sum(objective.coefficients[name] * float(number) for name, number in expected.items()))
+    assert metrics["mlm_accuracy"] == pytest.approx(float((masked_s.argmax(-1).numpy() == targets).mean()))
+    agreement = float((masked_s.argmax(-1) == masked_t.argmax(-1)).float().mean())
+    assert metrics["teacher_agreement"] == pytest.approx(agreement)
+    assert metrics.keys() == {f"{name}_loss" for name in TERMS} | {"mlm_accuracy", "teacher_agreement"}
+
+
+def test_pieces_are_exact_in_value_and_gradient(trees):
+    """16 tokens in 1, 5 (of 4, 4, 4, 4) and 16 pieces, and more than there are."""
+    batch = tiny.batch(4)
+    (expected, _), gradient = value(dataclasses.replace(ALL, pieces=1), trees, batch)
+    for pieces in (5, 7, 16, 99):
+        (loss, _), found = value(dataclasses.replace(ALL, pieces=pieces), trees, batch)
+        assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, gradient)
+
+
+def test_rows_of_the_table_that_are_no_tokens_do_not_count():
+    student, teacher = (jnp.asarray(np.random.default_rng(seed).standard_normal((3, 7)), jnp.float32) for seed in (0, 1))
+    padded = [jnp.pad(logits, ((0, 0), (0, 5)), constant_values=NO_TOKEN_LOGIT) for logits in (student, teacher)]
+    for term in (lambda *given: soft_targets(*given, 2.0), squared_differences):
+        found, gradient = jax.value_and_grad(term)(*padded, jnp.ones(3))
+        expected, gradient_of_tokens = jax.value_and_grad(term)(student, teacher, jnp.ones(3))
+        assert float(found) == pytest.approx(float(expected), rel=1e-6)
+        np.testing.assert_allclose(gradient[:, :7], gradient_of_tokens, rtol=1e-5, atol=1e-7)
+        assert not np.asarray(gradient[:, 7:]).any()
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_place_of_weight_0_adds_exactly_nothing(bad):
+    generator = np.random.default_rng(0)
+    student, teacher = (jnp.asarray(generator.standard_normal((4, 6)), jnp.float32) for _ in range(2))
+    weights = jnp.array([1.0, 1.0, 0.0, 0.5])
+    for term in (lambda *given: soft_targets(*given, 2.0), squared_differences, cosine_distances):
+        expected, wanted = jax.value_and_grad(term)(student, teacher, weights)
+        found, gradient = jax.value_and_grad(term)(student.at[2].set(bad), teacher.at[2].set(bad), weights)
+        assert float(found) == float(expected) and np.array_equal(gradient, wanted) and not np.asarray(gradient[2]).any()
+
+
+def test_cosine_of_known_angles():
+    student = jnp.array([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0], [1.0, 1.0]])
+    teacher = jnp.array([[3.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [1.0, 0.0]])
+    distances = [float(cosine_distances(student[i : i + 1], teacher[i : i + 1], jnp.ones(1))) for i in range(4)]
+    assert distances == pytest.approx([0, 1, 2, 1 - 2**-0.5], abs=1e-6)
+    assert np.isfinite(jax.grad(cosine_distances)(jnp.zeros((1, 2)), teacher[:1], jnp.ones(1))).all()
+
+
+def test_microbatches_are_exact(trees):
+    """Rows of unequal numbers of tokens and masks, in 1, 2 and 4 pieces."""
+    batch = tiny.padded(tiny.batch(6, predictions=[1, 4, 2, 3, 1, 4]), 2)
+    found = {}
+    for microbatches in (1, 2, 4):
+        gradient_of = tiny.jit(make_gradient(ALL, seed=0, microbatches=microbatches))
+        zero = jnp.zeros((), jnp.int32)
+        found[microbatches] = gradient_of(TrainState(zero, trees[0], {}, {}, trees[1], {}, zero), batch)
+    for gradient, _, metrics in (found[2], found[4]):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6), gradient, found[1][0])
+        for name, metric in found[1][2].items():
+            np.testing.assert_allclose(metrics[name], metric, rtol=1e-5, err_msg=name)
+    assert {f"{name}_loss" for name in TERMS} <= found[1][2].keys()
+
+
+def test_packed_examples_are_those_alone(trees):
+    """Two examples in a row give the terms, denominators and gradient of two rows."""
+    batch = tiny.batch(8)
+    together = packed(batch)
+    (expected, alone), wanted = value(ALL, trees, batch)
+    (loss, out), gradient = value(ALL, trees, together)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    for name, term in alone.terms.items():
+        assert float(out.terms[name]) == pytest.approx(float(term), rel=1e-5), name
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5), gradient, wanted)
+    real = float((batch["encoder_segment_ids"] > 0).sum())
+    masked = float(batch["masked_loss_weights"].sum())
+    for rows in (batch, together):
+        assert {name: float(number) for name, number in ALL.denominators(rows).items()} == {
+            "soft": real, "mlm": masked, "cosine": real, "mse": real
+        }  # fmt: skip
+
+
+def test_the_teacher_has_no_dropout_and_no_gradient(trees):
+    batch = tiny.batch(4)
+    plain = dataclasses.replace(ALL, mlm=0.0)
+    losses = [float(value(plain, trees, batch, train=True, key=jax.random.key(seed))[0][0]) for seed in (0, 1)]
+    assert losses[0] == losses[1] == pytest.approx(float(value(plain, trees, batch)[0][0]), rel=1e-6)
+    # but the student has
+    own = dataclasses.replace(plain, model=dataclasses.replace(STUDENT, dropout_rate=0.5))
+    losses = [float(value(own, trees, batch, train=True, key=jax.random.key(seed))[0][0]) for seed in (0, 1)]
+    assert losses[0] != losses[1]
+
+
+def test_a_teacher_like_the_student_teaches_nothing(trees):
+    same = Teacher("teacher", STUDENT, has_head=True, digest="0")
+    objective = dataclasses.replace(ALL, teacher=same, mlm=0.0, soft=5.0)
+    (loss, _), gradient = value(objective, (trees[0], {"teacher": trees[0]}), tiny.batch(4))
+    assert abs(float(loss)) < 1e-5
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-4
+
+
+def shapes_within(jaxpr):
+    """The shapes of all that a program computes, loops included."""
+    for equation in jaxpr.eqns:
+        yield from (variable.aval.shape for variable in equation.outvars)
+        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda leaf: hasattr(leaf, "eqns") or hasattr(leaf, "jaxpr")):
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                yield from shapes_within(inner)
+
+
+@pytest.mark.parametrize(
+    ("changes", "computed"),
+    [
+        ({"soft": 0.0}, {"mlm", "cosine"}),
+        ({"cosine": 0.0}, {"soft", "mlm"}),
+        ({"mlm": 0.0}, {"soft", "cosine"}),
+        ({"soft": 0.0, "mlm": 0.0}, {"cosine"}),
+        ({"alpha": 0.3}, {"soft", "mlm"}),
+        ({"alpha": 0.0}, {"mlm"}),
+    ],
+)
+def test_a_term_of_coefficient_0_is_not_computed(trees, changes, computed):
+    objective, batch = dataclasses.replace(ALL, mse=0.0, **changes), tiny.batch(4)
+    assert objective.denominators(batch).keys() == computed
+
+    def of(params, aux):
+        return objective.loss(params, {}, aux, batch, key=jax.random.key(0), train=True)
+
+    out = jax.eval_shape(of, *trees)
+    assert out.terms.keys() == computed
+    assert {name for name in TERMS if f"{name}_loss" in out.metrics} == computed
+    shapes = set(shapes_within(jax.make_jaxpr(of)(*trees).jaxpr))
+    logits = {len(shape) > 2 and shape[-1] in (128, 256) for shape in shapes}
+    assert (True in logits) == bool(computed & {"soft", "mlm"})
+    # All tokens' logits are never there at once.
+    assert not any(shape[1:] in ((16, 128), (16, 256)) or shape[0] in (16 * 4,) and shape[-1] == 128 for shape in shapes if shape)
+    # The student's own scores are measured on held-out rows all the same.
+    measured = jax.eval_shape(lambda params, aux: objective.loss(params, {}, aux, batch, key=None, train=False), *trees)
+    assert {"mlm_loss", "mlm_accuracy", "teacher_agreement"} <= measured.metrics.keys() and measured.terms.keys() == computed
+
+
+def test_hintons_general_form(trees):
+    batch = tiny.batch(4)
+    objective = dataclasses.replace(ALL, alpha=0.3, temperature=4.0, over="masked")
+    (loss, out), _ = value(objective, trees, batch)
+    means = {name: float(metric.total / metric.weight) for name, metric in out.metrics.items()}
+    assert float(loss) == pytest.approx(0.3 * means["soft_loss"] + 0.7 * means["mlm_loss"], rel=1e-6)
+
+
+def test_without_a_teacher_the_student_alone_is_measured(trees):
+    out = ALL.loss(trees[0], {}, {}, tiny.batch(4), key=None, train=False)
+    plain = Mlm(STUDENT).loss(trees[0], {}, {}, tiny.batch(4), key=None, train=False)
+    assert out.metrics.keys() == plain.metrics.keys() == {"mlm_loss", "mlm_accuracy"}
+    assert float(out.metrics["mlm_loss"].total) == pytest.approx(float(plain.metrics["mlm_loss"].total), rel=1e-6)
+
+
+def test_the_parameters_are_the_students_and_the_teachers_are_aux():
+    params, carry, aux = jax.eval_shape(lambda key: ALL.init(key, tiny.SHAPE), jax.random.key(0))
+    plain = jax.eval_shape(lambda key: Mlm(STUDENT).init(key, tiny.SHAPE)[0], jax.random.key(0))
+    assert jax.tree.structure(params) == jax.tree.structure(plain) and carry == {}
+    teaching = jax.eval_shape(lambda key: Mlm(TEACHING).init(key, tiny.SHAPE)[0], jax.random.key(0))
+    assert jax.tree.map(lambda leaf: leaf.shape, aux["teacher"]) == jax.tree.map(lambda leaf: leaf.shape, teaching)
+    assert ALL.networks == {"encoder": STUDENT}
+
+
+def test_flops():
+    """The student three times a forward pass, the teacher once, heads on what they are asked of."""
+    shape = RowShape(16, 4)
+    head = lambda config: 2 * config.hidden_size**2 + 2 * config.hidden_size * tiny.VOCABULARY  # noqa: E731
+    body = lambda config: config.flops(16, 0) // 3  # noqa: E731
+    expected = {
+        (): 3 * (body(STUDENT) + 20 * head(STUDENT)) + body(TEACHING) + 20 * head(TEACHING),
+        ("masked",): 3 * (body(STUDENT) + 4 * head(STUDENT)) + body(TEACHING) + 4 * head(TEACHING),
+    }
+    for over, flops in expected.items():
+        objective = dataclasses.replace(ALL, over=over[0] if over else "tokens")
+        assert objective.flops(shape) == flops
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "layers"),
+    [
+        (6, 12, (0, 2, 4, 7, 9, 11)),
+        (3, 6, (0, 3, 5)),
+        (4, 12, (0, 4, 7, 11)),
+        (3, 12, (0, 6, 11)),
+        (2, 4, (0, 3)),
+        (1, 12, (0,)),
+        (3, 3, (0, 1, 2)),
+        (1, 1, (0,)),
+    ],
+)
+def test_spread_layers(count, of, layers):
+    assert spread(count, of) == layers
+
+
+def test_mistakes():
+    deep = dataclasses.replace(STUDENT, num_layers=3)
+    wide = dataclasses.replace(TEACHER, model=dataclasses.replace(TEACHING, hidden_size=32))
+    for changes, message in (
+        ({"teacher": dataclasses.replace(TEACHER, has_head=False)}, "teacher has no masked-language-model head"),
+        ({"teacher": wide}, "teacher is 32 wide and the student 16, .*: set Distillation.cosine = 0"),
+        ({"layers": (0, 1)}, r"layers \(0, 1\) are 2 of the teacher's, and the student has 1 layers"),
+        ({"layers": (2,)}, r"layers \(2,\) names 2, and the teacher's layers are 0 to 1"),
+        ({"model": deep}, r"the student has 3 layers and the teacher 2: say which .* as \(0, 0, 1\)"),
+    ):
+        with pytest.raises(UserError, match=message):
+            dataclasses.replace(ALL, **changes)
+    for changes, message in (
+        ({"alpha": 1.5}, r"alpha 1.5 is not in \[0, 1\]"),
+        ({"temperature": 0.0}, "temperature 0.0 must be above 0"),
+        ({"over": "rows"}, "over 'rows' is not one of tokens, masked"),
+        ({"layers": "first"}, "layers 'first' is not one of spread, random"),
+        ({"pieces": 0}, "pieces 0 is less than 1"),
+        ({"soft": 0.0, "mlm": 0.0, "cosine": 0.0, "mse": 0.0}, "nothing would be learnt"),
+        ({"mlm": -1.0}, "mlm -1.0 is no coefficient"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(ALL, **changes)
+    # What needs no logits and no equal widths can be taught all the same.
+    dataclasses.replace(ALL, teacher=dataclasses.replace(TEACHER, has_head=False), soft=0.0, mse=0.0)
+    dataclasses.replace(ALL, teacher=wide, cosine=0.0)
+    with pytest.raises(UserError, match="Stage.length 24 is more than the 20 tokens that the teacher teacher reads"):
+        short = dataclasses.replace(TEACHER, model=dataclasses.replace(TEACHING, max_length=20))
+        dataclasses.replace(ALL, teacher=short).features(RowShape(24, 4))
