@@ -40,6 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to take of it: encoder, pooler, ... (default: all that both models have)",
     )
     parser.add_argument(
+        "--init_new_rows",
+        choices=("mean", "random"),
+        help="how tokens begin that the vocabulary of --init_from lacks: with the mean of the rows of the pieces that spell them "
+        "there, or as in a new model (default: mean)",
+    )
+    parser.add_argument(
+        "--init_optimizer",
+        action="store_true",
+        help="take the moments of the optimizer of --init_from too, which must be a run with the same one; new tokens' are 0",
+    )
+    parser.add_argument(
         "--profile_steps",
         metavar="FIRST-LAST",
         help="record a profile of these updates, as 100-104, in MODEL_DIR/plugins/profile (for TensorBoard or Perfetto)",
@@ -87,7 +98,8 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         run = config.build("Run")
         profiled = profiled_steps(args.profile_steps, run.total_steps)
         named = flags.named_text(args, run.data)
-    begins = [f"--{name}={getattr(args, name)}" for name in ("model_dir", "init_from", "init_parts", "profile_steps")]
+    own = ("model_dir", "init_from", "init_parts", "init_new_rows", "init_optimizer", "profile_steps")
+    begins = [f"--{name}={getattr(args, name)}" for name in own]
     processes.check_same("configuration", [*begins, *config.text().splitlines()])
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
@@ -126,12 +138,14 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         trainer = Trainer(run, run.mesh.build(), activity)
         aux = read_teachers(run, vocabulary)
         begin = own_start(run, aux, vocabulary) if step is None and not args.init_from else None
-        if args.init_parts and not args.init_from:
-            raise UserError("--init_parts says what is taken of --init_from; give that too, or leave it out")
+        for name in ("init_parts", "init_new_rows", "init_optimizer"):
+            if getattr(args, name) and not args.init_from:
+                raise UserError(f"--{name} says what is taken of --init_from; give that too, or leave it out")
         if args.init_from and step is not None and not goes_on:
             raise UserError(f"{model_dir} holds a model already, from which it starts; leave --init_from out")
         if args.init_from and step is None:
-            begin = read_start(args.init_from, args.init_parts, run, vocabulary)
+            means = args.init_new_rows != "random"
+            begin = read_start(args.init_from, args.init_parts, run, vocabulary, means=means, optimizer=args.init_optimizer)
 
     # -- Data: the token cache, built in a child process if it is missing
     from bertfam.data.cache import TokenCache
@@ -179,6 +193,8 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     counts = {split: cache.counts(split) for split in SPLITS}
     plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
     print(plan_text(plan), flush=True)
+    if begin:
+        print(begin.told(), flush=True)
 
     def make_model_dir() -> None:
         # A folder that is moved or copied takes its own cache along.
@@ -213,7 +229,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     ):
         if begin:
             state = begin.state(trainer)
-            told = f"{', '.join(begin.params)}, which knows {len(begin.known):,} of the {vocabulary.size:,} tokens"
+            told = f"{', '.join(begin.params)}, which knows {begin.origins.known:,} of the {vocabulary.size:,} tokens"
             print(f"started from {begin.folder}: {told}", flush=True)
         elif step is None:
             state = trainer.new_state()

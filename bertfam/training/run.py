@@ -156,6 +156,7 @@ _FREE = {
 }
 _FREE_CLASSES = {"Execution"}
 _DROPOUT = frozenset({"dropout_rate", "attention_dropout_rate", "embedding_dropout_rate", "feed_forward_dropout_rate"})
+_RATES = frozenset({"schedule", "weight_decay"})
 # Since when a value is another, and the flag that could name another.
 _BEGAN = ("when this run began", "--model_dir")
 
@@ -182,6 +183,11 @@ def check_same_model(old: Any, new: Any) -> None:
 def check_same_network(old: Any, new: Any, folder: str, where: str = "Run.objective.model") -> None:
     """Raises UserError where a model's config computes something else than that in `folder`, other than of other tokens."""
     _check_same(old, new, where, (f"in {folder}", "--init_from"), _DROPOUT | {"vocab_size", "table_rows"})
+
+
+def check_same_optimizer(old: Any, new: Any, folder: str) -> None:
+    """Raises UserError where an optimizer's state means something else than that in `folder`: only rate and decay may differ."""
+    _check_same(old, new, "Run.optimizer", (f"in {folder}", "--init_from (or leave --init_optimizer out)"), _RATES)
 
 
 def _check_same(old: Any, new: Any, where: str, when: tuple[str, str] = _BEGAN, free: Collection[str] = ()) -> None:

@@ -10,7 +10,9 @@ from flax import traverse_util
 
 from bertfam import api
 from bertfam.data.vocabularies import Vocabulary
+from bertfam.data.vocabularies.matching import Origins, match, same
 from bertfam.errors import UserError
+from bertfam.training import starting_optimizer, starting_rows
 from bertfam.training.run import Run, check_same_network
 from bertfam.training.state import TrainState
 from bertfam.training.trainer import Trainer
@@ -18,36 +20,47 @@ from bertfam.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class Start:
-    """Parameters that a run takes over.
+    """What a run takes over.
+
+    A piece that the other vocabulary lacks begins with the mean of the rows, and of the output biases, of its old pieces: its
+    logit is then the mean of theirs, whatever the hidden state.
 
     Attributes:
       folder: of the model that they are of.
       params: the parts that are taken, whole or not, NumPy arrays.
-      known: int32[tokens, 2], the rows of the tokens that both vocabularies have: theirs, ours.
+      origins: the rows of the other model's tables that those of this run's tokens begin from.
+      optimizer: its optimizer's state, NumPy arrays by path, of which the moments of these parts are taken; None: a new one.
     """
 
     folder: str
     params: dict[str, Any]
-    known: np.ndarray
+    origins: Origins
+    optimizer: dict[tuple[str, ...], np.ndarray] | None = None
 
     def state(self, trainer: Trainer) -> TrainState:
-        """A fresh state with them; rows of tokens that the other model does not know are new."""
+        """A fresh state with them; rows of tokens without origins are new."""
         state, run = trainer.new_state(), trainer.run
         boxed, fresh, given = (traverse_util.flatten_dict(tree, sep="/") for tree in (_boxed(run), state.params, self.params))
-        theirs, ours = self.known.T
 
         def take(box: nn.LogicallyPartitioned, fresh: jax.Array, value: np.ndarray) -> jax.Array:
-            if "vocab" not in box.names:
-                return jax.make_array_from_callback(fresh.shape, fresh.sharding, lambda index: value[index])
-            axis = box.names.index("vocab")
-            put = jax.jit(lambda fresh, rows: fresh.at[(*[slice(None)] * axis, ours)].set(rows), out_shardings=fresh.sharding)
-            return put(fresh, value.take(theirs, axis))
+            return starting_rows.taken(box.names, fresh, value, self.origins)
 
-        taken = {path: take(boxed[path], fresh[path], value) for path, value in given.items()}
-        return trainer.with_params(state, traverse_util.unflatten_dict(fresh | taken, sep="/"))
+        found = {path: take(boxed[path], fresh[path], value) for path, value in given.items()}
+        if self.optimizer is not None:
+            moments = starting_optimizer.taken_over(trainer, state.opt_state, self.optimizer, self.origins.of_known, self.params)
+            state = state._replace(opt_state=moments)
+        return trainer.with_params(state, traverse_util.unflatten_dict(fresh | found, sep="/"))
+
+    def told(self) -> str:
+        """What is taken, in words: a line of the plan."""
+        rows = f"of {self.origins.size:,} tokens {self.origins.told()}"
+        moments = "" if self.optimizer is None else "; the optimizer's moments come along"
+        return f"starts from {self.folder}: {', '.join(self.params)}; {rows}{moments}"
 
 
-def read_start(folder: str, parts: str | None, run: Run, vocabulary: Vocabulary) -> Start:
+def read_start(
+    folder: str, parts: str | None, run: Run, vocabulary: Vocabulary, *, means: bool = True, optimizer: bool = False
+) -> Start:
     """Reads the model that a run starts from.
 
     Args:
@@ -55,32 +68,36 @@ def read_start(folder: str, parts: str | None, run: Run, vocabulary: Vocabulary)
       parts: what to take, with commas between; None: all that both have.
       run: the sized run.
       vocabulary: the run's.
+      means: whether rows of pieces that the other vocabulary lacks begin with the mean of their old pieces' rows, or as new.
+      optimizer: whether to take its optimizer's moments too, which only a MODEL_DIR has.
 
     Raises:
-      UserError: there is no such model or part, the networks are not the same, or the vocabularies write words otherwise.
+      UserError: there is no such model or part, the networks are not the same, the vocabularies write words otherwise, or there
+        are no moments of this run's optimizer.
     """
-    models, networks = api.load_networks(folder), run.objective.networks
+    step = starting_optimizer.step_with_state(folder) if optimizer else None
+    models, networks = api.load_networks(folder, step=step), run.objective.networks
     # Networks of the same names, or the first of theirs for the first of ours.
     model, first = next(iter(models.values())), next(iter(networks))
-    taken = {name: models[name] for name in networks if name in models} or {first: model}
-    theirs = run.objective.joined({name: model.params for name, model in taken.items()})
+    found = {name: models[name] for name in networks if name in models} or {first: model}
+    theirs = run.objective.joined({name: model.params for name, model in found.items()})
     ours = _boxed(run)
     names = parts.split(",") if parts else sorted(theirs.keys() & ours.keys())
     for name in names:
         for there, whose in ((theirs, folder), (ours, "this run")):
             if name not in there:
                 raise UserError(f"--init_parts={parts}: {whose} has no {name}; it has {', '.join(sorted(there))}")
-    for name, other in taken.items():
+    for name, other in found.items():
         check_same_network(other.config, networks[name], folder, f"Run.objective.{'model' if name == first else name}")
     if type(model.vocabulary) is not type(vocabulary):
         raise UserError(
             f"the vocabulary of {folder} is a {type(model.vocabulary).__name__} and this run's a {type(vocabulary).__name__}, "
             "whose pieces have other meanings; train with a vocabulary of the same kind, or leave --init_from out"
         )
-    rows = {piece: row for row, piece in enumerate(model.vocabulary.pieces(range(model.vocabulary.size)))}
-    pieces = vocabulary.pieces(range(vocabulary.size))
-    known = np.array([(rows[piece], row) for row, piece in enumerate(pieces) if piece in rows], np.int32)
-    return Start(folder, {name: jax.tree.map(np.asarray, theirs[name]) for name in names}, known.reshape(-1, 2))
+    origins = match(vocabulary, model.vocabulary)
+    params = {name: jax.tree.map(np.asarray, theirs[name]) for name in names}
+    state = None if step is None else starting_optimizer.read(folder, step, run, model.vocabulary.size, names)
+    return Start(folder, params, origins if means else origins.of_known, state)
 
 
 def own_start(run: Run, aux: Any, vocabulary: Vocabulary) -> Start | None:
@@ -88,7 +105,7 @@ def own_start(run: Run, aux: Any, vocabulary: Vocabulary) -> Start | None:
     begun = run.objective.begun(aux)
     if begun is None:
         return None
-    return Start(*begun, np.repeat(np.arange(vocabulary.size, dtype=np.int32)[:, None], 2, axis=1))
+    return Start(*begun, same(vocabulary.size))
 
 
 def _boxed(run: Run) -> Any:

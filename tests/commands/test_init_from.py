@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from command_line import bertfam, started
+from model_folders import arrays
 
 from bertfam import api, cli
 from bertfam.data import vocabularies
@@ -17,6 +18,16 @@ ONE = (
     *("--gin.Run.stages=(@short/Stage(),)", "--gin.short/Stage.steps=1", "--gin.LinearDecay.warmup_steps=0"),
     *("--gin.LinearDecay.peak=1e-2", "--gin.Run.eval_every=0"),
 )
+
+
+@pytest.fixture(scope="module")
+def others(trained, tmp_path_factory):
+    """Of the trained model: its weights alone, and what is exported."""
+    folder = tmp_path_factory.mktemp("others")
+    source = f"--model_dir={trained.model_dir}"
+    assert cli.main(["checkpoints", source, f"--copy_weights={folder / 'weights'}"]) == 0
+    assert cli.main(["export", source, f"--output={folder / 'exported'}"]) == 0
+    return folder
 
 
 def leaves(tree):
@@ -49,23 +60,110 @@ def test_the_encoder_of_a_huggingface_folder_over_another_vocabulary(trained, tm
     shared = [piece for piece in pieces if piece in rows]
     assert 50 < len(shared) < 250
     assert f"encoder, which knows {len(shared)} of the 250 tokens" in done.stdout
+    told = f"of 250 tokens {len(shared)} keep their rows, {250 - len(shared)} begin with the mean of their old pieces' rows, "
+    assert f"starts from {tmp_path / 'theirs'}: encoder; {told}0 are new" in done.stdout.splitlines()
     theirs, ours = (leaves(api.load(folder).params) for folder in (trained.model_dir, tmp_path / "model"))
     assert theirs.keys() == ours.keys()
     for name, value in theirs.items():
         if "['word']" in name:
             taken = {row: rows[piece] for row, piece in enumerate(pieces) if piece in rows}
             assert np.array_equal(ours[name][list(taken)], value[list(taken.values())])
-            new_rows = [row for row in range(250) if row not in taken]
-            assert 0 < ours[name][new_rows].std() < 0.03 and np.abs(ours[name][new_rows]).max() <= 0.0401
+            for row in set(range(250)) - set(taken):  # of the same alphabet: each is spelt
+                word = pieces[row].startswith("##")
+                spelt = old._running.model.tokenize(pieces[row]) if word else old.encode(pieces[row]).ids
+                ids = [token.id for token in spelt] if word else spelt
+                assert len(ids) > 1 and old.token_ids.unk not in ids
+                assert np.array_equal(ours[name][row], value[ids].mean(0, np.float64).astype(np.float32)), pieces[row]
         else:
             constant = len(np.unique(ours[name])) == 1  # new biases and scales
             assert np.array_equal(ours[name], value) == name.startswith("['encoder']") or constant, name
+
+
+def test_tokens_begin_as_they_would_on_any_mesh_or_anew(trained, tmp_path):
+    """Over the other vocabulary, with the head; the table and its moments are split over two devices, or whole on one."""
+    cache, found = tmp_path / "cache", {}
+    text = f"--input={trained.folder / 'text/train.txt'}", f"--validation_input={trained.folder / 'text/held-out.txt'}"
+    assert cli.main(["cache", *text, f"--vocab={trained.folder / 'other-vocab'}", f"--output={cache}"]) == 0
+    words = [
+        "pretrain",
+        f"--gin_file={trained.folder / 'run.gin'}",
+        f"--cache_dir={cache}",
+        *ONE,
+        f"--init_from={trained.model_dir}",
+    ]
+    devices = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
+    variants = {
+        "whole": ([], {}),
+        "split": (["--gin.MeshShape.data=1", "--gin.MeshShape.tensor=2"], {"XLA_FLAGS": devices}),
+        "data": (["--init_optimizer"], {"XLA_FLAGS": devices}),
+        "anew": (["--init_new_rows=random"], {}),
+    }
+    for name, (flags, environment) in variants.items():
+        done = bertfam(*words, *flags, f"--model_dir={tmp_path / name}", **environment)
+        assert done.returncode == 0, done.stderr
+        found[name] = arrays(tmp_path / name, 1)
+        assert ("; the optimizer's moments come along" in done.stdout) == (name == "data")
+    old, new = vocabularies.load(trained.model_dir / "vocab"), vocabularies.load(trained.folder / "other-vocab")
+    same = [row for row, piece in enumerate(new.pieces(range(200))) if piece in set(old.pieces(range(300)))]
+    for name, value in found["whole"].items():
+        if not name.startswith("['params']"):
+            continue
+        table = "['word']" in name or name == "['params']['mlm_head']['bias']"
+        assert all(
+            np.array_equal(value[: 200 if table else None], found[other][name][: 200 if table else None])
+            for other in ("split", "data")
+        )
+        differ = [row for row in range(200) if not np.array_equal(value[row], found["anew"][name][row])] if table else []
+        assert set(differ) == (set(range(200)) - set(same) if table else set()), name
+    # The optimizer has made 24 updates before; the run's own step begins anew.
+    counts = {name: [value for path, value in tree.items() if "updates" in path] for name, tree in found.items()}
+    assert (counts["data"], counts["whole"]) == ([25], [1]) and found["data"]["['rest']['step']"] == 1
+
+
+def test_an_optimizer_goes_on_over_another_schedule(trained, tmp_path):
+    """Its moments are the old run's but for one update: m = 0.9 m + 0.1 g, and g is what the same update gives a new one."""
+    words = trained.pretrain(
+        tmp_path / "on", f"--cache_dir={trained.model_dir / 'cache'}", *ONE, f"--init_from={trained.model_dir}"
+    )
+    for name, flags in (("on", ["--init_optimizer"]), ("new", [])):
+        words[-len(ONE) - 3] = f"--model_dir={tmp_path / name}"
+        done = bertfam(*words, *flags)
+        assert done.returncode == 0, done.stderr
+    before, on, new = (
+        arrays(folder, step) for folder, step in ((trained.model_dir, 24), (tmp_path / "on", 1), (tmp_path / "new", 1))
+    )
+    moments = [name for name in on if "['mu']" in name or "['nu']" in name]
+    assert len(moments) > 40
+    for name in moments:
+        decay = 0.9 if "['mu']" in name else 0.999
+        rows = 300 if "['word']" in name or name.endswith("['mlm_head']['bias']") else None
+        expected = decay * before[name][:rows] + new[name][:rows]
+        assert np.allclose(on[name][:rows], expected, rtol=1e-4, atol=1e-9), name
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--init_from={folder}/none"], "{folder}/none is neither a model folder (config.gin) nor a Hugging Face folder "),
+        (["--init_new_rows=random"], "--init_new_rows says what is taken of --init_from; give that too, or leave it out"),
+        (["--init_optimizer"], "--init_optimizer says what is taken of --init_from; give that too, or leave it out"),
+        (
+            ["--init_from={weights}", "--init_optimizer"],
+            "{weights} holds a model without its optimizer's state; leave --init_optimizer out",
+        ),
+        (
+            ["--init_from={exported}", "--init_optimizer"],
+            "{exported} is no folder of a run (no config.gin), and only runs have an optimizer's state; leave --init_optimizer ",
+        ),
+        (
+            ["--init_from={model}", "--init_optimizer", "--gin.Run.optimizer=@Lamb()"],
+            "Run.optimizer was 'AdamW' in {model} and is 'Lamb' now; change it back, or use another --init_from (or leave "
+            "--init_optimizer out)",
+        ),
+        (
+            ["--init_from={model}", "--init_optimizer", "--gin.AdamW.b2=0.98"],
+            "Run.optimizer.b2 was 0.999 in {model} and is 0.98 now; change it back, or use another --init_from (or leave ",
+        ),
         (["--init_parts=encoder"], "--init_parts says what is taken of --init_from; give that too, or leave it out"),
         (
             ["--init_from={model}", "--init_parts=encoder,decoder"],
@@ -77,8 +175,8 @@ def test_the_encoder_of_a_huggingface_folder_over_another_vocabulary(trained, tm
         ),
     ],
 )
-def test_mistakes(trained, tmp_path, capsys, flags, message):
-    values = {"folder": tmp_path, "model": trained.model_dir}
+def test_mistakes(trained, others, tmp_path, capsys, flags, message):
+    values = {"folder": tmp_path, "model": trained.model_dir} | {name: others / name for name in ("weights", "exported")}
     flags = [flag.format(**values) for flag in flags]
     assert cli.main(trained.pretrain(tmp_path / "model", f"--cache_dir={trained.model_dir / 'cache'}", *flags)) == 2
     assert capsys.readouterr().err.startswith(f"bertfam: error: {message.format(**values)}")

@@ -132,6 +132,12 @@ class ByteBpe(TokenizersVocabulary):
         content = ["byte_bpe", self.add_prefix_space, self._pieces, self._merges]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
+    def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
+        """See `Vocabulary.respell`; a piece may be a part of a character."""
+        alphabet = set(_bytes_of_characters())
+        found = [self._running.model.tokenize(piece) if alphabet.issuperset(piece) else [] for piece in pieces]
+        return [np.array([token.id for token in tokens], np.int32) for tokens in found]
+
     def _tokenizer(self) -> Tokenizer:
         tokenizer = Tokenizer(BPE(self._ids, self._merges))
         tokenizer.pre_tokenizer = ByteLevelSplitter(add_prefix_space=self.add_prefix_space)

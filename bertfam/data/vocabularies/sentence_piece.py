@@ -34,6 +34,7 @@ from bertfam.errors import UserError
 from bertfam.files import read_json
 
 SPACE = "▁"
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 _NAMES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 
 
@@ -177,6 +178,17 @@ class SentencePiece(Pieces):
             special = {*self.token_ids.special, *self.token_ids.sentinels}
             kept = [id for id in kept if id not in special]
         return self._prompts.decode([int(self._shown[id]) for id in kept])
+
+    def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
+        """See `Vocabulary.respell`; pieces that stand for a byte have none."""
+        proto = running_model(parse(self.model), self.token_ids.special)
+        # A space stands only where the piece has one.
+        proto.normalizer_spec.add_dummy_prefix = proto.normalizer_spec.remove_extra_whitespaces = False
+        texts = ["" if _BYTE.fullmatch(piece) else piece.replace(SPACE, " ") for piece in pieces]
+        if self.cleaning is not None:
+            texts = [self.cleaning.clean(text)[0] for text in texts]
+        spelt = (np.array(ids, np.int32) for ids in processor_of(proto).encode(texts, out_type=int))
+        return [ids[ids != self.token_ids.unk] for ids in spelt]
 
     def save(self, directory: str | os.PathLike[str], *, model_max_length: int | None = None) -> None:
         """Writes spiece.model (which seqio and sentencepiece read) and Hugging Face's files, see `Vocabulary.save`."""

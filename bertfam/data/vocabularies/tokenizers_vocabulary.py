@@ -59,6 +59,10 @@ class TokenizersVocabulary(Pieces, ABC):
         )
 
     @abstractmethod
+    def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
+        """See `Vocabulary.respell`."""
+
+    @abstractmethod
     def _tokenizer(self) -> Tokenizer:
         """The library's tokenizer, without control tokens and frame."""
 

@@ -76,6 +76,12 @@ class Vocabulary(Protocol):
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The piece of each id."""
 
+    def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
+        """How this vocabulary spells ordinary pieces of another one of its kind, where they stand in text: int32[n] each.
+
+        A piece inside a word is spelt as inside a word. There are no control ids and no unknown: what cannot be spelt has none.
+        """
+
     def save(self, directory: str | os.PathLike[str], *, model_max_length: int | None = None) -> None:
         """Writes the vocabulary's files into a folder; `transformers.AutoTokenizer.from_pretrained` gives the same ids.
 

@@ -26,6 +26,8 @@ from bertfam.files import read_json
 BERT = LAYOUTS["bert"]
 SPECIAL_PIECES = BERT.controls
 
+_INSIDE = "##"  # begins a piece that stands inside a word
+
 # tokenizer_config.json's name of each switch -> ours
 _CONFIG_NAMES = {
     "do_lower_case": "lowercase",
@@ -155,6 +157,20 @@ class WordPiece(TokenizersVocabulary):
     def effective_strip_accents(self) -> bool:
         """`strip_accents`, with None resolved."""
         return self.lowercase if self.strip_accents is None else self.strip_accents
+
+    def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
+        """See `Vocabulary.respell`; what no continuations spell is spelt as a word."""
+        words = self.encode_batch([piece.removeprefix(_INSIDE) for piece in pieces])
+        normalizer, model = self._running.normalizer, self._running.model
+        found = []
+        for piece, ids in zip(pieces, words, strict=True):
+            if piece.startswith(_INSIDE):
+                # To the model "##" is a character like any other: the first piece that it finds is a continuation, too.
+                inside = model.tokenize(_INSIDE + normalizer.normalize_str(piece.removeprefix(_INSIDE)).strip())
+                if inside and inside[0].value.startswith(_INSIDE) and inside[0].value != _INSIDE:
+                    ids = np.array([token.id for token in inside], np.int32)
+            found.append(ids[ids != self.token_ids.unk])
+        return found
 
     def _tokenizer(self) -> Tokenizer:
         model = WordPieceModel(self._ids, unk_token=self.layout.unk, max_input_chars_per_word=MAX_WORD_CHARACTERS)

@@ -1,0 +1,22 @@
+"""A tensor of another model in the place of a new one."""
+
+import jax
+import numpy as np
+
+from bertfam.data.vocabularies.matching import Origins
+
+
+def taken(names: tuple[str | None, ...], fresh: jax.Array, value: np.ndarray, origins: Origins) -> jax.Array:
+    """A tensor of the other model in the place of a new one; of its tokens, those that have origins.
+
+    Args:
+      names: logical names of its axes.
+      fresh: the new one.
+      value: the other model's, whose table may have another number of rows.
+      origins: of the rows.
+    """
+    if "vocab" not in names:
+        return jax.make_array_from_callback(fresh.shape, fresh.sharding, lambda index: value[index])
+    axis = names.index("vocab")
+    put = jax.jit(lambda fresh, rows: fresh.at[(*[slice(None)] * axis, origins.pieces)].set(rows), out_shardings=fresh.sharding)
+    return put(fresh, origins.means(value, axis))
