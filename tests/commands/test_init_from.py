@@ -122,12 +122,9 @@ def test_tokens_begin_as_they_would_on_any_mesh_or_anew(trained, tmp_path):
 
 def test_an_optimizer_goes_on_over_another_schedule(trained, tmp_path):
     """Its moments are the old run's but for one update: m = 0.9 m + 0.1 g, and g is what the same update gives a new one."""
-    words = trained.pretrain(
-        tmp_path / "on", f"--cache_dir={trained.model_dir / 'cache'}", *ONE, f"--init_from={trained.model_dir}"
-    )
+    words = f"--cache_dir={trained.model_dir / 'cache'}", *ONE, f"--init_from={trained.model_dir}"
     for name, flags in (("on", ["--init_optimizer"]), ("new", [])):
-        words[-len(ONE) - 3] = f"--model_dir={tmp_path / name}"
-        done = bertfam(*words, *flags)
+        done = bertfam(*trained.pretrain(tmp_path / name, *words, *flags))
         assert done.returncode == 0, done.stderr
     before, on, new = (
         arrays(folder, step) for folder, step in ((trained.model_dir, 24), (tmp_path / "on", 1), (tmp_path / "new", 1))

@@ -1,0 +1,246 @@
+"""LEGAL-BERT's three ways to a BERT for a domain (Chalkidis et al. 2020), side by side on the same held-out documents.
+
+python -m benchmarks.domain_adaptation --general 'books/*.txt.gz' --domain legal.txt.gz --input_format paragraphs --output out
+
+as is           a general model, as it is
+continued       the same, trained on with the domain's text over its own vocabulary (the paper's FP)
+new vocabulary  the same, trained on over a vocabulary of the domain; tokens that are new begin with the mean of the rows of their
+                old pieces, and beside it at random, which tells what the means are worth
+from scratch    a new model over the vocabulary of the domain (the paper's SC)
+
+All but the first see the same number of updates and rows of the domain. A tenth of its documents is held out, from the vocabulary
+too, and all ways are scored on all of it by `bertfam evaluate`.
+
+Losses per token do not compare across vocabularies, for one cuts a text into more tokens than the other. Here they are put onto
+the text's own scale:
+
+    loss per character = (mean masked loss, nats per token) * (tokens of the held-out text) / (its characters)
+
+As masks fall on tokens at random, the mean over masked tokens estimates the mean over all of them, so this estimates the nats in
+which the model spells the whole held-out text, each token with 15 % of its surroundings hidden, by its characters. Tokens are
+counted without control tokens, characters without the ends of lines; what is cut off by no row is part of both.
+
+Everything is run by the command line, each command in a process of its own, whose output is kept in --output; a command that is
+done is not done again.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import ROOT, machine, table, versions
+from bertfam.data.cache import TokenCache
+from bertfam.data.formats import INPUT_FORMATS, InputFormat
+from bertfam.data.sources import TextFiles
+from bertfam.errors import UserError
+
+_HELD_OUT = 0.1
+
+
+@dataclass(frozen=True)
+class Way:
+    """One line of the table.
+
+    Attributes:
+      name: what is shown.
+      folder: of its run.
+      vocabulary: "general" or "domain".
+      flags: of its pretraining, beside those of all; None: it is the general model.
+    """
+
+    name: str
+    folder: str
+    vocabulary: str
+    flags: tuple[str, ...] | None = ()
+
+
+def ways(general: Path) -> list[Way]:
+    """The lines of the table, in order."""
+    begun = f"--init_from={general}"
+    return [
+        Way("general model as it is", "general", "general", None),
+        Way("continued, its own vocabulary", "continued", "general", (begun,)),
+        Way("continued, new vocabulary, rows by mean of old pieces", "new-vocabulary", "domain", (begun,)),
+        Way("continued, new vocabulary, new rows random", "random-rows", "domain", (begun, "--init_new_rows=random")),
+        Way("from scratch, new vocabulary", "scratch", "domain"),
+    ]
+
+
+class Commands:
+    """Runs `bertfam` in processes of its own; what they say goes into one file for each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run(self, name: str, *words: str, unless: Path | None = None) -> str:
+        """What a command says to stdout; where `unless` is there it is done, and what it said then.
+
+        Raises:
+          UserError: it fails.
+        """
+        said = self._folder / f"{name}.txt"
+        if unless is None or not unless.exists() or not said.exists():
+            print(f"{name}: bertfam {shlex.join(words)}", file=sys.stderr, flush=True)
+            path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+            began = time.monotonic()
+            with open(self._folder / f"{name}.stderr.txt", "w") as errors:
+                done = subprocess.run(
+                    [sys.executable, "-m", "bertfam", *words],
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=os.environ | {"PYTHONPATH": path},
+                )
+            if done.returncode:
+                last = (self._folder / f"{name}.stderr.txt").read_text().strip().splitlines()[-1:]
+                raise UserError(f"bertfam {words[0]} ({name}) ended with {done.returncode}: {''.join(last)}")
+            said.write_text(done.stdout)
+            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        return said.read_text()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Trains, evaluates and prints; returns the exit status."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        report = _run(args)
+    except UserError as error:
+        parser.error(str(error))
+    report = {"command": shlex.join(["python", "-m", "benchmarks.domain_adaptation", *given]), **report}
+    (Path(args.output) / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    print("\n".join(f"{name}: {json.dumps(value)}" for name, value in report.items() if name != "ways"))
+    print(f"\n{_table(report['ways'])}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.domain_adaptation", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--general", action="append", required=True, metavar="GLOB", help="general text; repeatable")
+    parser.add_argument("--domain", action="append", required=True, metavar="GLOB", help="text of the domain; repeatable")
+    parser.add_argument("--input_format", choices=tuple(INPUT_FORMATS), default="sentences", help="what the files hold")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder for all that is made")
+    parser.add_argument("--model", default="models/bert_tiny.gin", metavar="FILE", help="gin file of the model (%(default)s)")
+    parser.add_argument("--vocab_size", type=int, default=4096, metavar="N", help="pieces of each vocabulary (%(default)s)")
+    parser.add_argument("--general_steps", type=int, default=1500, metavar="N", help="updates of the general model (%(default)s)")
+    parser.add_argument("--steps", type=int, default=400, metavar="N", help="updates of each way on the domain (%(default)s)")
+    parser.add_argument("--batch_size", type=int, default=64, metavar="ROWS", help="of a batch (%(default)s)")
+    parser.add_argument("--length", type=int, default=64, metavar="TOKENS", help="of a row (%(default)s)")
+    parser.add_argument(
+        "--peak", type=float, default=1e-3, metavar="RATE", help="the highest learning rate of all runs (%(default)s)"
+    )
+    parser.add_argument("--gin", action="append", default=[], metavar="NAME=VALUE", help="a gin binding of all runs; repeatable")
+    return parser
+
+
+def _run(args: argparse.Namespace) -> dict[str, Any]:
+    output = Path(args.output)
+    output.mkdir(parents=True, exist_ok=True)
+    commands = Commands(output)
+
+    # -- The text of the domain in two files, which share no document
+    domain = TextFiles(tuple(args.domain), input_format=args.input_format, validation_fraction=_HELD_OUT)
+    files = {split: output / f"domain-{split}.txt" for split in ("train", "validation")}
+    for split, file in files.items():
+        file.write_text("\n\n".join("\n".join(lines) for lines in domain.texts(split)) + "\n", encoding="utf-8")
+    if not files["validation"].read_text(encoding="utf-8").strip():
+        raise UserError("--domain holds too few documents to hold a tenth of them out: give more")
+    written: InputFormat = "sentences" if args.input_format == "sentences" else "paragraphs"
+    held_out = TextFiles((str(files["validation"]),), input_format=written, validation_fraction=0.0)
+    characters = sum(len(sentence) for document in held_out.documents("train") for sentence in document)
+
+    # -- Vocabularies and token caches
+    texts = {
+        "general": [*(f"--input={glob}" for glob in args.general), f"--input_format={args.input_format}"],
+        "domain": [f"--input={files['train']}", f"--input_format={written}"],
+    }
+    held = f"--validation_input={files['validation']}"
+    vocab, cache = (lambda name: output / f"vocab-{name}"), (lambda name: output / f"cache-{name}")
+    for name, text in texts.items():
+        flags = (*text, f"--size={args.vocab_size}", f"--output={vocab(name)}")
+        commands.run(f"vocab-{name}", "vocab", *flags, unless=vocab(name))
+    caches = {"general": ("general", texts["general"])}
+    caches |= {f"domain-by-{name}": (name, [*texts["domain"], held]) for name in texts}
+    for name, (vocabulary, text) in caches.items():
+        flags = (*text, f"--vocab={vocab(vocabulary)}", f"--output={cache(name)}")
+        commands.run(f"cache-{name}", "cache", *flags, unless=cache(name))
+
+    # -- Training and scores
+    rows = [f"--gin.Stage.length={args.length}", f"--gin.BATCH_SIZE={args.batch_size}", f"--gin.LinearDecay.peak={args.peak}"]
+    rows += ["--gin.EVAL_EVERY=0", *(f"--gin.{binding}" for binding in args.gin)]
+    files_of_run = [f"--gin_file={name}" for name in (args.model, "objectives/mlm.gin", "runs/defaults.gin")]
+
+    def pretrain(name: str, cached: str, steps: int, *flags: str) -> str:
+        length = [f"--gin.TRAIN_STEPS={steps}", f"--gin.LinearDecay.warmup_steps={max(steps // 10, 1)}"]
+        run = (*files_of_run, *rows, *length, f"--cache_dir={cache(cached)}", f"--model_dir={output / name}", *flags)
+        return commands.run(f"pretrain-{name}", "pretrain", *run, unless=output / name / "checkpoints" / str(steps))
+
+    pretrain("general", "general", args.general_steps)
+    results = []
+    for way in ways(output / "general"):
+        cached = f"domain-by-{way.vocabulary}"
+        said = "" if way.flags is None else pretrain(way.folder, cached, args.steps, *way.flags)
+        flags = (f"--model_dir={output / way.folder}", f"--cache_dir={cache(cached)}", "--json")
+        scores = json.loads(commands.run(f"evaluate-{way.folder}", "evaluate", *flags).splitlines()[-1])
+        tokens = TokenCache(cache(cached)).counts("validation")["tokens"]
+        rows_told = next((line for line in said.splitlines() if line.startswith("starts from ")), "")
+        results.append(
+            {
+                "way": way.name,
+                "steps": 0 if way.flags is None else args.steps,
+                "masked_loss": scores["mlm_loss"],
+                "masked_accuracy": scores["mlm_accuracy"],
+                "held_out_tokens": tokens,
+                "characters_per_token": characters / tokens,
+                "loss_per_character": scores["mlm_loss"] * tokens / characters,
+                "rows": rows_told.partition("; ")[2],
+            }
+        )
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine() | {"python": platform.python_version()},
+        "device": _device(),
+        "versions": versions(("jax", "jaxlib")),
+        "held_out": {
+            "documents": TokenCache(cache("domain-by-domain")).counts("validation")["documents"],
+            "characters": characters,
+        },
+        "ways": results,
+    }
+
+
+def _device() -> str:
+    import jax
+
+    return jax.devices()[0].device_kind
+
+
+def _table(results: Sequence[dict[str, Any]]) -> str:
+    head = ["way", "updates on the domain", "characters a token", "masked loss", "masked accuracy", "loss per character, nats"]
+    lines = [
+        [
+            result["way"],
+            f"{result['steps']:,}",
+            f"{result['characters_per_token']:.2f}",
+            f"{result['masked_loss']:.3f}",
+            f"{result['masked_accuracy']:.3f}",
+            f"{result['loss_per_character']:.4f}",
+        ]
+        for result in results
+    ]
+    return table(head, lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
