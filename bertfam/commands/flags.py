@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from typing import TYPE_CHECKING
 
 from bertfam.data.formats import INPUT_FORMATS
+from bertfam.data.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ TFDS_TASKS = (
     *(f"wikipedia_{language}" for language in ("en", "de", "es", "fi", "fr", "zh")),
     *("c4_en", "c4_realnewslike", "lm1b"),
 )
+_WHERE = ("input", "language_input", "task")  # where text comes from
 # Flags that say how --input is read.
 _OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "language")
 
@@ -131,6 +134,22 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         help="files to train on, as 'books/*.txt.gz' (in quotes; ** goes into folders); repeatable",
     )
     group.add_argument(
+        "--language_input",
+        type=path,
+        action="append",
+        default=[],
+        metavar="CODE=GLOB",
+        help="text in one of several languages, as --language_input='de=wiki/de/*.txt' --language_input='fi=wiki/fi/*.txt'; each "
+        "has its own rules for sentences, and its share by --alpha",
+    )
+    group.add_argument(
+        "--alpha",
+        type=float,
+        metavar="A",
+        help="the share of each language is as its size to the power A: 1 as they are, less lifts the small ones (multilingual "
+        "BERT: 0.7, XLM: 0.5, XLM-R: 0.3; default: 1)",
+    )
+    group.add_argument(
         "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="what the files hold, see above (default: sentences)"
     )
     group.add_argument("--text_field", metavar="NAME", help="field or column of the text, for jsonl and parquet (default: text)")
@@ -199,6 +218,8 @@ def load_config(args: argparse.Namespace) -> Config:
     given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)
     if given and not args.task and not config.refers_to("TextFiles"):
         raise UserError(f"--{given} says how --input is read: give --input=GLOB with it")
+    if args.alpha is not None and not config.refers_to("Mixture"):
+        raise UserError("--alpha says how much there is of each language: give --language_input=CODE=GLOB with it")
     return config
 
 
@@ -206,7 +227,7 @@ def named_text(args: argparse.Namespace, data: TextData) -> TextData:
     """`data` with only the corpus and the vocabulary that the flags of add_text name."""
     import dataclasses
 
-    corpus = data.corpus if args.input or args.task else None
+    corpus = data.corpus if any(getattr(args, flag) for flag in _WHERE) else None
     return dataclasses.replace(data, corpus=corpus, vocabulary=data.vocabulary if args.vocab else None)
 
 
@@ -214,14 +235,17 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
     """The gin bindings that the flags of add_source and add_text stand for, each with its flag as origin."""
     from bertfam.config import Override
 
-    if args.input and args.task:
-        raise UserError("--input and --task both say where the text comes from; give one of them")
+    where = [f"--{flag}" for flag in _WHERE if getattr(args, flag)]
+    if len(where) > 1:
+        raise UserError(f"{where[0]} and {where[1]} both say where the text comes from; give one of them")
     if args.marks and not (args.input or args.task):
         raise UserError(f"--marks={args.marks} says what is marked in the text: give --input=GLOB or --task=NAME with it")
     seqio_task = bool(args.task) and args.task != EMBEDDED
     for flag in _OF_INPUT:
         if args.task and getattr(args, flag, None) and not (flag == "language" and seqio_task):
             raise UserError(f"--{flag} says how --input is read: it does not go with --task={args.task}")
+        if args.language_input and flag in ("language", "validation_input") and getattr(args, flag, None):
+            raise UserError(f"--{flag} is of one language: it does not go with --language_input, which names each; leave it out")
     # flag -> what it binds
     corpus = "MarkedText.corpus" if args.marks else "TextData.corpus"
     table = {
@@ -244,4 +268,33 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
             origin = f"--{flag}={given if isinstance(given, str) else given[0]}"
             value = given if isinstance(given, str) else tuple(given)
             overrides += [Override(f"{name} = {text.format(value)}", origin) for name, text in bindings.items()]
-    return overrides
+    return overrides + [Override(*binding) for binding in _language_bindings(args)]
+
+
+def _language_bindings(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """The bindings of --language_input and --alpha, each with its flag."""
+    found: dict[str, list[str]] = {}
+    for given in args.language_input:
+        code, _, glob = given.partition("=")
+        if not (re.fullmatch("[A-Za-z][A-Za-z0-9_]*", code) and glob):
+            raise UserError(f"--language_input={given}: it must be CODE=GLOB, as --language_input='de=wiki/de/*.txt'")
+        found.setdefault(code, []).append(os.path.expanduser(glob))
+    bindings = []
+    if found:
+        origin = f"--language_input={args.language_input[0]}"
+        corpora = ", ".join(f"@{code}/TextFiles()" for code in found)
+        bindings = [("TextData.corpus = @Mixture()", origin), (f"Mixture.corpora = ({corpora},)", origin)]
+        bindings.append((f"Mixture.names = {tuple(found)!r}", origin))
+        for code, globs in found.items():
+            origin = f"--language_input={code}={globs[0]}"
+            base = code.partition("_")[0]
+            language = base if base in LANGUAGES else UNDETERMINED
+            bindings += [
+                (f"{code}/TextFiles.{name} = {value!r}", origin)
+                for name, value in (("train", tuple(globs)), ("language", language))
+            ]
+    if args.alpha is not None:
+        if not 0 < args.alpha < float("inf"):
+            raise UserError(f"--alpha={args.alpha} must be a number above 0; 1 leaves the languages as they are")
+        bindings.append((f"Mixture.temperature = {1 / args.alpha!r}", f"--alpha={args.alpha}"))
+    return bindings

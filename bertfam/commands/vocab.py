@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
 import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,19 +106,25 @@ def main(args: argparse.Namespace) -> int:
     options = _options(args, layout)
     output = Path(args.output)
     _check_output(output, args.overwrite)
-    corpora = flags.load_config(args).build("TextData").corpora
-    if not corpora:
+    data = flags.load_config(args).build("TextData")
+    if not data.corpora:
         raise UserError(f"no text: give --input=GLOB for text files, or --task={flags.EMBEDDED} for text that comes with Python")
 
-    # All text: nothing is evaluated here.
-    texts = [_whole(corpus) for corpus in corpora.values()]
+    from bertfam.data.mixture import Mixture
 
-    # Count words.
+    # All text: nothing is evaluated here.
+    texts = {name: _whole(corpus) for name, corpus in data.corpora.items()}
+
+    # Count words: each corpus of a mixture as often as its share of the rows will be.
+    from bertfam.data.vocabularies.counting import weighted
     from bertfam.data.vocabularies.learners import make_learner
 
     learner = make_learner(args.kind, size=args.size, layout=layout, **options)
-    reading = _Reading(texts, learner.joint)
-    words = learner.count(reading.sentences())
+    readings = {name: _Reading(corpus, learner.joint) for name, corpus in texts.items()}
+    counts = {name: learner.count(reading.sentences()) for name, reading in readings.items()}
+    sizes = [reading.characters for reading in readings.values()]
+    mixture = data.corpus if isinstance(data.corpus, Mixture) and all(sizes) else None
+    words = weighted(list(counts.values()), mixture.factors(sizes) if mixture else [1.0] * len(sizes))
 
     # Learn pieces.
     begin = time.monotonic()
@@ -134,14 +139,25 @@ def main(args: argparse.Namespace) -> int:
     # Write and summarise.
     with (replaced_folder if output.is_dir() else new_folder)(output) as folder:
         vocabulary.save(folder)
-    summary = {
+    summary: dict[str, Any] = {
         "output": str(output),
         "kind": args.kind,
         "size": vocabulary.size,
-        "documents": reading.documents,
-        "characters": reading.characters,
+        "documents": sum(reading.documents for reading in readings.values()),
+        "characters": sum(sizes),
         **_statistics(vocabulary, words),
     }
+    if mixture:
+        shares = dict(zip(readings, mixture.shares(sizes), strict=True))
+        summary["corpora"] = {
+            name: {
+                "documents": readings[name].documents,
+                "characters": readings[name].characters,
+                "share": shares[name],
+                **_statistics(vocabulary, counts[name]),
+            }
+            for name in readings
+        }
     if args.json:
         print(json.dumps(summary))
     else:
@@ -150,21 +166,26 @@ def main(args: argparse.Namespace) -> int:
             f"{summary['characters']:,} characters, {summary['words']:,} words; "
             f"{summary['pieces_per_word']:.3f} pieces per word, {summary['unk_share']:.3%} unknown"
         )
+        for name, told in summary.get("corpora", {}).items():
+            print(
+                f"  {name}: {told['share']:.2%} of the mixture, {told['characters'] / sum(sizes):.2%} of the characters; "
+                f"{told['pieces_per_word']:.3f} pieces per word, {told['unk_share']:.3%} unknown"
+            )
     return 0
 
 
 class _Reading:
     """Counts documents and characters on the way, with progress on a terminal."""
 
-    def __init__(self, corpora: Sequence[Corpus], joint: str) -> None:
+    def __init__(self, corpus: Corpus, joint: str) -> None:
         self.documents = self.characters = 0
-        self._corpora = corpora
+        self._corpus = corpus
         self._joint = joint
 
     def sentences(self) -> Iterator[str]:
         from tqdm import tqdm
 
-        documents = itertools.chain.from_iterable(corpus.documents("train") for corpus in self._corpora)
+        documents = self._corpus.documents("train")
         for document in tqdm(documents, "reading", unit=" documents", disable=not sys.stderr.isatty(), leave=False):
             self.documents += 1
             self.characters += sum(map(len, document))

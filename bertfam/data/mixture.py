@@ -24,8 +24,9 @@ class Mixture:
       corpora: the texts.
       names: what each is called, in the token cache and in messages.
       rates: the relative share of each in the rows; None: its number of rows to the power 1 / temperature.
-      temperature: 1 mixes in proportion to size, more lifts the small ones (Devlin's multilingual BERT and XLM-R give alpha =
-        1 / temperature: 0.7 and 0.3; mT5 0.3).
+      temperature: 1 mixes in proportion to size, more lifts the small ones. Papers give alpha = 1 / temperature, as the share
+        of language i is (n_i / N)^alpha over the sum of these: multilingual BERT (Devlin 2018) 0.7, XLM (Conneau and Lample
+        2019, section 3.1) 0.5, XLM-R and mT5 0.3. `bertfam vocab` weights words by the same rule, with sizes in characters.
 
     Raises:
       UserError: a setting is wrong.
@@ -58,6 +59,11 @@ class Mixture:
     def shares(self, sizes: Sequence[int]) -> tuple[float, ...]:
         """The share of each corpus in the rows, given how many rows each has, with the sum 1."""
         return shares(sizes, self.rates, self.temperature)
+
+    def factors(self, sizes: Sequence[int]) -> tuple[float, ...]:
+        """How often each corpus is to be taken for these shares, given its size in whatever unit; the least is 1."""
+        often = [share / size for share, size in zip(self.shares(sizes), sizes, strict=True)]
+        return tuple(number / min(often) for number in often)
 
 
 @dataclass(frozen=True)

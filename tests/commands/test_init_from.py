@@ -30,6 +30,16 @@ def others(trained, tmp_path_factory):
     return folder
 
 
+def spelt(piece, rows):
+    """Rows of the longest pieces from the left, those inside of a word with ## before them."""
+    text, inside, found = piece.removeprefix("##"), piece.startswith("##"), []
+    while text:
+        length = next(length for length in range(len(text), 0, -1) if "##" * inside + text[:length] in rows)
+        found.append(rows["##" * inside + text[:length]])
+        text, inside = text[length:], True
+    return found
+
+
 def leaves(tree):
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
@@ -69,10 +79,8 @@ def test_the_encoder_of_a_huggingface_folder_over_another_vocabulary(trained, tm
             taken = {row: rows[piece] for row, piece in enumerate(pieces) if piece in rows}
             assert np.array_equal(ours[name][list(taken)], value[list(taken.values())])
             for row in set(range(250)) - set(taken):  # of the same alphabet: each is spelt
-                word = pieces[row].startswith("##")
-                spelt = old._running.model.tokenize(pieces[row]) if word else old.encode(pieces[row]).ids
-                ids = [token.id for token in spelt] if word else spelt
-                assert len(ids) > 1 and old.token_ids.unk not in ids
+                ids = spelt(pieces[row], rows)
+                assert len(ids) > 1
                 assert np.array_equal(ours[name][row], value[ids].mean(0, np.float64).astype(np.float32)), pieces[row]
         else:
             constant = len(np.unique(ours[name])) == 1  # new biases and scales
@@ -154,7 +162,7 @@ def test_an_optimizer_goes_on_over_another_schedule(trained, tmp_path):
         ),
         (
             ["--init_from={model}", "--init_optimizer", "--gin.Run.optimizer=@Lamb()"],
-            "Run.optimizer was 'AdamW' in {model} and is 'Lamb' now; change it back, or use another --init_from (or leave "
+            "Run.optimizer was AdamW in {model} and is Lamb now; change it back, or use another --init_from (or leave "
             "--init_optimizer out)",
         ),
         (

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 NO_TEXT = "there is no text to learn a vocabulary from"
 _FOLD_AT = 1 << 20  # distinct raw words held before they are folded into finished ones
@@ -33,6 +33,14 @@ def counted(
         if len(raw) > _FOLD_AT:
             fold()
     fold()
+    return words
+
+
+def weighted(counts: Sequence[Counter[str]], factors: Sequence[float]) -> Counter[str]:
+    """The sum of the counts of several corpora, each times its factor of at least 1, to the nearest whole number."""
+    words: Counter[str] = Counter()
+    for part, factor in zip(counts, factors, strict=True):
+        words.update(part if factor == 1 else {word: round(number * factor) for word, number in part.items()})
     return words
 
 
