@@ -119,8 +119,9 @@ def test_repeatable_flags_do_not_remember_an_earlier_call(toy, capsys):
 
 
 def text_args(**given):
-    names = ("task", "input_format", "text_field", "encoding", "language", "vocab", "cache_dir")
-    return types.SimpleNamespace(**{"input": [], "validation_input": [], "module_import": [], **dict.fromkeys(names), **given})
+    names = ("task", "input_format", "text_field", "encoding", "language", "alpha", "vocab", "cache_dir")
+    lists: dict[str, object] = {name: [] for name in ("input", "language_input", "validation_input", "module_import")}
+    return types.SimpleNamespace(**lists | dict.fromkeys(names) | given)
 
 
 def test_text_flags_become_bindings_that_remember_their_flag():
@@ -132,6 +133,18 @@ def test_text_flags_become_bindings_that_remember_their_flag():
         ("TextFiles.language = 'de'", "--language=de"),
         ("TextData.vocabulary = 'V'", "--vocab=V"),
         ("TextData.cache_dir = 'C'", "--cache_dir=C"),
+    ]
+    args = text_args(language_input=["de=d/*", "fi=f", "de=e"], input_format="lines", alpha=0.5)
+    assert [tuple(binding) for binding in flags.text_bindings(args)] == [
+        ("TextFiles.input_format = 'lines'", "--input_format=lines"),
+        ("TextData.corpus = @Mixture()", "--language_input=de=d/*"),
+        ("Mixture.corpora = (@de/TextFiles(), @fi/TextFiles(),)", "--language_input=de=d/*"),
+        ("Mixture.names = ('de', 'fi')", "--language_input=de=d/*"),
+        ("de/TextFiles.train = ('d/*', 'e')", "--language_input=de=d/*"),
+        ("de/TextFiles.language = 'de'", "--language_input=de=d/*"),
+        ("fi/TextFiles.train = ('f',)", "--language_input=fi=f"),
+        ("fi/TextFiles.language = 'fi'", "--language_input=fi=f"),
+        ("Mixture.temperature = 2.0", "--alpha=0.5"),
     ]
     args = text_args(task="books", module_import=["mine", "too"], language="de")
     assert [tuple(binding) for binding in flags.text_bindings(args)] == [

@@ -63,6 +63,22 @@ def trained(tmp_path_factory, compilations):
     return Trained(once(tmp_path_factory, "trained", make))
 
 
+@pytest.fixture(scope="session")
+def rewritten(trained, tmp_path_factory):
+    """Folder with vocab/, 250 pieces of the held-out text, of which the run's vocabulary has some, and cache/ of the run's text."""
+
+    def make(folder):
+        from bertfam import cli
+
+        train, held_out = (trained.folder / "text" / name for name in ("train.txt", "held-out.txt"))
+        vocabulary = folder / "vocab"
+        assert cli.main(["vocab", f"--input={held_out}", "--size=250", f"--output={vocabulary}"]) == 0
+        text = [f"--input={train}", f"--validation_input={held_out}", f"--vocab={vocabulary}"]
+        assert cli.main(["cache", *text, f"--output={folder / 'cache'}", "--processes=0"]) == 0
+
+    return once(tmp_path_factory, "rewritten", make)
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """mount(megabytes) gives a folder on a disk of its own."""

@@ -154,13 +154,10 @@ def test_a_new_run_of_two_processes_starts_from_a_model_with_other_heads(trained
     assert not any("nsp_head" in name or "pooler" in name for name in new)
 
 
-def test_two_processes_take_over_rows_and_moments_as_one_does(trained, two, tmp_path):
+def test_two_processes_take_over_rows_and_moments_as_one_does(trained, two, rewritten, tmp_path):
     """Over another vocabulary."""
-    text = f"--input={trained.folder / 'text/train.txt'}", f"--validation_input={trained.folder / 'text/held-out.txt'}"
-    cache = bertfam("cache", *text, f"--vocab={trained.folder / 'other-vocab'}", f"--output={tmp_path / 'cache'}")
-    assert cache.returncode == 0, cache.stderr
-    words = ["pretrain", f"--gin_file={trained.folder / 'run.gin'}", f"--cache_dir={tmp_path / 'cache'}", *ONE]
-    words += [f"--init_from={two[0]}", "--init_optimizer"]
+    flags = [f"--gin_file={trained.folder / 'run.gin'}", f"--cache_dir={rewritten / 'cache'}", f"--init_from={two[0]}"]
+    words = ["pretrain", *flags, "--init_optimizer", *ONE]
     found = []
     for name, run in (("one", bertfam), ("two", launch)):
         done = run(*words, f"--model_dir={tmp_path / name}")
@@ -171,9 +168,11 @@ def test_two_processes_take_over_rows_and_moments_as_one_does(trained, two, tmp_
     assert line == other and "0 begin with" not in line and line.endswith("; the optimizer's moments come along")
     assert one.keys() == both.keys()
     for name, value in one.items():
-        rows = 200 if "['word']" in name or name.endswith("['mlm_head']['bias']") else None
+        rows = 250 if "['word']" in name or name.endswith("['mlm_head']['bias']") else None
         if name.startswith("['params']"):
             assert np.array_equal(value[:rows], both[name][:rows]), name
+        elif value.ndim == 0:
+            assert value == both[name], name
         else:  # with the gradient of one update, summed in another order
             assert np.allclose(
                 value[:rows] if rows else value, both[name][:rows] if rows else both[name], rtol=1e-4, atol=1e-6

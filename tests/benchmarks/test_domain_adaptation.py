@@ -1,0 +1,75 @@
+"""LEGAL-BERT's three ways on small texts: losses per character are those of the caches' own counts; nothing is held out twice."""
+
+import json
+import pydoc_data.topics
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import domain_adaptation
+from benchmarks.measuring import ROOT
+from bertfam.data.cache import TokenCache
+from bertfam.errors import UserError
+
+pytest.importorskip("psutil")
+TINY = ("num_layers=1", "hidden_size=16", "num_heads=2", "feed_forward_size=32")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    topics = [" ".join(text.split()) for _, text in sorted(pydoc_data.topics.topics.items())]
+    (folder / "general.txt").write_text("\n\n".join(topics[::2]))
+    (folder / "domain.txt").write_text("\n\n".join(topics[1::2]))
+    return folder
+
+
+def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path):
+    words = [f"--general={texts / 'general.txt'}", f"--domain={texts / 'domain.txt'}", "--input_format=paragraphs"]
+    words += [
+        "--general_steps=2",
+        "--steps=2",
+        "--batch_size=4",
+        "--length=16",
+        "--vocab_size=300",
+        f"--output={tmp_path / 'out'}",
+    ]
+    words += [f"--gin=BertConfig.{size}" for size in TINY]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.domain_adaptation", *words], capture_output=True, text=True, cwd=ROOT, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    report = json.loads((out / "report.json").read_text())
+    assert len(report["ways"]) == 5 and [way["steps"] for way in report["ways"]] == [0, 2, 2, 2, 2]
+    documents = {split: set((out / f"domain-{split}.txt").read_text().strip().split("\n\n")) for split in ("train", "validation")}
+    assert not documents["train"] & documents["validation"] and len(documents["validation"]) >= 2
+    assert documents["train"] | documents["validation"] == set((texts / "domain.txt").read_text().split("\n\n"))
+    # Sentences are split at spaces, which are of neither.
+    characters = sum(len(text.replace(" ", "")) for text in documents["validation"])
+    assert 0 < report["held_out"]["characters"] - characters < 0.3 * characters
+    lines = [line for line in done.stdout.splitlines() if line.startswith("| ")][2:]
+    for way, line, name in zip(report["ways"], lines, ("general", "general", "domain", "domain", "domain"), strict=True):
+        tokens = TokenCache(out / f"cache-domain-by-{name}").counts("validation")["tokens"]
+        expected = way["masked_loss"] * tokens / report["held_out"]["characters"]
+        assert way["loss_per_character"] == pytest.approx(expected, rel=1e-12) and way["held_out_tokens"] == tokens
+        assert way["way"] in line and f"{expected:.4f}" in line
+    assert report["ways"][2]["rows"].startswith("of 300 tokens ") and " 0 begin with the mean" not in report["ways"][2]["rows"]
+    assert " 0 begin with the mean" in report["ways"][3]["rows"] and report["ways"][4]["rows"] == ""
+
+    # What is done is not done again.
+    again = subprocess.run(
+        [sys.executable, "-m", "benchmarks.domain_adaptation", *words], capture_output=True, text=True, cwd=ROOT, timeout=400
+    )
+    assert again.returncode == 0 and not [
+        line for line in again.stderr.splitlines() if line.startswith(("pretrain", "vocab", "cache"))
+    ]
+    assert json.loads((out / "report.json").read_text())["ways"] == report["ways"]
+
+
+def test_a_command_that_fails_is_told_in_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"^bertfam vocab \(name\) ended with 2: bertfam: error: --size=1 is too small"):
+        domain_adaptation.Commands(tmp_path).run(
+            "name", "vocab", "--task=python_docs", "--size=1", f"--output={tmp_path / 'out'}"
+        )
