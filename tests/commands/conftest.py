@@ -65,7 +65,7 @@ def trained(tmp_path_factory, compilations):
 
 @pytest.fixture(scope="session")
 def rewritten(trained, tmp_path_factory):
-    """Folder with vocab/, 250 pieces of the held-out text, of which the run's vocabulary has some, and cache/ of the run's text."""
+    """Folder with vocab/, 250 pieces of the held-out text of which the run's has some, and cache/ of the run's text in it."""
 
     def make(folder):
         from bertfam import cli
