@@ -119,7 +119,7 @@ def test_repeatable_flags_do_not_remember_an_earlier_call(toy, capsys):
 
 
 def text_args(**given):
-    names = ("task", "input_format", "text_field", "encoding", "language", "alpha", "vocab", "cache_dir")
+    names = ("task", "input_format", "text_field", "encoding", "language", "alpha", "marks", "vocab", "cache_dir")
     lists: dict[str, object] = {name: [] for name in ("input", "language_input", "validation_input", "module_import")}
     return types.SimpleNamespace(**lists | dict.fromkeys(names) | given)
 
