@@ -13,7 +13,8 @@ from bertfam.layers.stack import AXIS, FIRST
 from bertfam.models.encoder import EncoderConfig, init_encoder, init_masked_lm_head
 
 Layers = Literal["spread", "random"]
-_EMBEDDINGS, _HEAD, _POSITIONS = "encoder/embeddings/", "mlm_head/", "encoder/embeddings/position/table"
+_STACKS = tuple(f"encoder/{stack}/" for stack in (FIRST, AXIS))
+_HEAD, _POSITIONS = "mlm_head/", "encoder/embeddings/position/table"
 
 
 def spread(count: int, of: int) -> tuple[int, ...]:
@@ -55,8 +56,9 @@ def chosen_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[i
 def taken_of(student: EncoderConfig, teacher: EncoderConfig, params: Any, layers: Sequence[int]) -> dict[str, Any]:
     """The parts of a student's parameters {"encoder", "mlm_head"} that it starts with; the rest of them is new.
 
-    Taken are the layers; of the embeddings each table and norm that is as wide in both, types only where the student has some,
-    positions where the teacher has as many (RoBERTa's from its first one on); and the masked-token head if all of it fits.
+    Taken are the layers; of the embeddings, and of a norm behind the layers, each table and norm that is as wide in both, types
+    only where the student has some, positions where the teacher has as many (RoBERTa's from its first one on); and the
+    masked-token head if all of it fits.
 
     Args:
       student: its config, with the vocabulary of the teacher.
@@ -70,7 +72,8 @@ def taken_of(student: EncoderConfig, teacher: EncoderConfig, params: Any, layers
     ours, theirs = (traverse_util.flatten_dict(tree, sep="/") for tree in (_shapes(student), params))
     taken: dict[str, np.ndarray] = {}
     for path, leaf in ours.items():
-        if path.startswith(_EMBEDDINGS) and path != _POSITIONS and path in theirs and _fits(theirs[path], leaf, path):
+        outside = path.startswith("encoder/") and not path.startswith(_STACKS)
+        if outside and path != _POSITIONS and path in theirs and _fits(theirs[path], leaf, path):
             taken[path] = theirs[path]
     if _POSITIONS in ours and _POSITIONS in theirs and theirs[_POSITIONS].shape[1] == ours[_POSITIONS].shape[1]:
         before, after = (getattr(config, "position_offset", 0) for config in (teacher, student))
@@ -83,8 +86,7 @@ def taken_of(student: EncoderConfig, teacher: EncoderConfig, params: Any, layers
             taken |= {path: theirs[path] for path in head}
     numbered = _numbered(theirs, teacher.num_layers)
     first = 0
-    for stack in (FIRST, AXIS):
-        prefix = f"encoder/{stack}/"
+    for prefix in _STACKS:
         leaves = {path.removeprefix(prefix): leaf for path, leaf in ours.items() if path.startswith(prefix)}
         if not leaves:
             continue
@@ -112,12 +114,11 @@ def _fits(theirs: np.ndarray, ours: Any, path: str) -> bool:
 def _numbered(flat: dict[str, np.ndarray], count: int) -> list[dict[str, np.ndarray]]:
     """Each layer's parameters by name; layers that share them have the same."""
     found: list[dict[str, np.ndarray]] = []
-    for stack in (FIRST, AXIS):
-        prefix = f"encoder/{stack}/"
+    for prefix in _STACKS:
         leaves = {path.removeprefix(prefix): leaf for path, leaf in flat.items() if path.startswith(prefix)}
         if not leaves:
             continue
-        length = count - len(found) if stack == AXIS else len(next(iter(leaves.values())))
+        length = count - len(found) if prefix == _STACKS[-1] else len(next(iter(leaves.values())))
         found += [{name: leaf[layer if len(leaf) > 1 else 0] for name, leaf in leaves.items()} for layer in range(length)]
     return found
 
