@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
             origin = f"--teacher={args.teacher}"
             found += teacher_bindings(opened, origin)
             if not args.vocab and not config.binds("TextData.vocabulary"):
-                found.append(Override(f"TextData.vocabulary = {str(vocabulary_of(args.teacher))!r}", origin))
+                found.append(Override(f"TextData.vocabulary = {str(vocabulary_of(args.teacher).absolute())!r}", origin))
         return found
 
     return pretrain.train(args, teacher)

@@ -68,8 +68,9 @@ def teacher_bindings(opened: Opened, origin: str) -> list[Override]:
     teacher = opened.teacher
     # The vocabulary's size is left to the vocabulary.
     model = bindings_of(teacher.model, origin, scope=_SCOPE, without=("vocab_size",))
-    own = {name: repr(getattr(teacher, name)) for name in ("folder", "has_head", "digest", "step", "network")}
-    own |= {"model": f"@{_SCOPE}/{type(teacher.model).__name__}()"}
+    own = {name: repr(getattr(teacher, name)) for name in ("has_head", "digest", "step", "network")}
+    # A run may go on from elsewhere.
+    own |= {"folder": repr(str(Path(teacher.folder).absolute())), "model": f"@{_SCOPE}/{type(teacher.model).__name__}()"}
     return [
         Override("Distillation.teacher = @Teacher()", origin),
         *(Override(f"Teacher.{name} = {value}", origin) for name, value in own.items()),

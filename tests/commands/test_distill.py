@@ -1,7 +1,9 @@
 """`bertfam distill` as a user runs it: a small BERT teaches a smaller DistilBERT."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -256,7 +258,9 @@ def test_more_mistakes(trained, tmp_path, capsys):
 def test_a_student_has_its_teachers_vocabulary(trained, tmp_path):
     """Where none is named and the token cache is still to be built."""
     given = [word for word in words(trained, tmp_path, "--gin.TRAIN_STEPS=1") if not word.startswith("--cache_dir")]
-    done = bertfam(*given, f"--input={trained.folder / 'text' / 'train.txt'}", "--gin.Run.eval_every=0")
+    teacher = os.path.relpath(trained.model_dir)  # a run may go on from elsewhere
+    done = bertfam(*given, f"--teacher={teacher}", f"--input={trained.folder / 'text' / 'train.txt'}", "--gin.Run.eval_every=0")
     assert done.returncode == 0, done.stderr
     old, new = (folder / "vocab" / "vocab.txt" for folder in (trained.model_dir, tmp_path / "student"))
     assert old.read_text() == new.read_text()
+    assert f"Teacher.folder = '{Path(teacher).absolute()}'" in (tmp_path / "student" / "config.gin").read_text()
