@@ -4,7 +4,8 @@
     python -m benchmarks.encoders table --output RUNS
 
 CACHE is a token cache of marked text (`MarkedText`, whose marks ERNIE alone reads) with a held-out split. Each run is
-`bertfam pretrain` with its family's objective file, 4 layers of 256 units, rows of 128 tokens, the same optimizer for all.
+`bertfam pretrain` with its family's objective file, 4 layers of 256 units (DistilBERT 2, taught by BERT), rows of 128
+tokens, the same optimizer for all.
 
 Objectives mask other tokens, so their own losses do not compare. Besides, every model that can predict tokens is scored with one
 and the same noise, single tokens at 15 % of held-out rows of whole sentences: `Yardstick`.
@@ -26,7 +27,7 @@ include "objectives/{objective}.gin"
 include "runs/defaults.gin"
 
 MODEL = @{config}()
-{config}.num_layers = 4
+{config}.num_layers = {num_layers}
 {config}.hidden_size = 256
 {config}.num_heads = 4
 {config}.feed_forward_size = {feed_forward_size}
@@ -55,6 +56,8 @@ class Encoder:
       config: its model's configurable.
       lines: further lines of gin.
       feed_forward_size: its gated layers' where they have gates, at the published ratio.
+      num_layers: its layers.
+      teacher: the line of the table that teaches it, and is trained before.
       heads: metrics to beat, and what to beat them with, by accuracy.
     """
 
@@ -62,6 +65,8 @@ class Encoder:
     config: str = "BertConfig"
     lines: tuple[str, ...] = ()
     feed_forward_size: int = 1024
+    num_layers: int = 4
+    teacher: str | None = None
     heads: tuple[tuple[str, str], ...] = ()
 
 
@@ -69,7 +74,7 @@ ENCODERS = {
     "BERT": Encoder("mlm_nsp", heads=(("nsp_accuracy", "nsp_majority_accuracy"),)),
     # The vocabulary pads with 0, from which RoBERTa counts its positions.
     "RoBERTa": Encoder("roberta", "RobertaConfig", ("RobertaConfig.position_offset = 1",)),
-    "SpanBERT": Encoder("mlm_sbo", heads=(("sbo_accuracy", "most_frequent_accuracy"),)),
+    "SpanBERT": Encoder("mlm_sbo", heads=(("sbo_accuracy", "sbo_most_frequent_accuracy"),)),
     "StructBERT": Encoder(
         "mlm_structure",
         heads=(
@@ -84,6 +89,7 @@ ENCODERS = {
         "mlm_sop", "AlbertConfig", ("AlbertConfig.embedding_size = 128",), heads=(("sop_accuracy", "sop_majority_accuracy"),)
     ),
     "ERNIE": Encoder("ernie", "ErnieConfig", heads=(("nsp_accuracy", "nsp_majority_accuracy"),)),
+    "DistilBERT": Encoder("distillation", "DistilBertConfig", num_layers=2, teacher="BERT"),
     "ModernBERT": Encoder("modernbert", "ModernBertConfig", ("ModernBertConfig.window = 32",), feed_forward_size=384),
 }
 
@@ -91,7 +97,7 @@ ENCODERS = {
 def run_file(encoder: Encoder, steps: int, batches: int | None) -> str:
     """The gin file of a run."""
     times = {"steps": steps, "warmup": max(1, steps // 10), "log_every": max(1, steps // 20), "batches": batches}
-    own = {name: getattr(encoder, name) for name in ("objective", "config", "feed_forward_size")}
+    own = {name: getattr(encoder, name) for name in ("objective", "config", "num_layers", "feed_forward_size")}
     return _RUN.format(lines="\n".join(encoder.lines), rows=_ROWS, **own, **times)
 
 
@@ -100,14 +106,16 @@ def train(args: argparse.Namespace) -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     jobs = {}
     for name in args.encoders:
-        file, model = args.output / f"{name}.gin", args.output / name
+        file, model, teacher = args.output / f"{name}.gin", args.output / name, ENCODERS[name].teacher
         file.write_text(run_file(ENCODERS[name], args.steps, args.batches))
+        command = ["distill", f"--teacher={args.output / teacher}"] if teacher else ["pretrain"]
         jobs[name] = [
-            ["bertfam", "pretrain", f"--gin_file={file}", f"--cache_dir={args.cache}", f"--model_dir={model}", *args.flags],
+            ["bertfam", *command, f"--gin_file={file}", f"--cache_dir={args.cache}", f"--model_dir={model}", *args.flags],
             ["benchmarks.encoders", "score", f"--cache={args.cache}", f"--output={args.output}", f"--encoders={name}"]
             + ([f"--batches={args.batches}"] if args.batches else []),
         ]
-    run_all(jobs, args.output, args.gpus)
+    for taught in (False, True):
+        run_all({name: job for name, job in jobs.items() if bool(ENCODERS[name].teacher) == taught}, args.output, args.gpus)
 
 
 def score(args: argparse.Namespace) -> None:
