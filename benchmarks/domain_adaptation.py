@@ -18,7 +18,8 @@ the text's own scale:
 
 As masks fall on tokens at random, the mean over masked tokens estimates the mean over all of them, so this estimates the nats in
 which the model spells the whole held-out text, each token with 15 % of its surroundings hidden, by its characters. Tokens are
-counted without control tokens, characters without the ends of lines; what is cut off by no row is part of both.
+counted without control tokens, characters without the spaces between sentences.
+Text that a vocabulary cannot spell is one [UNK], which costs less than its characters would: the table has its share of tokens.
 
 Everything is run by the command line, each command in a process of its own, whose output is kept in --output; a command that is
 done is not done again.
@@ -39,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import ROOT, machine, table, versions
+from bertfam.data import vocabularies
 from bertfam.data.cache import TokenCache
 from bertfam.data.formats import INPUT_FORMATS, InputFormat
 from bertfam.data.sources import TextFiles
@@ -193,7 +195,10 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         said = "" if way.flags is None else pretrain(way.folder, cached, args.steps, *way.flags)
         flags = (f"--model_dir={output / way.folder}", f"--cache_dir={cache(cached)}", "--json")
         scores = json.loads(commands.run(f"evaluate-{way.folder}", "evaluate", *flags).splitlines()[-1])
-        tokens = TokenCache(cache(cached)).counts("validation")["tokens"]
+        opened = TokenCache(cache(cached))
+        unknown = vocabularies.load(opened.vocabulary_directory).token_ids.unk
+        tokens = opened.counts("validation")["tokens"]
+        lost = sum(int((opened.documents("validation", name).tokens == unknown).sum()) for name in opened.corpora)
         rows_told = next((line for line in said.splitlines() if line.startswith("starts from ")), "")
         results.append(
             {
@@ -202,6 +207,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
                 "masked_loss": scores["mlm_loss"],
                 "masked_accuracy": scores["mlm_accuracy"],
                 "held_out_tokens": tokens,
+                "unknown": lost / tokens,
                 "characters_per_token": characters / tokens,
                 "loss_per_character": scores["mlm_loss"] * tokens / characters,
                 "rows": rows_told.partition("; ")[2],
@@ -227,12 +233,21 @@ def _device() -> str:
 
 
 def _table(results: Sequence[dict[str, Any]]) -> str:
-    head = ["way", "updates on the domain", "characters a token", "masked loss", "masked accuracy", "loss per character, nats"]
+    head = [
+        "way",
+        "updates on the domain",
+        "characters a token",
+        "unknown",
+        "masked loss",
+        "masked accuracy",
+        "loss per character, nats",
+    ]
     lines = [
         [
             result["way"],
             f"{result['steps']:,}",
             f"{result['characters_per_token']:.2f}",
+            f"{result['unknown']:.2%}",
             f"{result['masked_loss']:.3f}",
             f"{result['masked_accuracy']:.3f}",
             f"{result['loss_per_character']:.4f}",
