@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax
 import pytest
 
 from bertfam.config import load
@@ -25,7 +26,7 @@ from bertfam.objectives.distillation import Distillation
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.spanbert import MlmSbo
 from bertfam.objectives.structbert import MlmStructure
-from bertfam.training.optimizers import Lamb
+from bertfam.training.optimizers import BertAdam, Lamb
 
 
 def test_albert():
@@ -37,6 +38,25 @@ def test_albert():
     schedule = run.optimizer.schedule
     assert (schedule.peak, schedule.warmup_steps, schedule.variant) == (1.76e-3, 3125, "bert")
     assert [(stage.steps, stage.batch_size, stage.length) for stage in run.stages] == [(125_000, 4096, 512)]
+
+
+@pytest.mark.parametrize(
+    ("files", "steps", "parameters"),
+    [
+        (["runs/bert_base.gin"], [(900_000, 128), (100_000, 512)], 110.16),
+        (["runs/scibert_base.gin"], [(900_000, 128), (100_000, 512)], 110.16),
+        (["runs/legal_bert.gin"], [(1_000_000, 512)], 110.16),
+        (["runs/legal_bert.gin", "models/legal_bert_small.gin"], [(1_000_000, 512)], 35.40),
+    ],
+)
+def test_bert_and_berts_of_domains(files, steps, parameters):
+    """Millions of parameters with 30,522 pieces."""
+    run = load(files).build("Run").sized(30522)
+    assert type(run.objective) is MlmNsp and run.data.rows == SentencePairs() and type(run.optimizer) is BertAdam
+    assert [(stage.steps, stage.length) for stage in run.stages] == steps and {stage.batch_size for stage in run.stages} == {256}
+    assert (run.optimizer.schedule.peak, run.optimizer.schedule.warmup_steps) == (1e-4, 10_000)
+    shapes = jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) / 1e6 == pytest.approx(parameters, abs=0.01)
 
 
 def test_roberta():
