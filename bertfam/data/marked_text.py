@@ -19,7 +19,6 @@ from bertfam.data.sources import Corpus, Part
 from bertfam.errors import UserError
 
 Kind = Literal["phrase", "entity"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 _OPENING: dict[str, Kind] = {"⟨": "phrase", "⟦": "entity"}
 _CLOSING: dict[str, Kind] = {"⟩": "phrase", "⟧": "entity"}
 _MARKS = re.compile(f"[{''.join((*_OPENING, *_CLOSING))}]")
@@ -77,10 +76,22 @@ class MarkedText(Corpus):
         return [sentence for sentence, _ in self.marked_sentences(lines)]
 
     def marked_sentences(self, lines: list[str]) -> list[tuple[str, list[Span]]]:
-        """The sentences of a document without marks, and what was marked in each."""
-        found = self.corpus.sentences(lines)
-        read = [unmarked(sentence) if self.marks == "given" else (sentence, names_in(sentence)) for sentence in found]
-        return [(sentence, spans) for sentence, spans in read if sentence.strip()]
+        """The sentences of a document without marks, and what was marked in each.
+
+        Sentences end where they would in the text without marks; a phrase or entity that does not lie within one is none.
+        """
+        if self.marks == "names":
+            return [(sentence, names_in(sentence)) for sentence in self.corpus.sentences(lines)]
+        read = [(text, spans) for text, spans in map(unmarked, lines) if text.strip()]
+        found: list[tuple[str, list[Span]]] = []
+        for text, spans in read:
+            end = 0
+            for sentence in self.corpus.sentences([text]):
+                begin = text.find(sentence, end)
+                end = max(end, begin + len(sentence))
+                inside = [span for span in spans if begin >= 0 and begin <= span.begin and span.end <= end]
+                found.append((sentence, [Span(kind, first - begin, last - begin) for kind, first, last in inside]))
+        return found
 
     def fingerprint(self) -> dict[str, Any]:
         """See `Corpus.fingerprint`."""

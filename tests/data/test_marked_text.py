@@ -34,6 +34,34 @@ def test_marks_are_taken_out(marked, text, spans):
     assert unmarked(marked) == (text, [Span(*span) for span in spans])
 
 
+def test_sentences_end_where_those_of_the_text_without_marks_do(tmp_path):
+    """Marks hide no abbreviation; what is marked across two sentences, or is not closed in its line, is no unit."""
+    marked = [
+        "It was ⟦Mr. Smith⟧ of ⟨the ⟦U.S. Army⟧ staff⟩. ⟦New York⟧ is big. So is ⟦New York⟧. ⟨At last. He⟩ left ⟦Rome.",
+        "⟦He⟧ came⟧ back.",
+        "⟨⟩ ⟦⟧",
+    ]
+    (tmp_path / "marked.txt").write_text("\n".join(marked) + "\n")
+    (tmp_path / "plain.txt").write_text("\n".join(unmarked(line)[0] for line in marked) + "\n")
+    files = (
+        TextFiles((str(tmp_path / f"{name}.txt"),), input_format="paragraphs", validation_fraction=0.0)
+        for name in ("marked", "plain")
+    )
+    text, plain = MarkedText(next(files)), next(files)
+    (lines,) = text.texts("train")
+    found = text.marked_sentences(lines)
+    (expected,) = plain.documents("train")
+    assert [sentence for sentence, _ in found] == expected == text.sentences(lines)
+    assert [(kind, sentence[begin:end]) for sentence, spans in found for kind, begin, end in spans] == [
+        ("entity", "Mr. Smith"),
+        ("entity", "U.S. Army"),
+        ("phrase", "the U.S. Army staff"),
+        ("entity", "New York"),
+        ("entity", "New York"),
+        ("entity", "He"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
