@@ -81,6 +81,8 @@ def main(args: argparse.Namespace) -> int:
     params = jax.device_put(opened.params, trainer.shardings.params)
     scores = trainer.scores(params, held_out, 0, aux=aux and trainer.placed_aux(aux))
     assert scores is not None  # nobody cuts it short
+    if opened.run.objective.teachers and not aux:
+        del scores["loss"]  # of which the teacher's terms are a part
 
     # -- Beside what
     if args.baselines:
