@@ -21,8 +21,8 @@ which the model spells the whole held-out text, each token with 15 % of its surr
 counted without control tokens, characters without the spaces between sentences.
 Text that a vocabulary cannot spell is one [UNK], which costs less than its characters would: the table has its share of tokens.
 
-Everything is run by the command line, each command in a process of its own, whose output is kept in --output; a command that is
-done is not done again.
+Everything is run by the command line, each command in a process of its own, whose output is kept in --output; the same line
+again trains and builds nothing that is done, whatever flags it was done with, and evaluates anew.
 """
 
 import argparse

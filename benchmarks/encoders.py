@@ -8,7 +8,7 @@ CACHE is a token cache of marked text (`MarkedText`, whose marks ERNIE alone rea
 tokens, the same optimizer for all.
 
 Objectives mask other tokens, so their own losses do not compare. Besides, every model that can predict tokens is scored with one
-and the same noise, single tokens at 15 % of held-out rows of whole sentences: `Yardstick`.
+and the same noise, single tokens at 15 % of held-out rows of whole sentences, which `score` writes as "yardstick".
 """
 
 import argparse
