@@ -166,7 +166,10 @@ def test_evaluate_fill_export_import(trained, student, tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["evaluate", f"--model_dir={alone}", "--json", "--batches=2"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out)["mlm_loss"] == pytest.approx(logged["mlm_loss"], rel=1e-5) and not {"soft_loss", "loss"} & json.loads(out).keys()
+    assert (
+        json.loads(out)["mlm_loss"] == pytest.approx(logged["mlm_loss"], rel=1e-5)
+        and not {"soft_loss", "loss"} & json.loads(out).keys()
+    )
     assert "warning: measured without the teacher" in err and err.count("\n") == 1
 
 
