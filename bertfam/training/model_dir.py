@@ -112,12 +112,6 @@ def read_run(model_dir: str | Path) -> Run:
     return load([str(path)]).build("Run")
 
 
-def parameter_shapes(run: Run) -> Any:
-    """The unboxed shapes of a sized run's parameters."""
-    shapes = jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))
-    return nn.meta.unbox(shapes)
-
-
 def _check_vocabulary(model_dir: Path, vocabulary: Vocabulary) -> None:
     """Refuses a vocabulary that has taken the place of the one that a model was trained with; an imported one tells of none."""
     path = model_dir / "fingerprint.json"
@@ -141,7 +135,7 @@ def open_model(model_dir: str | Path, step: int | None = None, *, average: bool 
     found = choosing.find(model_dir, step, ("average" if average else "params",))
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     parts = checkpoints.parts(found)
-    shapes = {name: shape for name, shape in parameter_shapes(run).items() if name in parts}
+    shapes = {name: shape for name, shape in nn.meta.unbox(run.boxed_params()).items() if name in parts}
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
     params = checkpoints.restore_params(found, like, average=average)
     checkpoints.close()

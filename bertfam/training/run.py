@@ -5,6 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
@@ -128,6 +130,10 @@ class Run:
     def shape(self, stage: int) -> RowShape:
         """The static sizes of a stage's rows."""
         return self.data.shape(self.stages[stage].length)
+
+    def boxed_params(self) -> Any:
+        """The shapes of the parameters of a sized run, boxed with logical axis names."""
+        return jax.eval_shape(lambda key: self.objective.init(key, self.shape(0))[0], jax.random.key(0))
 
     def sized(self, vocabulary_size: int) -> "Run":
         """The run with its model's vocabulary set."""

@@ -40,7 +40,9 @@ class Start:
     def state(self, trainer: Trainer) -> TrainState:
         """A fresh state with them; rows of tokens without origins are new."""
         state, run = trainer.new_state(), trainer.run
-        boxed, fresh, given = (traverse_util.flatten_dict(tree, sep="/") for tree in (_boxed(run), state.params, self.params))
+        boxed, fresh, given = (
+            traverse_util.flatten_dict(tree, sep="/") for tree in (run.boxed_params(), state.params, self.params)
+        )
 
         def take(box: nn.LogicallyPartitioned, fresh: jax.Array, value: np.ndarray) -> jax.Array:
             return starting_rows.taken(box.names, fresh, value, self.origins)
@@ -81,7 +83,7 @@ def read_start(
     model, first = next(iter(models.values())), next(iter(networks))
     found = {name: models[name] for name in networks if name in models} or {first: model}
     theirs = run.objective.joined({name: model.params for name, model in found.items()})
-    ours = _boxed(run)
+    ours = run.boxed_params()
     names = parts.split(",") if parts else sorted(theirs.keys() & ours.keys())
     for name in names:
         for there, whose in ((theirs, folder), (ours, "this run")):
@@ -106,8 +108,3 @@ def own_start(run: Run, aux: Any, vocabulary: Vocabulary) -> Start | None:
     if begun is None:
         return None
     return Start(*begun, same(vocabulary.size))
-
-
-def _boxed(run: Run) -> Any:
-    """The shapes of a run's parameters with their logical axis names."""
-    return jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))

@@ -79,8 +79,7 @@ def taken_over(trainer: Trainer, fresh: Any, found: dict[Names, np.ndarray], ori
 
 def _abstract_state(run: Run) -> TrainState:
     """The shapes of a run's state with their logical axis names."""
-    params = jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))
-    optimizer, averaged = run.optimizer.build(run.total_steps, params), run.average_decay is not None
+    optimizer, averaged = run.optimizer.build(run.total_steps, run.boxed_params()), run.average_decay is not None
     return jax.eval_shape(
         lambda key: new_state(run.objective, optimizer, key, run.shape(0), averaged=averaged), jax.random.key(0)
     )

@@ -55,7 +55,7 @@ class Trainer:
         """Raises UserError where sizes do not divide over the mesh."""
         self.run, self.mesh = run, mesh
         self.activity = activity or Activity()
-        params = jax.eval_shape(lambda key: run.objective.init(key, run.shape(0))[0], jax.random.key(0))
+        params = run.boxed_params()
         self.tensors = describe(params)
         self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
         self.schedule = run.optimizer.schedule.build(run.total_steps)
