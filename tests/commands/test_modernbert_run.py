@@ -4,6 +4,8 @@ import json
 
 from command_line import bertfam
 
+from bertfam import cli
+
 RUN = """\
 include "models/modernbert_base.gin"
 include "objectives/modernbert.gin"
@@ -24,7 +26,7 @@ ModernBertConfig.window = 8
 """
 
 
-def test_pretrain_export_import_fill(trained, tmp_path):
+def test_pretrain_export_import_fill(trained, tmp_path, capsys):
     (tmp_path / "run.gin").write_text(RUN)
     flags = {"input": "text/train.txt", "validation_input": "text/held-out.txt", "vocab": "vocab"}
     words = [f"--{name}={trained.folder / path}" for name, path in flags.items()]
@@ -36,12 +38,13 @@ def test_pretrain_export_import_fill(trained, tmp_path):
     assert len(losses) == 3 and all(5.0 < loss < 6.5 for loss in losses)  # ln 300 is 5.70
     assert "over a window of 8" in json.loads((model / "plan.json").read_text())["stages"][0]["attention"]
 
-    done = bertfam("export", f"--model_dir={model}", f"--output={tmp_path / 'theirs'}")
-    assert done.returncode == 0, done.stderr
+    assert cli.main(["export", f"--model_dir={model}", f"--output={tmp_path / 'theirs'}"]) == 0
     content = json.loads((tmp_path / "theirs/config.json").read_text())
     assert content["model_type"] == "modernbert" and content["architectures"] == ["ModernBertForMaskedLM"]
-    done = bertfam("import", f"--input={tmp_path / 'theirs'}", f"--output={tmp_path / 'back'}")
-    assert done.returncode == 0, done.stderr
-    found = [bertfam("fill", f"--model_dir={folder}", "--json", "the [MASK] of") for folder in (model, tmp_path / "back")]
-    assert found[0].returncode == 0, found[0].stderr
-    assert found[0].stdout == found[1].stdout
+    assert cli.main(["import", f"--input={tmp_path / 'theirs'}", f"--output={tmp_path / 'back'}"]) == 0
+    found = []
+    for folder in (model, tmp_path / "back"):
+        capsys.readouterr()
+        assert cli.main(["fill", f"--model_dir={folder}", "--json", "the [MASK] of"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1] and len(found[0][0]["masks"]) == 1
