@@ -19,6 +19,8 @@ NonFinite = Literal["raise", "skip"]
 NON_FINITE, SKIPPED = "non_finite", "skipped"
 # Metric: 1 at a step whose batch has nothing to predict; its loss, 0, is in no mean.
 EMPTY = "nothing_to_predict"
+# Before a term's name, in what an evaluation step gives: its sum, and what it is divided by.
+TERM = "term/"
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
@@ -135,9 +137,15 @@ def interleaved(batch: Batch, pieces: int) -> dict[str, jax.Array]:
 
 
 def make_eval_step(objective: Objective) -> Callable[..., Metrics]:
-    """Builds `eval_step(params, batch, aux) -> metrics`: no dropout, and no memory of the batches before."""
+    """Builds `eval_step(params, batch, aux) -> metrics`: no dropout, and no memory of the batches before.
+
+    Beside the objective's metrics there is each term of the loss under `TERM` and its name. It is not the metric TERM_loss where
+    several terms have one denominator, as StructBERT's masked and shuffled tokens.
+    """
 
     def eval_step(params: Any, batch: Batch, aux: Any = {}) -> Metrics:  # noqa: B006
-        return objective.loss(params, {}, aux, batch, key=None, train=False).metrics
+        out = objective.loss(params, {}, aux, batch, key=None, train=False)
+        denominators = objective.denominators(batch)
+        return out.metrics | {TERM + name: Sum(term, denominators[name]) for name, term in out.terms.items()}
 
     return eval_step

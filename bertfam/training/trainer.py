@@ -31,7 +31,7 @@ from bertfam.training.progress import ProgressLog, Rates
 from bertfam.training.run import Run
 from bertfam.training.stages import locate
 from bertfam.training.state import TrainState, new_state
-from bertfam.training.step import INITIALISATION, make_eval_step, make_train_step
+from bertfam.training.step import INITIALISATION, TERM, make_eval_step, make_train_step
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Trainer:
         }
         with self._axis_rules():
             found = jax.eval_shape(make_eval_step(self.run.objective), self.abstract_state.params, batch, self.abstract_state.aux)
-        names = ["loss", *found]
+        names = ["loss", *(name for name in found if not name.startswith(TERM))]
         if name not in names:
             hint = did_you_mean(name, names, f"one of {', '.join(names)}")
             raise UserError(f"Run.keep_best is {name!r}, which no evaluation measures{hint}")
@@ -177,8 +177,8 @@ class Trainer:
             found = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, held_out.steps, asked)
         if found is None:
             return None
-        coefficients = self.run.objective.coefficients
-        return {"loss": sum(weight * found.get(f"{term}_loss", 0.0) for term, weight in coefficients.items())} | found
+        terms = {name: found.pop(TERM + name, 0.0) for name in self.run.objective.coefficients}
+        return {"loss": sum(weight * terms[name] for name, weight in self.run.objective.coefficients.items())} | found
 
     def predictions(self, params: Any, held_out: HeldOut, stage: int) -> Predictions:
         """What is predicted for the first held-out rows of a stage's shape: NumPy arrays."""

@@ -17,10 +17,11 @@ from bertfam.models.encoder import pooler, sentence_head, word_table
 from bertfam.objectives.albert import MlmSop
 from bertfam.objectives.bert import MlmNsp
 from bertfam.objectives.structbert import MlmStructure
+from bertfam.training.metrics import means
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import LinearDecay
 from bertfam.training.state import new_state
-from bertfam.training.step import make_train_step, total_loss
+from bertfam.training.step import TERM, make_eval_step, make_train_step, total_loss
 
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32}
 ALBERT = AlbertConfig(vocab_size=tiny.VOCABULARY, embedding_size=8, **SIZES)
@@ -108,6 +109,15 @@ def test_equal_coefficients_are_one_mean_over_masked_and_shuffled():
     batch = batch_of("structure")
     denominators = objective.denominators(batch)
     assert float(denominators["mlm"]) == float(denominators["shuffled"]) == batch["masked_loss_weights"].sum()
+
+
+def test_an_evaluation_merges_to_the_loss_of_training(case, loss_of):
+    """Each term over its own denominator, which of StructBERT's tokens is one for both."""
+    relation, objective, params = case
+    batch, step = batch_of(relation, 6, predictions=[4, 1, 4, 3, 0, 4]), tiny.jit(make_eval_step(objective))
+    found = means([step(params, {name: value[rows] for name, value in batch.items()}) for rows in (slice(3), slice(3, 6))])
+    loss = sum(weight * found[TERM + name] for name, weight in objective.coefficients.items())
+    assert loss == pytest.approx(float(loss_of(batch)[0]), rel=1e-6)
 
 
 def test_rows_of_padding_add_nothing(case, loss_of):
