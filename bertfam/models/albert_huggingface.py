@@ -40,7 +40,7 @@ def config_to_huggingface(config: AlbertConfig) -> dict[str, Any]:
         )
     return {
         "model_type": "albert",
-        **written_values(config),
+        **written_values(config, has=("embedding_size",)),
         "embedding_size": config.embedding_size,
         **dict.fromkeys(_ONE, 1),
     }

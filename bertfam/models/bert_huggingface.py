@@ -1,6 +1,6 @@
 """BERT in Hugging Face's files: config.json and names of tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -63,8 +63,30 @@ def read_values(content: Mapping[str, Any]) -> dict[str, Any]:
     return values | {"activation": ACTIVATIONS[activation]}
 
 
-def written_values(config: BertConfig) -> dict[str, Any]:
-    """A config like BERT's -> config.json's content, without the model's type and "architectures"."""
+def written_values(config: BertConfig, *, head: Activation | None = None, has: Collection[str] = ()) -> dict[str, Any]:
+    """A config like BERT's -> config.json's content, without the model's type and "architectures".
+
+    Args:
+      config: a family's.
+      head: the activation that its class has in the masked-token head; None: that of the layers.
+      has: our fields, of those that BERT's class has no place for, that its own has: "position_offset", "embedding_size",
+        "type_vocab_size" (of 0).
+
+    Raises:
+      UserError: for what the class cannot be.
+    """
+    known = {
+        "head_activation": (config.head_activation or config.activation, head or config.activation),
+        "position_offset": (config.position_offset, 0),
+        "embedding_size": (config.table_width, config.hidden_size),
+        "type_vocab_size": (config.type_vocab_size, config.type_vocab_size or 1),
+    }
+    for name, (value, theirs) in known.items():
+        if name not in has and value != theirs:
+            raise UserError(
+                f"{type(config).__name__}.{name} = {value!r} has no place in transformers' class, which has {theirs!r}: a model "
+                "like it cannot be written"
+            )
     values = {theirs: getattr(config, ours) for theirs, ours in (_SIZES | _OPTIONS).items()}
     values["vocab_size"] = config.known_table_rows
     return {"hidden_act": WRITTEN_ACTIVATIONS[config.activation], "position_embedding_type": "absolute", **values}
@@ -76,7 +98,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> BertConfig:
 
 
 def config_to_huggingface(config: BertConfig) -> dict[str, Any]:
-    """BertConfig -> config.json's content, without "architectures"."""
+    """BertConfig -> config.json's content, without "architectures"; raises UserError for what no BERT can be."""
     return {"model_type": "bert", **written_values(config)}
 
 

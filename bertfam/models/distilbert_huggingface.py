@@ -35,7 +35,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> DistilBertConfig:
 
 def config_to_huggingface(config: DistilBertConfig) -> dict[str, Any]:
     """DistilBertConfig -> config.json's content, without "architectures"; raises UserError for what no DistilBERT can be."""
-    values = written_values(config)
+    values = written_values(config, has=("type_vocab_size",))
     for name, value in _FIXED.items():
         if values.pop(name) != value:
             ours = {"layer_norm_eps": "layer_norm_epsilon"}.get(name, name)

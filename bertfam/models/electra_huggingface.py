@@ -19,7 +19,8 @@ def config_from_huggingface(content: Mapping[str, Any]) -> ElectraConfig:
 
 def config_to_huggingface(config: ElectraConfig) -> dict[str, Any]:
     """ElectraConfig -> config.json's content, without "architectures"."""
-    return {"model_type": "electra", **written_values(config), "embedding_size": config.table_width}
+    values = written_values(config, head="gelu", has=("embedding_size",))
+    return {"model_type": "electra", **values, "embedding_size": config.table_width}
 
 
 def entries(config: ElectraConfig) -> tuple[Entry, ...]:

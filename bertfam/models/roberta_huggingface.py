@@ -24,8 +24,9 @@ def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
 
 def config_to_huggingface(config: RobertaConfig) -> dict[str, Any]:
     """RobertaConfig -> config.json's content, without "architectures"."""
+    values = written_values(config, head="gelu", has=("position_offset",))
     rows = config.position_offset + config.max_length
-    return {"model_type": "roberta", **written_values(config), "max_position_embeddings": rows}
+    return {"model_type": "roberta", **values, "max_position_embeddings": rows}
 
 
 def entries(config: RobertaConfig) -> tuple[Entry, ...]:

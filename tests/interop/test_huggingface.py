@@ -12,8 +12,14 @@ from safetensors.numpy import load_file, save_file
 
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
+from bertfam.models.albert import AlbertConfig
 from bertfam.models.bert import BertConfig
 from bertfam.models.bert_huggingface import BERT
+from bertfam.models.distilbert import DistilBertConfig
+from bertfam.models.electra import ElectraConfig
+from bertfam.models.ernie import ErnieConfig
+from bertfam.models.roberta import RobertaConfig
+from bertfam.models.sizes import Sizes
 
 CONFIG = BertConfig(vocab_size=37, num_layers=2, hidden_size=16, num_heads=2, feed_forward_size=24, max_length=12)
 PARTS = {
@@ -223,6 +229,30 @@ def test_a_folder_in_use_or_a_strange_set_of_heads_is_refused(folder, tmp_path):
     with pytest.raises(UserError, match="dtype 'float16'"):
         huggingface.write(tmp_path / "other", CONFIG, random_params(), dtype="float16")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "words"),
+    [
+        (BertConfig, {"head_activation": "relu"}, "head_activation = 'relu' has no place in .* which has 'gelu'"),
+        (BertConfig, {"position_offset": 2}, "position_offset = 2"),
+        (BertConfig, {"embedding_size": 8}, "embedding_size = 8"),
+        (BertConfig, {"type_vocab_size": 0}, "type_vocab_size = 0"),
+        (AlbertConfig, {"head_activation": "relu", "embedding_size": 8}, "head_activation = 'relu'"),
+        (DistilBertConfig, {"position_offset": 2}, "position_offset = 2"),
+        (ElectraConfig, {"head_activation": None, "activation": "relu"}, "head_activation = 'relu'"),
+        (ErnieConfig, {"head_activation": "gelu"}, "head_activation = 'gelu' has no place in .* which has 'relu'"),
+        (RobertaConfig, {"head_activation": "relu"}, "head_activation = 'relu' has no place"),
+        (RobertaConfig, {"embedding_size": 8}, "embedding_size = 8"),
+    ],
+)
+def test_a_model_that_no_class_of_transformers_is_cannot_be_written(tmp_path, family, change, words):
+    """Its folder would be read as another model, or not at all."""
+    sizes = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(Sizes)}
+    config = family(**sizes | change)
+    with pytest.raises(UserError, match=f"{family.__name__}.{words}"):
+        huggingface.write(tmp_path / "out", config, {"encoder": {}, "mlm_head": {}})
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_failed_write_leaves_nothing(tmp_path):
