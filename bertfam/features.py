@@ -4,7 +4,7 @@
     encoder_segment_ids       int32[batch, length]       which packed example; 0 = padding
     encoder_positions         int32[batch, length]       from 0 in each example; only of packed rows
     encoder_token_type_ids    int32[batch, length]       sentence A or B
-    masked_positions          int32[batch, predictions]  ascending; unused slots are 0 with weight 0
+    masked_positions          int32[batch, predictions]  masked ones ascending, then shuffled ones; unused slots are 0, weight 0
     masked_target_tokens      int32[batch, predictions]  the original tokens at these positions
     masked_loss_weights       float32[batch, predictions]
     sequence_start_positions  int32[batch, examples]     the [CLS] of every example in the row

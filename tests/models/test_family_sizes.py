@@ -1,4 +1,4 @@
-"""Sizes of families that are options of BERT: as published, and as torch's class counts them."""
+"""Sizes of BERT and of families that are options of it: as published, and as torch's class counts them."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,18 @@ from bertfam.interop import huggingface
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
-# gin file: tokens of the published vocabulary, parameters of the encoder with its pooler (ERNIE: of a BERT-base with so many)
-PUBLISHED = {
-    "spanbert_base": (28_996, 108_310_272),
-    "spanbert_large": (28_996, 333_579_264),
-    "structbert_large": (30_522, 335_141_888),
-    "ernie_base": (17_964, 99_837_696),
-}
+# gin file, tokens of the published vocabulary, parameters of the encoder with its pooler (ERNIE: of a BERT-base with so many)
+PUBLISHED = (
+    ("bert_base", 30_522, 109_482_240),
+    ("bert_base", 119_547, 177_853_440),  # multilingual
+    ("bert_large", 30_522, 335_141_888),
+    ("roberta_base", 50_265, 124_645_632),
+    ("roberta_large", 50_265, 355_359_744),
+    ("spanbert_base", 28_996, 108_310_272),
+    ("spanbert_large", 28_996, 333_579_264),
+    ("structbert_large", 30_522, 335_141_888),
+    ("ernie_base", 17_964, 99_837_696),
+)
 
 
 def parameters(config, parts):
@@ -35,9 +40,8 @@ def flat(tree, path=()):
     return [found for name, value in tree.items() for found in flat(value, (*path, name))]
 
 
-@pytest.mark.parametrize("size", PUBLISHED)
-def test_published_sizes(size):
-    tokens, published = PUBLISHED[size]
+@pytest.mark.parametrize(("size", "tokens", "published"), PUBLISHED)
+def test_published_sizes(size, tokens, published):
     run = load([f"models/{size}.gin", "objectives/mlm.gin", "runs/defaults.gin"]).build("Run")
     config = run.objective.sized(tokens).model
     assert parameters(config, {"encoder", "pooler"}) == published
