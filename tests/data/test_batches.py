@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 
+from bertfam.corruption.choosing import RareTokens, WithReplacement
 from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
 from bertfam.corruption.masking import BertMasking
 from bertfam.corruption.shuffling_windows import ShuffledWindows
@@ -20,7 +21,8 @@ from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.sources import TextFiles
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import Chunks, DocSentences, WholeDocuments
+from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, WholeDocuments
+from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
 
 LENGTH, BATCH = 64, 32
@@ -68,6 +70,7 @@ def test_any_rows_of_a_step_are_slices_of_its_batch(source):
 
 SPANS = BertMasking(choice=WordSpans(), rounding="up", counted="maskable", drawn_by="unit", random_tokens="text", boundaries=True)
 SHUFFLED, UNITS = BertMasking(shuffling=ShuffledWindows()), BertMasking(choice=Units(), drawn_by="unit")
+REPLACED = BertMasking(mask_share=0.85, random_share=0.0, choice=WithReplacement(), slot_margin=0.005)
 ORDERED, STRUCTURED = SentencePairs(relation="order"), SentencePairs(relation="structure")
 KINDS = {
     "albert": TextData(rows=ORDERED, corruption=BertMasking(choice=WordNgrams())),
@@ -76,6 +79,10 @@ KINDS = {
     "structbert packed": TextData(rows=Packed(STRUCTURED, max_examples=3), corruption=SHUFFLED),
     "spanbert": TextData(rows=DocSentences(), corruption=SPANS),
     "spanbert packed": TextData(rows=Packed(WholeDocuments()), corruption=SPANS),
+    "roberta": TextData(rows=FullSentences(), corruption=BertMasking(rounding="random")),
+    "electra": TextData(rows=TwoSegments(), corruption=REPLACED),
+    "distilbert": TextData(rows=FullSentences(), corruption=BertMasking(choice=RareTokens(), rounding="up")),
+    "modernbert": TextData(rows=Packed(WholeDocuments()), corruption=BertMasking(rate=0.3)),
     "ernie": TextData(corruption=UNITS),
     "ernie packed": TextData(rows=Packed(SentencePairs(), max_examples=3), corruption=UNITS),
 }

@@ -10,6 +10,7 @@ import tiny
 from flax import linen as nn
 from scipy.special import erf
 from test_mlm_nsp import by_hand
+from test_packed_rows import PACKED, packed
 
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.spanbert import MlmSbo
@@ -91,6 +92,22 @@ def test_rows_of_padding_add_nothing(params):
     assert float(loss_of(params, tiny.padded(batch, 2))[0]) == pytest.approx(float(loss_of(params, batch)[0]), rel=1e-6)
     nothing = {name: np.zeros_like(value) for name, value in batch.items()}
     assert float(loss_of(params, nothing)[0]) == 0.0
+
+
+def test_packed_examples_have_the_loss_of_the_same_examples_alone(params):
+    """Rows 2 i and 2 i + 1 in row i; their spans move with them."""
+    batch, plain = batch_of(8), packed(tiny.batch(8))
+    together = {name: plain[name] for name in Mlm(OBJECTIVE.model).features(PACKED)}
+    begins = batch["encoder_segment_ids"].sum(axis=1) * (np.arange(8) % 2 == 0)  # what comes before the row's fellow
+    begins = np.roll(begins, 1)[:, None] * (batch["span_loss_weights"] > 0)
+    for name in ("span_left_positions", "span_right_positions", "span_offsets", "span_loss_weights"):
+        moved = batch[name] + begins.astype(np.int32) if name.endswith("positions") else batch[name]
+        together[name] = moved.reshape(4, -1)
+    assert together.keys() == OBJECTIVE.features(PACKED).keys()
+    (loss, alone, *_), (packed_loss, found, *_) = loss_of(params, batch), loss_of(params, together)
+    assert float(packed_loss) == pytest.approx(float(loss), rel=1e-5)
+    for name, value in alone.metrics.items():
+        np.testing.assert_allclose(found.metrics[name], value, rtol=1e-5, err_msg=name)
 
 
 def test_microbatches_give_the_same_update():

@@ -1,5 +1,8 @@
 """Packed examples do not see each other, and their loss is that of the same examples in rows of their own."""
 
+import dataclasses
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +11,10 @@ import tiny
 from flax import linen as nn
 
 from bertfam.features import RowShape
+from bertfam.models.distilbert import DistilBertConfig
+from bertfam.models.ernie import ErnieConfig
+from bertfam.models.roberta import RobertaConfig
+from bertfam.models.sizes import Sizes
 from bertfam.objectives.mlm import Mlm
 
 PAIRS = tiny.objective()
@@ -45,7 +52,11 @@ def packed(batch):
 
 @pytest.fixture(scope="module")
 def params():
-    shapes = nn.meta.unbox(jax.eval_shape(lambda key: PAIRS.init(key, tiny.SHAPE)[0], jax.random.key(0)))
+    return random_params(PAIRS)
+
+
+def random_params(objective):
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE)[0], jax.random.key(0)))
     generator = np.random.default_rng(5)
     return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
 
@@ -71,6 +82,20 @@ def test_the_loss_of_packed_examples_is_that_of_the_same_examples_alone(params):
     assert [{name: float(value) for name, value in found.items()} for found in denominators] == [
         {"mlm": batch["masked_loss_weights"].sum(), "nsp": 8.0}
     ] * 2
+
+
+@pytest.mark.parametrize("family", [RobertaConfig, DistilBertConfig, partial(ErnieConfig, task_type_vocab_size=2)])
+def test_so_is_that_of_families_with_other_embeddings(family):
+    """Positions counted from 2, no types, a table of tasks."""
+    objective = Mlm(family(**{field.name: getattr(PAIRS.model, field.name) for field in dataclasses.fields(Sizes)}))
+    batch = tiny.batch(4)
+    params = random_params(objective)
+    ((alone, _), expected), ((together, _), found) = (
+        loss_and_gradient(objective, params, {name: rows[name] for name in objective.features(shape)})
+        for rows, shape in ((batch, tiny.SHAPE), (packed(batch), PACKED))
+    )
+    assert float(together) == pytest.approx(float(alone), rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), found, expected)
 
 
 def test_an_example_does_not_see_its_neighbour(params):
