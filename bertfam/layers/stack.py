@@ -103,13 +103,17 @@ class Stack(nn.Module):
     def _initial(self, block: Any, carry: Any, shared: Any, static: Any) -> dict[str, Any]:
         key = self.make_rng("params")
 
-        def initial_layer(layer: jax.Array) -> Any:
+        def initial_layer(layer: jax.Array | int) -> Any:
             return block.init(jax.random.fold_in(key, layer), carry, **shared, **static)["params"]
 
+        def own(layer: jax.Array) -> Any:
+            return {name: value for name, value in initial_layer(layer).items() if name not in self.shared}
+
         # A loop rather than vmap: some generators (rbg) draw other numbers when vmapped.
-        stacked = jax.lax.map(initial_layer, jnp.arange(self.length))
-        for name in self.shared:
-            stacked[name] = jax.tree.map(lambda leaf: leaf[:1], stacked[name])
+        stacked = jax.lax.map(own, jnp.arange(self.length))
+        if self.shared:  # drawn once, not for every layer: those of ALBERT-xxlarge are 10 GB
+            first = initial_layer(0)
+            stacked |= {name: jax.tree.map(lambda leaf: leaf[None], first[name]) for name in self.shared}
         return meta.add_axis(stacked, 0, {nn.PARTITION_NAME: AXIS})
 
     def _check(self, params: Any) -> None:

@@ -17,6 +17,7 @@ from bertfam.features import RowShape
 from bertfam.layers.execution import Execution
 from bertfam.models import bert
 from bertfam.models.albert import AlbertConfig
+from bertfam.models.encoder import init_encoder
 from bertfam.objectives.albert import MlmSop
 from bertfam.training.optimizers import Lamb
 from bertfam.training.schedules import ConstantRate
@@ -119,6 +120,16 @@ def test_both_begin_alike_and_as_the_first_layer_of_others():
     jax.tree.map(np.testing.assert_array_equal, *map(nn.unbox, begun))
     others = nn.unbox(small_bert.init(dataclasses.replace(SMALL, sharing="none")))["layers"]
     jax.tree.map(lambda one, all_: np.testing.assert_array_equal(one, all_[:1]), nn.unbox(begun[0])["layers"], others)
+
+
+def test_a_shared_layer_is_drawn_once():
+    """The memory of drawing it does not grow with the passes."""
+    needed = []
+    for layers in (2, 40):
+        config = dataclasses.replace(SMALL, num_layers=layers)
+        compiled = jax.jit(lambda key, config=config: nn.unbox(init_encoder(config, key))).lower(jax.random.key(0)).compile()
+        needed.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert needed[1] < 1.1 * needed[0]
 
 
 def test_lamb_moves_a_shared_layer_as_one_tensor():
