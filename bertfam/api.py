@@ -53,7 +53,8 @@ class Model:
 
         Args:
           tokens: int32[batch, length].
-          segment_ids: int32[batch, length], 1 for tokens and 0 for padding; None: padding is where the pad token stands.
+          segment_ids: int32[batch, length], 1 for tokens and 0 for padding, which comes after them; None: padding is where the
+            pad token stands.
           token_type_ids: int32[batch, length], 0 or 1; None: all 0.
           masked_positions: int32[batch, predictions], where to predict tokens; None: everywhere.
           collect: "hidden_states" or "attention_probs", to be returned too.
@@ -64,7 +65,8 @@ class Model:
           float32[batch, 3]) and `rtd_logits` float32[batch, length], of each token being replaced; and what `collect` names.
 
         Raises:
-          UserError: for rows longer than the model's table of positions.
+          UserError: for rows longer than the model's table of positions, and for padding before tokens, whose positions and [CLS]
+            it would move.
         """
         tokens = jnp.asarray(tokens, jnp.int32)
         if segment_ids is None:
@@ -72,6 +74,11 @@ class Model:
         if token_type_ids is None:
             token_type_ids = jnp.zeros_like(tokens)
         segment_ids, token_type_ids = (jnp.asarray(value, jnp.int32) for value in (segment_ids, token_type_ids))
+        if not isinstance(segment_ids, jax.core.Tracer):
+            real = np.asarray(segment_ids) > 0
+            rows = np.flatnonzero((real[:, 1:] & ~real[:, :-1]).any(axis=1))
+            if rows.size:
+                raise UserError(f"row {rows[0]} has padding before a token: put padding behind the tokens, or give segment_ids")
         # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
         with jax.default_matmul_precision("highest"):
             return self._forward(self.params, tokens, segment_ids, token_type_ids, masked_positions, tuple(sorted(collect)))

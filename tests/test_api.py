@@ -61,6 +61,17 @@ def test_padding_is_where_the_pad_token_stands_unless_told(params):
     assert np.abs(types[1] - hidden[1]).max() > 1e-3
 
 
+def test_padding_before_tokens_is_refused(params):
+    """Positions and [CLS] would be others."""
+    model = Model(CONFIG, params, VOCABULARY)
+    with pytest.raises(UserError, match="row 1 has padding before a token: put padding behind the tokens"):
+        model.apply(np.array([[2, 5, 3, 0], [0, 2, 5, 3]]))
+    with pytest.raises(UserError, match="row 0 has padding"):
+        model.apply(TOKENS, segment_ids=np.arange(7)[None] > [[2], [9]])
+    model.apply(np.array([[2, 0, 5, 3]]), segment_ids=np.ones((1, 4)))
+    model.apply(np.zeros((1, 4), np.int32))  # a row of padding
+
+
 def test_predictions_at_some_places_are_those_of_all(params):
     model = Model(CONFIG, params, VOCABULARY)
     everywhere, some = model.apply(TOKENS), model.apply(TOKENS, masked_positions=np.array([[1, 4], [6, 0]]))
