@@ -114,8 +114,15 @@ def train(args: argparse.Namespace) -> None:
             ["benchmarks.encoders", "score", f"--cache={args.cache}", f"--output={args.output}", f"--encoders={name}"]
             + ([f"--batches={args.batches}"] if args.batches else []),
         ]
+    # A student comes after its teacher, whatever became of the others.
+    failures = []
     for taught in (False, True):
-        run_all({name: job for name, job in jobs.items() if bool(ENCODERS[name].teacher) == taught}, args.output, args.gpus)
+        try:
+            run_all({name: job for name, job in jobs.items() if bool(ENCODERS[name].teacher) == taught}, args.output, args.gpus)
+        except RuntimeError as error:
+            failures.append(str(error))
+    if failures:
+        raise RuntimeError("\n".join(failures))
 
 
 def score(args: argparse.Namespace) -> None:

@@ -71,5 +71,6 @@ def tokens_per_second(model_dir: Path) -> float:
 
 
 def seconds(model_dir: Path) -> float:
-    """How long the last `pretrain` took, starting and compiling included."""
-    return float(sum(value for name, value in metrics(model_dir, "time")[-1].items() if name not in ("step", "split")))
+    """How long `pretrain` took, starting and compiling included: all calls that the run took."""
+    times = metrics(model_dir, "time")
+    return float(sum(value for line in times for name, value in line.items() if name not in ("step", "split")))
