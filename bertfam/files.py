@@ -66,8 +66,11 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
             raise UserError(f"{folder} cannot be written ({error.strerror}); name another") from error
         try:
             yield partial
-        except UserError:
-            raise
+        except UserError as error:
+            if str(partial) not in str(error):
+                raise
+            # About a folder within this one, by its later name.
+            raise UserError(str(error).replace(str(partial), str(folder))) from error
         except Exception as error:  # any: libraries put what the system says into exceptions of their own
             if why := next((words for words in _FULL if words in str(error)), None):
                 raise UserError(f"{folder} cannot be written ({why}); make room, or name another") from error

@@ -67,7 +67,8 @@ def main(args: argparse.Namespace) -> int:
             raise UserError("--layers and --init_from both say what the student starts as; give one of them")
         found = []
         if args.layers is not None:
-            found.append(Override(f"Distillation.layers = {args.layers!r}", f"--layers={args.layers}"))
+            words = args.layers if isinstance(args.layers, str) else ",".join(map(str, args.layers))
+            found.append(Override(f"Distillation.layers = {args.layers!r}", f"--layers={words}"))
         if args.teacher:
             opened = open_teacher(args.teacher, args.teacher_step, args.teacher_network)
             origin = f"--teacher={args.teacher}"

@@ -70,9 +70,9 @@ def at_evaluation(what):
 
     scores = Trainer.scores
 
-    def do_and_score(self, *args):
+    def do_and_score(self, *args, **options):
         what()
-        return scores(self, *args)
+        return scores(self, *args, **options)
 
     Trainer.scores = do_and_score
 

@@ -14,6 +14,7 @@ RUN = (
     "--gin_file={trained}/run.gin --input={trained}/text/train.txt --validation_input={trained}/text/held-out.txt "
     "--vocab={trained}/vocab --model_dir=model"
 )
+DISTILLED = RUN.replace("run.gin", "run.gin --gin_file=objectives/distillation.gin")
 TEXT = "--input={trained}/text/train.txt --vocab={trained}/vocab"
 
 
@@ -27,7 +28,8 @@ class Entry:
       files: path -> what is made there, in this order: text or bytes; `copy` of a folder, `changed` JSON; None removes it.
 
     In all of them {here} is the current folder, {trained} that of a trained run (run.gin, text/, vocab/, other-vocab/, model/),
-    {hf} the export of its model; in words {run} stands for the flags that train it, {text} for its text and vocabulary.
+    {hf} the export of its model; in words {run} stands for the flags that train it, {distilled} for
+    those of a student like it, {text} for its text and vocabulary.
     """
 
     words: str
@@ -60,7 +62,7 @@ class Places:
     def fill(self, text: str) -> str:
         """The text with paths in place of the names in braces."""
         folders = {"here": self.here, "trained": self.trained, "hf": self.hf, "gin_configs": packaged_folder()}
-        for name, value in {"run": RUN, "text": TEXT, **folders}.items():
+        for name, value in {"run": RUN, "distilled": DISTILLED, "text": TEXT, **folders}.items():
             text = text.replace(f"{{{name}}}", str(value))
         return text
 

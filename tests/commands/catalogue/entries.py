@@ -11,7 +11,7 @@ CONFIGURATION = {
     "a gin file that is not there": Entry(
         "pretrain --gin_file=runs/quickstrat.gin {text} --model_dir=model",
         "--gin_file=runs/quickstrat.gin: no gin file runs/quickstrat.gin here or among those of bertfam; did you "
-        "mean runs/quickstart.gin or runs/defaults.gin?",
+        "mean runs/quickstart.gin or runs/quickstart_student.gin or runs/distilbert_base.gin?",
     ),
     "a gin file that is a folder": Entry(
         "pretrain --gin_file=. {text} --model_dir=model",
@@ -714,7 +714,7 @@ CHECKPOINTS = {
     ),
     "an import of another architecture": Entry(
         "import --input=bert --output=out",
-        "bert/config.json: model_type is 'gpt2', supported: bert",
+        "bert/config.json: model_type is 'gpt2', supported: bert, albert, distilbert, electra, ernie, modernbert, roberta",
         {"bert": Copy("{hf}"), "bert/config.json": '{"model_type": "gpt2"}'},
     ),
     "an import of more layers": Entry(
@@ -867,7 +867,8 @@ DISK = {
 FLAGS = {
     "no command": Entry(
         "",
-        "no command given; one of vocab, encode, cache, preview, check, pretrain, evaluate, fill, checkpoints, export, import",
+        "no command given; one of vocab, encode, cache, preview, check, pretrain, distill, evaluate, fill, checkpoints, export, "
+        "import",
     ),
     "a misspelt command": Entry(
         "pretrian {run}",
@@ -1019,7 +1020,47 @@ FLAGS = {
     ),
 }
 
+# Teachers and students.
+TEACHING = {
+    "no objective that distills": Entry(
+        "distill {run} --teacher={trained}/model",
+        "{trained}/run.gin does not distill: add --gin_file=objectives/distillation.gin, which makes "
+        "@Distillation() the objective",
+    ),
+    "no teacher": Entry(
+        "distill {distilled}", "Distillation has no teacher yet: name its folder with `bertfam distill --teacher=DIR`"
+    ),
+    "a teacher that is not there": Entry(
+        "distill {distilled} --teacher=none",
+        "none is neither a model folder (config.gin) nor a Hugging Face folder (config.json)",
+    ),
+    "a step without its teacher": Entry(
+        "distill {distilled} --teacher_step=5", "--teacher_step says which of --teacher; give that too, or leave it out"
+    ),
+    "layers that are no numbers": Entry(
+        "distill {distilled} --teacher={trained}/model --layers=all",
+        "--layers=all: write numbers with commas between, as 0,2,4, or random",
+    ),
+    "a layer that the teacher lacks": Entry(
+        "distill {distilled} --teacher={trained}/model --layers=0,2",
+        "Distillation: layers (0, 2) names 2, and the teacher's layers are 0 to 1 (Distillation.layers from "
+        "--layers=0,2, Distillation.teacher from --teacher={trained}/model)",
+    ),
+    "too few layers": Entry(
+        "distill {distilled} --teacher={trained}/model --layers=0",
+        "Distillation: layers (0,) are 1 of the teacher's, and the student has 2 layers (Distillation.layers "
+        "from --layers=0, Distillation.teacher from --teacher={trained}/model)",
+    ),
+    "another vocabulary than the teacher's": Entry(
+        "distill --gin_file={trained}/run.gin --gin_file=objectives/distillation.gin --teacher={trained}/model "
+        "--input={trained}/text/train.txt --vocab={trained}/other-vocab --model_dir=model",
+        "the vocabulary of the teacher {trained}/model is not this run's: a student has its teacher's; give "
+        "text and --vocab={trained}/model/vocab, or a token cache that was built with it",
+    ),
+}
+
 GROUPS = {
+    "teaching": TEACHING,
     "configuration": CONFIGURATION,
     "optimizers": OPTIMIZERS,
     "mesh": MESH,
