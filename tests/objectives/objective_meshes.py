@@ -1,0 +1,110 @@
+"""Run by test_objective_meshes.py in a process of its own, with eight simulated devices: one JSON object on stdout."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+import tiny  # noqa: E402
+from test_distillation import ALL, random_like  # noqa: E402
+
+from bertfam.corruption.choosing_spans import WordSpans  # noqa: E402
+from bertfam.corruption.masking import BertMasking  # noqa: E402
+from bertfam.corruption.shuffling_windows import ShuffledWindows  # noqa: E402
+from bertfam.data.pairs import SentencePairs  # noqa: E402
+from bertfam.data.text_data import TextData  # noqa: E402
+from bertfam.data.text_rows import FullSentences  # noqa: E402
+from bertfam.models.albert import AlbertConfig  # noqa: E402
+from bertfam.models.electra import ElectraConfig  # noqa: E402
+from bertfam.models.modernbert import ModernBertConfig  # noqa: E402
+from bertfam.models.roberta import RobertaConfig  # noqa: E402
+from bertfam.objectives.albert import MlmSop  # noqa: E402
+from bertfam.objectives.electra import Electra  # noqa: E402
+from bertfam.objectives.mlm import Mlm  # noqa: E402
+from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
+from bertfam.objectives.structbert import MlmStructure  # noqa: E402
+from bertfam.partitioning.mesh import MeshShape  # noqa: E402
+from bertfam.training.feeding import global_batch  # noqa: E402
+from bertfam.training.metrics import means  # noqa: E402
+from bertfam.training.run import Run  # noqa: E402
+from bertfam.training.stages import Stage  # noqa: E402
+from bertfam.training.trainer import Trainer  # noqa: E402
+
+LENGTH, BATCH, PLACES, SPREAD = 16, 8, 3, (2, 2, 2)
+SIZES = {"vocab_size": tiny.VOCABULARY, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "max_length": 32}
+NARROW = SIZES | {"feed_forward_size": 32, "embedding_size": 8}
+BERT = tiny.objective(dropout=0.1).model
+TEXT = TextData(rows=FullSentences())
+SPANS = BertMasking(choice=WordSpans(), boundaries=True)
+SHUFFLED = TextData(rows=SentencePairs(relation="structure"), corruption=BertMasking(shuffling=ShuffledWindows()))
+CASES = {
+    # objective, rows, mesh: heads of a generator so narrow cannot be split
+    "distillation": (ALL, TEXT, SPREAD),
+    "electra": (Electra(ElectraConfig(**NARROW), generator_width=0.5), TEXT, (4, 2, 1)),
+    "sop": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), SPREAD),
+    "structure": (MlmStructure(BERT), SHUFFLED, SPREAD),
+    "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), SPREAD),
+    "roberta": (Mlm(RobertaConfig(**SIZES, feed_forward_size=32)), TEXT, SPREAD),
+    "modernbert": (Mlm(ModernBertConfig(**SIZES, feed_forward_size=16, window=4)), TEXT, SPREAD),
+}
+
+
+def whole(run, seed):
+    """A batch with all features that the objective reads, drawn at random."""
+    shape, generator = run.shape(0), np.random.default_rng(seed)
+    known = tiny.batch(BATCH, shape, seed=seed)
+    used = known["masked_loss_weights"]
+    found = {}
+    for name, spec in run.objective.features(shape).items():
+        if name in known:
+            found[name] = known[name]
+        elif name == "shuffled_loss_weights":
+            found[name] = used * (np.arange(shape.predictions) == shape.predictions - 1)
+        elif name.endswith("_weights"):
+            found[name] = used if spec.shape == used.shape[1:] else np.ones((BATCH, *spec.shape), np.float32)
+        else:
+            most = LENGTH // 2 if name.endswith("_positions") else PLACES if name.endswith("_offsets") else 2
+            found[name] = generator.integers(0, most, (BATCH, *spec.shape))
+        found[name] = found[name].astype(spec.dtype)
+    return found
+
+
+class Source:
+    def __init__(self, run):
+        self.run = run
+
+    def rows(self, step, start, stop):
+        return {name: value[start:stop] for name, value in whole(self.run, step).items()}
+
+
+def losses(run, shape):
+    """The metrics of three updates; whether what is not trained has stayed, and the axes that it is split over."""
+    trainer = Trainer(run, MeshShape(*shape).build(jax.devices()[: int(np.prod(shape))]))
+    step, _ = trainer.compile_step(0)
+    aux = jax.tree.map(np.asarray, random_like(trainer.abstract_state.aux, 4))
+    state = trainer.with_aux(trainer.new_state(), aux)
+    program = trainer.stages[0]
+    found = []
+    for index in range(3):
+        batch = global_batch(Source(run), index, BATCH, program.features, program.shardings)
+        state, metrics = step(state, batch)
+        found.append(means([metrics]))
+    same = jax.tree.map(lambda after, before: bool(np.array_equal(after, before)), jax.device_get(state.aux), aux)
+    axes = {axis for leaf in jax.tree.leaves(state.aux) for axis in leaf.sharding.spec if axis}
+    return found, all(jax.tree.leaves(same)), sorted(map(str, axes))
+
+
+def main():
+    found = {}
+    for name, (objective, data, spread) in CASES.items():
+        run = Run(objective=objective, data=data, stages=(Stage(3, LENGTH, BATCH),))
+        found[name] = [losses(run, shape) for shape in ((1, 1, 1), spread)]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

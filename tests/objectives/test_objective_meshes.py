@@ -1,0 +1,48 @@
+"""A step of every objective is the same on every mesh, dropout and draws included; a teacher is split, and stays as it is."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from once import once
+
+TERMS = {
+    "distillation": {"soft_loss", "mlm_loss", "cosine_loss", "mse_loss"},
+    "electra": {"mlm_loss", "rtd_loss", "rtd_accuracy"},
+    "sop": {"mlm_loss", "sop_loss", "sop_accuracy"},
+    "structure": {"mlm_loss", "shuffled_loss", "structure_loss"},
+    "sbo": {"mlm_loss", "sbo_loss"},
+    "roberta": {"mlm_loss", "mlm_accuracy"},
+    "modernbert": {"mlm_loss", "mlm_accuracy"},
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+
+    def make(directory):
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).parent / "objective_meshes.py")],
+            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        (directory / "found.json").write_text(done.stdout.splitlines()[-1])
+
+    return json.loads((once(tmp_path_factory, "objective-meshes", make) / "found.json").read_text())
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_one_device_and_eight(found, name):
+    (one, same, _), (eight, same_there, axes) = found[name]
+    assert same and same_there
+    assert {"tensor", "fsdp"} <= set(axes) if name == "distillation" else not axes
+    for alone, spread in zip(one, eight, strict=True):
+        assert alone.keys() >= TERMS[name] | {"loss"}
+        assert spread == pytest.approx(alone, rel=2e-5)
+    assert one[0]["loss"] != one[1]["loss"]
