@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bertfam.partitioning.distributed import Processes
 
 SUMMARY = "train a model"
+_START = ("init_from", "init_parts", "init_new_rows", "init_optimizer")  # flags of what a new run starts from
 EXAMPLE = """\
   bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam pretrain --gin_file=runs/quickstart.gin --vocab=vocab --model_dir=model
@@ -81,7 +82,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     from bertfam.errors import UserError
     from bertfam.training.activity import PREPARING, SAVING, Activity, shares
     from bertfam.training.hooks import ProfileHook, profiled_steps
-    from bertfam.training.model_dir import begin_folder, check_folder, check_goes_on
+    from bertfam.training.model_dir import begin_folder, begun_start, check_folder, check_goes_on
 
     activity = Activity()
 
@@ -90,7 +91,8 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     began_with = model_dir / "config.gin"
     with processes.together("the configuration"):
         check_folder(model_dir)
-        if not args.gin_file and not began_with.is_file():
+        alone = not args.gin_file
+        if alone and not began_with.is_file():
             raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
         args.gin_file = args.gin_file or [str(began_with)]
         args.gin_bindings = [*more(), *args.gin_bindings]
@@ -98,8 +100,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         run = config.build("Run")
         profiled = profiled_steps(args.profile_steps, run.total_steps)
         named = flags.named_text(args, run.data)
-    own = ("model_dir", "init_from", "init_parts", "init_new_rows", "init_optimizer", "profile_steps")
-    begins = [f"--{name}={getattr(args, name)}" for name in own]
+    begins = [f"--{name}={getattr(args, name)}" for name in ("model_dir", *_START, "profile_steps")]
     processes.check_same("configuration", [*begins, *config.text().splitlines()])
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
@@ -121,6 +122,8 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
 
     step = processes.by_first("the newest checkpoint", lambda: choosing.choose(model_dir))
     goes_on = step is not None and has_training_state(model_dir, step)
+    if alone and step is None and not any(getattr(args, name) for name in _START):
+        vars(args).update(begun_start(model_dir))
     if step is not None:
         with processes.together("what was trained before"):
             check_goes_on(model_dir, run, (named.vocabulary or folder, folder), step)
@@ -138,7 +141,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         trainer = Trainer(run, run.mesh.build(), activity)
         aux = read_teachers(run, vocabulary)
         begin = own_start(run, aux, vocabulary) if step is None and not args.init_from else None
-        for name in ("init_parts", "init_new_rows", "init_optimizer"):
+        for name in _START[1:]:
             if getattr(args, name) and not args.init_from:
                 raise UserError(f"--{name} says what is taken of --init_from; give that too, or leave it out")
         if args.init_from and step is not None and not goes_on:
@@ -196,11 +199,15 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     if begin:
         print(begin.told(), flush=True)
 
+    started = {name: getattr(args, name) for name in _START} if args.init_from and step is None else None
+    if started:  # from elsewhere too
+        started["init_from"] = str(Path(args.init_from).absolute())
+
     def make_model_dir() -> None:
         # A folder that is moved or copied takes its own cache along.
         own = directory.absolute() == (model_dir / "cache").absolute()
         there = config.rebound("TextData.cache_dir", None if own else str(directory.absolute())) if run.data.cache_dir else config
-        begin_folder(model_dir, there, plan, cache.fingerprint, vocabulary if step is None else None)
+        begin_folder(model_dir, there, plan, cache.fingerprint, vocabulary if step is None else None, started)
         tidying.clear(model_dir, step)
 
     processes.by_first(str(model_dir), make_model_dir)

@@ -2,6 +2,7 @@
 
 config.gin        the complete configuration; loads by itself
 fingerprint.json  what the tokens depend on: text, vocabulary
+start.json        the flags of --init_from, where the run began with them
 plan.json         what was printed before training
 vocab/            the vocabulary
 cache/            the token cache, unless the run names another
@@ -12,7 +13,7 @@ plugins/profile/  of --profile_steps
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,9 @@ class TrainedModel:
     params: Any
 
 
+START = "start.json"
 # What a run may have left before its config.gin.
-_OWN = ("cache", "checkpoints", "vocab", "plan.json", "fingerprint.json", "metrics.jsonl")
+_OWN = ("cache", "checkpoints", "vocab", "plan.json", "fingerprint.json", START, "metrics.jsonl")
 
 
 def check_folder(model_dir: Path) -> None:
@@ -82,11 +84,17 @@ def check_goes_on(model_dir: Path, run: Run, given: Sequence[str | Path], step: 
 
 
 def begin_folder(
-    model_dir: Path, config: Config, plan: dict[str, Any], fingerprint: dict[str, Any], vocabulary: Vocabulary | None
+    model_dir: Path,
+    config: Config,
+    plan: dict[str, Any],
+    fingerprint: dict[str, Any],
+    vocabulary: Vocabulary | None,
+    start: Mapping[str, Any] | None = None,
 ) -> None:
     """Makes MODEL_DIR, or brings its files up to date; a run that has a vocabulary already keeps it (None).
 
-    What a killed process had begun to write is deleted.
+    What a killed process had begun to write is deleted. `start` has the flags of --init_from that a new run begins with: until
+    it has a checkpoint, the folder alone says by them where it starts (see `begun_start`).
 
     Raises:
       UserError: something cannot be written.
@@ -97,11 +105,21 @@ def begin_folder(
         raise UserError(f"{model_dir} cannot be made ({error.strerror}); choose another --model_dir") from error
     for folder in (model_dir, model_dir / "vocab"):
         clear_partial(folder)
+    if start:
+        write_text(model_dir / START, json.dumps(start, indent=1) + "\n")
+    elif vocabulary:
+        (model_dir / START).unlink(missing_ok=True)
     write_text(model_dir / "config.gin", config.complete("Run").text())
     write_text(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
     write_text(model_dir / "fingerprint.json", json.dumps(fingerprint, indent=1) + "\n")
     if vocabulary:
         vocabulary.save(model_dir / "vocab")
+
+
+def begun_start(model_dir: Path) -> dict[str, Any]:
+    """The flags of --init_from that a run began with, by name; {} where it began with new parameters."""
+    path = model_dir / START
+    return read_json(path) if path.is_file() else {}
 
 
 def read_run(model_dir: str | Path) -> Run:

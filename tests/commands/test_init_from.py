@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 from command_line import bertfam, started
-from model_folders import arrays
+from model_folders import arrays, assert_equal_arrays, metrics
 
 from bertfam import api, cli
 from bertfam.data import vocabularies
 from bertfam.training.checkpoints import newest
+from bertfam.training.trainer import Trainer
 
 # One update of rate 0 changes nothing.
 ONE = (
@@ -141,6 +142,40 @@ def test_an_optimizer_goes_on_over_another_schedule(trained, tmp_path):
         rows = 300 if "['word']" in name or name.endswith("['mlm_head']['bias']") else None
         expected = decay * before[name][:rows] + new[name][:rows]
         assert np.allclose(on[name][:rows], expected, rtol=1e-4, atol=1e-9), name
+
+
+def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp_path, capsys, monkeypatch):
+    """The folder alone, from anywhere, trains what the unbroken run does; new flags without --init_from begin with nothing."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    given = *ONE, f"--cache_dir={trained.model_dir / 'cache'}"
+    monkeypatch.chdir(trained.folder)
+    start = "--init_from=model", "--init_parts=encoder,mlm_head", "--init_optimizer"
+    assert cli.main(trained.pretrain(tmp_path / "unbroken", *given, *start)) == 0
+    for name in ("killed", "anew"):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(Trainer, "compile_step", kill)
+            cli.main(trained.pretrain(tmp_path / name, *given, *start))
+        assert newest(tmp_path / name) is None
+    capsys.readouterr()
+    assert cli.main(trained.pretrain(tmp_path / "anew", *given)) == 0
+    assert "starts from" not in capsys.readouterr().out and not (tmp_path / "anew" / "start.json").exists()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["pretrain", "--model_dir=killed"]) == 0
+    assert f"starts from {trained.model_dir}: encoder, mlm_head; " in capsys.readouterr().out
+    unbroken, killed, anew = (arrays(tmp_path / name, 1) for name in ("unbroken", "killed", "anew"))
+    assert_equal_arrays(unbroken, killed)
+    assert any(not np.array_equal(value, anew[name]) for name, value in killed.items() if "['encoder']" in name)
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "unbroken")
+    # With its checkpoint the run needs the other folder no more.
+    (tmp_path / "killed" / "start.json").write_text('{"init_from": "/no/folder"}')
+    assert cli.main(["pretrain", "--model_dir=killed"]) == 0
+    assert "finished already" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
