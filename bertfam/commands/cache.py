@@ -48,6 +48,11 @@ def main(args: argparse.Namespace) -> int:
     if args.processes is not None and args.beam is not None:
         raise UserError("--processes does not go with --beam, whose runner decides how many there are; leave one out")
     data = flags.load_config(args).build("TextData")
+    if args.alpha is not None:
+        raise UserError(
+            "--alpha says how many rows and words each language gives, and a token cache holds all of each: leave it out here, "
+            "and give it to bertfam vocab and bertfam pretrain"
+        )
     check_buildable(data)
 
     from bertfam.data import cache_builder, vocabularies

@@ -140,14 +140,14 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         default=[],
         metavar="CODE=GLOB",
         help="text in one of several languages, as --language_input='de=wiki/de/*.txt' --language_input='fi=wiki/fi/*.txt'; each "
-        "has its own rules for sentences, and its share by --alpha",
+        "has its own rules for sentences, and its share by --alpha; zh_tw has those of zh, and one without any is und_tr, say",
     )
     group.add_argument(
         "--alpha",
         type=float,
         metavar="A",
         help="the share of each language is as its size to the power A: 1 as they are, less lifts the small ones (multilingual "
-        "BERT: 0.7, XLM: 0.5, XLM-R: 0.3; default: 1)",
+        "BERT: 0.7, XLM: 0.5, XLM-R: 0.3; default: 1); of the vocabulary and of the rows, not of a token cache, which holds all",
     )
     group.add_argument(
         "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="what the files hold, see above (default: sentences)"
@@ -287,8 +287,12 @@ def _language_bindings(args: argparse.Namespace) -> list[tuple[str, str]]:
         bindings.append((f"Mixture.names = {tuple(found)!r}", origin))
         for code, globs in found.items():
             origin = f"--language_input={code}={globs[0]}"
-            base = code.partition("_")[0]
-            language = base if base in LANGUAGES else UNDETERMINED
+            language = code.partition("_")[0]
+            if language not in (*LANGUAGES, UNDETERMINED):
+                raise UserError(
+                    f"{origin}: language {language!r} has no sentence rules: begin with one of {', '.join(LANGUAGES)}, or write "
+                    f"{UNDETERMINED}_{code}={globs[0]} for rules that fit most others"
+                )
             bindings += [
                 (f"{code}/TextFiles.{name} = {value!r}", origin)
                 for name, value in (("train", tuple(globs)), ("language", language))

@@ -50,7 +50,13 @@ def expected(sizes, alpha):
 def test_rows(texts, tmp_path, capsys, alpha):
     """A row in 10,000 is the resolution of a mixture, and 2 rows the deviation of any window of them."""
     assert cli.main(["vocab", *flags(texts), "--cased", "--size=220", f"--output={tmp_path / 'vocab'}"]) == 0
-    cache = [*flags(texts), f"--alpha={alpha}", f"--vocab={tmp_path / 'vocab'}", f"--output={tmp_path / 'cache'}"]
+    cache = [*flags(texts), f"--vocab={tmp_path / 'vocab'}", f"--output={tmp_path / 'cache'}"]
+    assert cli.main(["cache", *cache, f"--alpha={alpha}"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith(
+        "bertfam: error: --alpha says how many rows and words each language gives, and a token cache holds all"
+    )
+    assert not (tmp_path / "cache").exists()
     assert cli.main(["cache", *cache, "--gin.TextData.rows=@FullSentences()", "--processes=0"]) == 0
     capsys.readouterr()
     words = ["preview", *flags(texts), f"--alpha={alpha}", f"--vocab={tmp_path / 'vocab'}", f"--cache_dir={tmp_path / 'cache'}"]
@@ -74,16 +80,16 @@ def test_a_vocabulary_learns_each_language_as_often_as_its_share_says(texts, tmp
     (tmp_path / "unit.txt").write_text(single[::-1])  # as many characters as one of the four
     (tmp_path / "twice.txt").write_text("\n\n".join([single] * 4 + [single[::-1]] * 2))
     common = [f"--kind={kind}", "--size=300"]
-    mixed = [f"--language_input={name}={tmp_path / file}.txt" for name, file in (("en", "four"), ("xx", "unit"))]
+    mixed = [f"--language_input={name}={tmp_path / file}.txt" for name, file in (("en", "four"), ("und_xx", "unit"))]
     assert cli.main(["vocab", *mixed, "--alpha=0.5", *common, f"--output={tmp_path / 'mixed'}", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert cli.main(["vocab", f"--input={tmp_path / 'twice.txt'}", *common, f"--output={tmp_path / 'as-if'}", "--json"]) == 0
     as_if = json.loads(capsys.readouterr().out)
     assert summary["words"] == as_if["words"] and summary["pieces_per_word"] == as_if["pieces_per_word"]
     assert vocabularies.load(tmp_path / "mixed").fingerprint == vocabularies.load(tmp_path / "as-if").fingerprint
-    assert [summary["corpora"][name]["share"] for name in ("en", "xx")] == pytest.approx([2 / 3, 1 / 3], rel=1e-12)
+    assert [summary["corpora"][name]["share"] for name in ("en", "und_xx")] == pytest.approx([2 / 3, 1 / 3], rel=1e-12)
     characters = {name: told["characters"] for name, told in summary["corpora"].items()}
-    assert characters["en"] == 4 * characters["xx"] and sum(characters.values()) == summary["characters"]
+    assert characters["en"] == 4 * characters["und_xx"] and sum(characters.values()) == summary["characters"]
 
 
 @pytest.mark.parametrize("alpha", [0.7, 0.3])
@@ -124,9 +130,9 @@ def test_a_small_language_gets_pieces_of_its_own(texts, tmp_path, capsys):
 def test_languages_have_their_own_rules_for_sentences(texts, tmp_path):
     (tmp_path / "tr.txt").write_text("Ev geniş nehrin kıyısında. Pencereler açık.\n")
     given = [f"--language_input={code}={texts / code}.txt" for code in ("fi", "zh")]
-    words = [*given, f"--language_input=tr={tmp_path / 'tr.txt'}", f"--language_input=zh_tw={texts / 'zh.txt'}"]
+    words = [*given, f"--language_input=und_tr={tmp_path / 'tr.txt'}", f"--language_input=zh_tw={texts / 'zh.txt'}"]
     found = load_text(words)
-    assert list(found.names) == ["fi", "zh", "tr", "zh_tw"]
+    assert list(found.names) == ["fi", "zh", "und_tr", "zh_tw"]
     assert [corpus.language for corpus in found.corpora] == ["fi", "zh", "und", "zh"] and found.temperature == 1
     both = load_text([*given, f"--language_input=fi={tmp_path / 'tr.txt'}", "--alpha=0.5"])
     assert both.corpora[0].train == (str(texts / "fi.txt"), str(tmp_path / "tr.txt")) and both.temperature == 2
@@ -145,6 +151,15 @@ def load_text(words):
     [
         (["--language_input=a.txt"], "--language_input=a.txt: it must be CODE=GLOB, as --language_input='de=wiki/de/*.txt'"),
         (["--language_input=zh-tw=a.txt"], "--language_input=zh-tw=a.txt: it must be CODE=GLOB"),
+        *(
+            (
+                [f"--language_input={code}=a.txt"],
+                f"--language_input={code}=a.txt: language {code!r} has no sentence rules: begin with one of am, ar, bg, bn, ca, "
+                "da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, my, nl, pa, pl, pt, ru, sk, ta, te, uk, zh, or "
+                f"write und_{code}=a.txt for rules that fit most others",
+            )
+            for code in ("english", "dee", "DE")
+        ),
         (["--language_input=de="], "--language_input=de=: it must be CODE=GLOB"),
         (
             ["--language_input=de=a.txt", "--input=b.txt"],
