@@ -57,7 +57,7 @@ def read(folder: str, step: int, run: Run, size: int, parts: Collection[str]) ->
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), nn.meta.unbox(_abstract_state(old))
     )
     checkpoints = Checkpoints(folder, read_only=True)
-    found = {_names(path): np.asarray(leaf) for path, leaf in _leaves(checkpoints.restore(step, like).opt_state)}
+    found = {_names(path): np.asarray(leaf) for path, leaf in _leaves(checkpoints.restore_optimizer(step, like))}
     checkpoints.close()
     fresh = _abstract_state(run)
     for path, _ in _leaves(fresh.opt_state):

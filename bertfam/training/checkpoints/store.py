@@ -173,6 +173,10 @@ class Checkpoints:
         self._saved = step
         return with_items(like, found)
 
+    def restore_optimizer(self, step: int, like: TrainState) -> Any:
+        """Reads the optimizer's state alone, and no parameters; `like` as in `restore`."""
+        return self._restore(step, {"rest": items(like)["rest"]})["rest"]["opt_state"]
+
     def restore_params(self, step: int, like: Any, *, average: bool = False) -> Any:
         """Reads the parameters alone, or their moving average, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings.
 
