@@ -102,10 +102,15 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.training.hardware import check_jaxlib
     from bertfam.training.plan import make_plan, plan_text
+    from bertfam.training.starting import own_start
+    from bertfam.training.teaching import read_teachers
     from bertfam.training.trainer import Trainer
 
     check_jaxlib(jax.default_backend(), jax.lib.__version__)
     trainer = Trainer(run.sized(vocabulary.size), run.mesh.build())
+    aux = read_teachers(trainer.run, vocabulary)
+    if step is None:
+        own_start(trainer.run, aux, vocabulary)
     counts = {"train": cache.counts("train")} if cache else {}
     plan = make_plan(trainer.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
 
