@@ -9,6 +9,7 @@ from bertfam.commands import flags, pretrain
 
 if TYPE_CHECKING:
     from bertfam.config import Override
+    from bertfam.training.teaching import Opened
 
 SUMMARY = "train a student to say what a trained model says"
 EXAMPLE = """\
@@ -30,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="model folder or Hugging Face folder of any encoder; a run that goes on knows it already",
     )
-    group.add_argument("--teacher_step", type=int, metavar="N", help="checkpoint of the teacher's run (default: the newest)")
+    group.add_argument(
+        "--teacher_step",
+        type=int,
+        metavar="N",
+        help="checkpoint of the teacher's run (default: the newest, or that with which the student has begun)",
+    )
     group.add_argument(
         "--teacher_network",
         metavar="NAME",
@@ -49,10 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Trains; returns the exit status."""
 
+    teachers: list[Opened] = []
+
     def teacher() -> list[Override]:
         from bertfam.config import Override
         from bertfam.errors import UserError
-        from bertfam.training.teaching import open_teacher, teacher_bindings, vocabulary_of
+        from bertfam.training.teaching import open_again, teacher_bindings, vocabulary_of
 
         config = flags.load_config(args)
         if not config.refers_to("Distillation"):
@@ -70,14 +78,14 @@ def main(args: argparse.Namespace) -> int:
             words = args.layers if isinstance(args.layers, str) else ",".join(map(str, args.layers))
             found.append(Override(f"Distillation.layers = {args.layers!r}", f"--layers={words}"))
         if args.teacher:
-            opened = open_teacher(args.teacher, args.teacher_step, args.teacher_network)
-            origin = f"--teacher={args.teacher}"
+            teachers.append(open_again(args.model_dir, args.teacher, args.teacher_step, args.teacher_network))
+            opened, origin = teachers[0], f"--teacher={args.teacher}"
             found += teacher_bindings(opened, origin)
             if not args.vocab and not config.binds("TextData.vocabulary"):
                 found.append(Override(f"TextData.vocabulary = {str(vocabulary_of(args.teacher).absolute())!r}", origin))
         return found
 
-    return pretrain.train(args, teacher)
+    return pretrain.train(args, teacher, teachers)
 
 
 def _layers(words: str) -> tuple[int, ...] | str:

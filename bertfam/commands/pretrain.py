@@ -12,6 +12,7 @@ from bertfam.commands import flags
 if TYPE_CHECKING:
     from bertfam.config import Override
     from bertfam.partitioning.distributed import Processes
+    from bertfam.training.teaching import Opened
 
 SUMMARY = "train a model"
 _START = ("init_from", "init_parts", "init_new_rows", "init_optimizer")  # flags of what a new run starts from
@@ -64,21 +65,22 @@ def main(args: argparse.Namespace) -> int:
     return train(args)
 
 
-def train(args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tuple) -> int:
+def train(args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tuple, teachers: list[Opened] | None = None) -> int:
     """Trains; returns the exit status.
 
     Args:
       args: with all that `add_arguments` declares.
       more: asked for bindings of the configuration, under those of the flags, once all processes are there.
+      teachers: those that `more` has read; the list is emptied.
     """
     from bertfam.partitioning.distributed import join
     from bertfam.training.preemption import signals_end
 
     with signals_end(), join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
-        return _train(args, processes, more)
+        return _train(args, processes, more, [] if teachers is None else teachers)
 
 
-def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Sequence[Override]]) -> int:
+def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Sequence[Override]], teachers: list[Opened]) -> int:
     from bertfam.errors import UserError
     from bertfam.training.activity import PREPARING, SAVING, Activity, shares
     from bertfam.training.hooks import ProfileHook, profiled_steps
@@ -139,7 +141,8 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     with processes.together("the model and the mesh"):
         check_jaxlib(jax.default_backend(), jax.lib.__version__)
         trainer = Trainer(run, run.mesh.build(), activity)
-        aux = read_teachers(run, vocabulary)
+        aux = read_teachers(run, vocabulary, teachers)
+        teachers.clear()
         begin = own_start(run, aux, vocabulary) if step is None and not args.init_from else None
         for name in _START[1:]:
             if getattr(args, name) and not args.init_from:
@@ -236,8 +239,6 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     ):
         if begin:
             state = begin.state(trainer)
-            told = f"{', '.join(begin.params)}, which knows {begin.origins.known:,} of the {vocabulary.size:,} tokens"
-            print(f"started from {begin.folder}: {told}", flush=True)
         elif step is None:
             state = trainer.new_state()
         elif goes_on:
@@ -248,6 +249,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
             print(f"started from the model in {model_dir}", flush=True)
 
         state = trainer.with_aux(state, aux)
+        begin, aux = None, {}  # on the devices they are; their memory is free
         hooks = make_hooks(trainer, checkpoints, evaluations, vocabulary, writer, stop, evaluated)
         if profiled:
             hooks.append(profile)

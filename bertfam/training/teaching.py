@@ -1,6 +1,7 @@
 """Teachers: models in other folders that a run reads and does not train."""
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,10 @@ from bertfam.config.values import bindings_of
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
+from bertfam.objectives.distillation import TEACHER
 from bertfam.objectives.teacher import Teacher
 from bertfam.training.checkpoints import choosing
+from bertfam.training.model_dir import read_run
 from bertfam.training.run import Run
 
 _SCOPE = "teacher"
@@ -48,6 +51,29 @@ def open_teacher(folder: str, step: int | None = None, network: str | None = Non
     return Opened(teacher, params, model.vocabulary)
 
 
+def open_again(model_dir: str, folder: str, step: int | None = None, network: str | None = None) -> Opened:
+    """The teacher that a student in MODEL_DIR has begun with, or else that of `open_teacher`.
+
+    The teacher's own run may have gone on since: by default its step is the one that the student knows, if that is still there.
+
+    Raises:
+      UserError: there is no such model, or the student has learned of another.
+    """
+    began = read_run(model_dir).objective.teachers if (Path(model_dir) / "config.gin").is_file() else {}
+    known = began.get(TEACHER)
+    if known and known.step is not None and step is None and known.step in choosing.steps(Path(folder) / "checkpoints"):
+        step = known.step
+    opened = open_teacher(folder, step, network)
+    if known and opened.teacher.digest != known.digest and choosing.newest(model_dir) is not None:
+        at = "" if opened.teacher.step is None else f" at step {opened.teacher.step:,}"
+        fix = "" if known.step in (None, opened.teacher.step) else f"give --teacher_step={known.step}, or "
+        raise UserError(
+            f"{folder}{at} holds another teacher (digest {opened.teacher.digest}) than the student in {model_dir} began with "
+            f"({known.digest}); {fix}name the folder that has it, or use another --model_dir"
+        )
+    return opened
+
+
 def vocabulary_of(folder: str) -> Path:
     """The folder of a model's vocabulary."""
     return Path(folder) / "vocab" if (Path(folder) / "config.gin").is_file() else Path(folder)
@@ -78,8 +104,10 @@ def teacher_bindings(opened: Opened, origin: str) -> list[Override]:
     ]
 
 
-def read_teachers(run: Run, vocabulary: Vocabulary) -> dict[str, Any]:
+def read_teachers(run: Run, vocabulary: Vocabulary, there: Collection[Opened] = ()) -> dict[str, Any]:
     """The `aux` of a run: the parameters of its teachers by name; {} for most objectives.
+
+    Those that are `there` are not read again.
 
     Raises:
       UserError: one is not named, not there, another than the run's, or of another vocabulary.
@@ -89,7 +117,8 @@ def read_teachers(run: Run, vocabulary: Vocabulary) -> dict[str, Any]:
         if teacher is None:
             objective = type(run.objective).__name__
             raise UserError(f"{objective} has no {name} yet: name its folder with `bertfam distill --teacher=DIR`")
-        opened = open_teacher(teacher.folder, teacher.step, teacher.network)
+        same = (each for each in there if each.teacher.digest == teacher.digest)
+        opened = next(same, None) or open_teacher(teacher.folder, teacher.step, teacher.network)
         pieces = [known.pieces(range(known.size)) for known in (opened.vocabulary, vocabulary)]
         if type(opened.vocabulary) is not type(vocabulary) or pieces[0] != pieces[1]:
             raise UserError(

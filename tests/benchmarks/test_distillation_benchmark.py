@@ -29,7 +29,7 @@ def test_a_teacher_and_its_students(cache_dir, tmp_path):
     assert float(found["held-out MLM loss"]) == pytest.approx(triple["mlm_loss"], abs=1e-4)
     assert float(found["beside MLM alone"]) == pytest.approx(triple["mlm_loss"] - plain["mlm_loss"], abs=1e-4)
     assert found["L_ce"] and not table["without L_ce"]["L_ce"] and table["without L_ce"]["as the teacher"]
-    assert "started from layer 0 of" in (tmp_path / "triple.log").read_text()
+    assert "starts from layer 0 of" in (tmp_path / "triple.log").read_text()
     refused = subprocess.run(
         [sys.executable, "-m", "benchmarks.distillation", *words, "--runs=all"], capture_output=True, cwd=ROOT
     )

@@ -3,17 +3,21 @@
 import json
 import os
 import shutil
+import weakref
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from command_line import bertfam, listing
+from model_folders import arrays, cut
 from test_pretrain_processes import launch, metrics
 
 from bertfam import api, cli
 from bertfam.interop import huggingface
+from bertfam.training import teaching
 from bertfam.training.checkpoints import Checkpoints, newest
+from bertfam.training.trainer import Trainer
 
 RUN = """
 include "objectives/distillation.gin"
@@ -71,7 +75,7 @@ def student(trained, tmp_path_factory):
 
 def test_what_a_run_tells_and_writes(trained, student):
     out = (student.parent / "stdout.txt").read_text()
-    assert f"started from layer 0 of {trained.model_dir}: encoder, mlm_head, which knows 300 of the 300 tokens" in out
+    assert f"starts from layer 0 of {trained.model_dir}: encoder, mlm_head; of 300 tokens 300 keep their rows" in out
     assert "teacher      0.0 MiB on each device (neither trained nor saved)" in out
     (held_out,) = lines(student, "eval")
     for line in (*lines(student, "train"), held_out):
@@ -82,8 +86,10 @@ def test_what_a_run_tells_and_writes(trained, student):
     assert Checkpoints(student, read_only=True).parts(4) == {"encoder", "mlm_head"}
     saved = {path.name for path in (student / "checkpoints" / "4").iterdir() if path.is_dir()}
     assert saved == {"params", "rest"}
-    size = sum(path.stat().st_size for path in (student / "checkpoints" / "4" / "rest").rglob("*") if path.is_file())
-    assert size > 0
+    # Two moments of each parameter and some counts: other arrays would be more bytes.
+    found = arrays(student, 4)
+    size = {item: sum(value.nbytes for name, value in found.items() if name.startswith(f"['{item}']")) for item in saved}
+    assert 2 * size["params"] < size["rest"] < 2 * size["params"] + 100
 
 
 def test_a_run_that_goes_on_is_the_unbroken_one(trained, student, tmp_path):
@@ -95,11 +101,57 @@ def test_a_run_that_goes_on_is_the_unbroken_one(trained, student, tmp_path):
     assert newest(tmp_path / "again") == 2
     rest = bertfam("distill", f"--model_dir={tmp_path / 'again'}", f"--teacher={teacher}")
     assert rest.returncode == 0, rest.stderr
-    assert "resumed from step 2" in rest.stdout and "started from" not in rest.stdout
+    assert "resumed from step 2" in rest.stdout and "starts from" not in rest.stdout
     before, after = (leaves(api.load(folder).params) for folder in (student, tmp_path / "again"))
     assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
     assert [line["loss"] for line in lines(student, "train")] == [line["loss"] for line in lines(tmp_path / "again", "train")]
     assert lines(student, "eval")[-1] == lines(tmp_path / "again", "eval")[-1]
+
+
+def test_the_same_command_goes_on_though_the_teacher_has_trained_on(trained, student, tmp_path, capsys, monkeypatch):
+    """With the teacher's step of the beginning; another one is refused with the fix. It is read once, and freed for training."""
+    teacher, run = cut(trained.model_dir, tmp_path / "teacher", 20), tmp_path / "student"
+    given = words(trained, tmp_path, "--layers=random", "--gin.Run.eval_every=0", teacher=teacher)
+    calls, arrays_read = [], []
+    open_teacher, placed_aux, train = teaching.open_teacher, Trainer.placed_aux, Trainer.train
+
+    def opening(*args):
+        calls.append(args)
+        return open_teacher(*args)
+
+    def placing(trainer, aux):
+        arrays_read.extend(weakref.ref(leaf) for leaf in jax.tree.leaves(aux))
+        return placed_aux(trainer, jax.tree.map(np.copy, aux))  # what is on the CPU may be NumPy's array itself
+
+    def training(*args):
+        assert arrays_read and all(array() is None for array in arrays_read)
+        return train(*args)
+
+    monkeypatch.setattr(teaching, "open_teacher", opening)
+    monkeypatch.setattr(Trainer, "placed_aux", placing)
+    monkeypatch.setattr(Trainer, "train", training)
+    assert cli.main(given) == 0
+    assert len(calls) == 1
+    shutil.rmtree(run / "checkpoints" / "4")
+    shutil.copytree(trained.model_dir / "checkpoints" / "24", teacher / "checkpoints" / "24")
+    capsys.readouterr()
+    assert cli.main([*given, "--teacher_step=24"]) == 2
+    err = capsys.readouterr().err
+    assert f"{teacher} at step 24 holds another teacher (digest " in err and "; give --teacher_step=20, or " in err
+    calls.clear()
+    assert cli.main(given) == 0
+    assert "resumed from step 2" in capsys.readouterr().out and [args[1] for args in calls] == [20]
+    assert "Teacher.step = 20" in (run / "config.gin").read_text()
+
+
+def test_what_check_says_of_a_student(trained, student, tmp_path, capsys):
+    """With its teacher it is good; what pretrain would refuse of the two together is refused."""
+    assert cli.main(["check", f"--model_dir={student}"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "ok"
+    named = [word for word in words(trained, tmp_path) if word.startswith("--cache_dir")]
+    deeper = "--gin.DistilBertConfig.feed_forward_size=64"
+    assert cli.main(["check", f"--gin_file={student / 'config.gin'}", *named, deeper]) == 2
+    assert "(64,): the student cannot start" in capsys.readouterr().err
 
 
 def test_two_processes_go_on_with_what_one_began(student, tmp_path):
@@ -124,14 +176,16 @@ def test_another_teacher_is_refused(trained, student, tmp_path, capsys):
     was = listing(run)
     assert cli.main(["distill", f"--model_dir={run}", f"--teacher={other}"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("bertfam: error: Run.objective.teacher.digest was ") and err.count("\n") == 1
+    assert err.startswith(f"bertfam: error: {other} at step 5 holds another teacher (digest ") and err.count("\n") == 1
+    assert "); give --teacher_step=24, or name the folder that has it, or use another --model_dir" in err
     named = (run / "config.gin").read_text()
     for old, new in (("Teacher.step = 24", "Teacher.step = 5"), (f"r.folder = '{trained.model_dir}'", f"r.folder = '{other}'")):
         assert old in named
         named = named.replace(old, new)
     (run / "config.gin").write_text(named)
-    assert cli.main(["distill", f"--model_dir={run}"]) == 2
-    assert f"{other} holds another teacher (digest " in capsys.readouterr().err
+    for command in ("distill", "check"):
+        assert cli.main([command, f"--model_dir={run}"]) == 2
+        assert f"{other} holds another teacher (digest " in capsys.readouterr().err
     shutil.rmtree(other)
     assert cli.main(["pretrain", f"--model_dir={run}"]) == 2
     assert f"{other} is neither a model folder" in capsys.readouterr().err
@@ -195,7 +249,7 @@ def test_warm_starts(trained, tmp_path):
         given = words(trained, tmp_path, *given, config="BertConfig", layers=2, teacher=tmp_path / "theirs", name=name)
         done = bertfam(*given)
         assert done.returncode == 0, done.stderr
-        told = "started from layers 1, 0 of" if name == "swapped" else "started from"
+        told = "starts from layers 1, 0 of" if name == "swapped" else "starts from"
         assert (told in done.stdout) == (name == "swapped")
         taken[name] = leaves(api.load(tmp_path / name).params)
     assert taken["swapped"].keys() == {name for name in teacher if not name.startswith(("['pooler", "['nsp"))}
@@ -218,7 +272,7 @@ def test_hidden_states_alone(trained, tmp_path, capsys):
     assert not (tmp_path / "student").exists()
     done = bertfam(*given, "--gin.Distillation.soft=0", "--gin.TRAIN_STEPS=2")
     assert done.returncode == 0, done.stderr
-    assert "headless: encoder, which knows" in done.stdout
+    assert "headless: encoder; of 300 tokens" in done.stdout
     (line,) = lines(tmp_path / "student", "eval")
     assert {"cosine_loss", "mlm_loss"} <= line.keys() and not {"soft_loss", "teacher_agreement"} & line.keys()
 
@@ -258,7 +312,10 @@ def test_more_mistakes(trained, tmp_path, capsys):
     """No teacher, another vocabulary, a run file without the objective."""
     given = [word for word in words(trained, tmp_path) if not word.startswith("--teacher")]
     assert cli.main(given) == 2
-    assert "Distillation has no teacher yet: name its folder with `bertfam distill --teacher=DIR`" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "Distillation has no teacher yet: name its folder with `bertfam distill --teacher=DIR`" in refused
+    assert cli.main(["check", *given[1:]]) == 2
+    assert capsys.readouterr().err == refused
     assert cli.main([*given, "--teacher_step=2"]) == 2
     assert "--teacher_step says which of --teacher; give that too" in capsys.readouterr().err
     text = trained.folder / "text" / "train.txt"

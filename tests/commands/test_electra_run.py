@@ -133,7 +133,7 @@ def test_a_new_run_takes_over_either_network(trained, model_dir, exported, tmp_p
         new = tmp_path / f"new{len(parts)}"
         done = bertfam("pretrain", *flags, f"--model_dir={new}", f"--init_from={source}")
         assert done.returncode == 0, done.stderr
-        assert f"started from {source}: {', '.join(parts)}, which knows 300 of the 300 tokens" in done.stdout
+        assert f"starts from {source}: {', '.join(parts)}; of 300 tokens 300 keep their rows" in done.stdout
         one, other = (api.load(where).params["encoder"]["layers"]["feed_forward"] for where in (source, new))
         assert np.array_equal(one["output"]["kernel"], other["output"]["kernel"])
     assert api.load(model_dir, network="generator").config.hidden_size == 8
