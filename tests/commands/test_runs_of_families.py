@@ -23,6 +23,12 @@ FAMILIES = {
         {"sbo_loss", "sbo_accuracy", "sbo_unigram_loss", "sbo_most_frequent_accuracy"},
     ),
 }  # fmt: skip
+# Classes of each loss.
+LOSSES = {
+    "albert": {"mlm_loss": 300, "sop_loss": 2},
+    "structbert": {"mlm_loss": 300, "shuffled_loss": 300, "structure_loss": 3},
+    "spanbert": {"mlm_loss": 300, "sbo_loss": 300},
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -48,7 +54,11 @@ LinearDecay.warmup_steps = 1
     done = bertfam("pretrain", f"--gin_file={tmp_path / 'run.gin'}", cache, f"--model_dir={model_dir}")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    assert all(np.isfinite(line["loss"]) for line in lines if "loss" in line) and lines[-1]["step"] == 3
+    (held_out,) = (line for line in lines if line["split"] == "eval")
+    assert held_out["step"] == lines[-1]["step"] == 3
+    # Three updates from nothing, each of a rate of at most 1e-4: all 300 pieces are as likely still, and all classes.
+    for name, classes in LOSSES[family].items():
+        assert held_out[name] == pytest.approx(np.log(classes), rel=0.05), name
 
     assert cli.main(["evaluate", f"--model_dir={model_dir}", "--baselines", "--json", "--batches=2"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -65,7 +75,9 @@ LinearDecay.warmup_steps = 1
 
     assert cli.main(["fill", f"--model_dir={model_dir}", "--json", "the value is [MASK] ."]) == 0
     (filled,) = json.loads(capsys.readouterr().out)
-    assert len(filled["masks"]) == 1 and filled["masks"][0]["predictions"][0]["probability"] > 0
+    (mask,) = filled["masks"]
+    likely = [each["probability"] for each in mask["predictions"]]
+    assert len(likely) == 5 and likely == sorted(likely, reverse=True) and all(1 / 300 < each < 3 / 300 for each in likely)
 
     assert cli.main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
     told = capsys.readouterr().out.splitlines()
