@@ -239,7 +239,10 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
     if len(where) > 1:
         raise UserError(f"{where[0]} and {where[1]} both say where the text comes from; give one of them")
     if args.marks and not (args.input or args.task):
-        raise UserError(f"--marks={args.marks} says what is marked in the text: give --input=GLOB or --task=NAME with it")
+        raise UserError(
+            f"--marks={args.marks} says what is marked in the text: give --input=GLOB or --task=NAME with it; a "
+            f"token cache has the marks that it was built with (bertfam cache --marks={args.marks})"
+        )
     seqio_task = bool(args.task) and args.task != EMBEDDED
     for flag in _OF_INPUT:
         if args.task and getattr(args, flag, None) and not (flag == "language" and seqio_task):
@@ -298,7 +301,7 @@ def _language_bindings(args: argparse.Namespace) -> list[tuple[str, str]]:
                 for name, value in (("train", tuple(globs)), ("language", language))
             ]
     if args.alpha is not None:
-        if not 0 < args.alpha < float("inf"):
-            raise UserError(f"--alpha={args.alpha} must be a number above 0; 1 leaves the languages as they are")
+        if not 0 < args.alpha <= 1:
+            raise UserError(f"--alpha={args.alpha} must be above 0 and at most 1, which leaves the languages as they are")
         bindings.append((f"Mixture.temperature = {1 / args.alpha!r}", f"--alpha={args.alpha}"))
     return bindings

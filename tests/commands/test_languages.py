@@ -171,8 +171,12 @@ def load_text(words):
             ["--input=a.txt", "--alpha=0.5"],
             "--alpha says how much there is of each language: give --language_input=CODE=GLOB with it",
         ),
-        (["--language_input=de=a.txt", "--alpha=0"], "--alpha=0.0 must be a number above 0; 1 leaves the languages as they are"),
-        (["--language_input=de=a.txt", "--alpha=nan"], "--alpha=nan must be a number above 0"),
+        (["--language_input=de=a.txt", "--alpha=0"], "--alpha=0.0 must be above 0 and at most 1, which leaves the languages as"),
+        (
+            ["--language_input=de=a.txt", "--alpha=70"],
+            "--alpha=70.0 must be above 0 and at most 1, which leaves the languages as",
+        ),
+        (["--language_input=de=a.txt", "--alpha=nan"], "--alpha=nan must be above 0 and at most 1"),
         (["--language_input=de=none.txt"], "none.txt"),
     ],
 )

@@ -363,7 +363,8 @@ DATA = {
     ),
     "marks of no text": Entry(
         "cache --output=cache --vocab={trained}/vocab --marks=names",
-        "--marks=names says what is marked in the text: give --input=GLOB or --task=NAME with it",
+        "--marks=names says what is marked in the text: give --input=GLOB or --task=NAME with it; a token cache has the marks "
+        "that it was built with (bertfam cache --marks=names)",
     ),
     "a file that is not there": Entry(
         "cache --output=cache --vocab={trained}/vocab --input=none.txt",
