@@ -108,6 +108,5 @@ ALBERT = Family(
     heads=heads,
     aliases={"predictions.decoder.bias": "predictions.bias"},
     tied=("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"),
-    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     buffers=("position_ids", "token_type_ids"),
 )

@@ -20,9 +20,9 @@ from bertfam.layers.gather import lookup_few
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import Stack
+from bertfam.models.encoder import check_collectable
 from bertfam.models.sizes import Sizes
 
-COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
 Sharing = Literal["none", "all", "attention", "feed_forward"]
 _ATTENTION, _FEED_FORWARD = ("attention", "attention_norm"), ("feed_forward", "feed_forward_norm")
 # What of a block all layers share.
@@ -188,9 +188,7 @@ class Encoder(nn.Module):
         Raises:
           UserError: when rows are longer than `max_length`, or the attention backend cannot do what is asked.
         """
-        unknown = collect - COLLECTABLE
-        if unknown:
-            raise ValueError(f"cannot collect {sorted(unknown)}: known are {sorted(COLLECTABLE)}")
+        check_collectable(collect)
         config = self.config
         embedded = Embeddings(config, self.execution, name="embeddings")(
             tokens, positions=positions, token_type_ids=token_type_ids, train=train

@@ -128,17 +128,18 @@ def encoder_entries(prefix: str, config: BertConfig) -> tuple[Entry, ...]:
 
 def masked_lm_entries(config: BertConfig, transform: str, layer_norm: str, decoder: str, bias: str) -> tuple[Entry, ...]:
     """Every parameter of the masked-token head, by the names of its four tensors without their endings."""
-    # An untied head has two biases there, of which only the decoder's is used; written twice, read from the last.
+    # An untied head may have two biases there, of which only the decoder's is used; written twice, read from the last.
     untied = [
         Entry("mlm_head/decoder", f"{decoder}.weight", "matrix", vocabulary=True),
         Entry("mlm_head/bias", f"{decoder}.bias", "vector", vocabulary=True),
     ]
-    return (
+    found = (
         *dense("mlm_head/dense", transform),
         *norm("mlm_head/norm", layer_norm),
         Entry("mlm_head/bias", bias, "vector", vocabulary=True),
         *([] if config.tie_embeddings else untied),
     )
+    return tuple(dict.fromkeys(found))
 
 
 def entries(config: BertConfig, prefix: str = "bert.") -> tuple[Entry, ...]:
@@ -185,6 +186,5 @@ BERT = Family(
     # One bias of the vocabulary; adding both would count it twice. The decoder's is the one that is used.
     aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},
     tied=("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
-    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     buffers=("position_ids",),
 )

@@ -68,14 +68,8 @@ def entries(config: DistilBertConfig) -> tuple[Entry, ...]:
         *dense(f"{layer}feed_forward/intermediate", f"{theirs}ffn.lin1"),
         *dense(f"{layer}feed_forward/output", f"{theirs}ffn.lin2"),
         *norm(f"{layer}feed_forward_norm", f"{theirs}output_layer_norm"),
-        *_head(config),
+        *masked_lm_entries(config, "vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
     )
-
-
-def _head(config: DistilBertConfig) -> tuple[Entry, ...]:
-    """The masked-token head, whose one bias is the decoder's whether it is tied or not."""
-    found = masked_lm_entries(config, "vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias")
-    return tuple({entry.ours: entry for entry in found}.values())
 
 
 DISTILBERT = Family(
@@ -93,6 +87,5 @@ DISTILBERT = Family(
     heads=lambda config: {},
     aliases={},
     tied=("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
-    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     buffers=("position_ids",),
 )

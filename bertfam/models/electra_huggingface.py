@@ -32,7 +32,7 @@ def entries(config: ElectraConfig) -> tuple[Entry, ...]:
     return (
         *encoder,
         *(projection if config.table_width != config.hidden_size else ()),
-        *dict.fromkeys(masked),  # one bias, whether the decoder is tied or not
+        *masked,
         *dense("rtd_head/dense", "discriminator_predictions.dense"),
         *dense("rtd_head/prediction", "discriminator_predictions.dense_prediction"),
     )
@@ -55,6 +55,5 @@ ELECTRA = Family(
     heads=lambda config: {"rtd_head": replaced_token_head(config)},
     aliases={},
     tied=("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
-    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     buffers=("position_ids", "token_type_ids"),
 )

@@ -11,6 +11,7 @@ from bertfam.layers import heads
 from bertfam.layers.execution import Execution
 
 _EXECUTION = Execution()
+_COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
 
 
 class EncoderConfig(Protocol):
@@ -77,6 +78,12 @@ class EncoderConfig(Protocol):
     def flops(self, length: int, predictions: int) -> int:
         """Matrix-product FLOPs of one row of one training step: 3 x forward, the vocabulary head on `predictions` tokens."""
         ...
+
+
+def check_collectable(collect: frozenset[str]) -> None:
+    """Raises ValueError where an encoder is asked to collect what none has."""
+    if unknown := collect - _COLLECTABLE:
+        raise ValueError(f"cannot collect {sorted(unknown)}: known are {sorted(_COLLECTABLE)}")
 
 
 def pooler(config: EncoderConfig, execution: Execution = _EXECUTION) -> heads.Pooler:

@@ -74,6 +74,10 @@ class Entry:
         return tensor.reshape(shape)
 
 
+# TensorFlow's names of a norm's parameters, which old files have.
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
 @dataclass(frozen=True)
 class Family:
     """All that the engine in `bertfam.interop.huggingface` must know of a family.
@@ -90,8 +94,8 @@ class Family:
       heads: config -> the heads on hidden states by part, all but "mlm_head".
       aliases: tensors that a tied head has under two names: the one that is used where they differ -> the one written.
       tied: their head's table -> the word table, for heads that share it unless both are present and differ.
-      old_names: endings of tensor names in old files -> today's.
       buffers: endings of tensors that are no parameters.
+      old_names: endings of tensor names in old files -> today's.
       objectives_by_part: part -> gin file of the objective of models that have this part, in the place of `objective`.
     """
 
@@ -106,8 +110,8 @@ class Family:
     heads: Callable[[Any], Mapping[str, nn.Module]]
     aliases: Mapping[str, str]
     tied: tuple[str, str]
-    old_names: Mapping[str, str]
     buffers: tuple[str, ...]
+    old_names: Mapping[str, str] = field(default_factory=lambda: _OLD_NAMES)
     objectives_by_part: Mapping[str, str] = field(default_factory=dict)
 
     def objective_of(self, parts: Collection[str]) -> str:

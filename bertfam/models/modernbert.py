@@ -19,9 +19,9 @@ from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.pre_norm_block import PreNormBlock
 from bertfam.layers.stack import AXIS, FIRST, Stack, joined
+from bertfam.models.encoder import check_collectable
 from bertfam.models.sizes import Sizes
 
-COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
 LayerType = Literal["global", "local"]
 _EXECUTION = Execution()
 
@@ -192,9 +192,7 @@ class Encoder(nn.Module):
         Raises:
           UserError: when rows are longer than `max_length`, or the attention backend cannot do what is asked.
         """
-        unknown = collect - COLLECTABLE
-        if unknown:
-            raise ValueError(f"cannot collect {sorted(unknown)}: known are {sorted(COLLECTABLE)}")
+        check_collectable(collect)
         config = self.config
         if tokens.shape[1] > config.max_length:
             raise UserError(

@@ -51,6 +51,5 @@ ROBERTA = Family(
     heads=lambda config: {"pooler": pooler(config)},
     aliases={"lm_head.decoder.bias": "lm_head.bias"},
     tied=("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
-    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     buffers=("position_ids", "token_type_ids"),
 )
