@@ -1,4 +1,4 @@
-"""Layer normalisation (Ba, Kiros, Hinton 2016)."""
+"""Layer normalisation (Ba, Kiros, Hinton 2016), and by the root mean square alone (Zhang, Sennrich 2019)."""
 
 import flax.linen as nn
 import jax
@@ -31,3 +31,21 @@ class LayerNorm(nn.Module):
         if self.use_bias:
             scaled += self.param("bias", logical(nn.initializers.zeros_init(), ("embed",)), (size,), jnp.float32)
         return scaled.astype(self.dtype)
+
+
+class RMSNorm(nn.Module):
+    """`x / sqrt(mean(x^2) + epsilon) * scale` over the last axis: no mean is taken off, and there is no bias.
+
+    Statistics are float32 whatever `dtype` is: squares overflow float16 and lose their small terms in bfloat16.
+    """
+
+    epsilon: float = 1e-6
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """inputs: [..., embed] -> `dtype`[..., embed]."""
+        scale = self.param("scale", logical(nn.initializers.ones_init(), ("embed",)), inputs.shape[-1:], jnp.float32)
+        wide = inputs.astype(jnp.float32)
+        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(self.dtype)
