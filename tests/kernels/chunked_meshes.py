@@ -42,7 +42,7 @@ def kernel_sums(text, rows):
         if begin := re.match(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$", line):
             computation = begin[1]
         shapes = re.search(r"= (.*) (?:all-reduce|reduce-scatter)\(", line)
-        if shapes and f"f32[{rows},{EMBED}]" in shapes[1]:
+        if shapes and re.search(rf"f32\[[\d,]*\b{rows},{EMBED}\]", shapes[1]):
             found.add("in the loop" if computation in loops else "outside")
     return sorted(found)
 
