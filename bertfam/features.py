@@ -19,6 +19,11 @@
     span_offsets              int32[batch, predictions]  how many tokens of the span come before the slot's
     span_loss_weights         float32[batch, predictions]  1 where both lie in the text
     shuffled_loss_weights     float32[batch, predictions]  1 in the slots of shuffled tokens, which have loss weights too
+    decoder_input_tokens      int32[batch, targets]      the targets, one place later
+    decoder_target_tokens     int32[batch, targets]
+    decoder_loss_weights      float32[batch, targets]    1 at targets, whatever their ids
+    decoder_segment_ids       int32[batch, targets]      which packed example, as in the encoder; 0 = padding
+    decoder_positions         int32[batch, targets]      from 0 in each example; only of packed rows
 
 A padding row (the last batch of an evaluation) is all zeros: no segment, no weight.
 """
@@ -42,11 +47,27 @@ class FeatureSpec(NamedTuple):
 
 
 class RowShape(NamedTuple):
-    """The static sizes of a row: tokens, prediction slots, and examples ([CLS] tokens) in it; packed rows have several."""
+    """The static sizes of a row.
+
+    Attributes:
+      length: tokens, of the encoder where there is one.
+      predictions: slots of masked tokens.
+      examples: packed rows have several, with a [CLS] each where there are such.
+      targets: tokens of the decoder; 0: there is none.
+    """
 
     length: int
     predictions: int
     examples: int = 1
+    targets: int = 0
+
+
+def decoder_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """What every decoder and its loss read of a row."""
+    tokens = FeatureSpec((shape.targets,), "int32", ("length",))
+    names = ["input_tokens", "target_tokens", "segment_ids"] + ["positions"] * (shape.examples > 1)
+    found = {f"decoder_{name}": tokens for name in names}
+    return found | {"decoder_loss_weights": FeatureSpec((shape.targets,), "float32", ("length",))}
 
 
 def encoder_features(shape: RowShape) -> dict[str, FeatureSpec]:

@@ -19,7 +19,6 @@ from bertfam.models.albert_huggingface import ALBERT
 from bertfam.models.bert_huggingface import BERT
 from bertfam.models.distilbert_huggingface import DISTILBERT
 from bertfam.models.electra_huggingface import ELECTRA
-from bertfam.models.encoder import init_encoder, init_masked_lm_head, init_on_hidden
 from bertfam.models.ernie_huggingface import ERNIE
 from bertfam.models.mapping import Entry, Family
 from bertfam.models.modernbert_huggingface import MODERNBERT
@@ -36,7 +35,7 @@ class Imported(NamedTuple):
 
     Attributes:
       config: the family's config.
-      params: float32 NumPy arrays; {"encoder": ...} and the heads that the folder has.
+      params: float32 NumPy arrays; the family's body, such as {"encoder": ...}, and the heads that the folder has.
       ignored: names of tensors that have no place in it, such as a fine-tuned classifier's.
     """
 
@@ -67,7 +66,7 @@ def read(folder: str | Path) -> Imported:
     config, tensors = _with_ties(config, tensors, family)
 
     entries = family.entries(config)
-    parts = _largest(_present(entries, config, tensors, content, family) | {"encoder"}, family)
+    parts = _largest(_present(entries, config, tensors, content, family) | family.body, family)
     entries = tuple(entry for entry in entries if entry.part in parts)
     needed = list(dict.fromkeys(name for entry in entries for name in entry.names(config.num_layers)))
     missing = [name for name in needed if name not in tensors]
@@ -174,17 +173,9 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
 
 
 def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
-    """The tree of `jax.ShapeDtypeStruct`s of a model's encoder and the heads that are named."""
-    heads = family_of(config).heads(config)
-
-    def init(key: jax.Array) -> dict[str, Any]:
-        params = {"encoder": init_encoder(config, key)}
-        params |= {name: init_on_hidden(config, head, key) for name, head in heads.items() if name in parts}
-        if "mlm_head" in parts:
-            params["mlm_head"] = init_masked_lm_head(config, key, params["encoder"])
-        return nn.meta.unbox(params)
-
-    return jax.eval_shape(init, jax.random.key(0))
+    """The tree of `jax.ShapeDtypeStruct`s of a model's body and the heads that are named."""
+    family = family_of(config)
+    return jax.eval_shape(lambda key: nn.meta.unbox(family.init(config, key, parts)), jax.random.key(0))
 
 
 def _with_known_names(tensors: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:

@@ -16,12 +16,15 @@ class Request:
       dtype: of queries, keys and values.
       length: tokens in a row.
       head_dim: width of a head.
-      packed: whether a row may hold several examples, which must not see each other. False promises segment ids of 1
-        for the tokens and 0 for padding, all of it at the end of the row.
+      packed: whether a row may hold several examples, which must not see each other, begin with padding, or be a part of one
+        whose begin lies in a cache. False promises segment ids of 1 for the tokens and 0 for padding, all of it at the end.
       dropout_rate: on the probabilities; 0 outside training.
       maps: whether the probabilities are to be returned.
       bias: whether a term is added to the scores.
       window: how far a token sees: |i - j| <= window / 2, places in the row; None: over all of it.
+      causal: whether a token sees none behind it.
+      key_length: keys in a row, where they are of another sequence or lie in a cache; None: the row's own.
+      scale: what scores are multiplied with; None: 1 / sqrt(head_dim).
       compute_capability: of an NVIDIA GPU, such as 9.0; None elsewhere.
     """
 
@@ -34,6 +37,9 @@ class Request:
     maps: bool = False
     bias: bool = False
     window: int | None = None
+    causal: bool = False
+    key_length: int | None = None
+    scale: float | None = None
     compute_capability: float | None = None
 
     @classmethod
@@ -47,6 +53,9 @@ class Request:
         maps: bool = False,
         bias: bool = False,
         window: int | None = None,
+        causal: bool = False,
+        key_length: int | None = None,
+        scale: float | None = None,
     ) -> "Request":
         """The request on this process's devices; a window that reaches over the whole row is none."""
         capability = getattr(jax.local_devices()[0], "compute_capability", None)
@@ -60,12 +69,15 @@ class Request:
             maps=maps,
             bias=bias,
             window=window if window is not None and window // 2 < length - 1 else None,
+            causal=causal,
+            key_length=key_length,
+            scale=scale,
             compute_capability=float(capability) if capability is not None else None,
         )
 
 
 class Attend(Protocol):
-    """softmax(q k^T / sqrt(head_dim) + bias) v, with softmax in float32, over what is `visible`: the same segment, the window."""
+    """softmax(scale q k^T + bias) v, with softmax in float32, over what is `visible`: same segment, window, nothing behind."""
 
     def __call__(
         self,
@@ -75,21 +87,26 @@ class Attend(Protocol):
         *,
         segment_ids: jax.Array,
         request: Request,
+        key_segment_ids: jax.Array | None = None,
+        offset: jax.Array | None = None,
         bias: jax.Array | None = None,
         dropout_key: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Attends.
 
         Args:
-          query, key, value: [batch, length, heads, head_dim].
+          query: [batch, length, heads, head_dim].
+          key, value: [batch, keys, key_heads, head_dim]; each serves heads / key_heads heads of the queries, one after another.
           segment_ids: int32[batch, length]; 0 = padding. What comes out at padding is finite and means nothing.
           request: what the backend was chosen for.
-          bias: [batch or 1, heads or 1, length, length] added to the scores, or None.
+          key_segment_ids: int32[batch, keys]; None: `segment_ids`.
+          offset: int32[], the place of the first query among the keys, for what is causal or has a window; None: 0.
+          bias: [batch or 1, heads or 1, length, keys] added to the scores, or None.
           dropout_key: None for no dropout.
 
         Returns:
           [batch, length, heads, head_dim] in the dtype of `value`; and with `request.maps` the probabilities before
-          dropout, float32[batch, heads, length, length], else None.
+          dropout, float32[batch, heads, length, keys], else None.
         """
         ...
 
@@ -142,13 +159,20 @@ class Backend:
         return clashes
 
 
-def visible(segment_ids: jax.Array, request: Request) -> jax.Array:
-    """bool[batch, 1, length, length]: which key a query sees: those of its own segment, within the window.
+def visible(
+    segment_ids: jax.Array, request: Request, key_segment_ids: jax.Array | None = None, offset: jax.Array | None = None
+) -> jax.Array:
+    """bool[batch, 1, length, keys]: which key a query sees: those of its own segment, within the window, none behind it.
 
-    Padding (segment 0) sees padding, itself at least, so no row of scores is ever empty and nothing is NaN.
+    Padding (segment 0) sees padding, itself at least, so no row of scores of a sequence with itself is ever empty; where keys are
+    of another sequence it may be, and backends give something finite then.
     """
-    mask = jnp.equal(segment_ids[:, None, :, None], segment_ids[:, None, None, :])
-    if request.window is None:
+    keys = segment_ids if key_segment_ids is None else key_segment_ids
+    mask = jnp.equal(segment_ids[:, None, :, None], keys[:, None, None, :])
+    if request.window is None and not request.causal:
         return mask
-    places = jnp.arange(request.length)
-    return mask & (jnp.abs(places[:, None] - places) <= request.window // 2)
+    # [length, keys]: how far the key is before the query
+    before = jnp.arange(request.length)[:, None] + (0 if offset is None else offset) - jnp.arange(keys.shape[1])
+    if request.window is not None:
+        mask &= jnp.abs(before) <= request.window // 2
+    return mask & (before >= 0) if request.causal else mask

@@ -13,14 +13,25 @@ def run(
     *,
     segment_ids: jax.Array,
     request: Request,
+    key_segment_ids: jax.Array | None = None,
+    offset: jax.Array | None = None,
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
-    """Unpacked rows: [batch, length, heads, head_dim] each -> the same; see `attention_backend.Attend`."""
+    """Unpacked rows: [batch, length, heads, head_dim] of queries -> the same; see `attention_backend.Attend`."""
     # Padding goes in as lengths: a boolean mask would become a bias of [batch, heads, length, length] in memory.
     # A row of padding only attends to its first token, since a length of 0 has no softmax.
-    lengths = jnp.maximum(jnp.sum(segment_ids > 0, axis=-1, dtype=jnp.int32), 1)
-    mixed = jax.nn.dot_product_attention(query, key, value, key_value_seq_lengths=lengths, implementation="cudnn")
+    keys = segment_ids if key_segment_ids is None else key_segment_ids
+    lengths = jnp.maximum(jnp.sum(keys > 0, axis=-1, dtype=jnp.int32), 1)
+    mixed = jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        is_causal=request.causal,
+        key_value_seq_lengths=lengths,
+        scale=request.scale,
+        implementation="cudnn",
+    )
     return mixed, None
 
 

@@ -14,20 +14,24 @@ def run(
     *,
     segment_ids: jax.Array,
     request: Request,
+    key_segment_ids: jax.Array | None = None,
+    offset: jax.Array | None = None,
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Everything that `attention_backend.Attend` describes.
 
-    [batch, length, heads, head_dim] each -> the same, and with `request.maps` float32[batch, heads, length, length].
+    [batch, length, heads, head_dim] of queries -> the same, and with `request.maps` float32[batch, heads, length, keys].
     """
+    if key.shape[2] != query.shape[2]:
+        key, value = (jnp.repeat(each, query.shape[2] // key.shape[2], axis=2) for each in (key, value))
     # [batch, length, heads, head_dim] x the same -> float32[batch, heads, queries, keys]
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
-    scores = scores * query.shape[-1] ** -0.5
+    scores = scores * (query.shape[-1] ** -0.5 if request.scale is None else request.scale)
     if bias is not None:
         scores = scores + bias
     # exp(lowest - max) is exactly 0: what is masked has no probability at all.
-    scores = jnp.where(visible(segment_ids, request), scores, jnp.finfo(jnp.float32).min)
+    scores = jnp.where(visible(segment_ids, request, key_segment_ids, offset), scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1)
     weights = probabilities.astype(value.dtype)
     if dropout_key is not None:

@@ -12,12 +12,14 @@ def run(
     *,
     segment_ids: jax.Array,
     request: Request,
+    key_segment_ids: jax.Array | None = None,
+    offset: jax.Array | None = None,
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
-    """No dropout, no maps: [batch, length, heads, head_dim] each -> the same; see `attention_backend.Attend`."""
-    mask = visible(segment_ids, request)
-    mixed = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=mask, implementation="xla")
+    """No dropout, no maps: [batch, length, heads, head_dim] of queries -> the same; see `attention_backend.Attend`."""
+    mask = visible(segment_ids, request, key_segment_ids, offset)
+    mixed = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=mask, scale=request.scale, implementation="xla")
     return mixed, None
 
 

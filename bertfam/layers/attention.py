@@ -1,23 +1,66 @@
-"""Multi-head self-attention (Vaswani et al. 2017, equation 1 and section 3.2.2)."""
+"""Multi-head attention (Vaswani et al. 2017, equation 1 and section 3.2.2): of a sequence to itself, and to another."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from bertfam.kernels.attention import Request, choose
+from bertfam.layers.cache import put
 from bertfam.layers.dense import Dense, project
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, truncated_normal
 from bertfam.layers.rotary import rotated
 
 
-class SelfAttention(nn.Module):
-    """Queries, keys and values of one sequence.
+class Row(NamedTuple):
+    """What attention is told of the rows that it sees, the same in every layer.
 
-    The three kernels are parameters of their own, [embed, heads, head_dim]; one product with their stack computes
-    all three. They are stacked on a new axis, so that a sharding over heads stays as it is.
+    Attributes:
+      segment_ids: int32[batch, length], which packed example; 0 = padding. A token sees those of its own segment.
+      positions: int32[batch, length], from 0 in each example, for rotary positions; None: 0, 1, 2, ...
+      bias: float32[1, heads, length, keys], added to the scores.
+      key_segment_ids: int32[batch, slots], of a cache once these tokens are in it.
+      offset: int32[], the slot of the first of these tokens.
+    """
+
+    segment_ids: jax.Array
+    positions: jax.Array | None = None
+    bias: jax.Array | None = None
+    key_segment_ids: jax.Array | None = None
+    offset: jax.Array | None = None
+
+
+class Encoded(NamedTuple):
+    """An encoder's output, which a decoder attends to.
+
+    Attributes:
+      hidden: [batch, encoded length, embed]; None where its keys and values are in a cache.
+      segment_ids: int32[batch, encoded length]; 0 = padding. A token sees those of its own segment.
+    """
+
+    hidden: jax.Array | None
+    segment_ids: jax.Array
+
+
+class Attended(NamedTuple):
+    """What attention gives.
+
+    Attributes:
+      output: dtype[batch, length, embed].
+      probabilities: float32[batch, heads, length, keys], before dropout, where they are asked for.
+      keys, values: [batch, keys, key_heads, head_dim], what a cache keeps.
+    """
+
+    output: jax.Array
+    probabilities: jax.Array | None
+    keys: jax.Array
+    values: jax.Array
+
+
+class _Attention(nn.Module):
+    """What both kinds have.
 
     Attributes:
       num_heads, head_dim: the heads.
@@ -25,9 +68,9 @@ class SelfAttention(nn.Module):
       execution: dtype and backend.
       kernel_init: of all four kernels.
       output_init: of the kernel of `output`; None: `kernel_init`.
+      query_init: of the kernel of `query`; None: `kernel_init`.
       use_bias: whether the four maps have biases.
-      window: how far it sees: |i - j| <= window / 2; None: all tokens.
-      rotary_theta: of the rotation of queries and keys by their positions (see `bertfam.layers.rotary`); None: there is none.
+      scale: what scores are multiplied with; None: 1 / sqrt(head_dim).
     """
 
     num_heads: int
@@ -36,58 +79,164 @@ class SelfAttention(nn.Module):
     execution: Execution = Execution()
     kernel_init: Initializer = truncated_normal(0.02)
     output_init: Initializer | None = None
+    query_init: Initializer | None = None
     use_bias: bool = True
+    scale: float | None = None
+
+    def _maps(self, embed: int, num_heads: int, *names: str) -> tuple[list[Any], list[Any]]:
+        """Kernels [embed, heads, head_dim] and biases [heads, head_dim], or None, of some of the maps into heads."""
+        # One head for all queries is not to be split.
+        axes = ("embed", "heads" if num_heads > 1 or self.num_heads == 1 else None, "head_dim")
+        found = []
+        for name in names:
+            kernel_init = (self.query_init if name == "query" else None) or self.kernel_init
+            dense = Dense((num_heads, self.head_dim), axes, self.execution.compute_dtype, self.use_bias, kernel_init, name=name)
+            found.append(dense.parameters((embed,)))
+        kernels, biases = zip(*found, strict=True)
+        return list(kernels), list(biases)
+
+    def _heads(self, inputs: jax.Array, num_heads: int, *names: str) -> list[jax.Array]:
+        """[batch, length, embed] -> dtype[batch, length, heads, head_dim] of each map, by one product with their stack.
+
+        They are stacked on a new axis, so that a sharding over heads stays as it is.
+        """
+        kernels, biases = self._maps(inputs.shape[-1], num_heads, *names)
+        # [batch, length, embed] -> [batch, length, maps, heads, head_dim]
+        # with maps x [embed, heads, head_dim] -> [embed, maps, heads, head_dim]; maps x [heads, head_dim] -> [maps, ...]
+        inputs = inputs.astype(self.execution.compute_dtype)
+        joint = project(inputs, jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None)
+        joint = nn.with_logical_constraint(
+            joint, ("batch", "length", None, "heads" if num_heads == self.num_heads else None, "head_dim")
+        )
+        return [joint[:, :, place] for place in range(len(names))]
+
+    def _attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        row: Row,
+        embed: int,
+        packed: bool,
+        train: bool,
+        maps: bool,
+        **options: Any,
+    ) -> Attended:
+        rate = self.dropout_rate if train else 0.0
+        request = Request.here(
+            str(query.dtype),
+            query.shape[1],
+            self.head_dim,
+            packed,
+            rate,
+            maps,
+            bias=row.bias is not None,
+            key_length=key.shape[1] if row.key_segment_ids is not None else None,
+            scale=self.scale,
+            **options,
+        )
+        backend, _ = choose(request, self.execution.attention)
+        dropout_key = self.make_rng("dropout") if request.dropout_rate and backend.dropout else None
+        # [batch, length, heads, head_dim]
+        mixed, probabilities = backend.run(
+            query,
+            key.astype(query.dtype),
+            value.astype(query.dtype),
+            segment_ids=row.segment_ids,
+            request=request,
+            key_segment_ids=row.key_segment_ids,
+            offset=row.offset,
+            bias=row.bias,
+            dropout_key=dropout_key,
+        )
+        axes = ("heads", "head_dim", "embed")
+        dtype, output_init = self.execution.compute_dtype, self.output_init or self.kernel_init
+        output = Dense((embed,), axes, dtype, self.use_bias, output_init, name="output")
+        return Attended(output(mixed), probabilities, key, value)
+
+
+class SelfAttention(_Attention):
+    """Queries, keys and values of one sequence; each kernel is a parameter of its own, [embed, heads, head_dim].
+
+    Attributes:
+      num_kv_heads: heads of keys and values, which divide `num_heads`; 1 is multi-query attention (Shazeer 2019); None: as many.
+      window: how far it sees: |i - j| <= window / 2; None: all tokens.
+      causal: whether a token sees none behind it.
+      rotary_theta: of the rotation of queries and keys by their positions (see `bertfam.layers.rotary`); None: there is none.
+    """
+
+    num_kv_heads: int | None = None
     window: int | None = None
+    causal: bool = False
     rotary_theta: float | None = None
 
     @nn.compact
     def __call__(
         self,
         inputs: jax.Array,
+        row: Row,
         *,
-        segment_ids: jax.Array,
         packed: bool,
         train: bool,
-        positions: jax.Array | None = None,
         maps: bool = False,
-    ) -> tuple[jax.Array, jax.Array | None]:
+        cached: tuple[jax.Array, jax.Array] | None = None,
+    ) -> Attended:
         """Each token attends to the tokens of its own segment.
 
         Args:
           inputs: [batch, length, embed].
-          segment_ids: int32[batch, length], which packed example; 0 = padding.
-          packed: False promises that a row holds one example (ids 0 and 1) with its padding at the end.
+          row: what is seen.
+          packed: False promises that a row holds one example (ids 0 and 1) with its padding at the end, and no cache.
           train: whether dropout is on.
-          positions: int32[batch, length], for the rotation; None: 0, 1, 2, ...
           maps: whether to return the probabilities.
-
-        Returns:
-          dtype[batch, length, embed], and float32[batch, heads, length, length] probabilities before dropout or None.
+          cached: keys and values [batch, slots, key_heads, head_dim] of a cache, in which these tokens take the slots from
+            `row.offset` on.
         """
-        embed = inputs.shape[-1]
-        dtype = self.execution.compute_dtype
-        heads = (self.num_heads, self.head_dim)
-        kernels: list[Any] = []
-        biases: list[Any] = []
-        for name in ("query", "key", "value"):
-            dense = Dense(heads, ("embed", "heads", "head_dim"), dtype, self.use_bias, self.kernel_init, name=name)
-            kernel, bias = dense.parameters((embed,))
-            kernels.append(kernel)
-            biases.append(bias)
-        # [batch, length, embed] -> [batch, length, 3, heads, head_dim]
-        # with 3 x [embed, heads, head_dim] -> [embed, 3, heads, head_dim]; 3 x [heads, head_dim] -> [3, heads, head_dim]
-        joint = project(inputs.astype(dtype), jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None)
-        joint = nn.with_logical_constraint(joint, ("batch", "length", None, "heads", "head_dim"))
-        query, key, value = joint[:, :, 0], joint[:, :, 1], joint[:, :, 2]
+        if self.num_kv_heads in (None, self.num_heads):
+            query, key, value = self._heads(inputs, self.num_heads, "query", "key", "value")
+        else:
+            (query,) = self._heads(inputs, self.num_heads, "query")
+            key, value = self._heads(inputs, self.num_kv_heads or 1, "key", "value")
         if self.rotary_theta is not None:
-            query, key = (rotated(which, positions, self.rotary_theta) for which in (query, key))
+            query, key = (rotated(which, row.positions, self.rotary_theta) for which in (query, key))
+        if cached is not None:
+            assert row.offset is not None, "a cache without the slot to write to"
+            key, value = (put(old, new, row.offset) for old, new in zip(cached, (key, value), strict=True))
+        embed = inputs.shape[-1]
+        return self._attend(query, key, value, row, embed, packed, train, maps, window=self.window, causal=self.causal)
 
-        dropout_rate = self.dropout_rate if train else 0.0
-        request = Request.here(str(query.dtype), query.shape[1], self.head_dim, packed, dropout_rate, maps, window=self.window)
-        backend, _ = choose(request, self.execution.attention)
-        dropout_key = self.make_rng("dropout") if request.dropout_rate and backend.dropout else None
-        # [batch, length, heads, head_dim]
-        mixed, probabilities = backend.run(query, key, value, segment_ids=segment_ids, request=request, dropout_key=dropout_key)
-        output_init = self.output_init or self.kernel_init
-        output = Dense((embed,), ("heads", "head_dim", "embed"), dtype, self.use_bias, output_init, name="output")
-        return output(mixed), probabilities
+
+class CrossAttention(_Attention):
+    """Queries of one sequence, keys and values of another, an encoder's output."""
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: jax.Array,
+        row: Row,
+        encoded: Encoded,
+        *,
+        packed: bool,
+        train: bool,
+        maps: bool = False,
+        cached: tuple[jax.Array, jax.Array] | None = None,
+    ) -> Attended:
+        """Each token attends to the encoded tokens of its own segment.
+
+        Args:
+          inputs: [batch, length, embed].
+          row: of the inputs; their segment ids are read.
+          encoded: what is attended to.
+          packed: False promises that each row holds one example (ids 0 and 1) with its padding at the end.
+          train: whether dropout is on.
+          maps: whether to return the probabilities.
+          cached: keys and values [batch, encoded length, heads, head_dim], where `encoded` has no hidden states.
+        """
+        (query,) = self._heads(inputs, self.num_heads, "query")
+        if encoded.hidden is not None:
+            key, value = self._heads(encoded.hidden, self.num_heads, "key", "value")
+        else:
+            assert cached is not None, "neither an encoder's output nor its keys and values"
+            key, value = cached
+        seen = Row(row.segment_ids, key_segment_ids=encoded.segment_ids)
+        return self._attend(query, key, value, seen, inputs.shape[-1], packed, train, maps)

@@ -1,5 +1,7 @@
 """What stands on an encoder: pooling, classification, prediction of masked tokens."""
 
+from typing import NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,7 @@ import jax.numpy as jnp
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
-from bertfam.layers.initializers import logical, truncated_normal
+from bertfam.layers.initializers import Initializer, logical, truncated_normal
 from bertfam.layers.norm import LayerNorm
 
 # Logits of table rows that are no token; exp(logit - max) is exactly 0 in float32.
@@ -138,3 +140,54 @@ def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | Non
         logits += bias
     logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
     return jnp.where(jnp.arange(len(word_table)) < vocab_size, logits, NO_TOKEN_LOGIT)
+
+
+class Head(NamedTuple):
+    """The linear map from hidden states to words, logits = (scale hidden) kernel^T + bias.
+
+    Attributes:
+      kernel: float32[rows, embed].
+      scale: float32[] or a number.
+      bias: float32[rows] or None.
+    """
+
+    kernel: jax.Array
+    scale: jax.Array | float
+    bias: jax.Array | None
+
+
+class LmHead(nn.Module):
+    """A linear map to one logit of each word.
+
+    Attributes:
+      vocab_size: real tokens; the table's further rows get no probability and no gradient.
+      tied: whether it uses the word table; otherwise `kernel` [vocab, embed], a parameter here.
+      scale: what hidden states are multiplied with before it.
+      use_bias: whether each word has a bias, which is part of files and never trained (BART's `final_logits_bias`).
+      kernel_init: of `kernel`.
+      execution: dtype of the product; logits are summed and kept in float32.
+    """
+
+    vocab_size: int
+    tied: bool = True
+    scale: float = 1.0
+    use_bias: bool = False
+    kernel_init: Initializer = truncated_normal(0.02)
+    execution: Execution = Execution()
+
+    @nn.compact
+    def weights(self, table: jax.Array) -> Head:
+        """What the map is made of, of the word table float32[rows, embed]."""
+        if not self.tied:
+            table = self.param("kernel", logical(self.kernel_init, ("vocab", "embed")), table.shape, jnp.float32)
+        bias = None
+        if self.use_bias:
+            zeros = logical(nn.initializers.zeros_init(), ("vocab",))
+            bias = jax.lax.stop_gradient(self.param("bias", zeros, table.shape[:1], jnp.float32))
+        return Head(table, self.scale, bias)
+
+    def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
+        """hidden: [batch, length, embed], table: float32[rows, embed] -> float32[batch, length, rows]."""
+        head = self.weights(table)
+        hidden = (hidden * head.scale).astype(self.execution.compute_dtype)
+        return token_logits(hidden, head.kernel, head.bias, self.vocab_size)

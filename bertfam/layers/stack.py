@@ -45,13 +45,14 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(
-        self, carry: jax.Array, shared: Mapping[str, jax.Array | None], **static: Any
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        self, carry: jax.Array, shared: Mapping[str, Any], per_layer: Mapping[str, Any] | None = None, **static: Any
+    ) -> tuple[jax.Array, dict[str, Any]]:
         """Runs the stack.
 
         Args:
           carry: what goes from layer to layer; its shape and dtype do not change.
-          shared: arrays that every layer gets, by argument name.
+          shared: arrays, or trees of them, that every layer gets, by argument name.
+          per_layer: arrays [layers, ...], or trees of them, of which layer i gets the slice i, by argument name.
           **static: Python values that every layer gets, such as `train`.
 
         Returns:
@@ -59,7 +60,8 @@ class Stack(nn.Module):
         """
         blocks: list[Any] = [self.block(parent=None, **kind) for kind in self.kinds]
         if self.is_initializing():
-            for name, value in self._initial(blocks[0], carry, shared, static).items():
+            first = jax.tree.map(lambda leaf: leaf[0], dict(per_layer or {}))
+            for name, value in self._initial(blocks[0], carry, {**shared, **first}, static).items():
                 self.param(name, lambda _, value=value: value)
         params = meta.unbox(self.variables["params"])
         self._check(params)
@@ -67,35 +69,37 @@ class Stack(nn.Module):
         params = {name: value for name, value in params.items() if name not in common}
         dropout_key = self.make_rng("dropout") if self.has_rng("dropout") else None
 
-        def run_layer(block, carry, params, layer, common, shared):
-            params = params | common
+        def run_layer(block, carry, own, layer, common, shared):
+            params, arrays = own[0] | common, {**shared, **own[1]}
             rngs = {} if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, layer)}
-            return block.apply({"params": params}, carry, **shared, **static, rngs=rngs)
+            return block.apply({"params": params}, carry, **arrays, **static, rngs=rngs)
 
-        def run_layers(carry, params, first, count, in_loop):
+        own = (params, dict(per_layer or {}))  # [layers, ...]
+
+        def run_layers(carry, own, first, count, in_loop):
             """The layers `first` and on, of which the first is of the first kind."""
             outputs = []
-            for place, slice_ in enumerate(_unstacked(params, count)):
+            for place, slice_ in enumerate(_unstacked(own, count)):
                 run = _rematerialised(partial(run_layer, blocks[place % len(blocks)]), self.execution.remat, in_loop)
                 carry, output = run(carry, slice_, first + place, common, shared)
                 outputs.append(output)
             return carry, jax.tree.map(lambda *layers: jnp.stack(layers), *outputs)
 
         if self.execution.layers == "unroll":
-            return run_layers(carry, params, 0, self.length, False)
+            return run_layers(carry, own, 0, self.length, False)
         period = len(blocks)
         looped = self.length // period * period
         parts = []
         if looped:
             # [layers, ...] -> [periods, period, ...]
-            periods = jax.tree.map(lambda leaf: leaf[:looped].reshape(-1, period, *leaf.shape[1:]), params)
+            periods = jax.tree.map(lambda leaf: leaf[:looped].reshape(-1, period, *leaf.shape[1:]), own)
             carry, outputs = jax.lax.scan(
                 lambda carry, part: run_layers(carry, *part, period, True), carry, (periods, jnp.arange(0, looped, period))
             )
             # [periods, period, ...] -> [layers, ...]
             parts.append(jax.tree.map(lambda output: output.reshape(looped, *output.shape[2:]), outputs))
         if looped < self.length:
-            rest = jax.tree.map(lambda leaf: leaf[looped:], params)
+            rest = jax.tree.map(lambda leaf: leaf[looped:], own)
             carry, outputs = run_layers(carry, rest, looped, self.length - looped, False)
             parts.append(outputs)
         return carry, joined(*parts)

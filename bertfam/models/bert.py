@@ -11,11 +11,13 @@ import jax.numpy as jnp
 
 from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
+from bertfam.layers.attention import Row, SelfAttention
+from bertfam.layers.blocks import PostNormBlock
 from bertfam.layers.dense import Dense
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, embed_positions, embed_words
-from bertfam.layers.encoder_block import PostNormBlock
 from bertfam.layers.execution import Execution
+from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.gather import lookup_few
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
@@ -193,20 +195,20 @@ class Encoder(nn.Module):
         embedded = Embeddings(config, self.execution, name="embeddings")(
             tokens, positions=positions, token_type_ids=token_type_ids, train=train
         )
+        dtype, normal = self.execution.compute_dtype, truncated_normal(config.initializer_range)
+        attention = partial(
+            SelfAttention, config.num_heads, config.head_dim, config.attention_dropout_rate, self.execution, normal
+        )
         block = partial(
             PostNormBlock,
-            num_heads=config.num_heads,
-            head_dim=config.head_dim,
-            feed_forward_size=config.feed_forward_size,
-            activation=config.activation,
-            dropout_rate=config.dropout_rate,
-            attention_dropout_rate=config.attention_dropout_rate,
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            initializer_range=config.initializer_range,
-            execution=self.execution,
+            attention=attention,
+            feed_forward=partial(FeedForward, config.feed_forward_size, config.activation, dtype, normal),
+            norm=partial(LayerNorm, config.layer_norm_epsilon, dtype),
+            attention_dropout_rate=config.dropout_rate,
+            feed_forward_dropout_rate=config.dropout_rate,
         )
         hidden, collected = Stack(block, config.num_layers, _SHARED[config.sharing], self.execution, name="layers")(
-            embedded, {"segment_ids": segment_ids}, packed=positions is not None, train=train, collect=collect
+            embedded, {"row": Row(segment_ids)}, packed=positions is not None, train=train, collect=collect
         )
         if "hidden_states" in collected:
             # [batch, length, embed], [layers, batch, length, embed] -> [layers + 1, batch, length, embed]

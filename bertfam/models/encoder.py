@@ -11,7 +11,7 @@ from bertfam.layers import heads
 from bertfam.layers.execution import Execution
 
 _EXECUTION = Execution()
-_COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
+_COLLECTABLE = frozenset({"hidden_states", "attention_probs", "cross_attention_probs"})
 
 
 class EncoderConfig(Protocol):
@@ -81,7 +81,7 @@ class EncoderConfig(Protocol):
 
 
 def check_collectable(collect: frozenset[str]) -> None:
-    """Raises ValueError where an encoder is asked to collect what none has."""
+    """Raises ValueError where a network is asked to collect what none has."""
     if unknown := collect - _COLLECTABLE:
         raise ValueError(f"cannot collect {sorted(unknown)}: known are {sorted(_COLLECTABLE)}")
 
@@ -117,3 +117,12 @@ def init_masked_lm_head(config: EncoderConfig, key: jax.Array, encoder: Any) -> 
 def init_on_hidden(config: EncoderConfig, head: nn.Module, key: jax.Array) -> Any:
     """New parameters of a head that takes hidden states, boxed."""
     return head.init(key, jnp.zeros((1, 1, config.hidden_size), jnp.float32))["params"]
+
+
+def init_encoder_parts(config: EncoderConfig, key: jax.Array, parts: frozenset[str], heads: Mapping[str, nn.Module]) -> Any:
+    """New parameters of the encoder, and of those of its heads that are among `parts`, boxed."""
+    params = {"encoder": init_encoder(config, key)}
+    params |= {name: init_on_hidden(config, head, key) for name, head in heads.items() if name in parts}
+    if "mlm_head" in parts:
+        params["mlm_head"] = init_masked_lm_head(config, key, params["encoder"])
+    return params

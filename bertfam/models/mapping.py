@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import flax.linen as nn
+import jax
 import numpy as np
+
+from bertfam.models.encoder import init_encoder_parts
+from bertfam.models.generator import init_generator_parts
 
 Layout = Literal["vector", "matrix", "linear", "linear_from_heads"]
 
@@ -91,7 +95,7 @@ class Family:
       config_from_huggingface: config.json's content -> our config; raises UserError for what we have not.
       config_to_huggingface: our config -> config.json's content, without the architecture.
       entries: our config -> all entries of all parts.
-      heads: config -> the heads on hidden states by part, all but "mlm_head".
+      heads: config -> the heads on hidden states by part, all but "mlm_head" and "lm_head".
       aliases: tensors that a tied head has under two names: the one that is used where they differ -> the one written.
       tied: their head's table -> the word table, for heads that share it unless both are present and differ.
       buffers: endings of tensors that are no parameters.
@@ -114,6 +118,35 @@ class Family:
     old_names: Mapping[str, str] = field(default_factory=lambda: _OLD_NAMES)
     objectives_by_part: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def body(self) -> frozenset[str]:
+        """The parts that every model of the family has."""
+        return frozenset({"encoder"})
+
+    def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
+        """New parameters of the parts of a model, boxed with logical axis names."""
+        return init_encoder_parts(config, key, parts, self.heads(config))
+
     def objective_of(self, parts: Collection[str]) -> str:
         """The gin file of the objective that a model with these parts is trained on."""
         return next((path for part, path in self.objectives_by_part.items() if part in parts), self.objective)
+
+
+@dataclass(frozen=True)
+class GeneratorFamily(Family):
+    """A family that writes text: its parts are "embeddings", "decoder", where there is one "encoder", and "lm_head".
+
+    Attributes:
+      has_encoder: whether it is an encoder and a decoder.
+    """
+
+    has_encoder: bool = False
+
+    @property
+    def body(self) -> frozenset[str]:
+        """See `Family.body`."""
+        return frozenset({"embeddings", "decoder", "encoder"} if self.has_encoder else {"embeddings", "decoder"})
+
+    def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
+        """See `Family.init`."""
+        return init_generator_parts(config, key, parts)

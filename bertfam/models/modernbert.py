@@ -12,12 +12,14 @@ import jax.numpy as jnp
 from bertfam.errors import UserError
 from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
+from bertfam.layers.attention import Row, SelfAttention
+from bertfam.layers.blocks import PreNormBlock
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, embed_words
 from bertfam.layers.execution import Execution
+from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
-from bertfam.layers.pre_norm_block import PreNormBlock
 from bertfam.layers.stack import AXIS, FIRST, Stack, joined
 from bertfam.models.encoder import check_collectable
 from bertfam.models.sizes import Sizes
@@ -200,21 +202,17 @@ class Encoder(nn.Module):
                 f"use shorter rows or set max_length to at least {tokens.shape[1]}"
             )
         embedded = Embeddings(config, self.execution, name="embeddings")(tokens, train=train)
+        dtype, output_init = self.execution.compute_dtype, truncated_normal(config.output_initializer_range)
+        normal = truncated_normal(config.initializer_range)
+        feed_forward = partial(FeedForward, config.feed_forward_size, config.activation, dtype, normal, output_init)
         block = partial(
             PreNormBlock,
-            num_heads=config.num_heads,
-            head_dim=config.head_dim,
-            feed_forward_size=config.feed_forward_size,
-            activation=config.activation,
+            feed_forward=partial(feed_forward, gated=True, use_bias=False, dropout_rate=config.feed_forward_dropout_rate),
+            norm=partial(LayerNorm, config.layer_norm_epsilon, dtype, use_bias=False),
             attention_dropout_rate=config.attention_dropout_rate,
-            feed_forward_dropout_rate=config.feed_forward_dropout_rate,
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            initializer_range=config.initializer_range,
-            output_initializer_range=config.output_initializer_range,
-            execution=self.execution,
         )
-        arrays = {"segment_ids": segment_ids, "positions": positions}
-        static = {"packed": positions is not None, "train": train, "collect": collect}
+        arrays = {"row": Row(segment_ids, positions)}
+        static: dict[str, Any] = {"packed": positions is not None, "train": train, "collect": collect}
         first, *others = self._kinds()
         without_norm = partial(block, attention_norm=False)
         hidden, collected = Stack(without_norm, 1, (), self.execution, (first,), name=FIRST)(embedded, arrays, **static)
@@ -230,8 +228,23 @@ class Encoder(nn.Module):
 
     def _kinds(self) -> list[dict[str, Any]]:
         config = self.config
+        normal, output_init = (truncated_normal(d) for d in (config.initializer_range, config.output_initializer_range))
+        attention = partial(
+            SelfAttention,
+            config.num_heads,
+            config.head_dim,
+            config.attention_dropout_rate,
+            self.execution,
+            normal,
+            output_init,
+            use_bias=False,
+        )
         theta = {"global": config.global_theta, "local": config.local_theta}
-        return [{"window": config.window_of(name), "rotary_theta": theta[name]} for name in config.types]
+        # One maker for each type, so that equal kinds are the same.
+        makers = {
+            name: partial(attention, window=config.window_of(name), rotary_theta=theta[name]) for name in get_args(LayerType)
+        }
+        return [{"attention": makers[name]} for name in config.types]
 
 
 def _period(kinds: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:

@@ -1,0 +1,147 @@
+"""One layer of a Transformer: sublayers, each with a residual sum and a norm, in the three arrangements that families have."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from bertfam.layers.attention import Attended, Encoded, Row
+from bertfam.layers.cache import LayerCache
+from bertfam.layers.dropout import Dropout
+
+# Makes a sublayer or a norm: `maker(name=...)` is a module.
+Maker = Callable[..., Any]
+
+
+class _Block(nn.Module):
+    """What all arrangements have.
+
+    Attributes:
+      attention: makes the self-attention (see `bertfam.layers.attention`).
+      feed_forward: makes the feed-forward network.
+      norm: makes the norms.
+      cross_attention: makes the attention to an encoder's output, between the two; None: there is none.
+      attention_dropout_rate: on what each attention adds.
+      feed_forward_dropout_rate: on what the feed-forward network adds.
+      attention_norm: whether the attention has a norm.
+    """
+
+    attention: Maker
+    feed_forward: Maker
+    norm: Maker
+    cross_attention: Maker | None = None
+    attention_dropout_rate: float = 0.0
+    feed_forward_dropout_rate: float = 0.0
+    attention_norm: bool = True
+
+    @nn.compact
+    def __call__(
+        self,
+        hidden: jax.Array,
+        *,
+        row: Row,
+        encoded: Encoded | None = None,
+        cache: LayerCache | None = None,
+        packed: bool,
+        train: bool,
+        collect: frozenset[str] = frozenset(),
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """One layer.
+
+        Args:
+          hidden: [batch, length, embed].
+          row: what the attention sees.
+          encoded: what the other attention sees, where there is one.
+          cache: of the tokens before these; None: there are none.
+          packed: False promises that a row holds one example (ids 0 and 1) with its padding at the end, and no cache.
+          train: whether dropout is on.
+          collect: names among "hidden_states", "attention_probs" and "cross_attention_probs".
+
+        Returns:
+          dtype[batch, length, embed], and what `collect` names: that again, float32[batch, heads, length, keys]; and where there
+          is a cache, the next one as "cache".
+        """
+        found: dict[str, Attended] = {}
+
+        def attend(inputs: jax.Array) -> jax.Array:
+            cached = None if cache is None else (cache.keys, cache.values)
+            found[""] = self.attention(name="attention")(
+                inputs, row, packed=packed, train=train, maps="attention_probs" in collect, cached=cached
+            )
+            return found[""].output
+
+        def cross_attend(inputs: jax.Array) -> jax.Array:
+            assert self.cross_attention is not None and encoded is not None
+            cached = None
+            if cache is not None and cache.cross_keys is not None and cache.cross_values is not None:
+                cached = (cache.cross_keys, cache.cross_values)
+            found["cross_"] = self.cross_attention(name="cross_attention")(
+                inputs, row, encoded, packed=packed, train=train, maps="cross_attention_probs" in collect, cached=cached
+            )
+            return found["cross_"].output
+
+        def feed(inputs: jax.Array) -> jax.Array:
+            return self.feed_forward(name="feed_forward")(inputs, train=train)
+
+        hidden = self._sublayers(hidden, attend, cross_attend if self.cross_attention else None, feed, train)
+        hidden = nn.with_logical_constraint(hidden, ("batch", "length", None))
+        outputs: dict[str, Any] = {}
+        if "hidden_states" in collect:
+            outputs["hidden_states"] = hidden
+        for kind, attended in found.items():
+            if attended.probabilities is not None:
+                outputs[f"{kind}attention_probs"] = attended.probabilities
+        if cache is not None:
+            crossed = found.get("cross_")
+            own = found[""]
+            outputs["cache"] = LayerCache(own.keys, own.values, crossed and crossed.keys, crossed and crossed.values)
+        return hidden, outputs
+
+    def _sublayers(
+        self,
+        hidden: jax.Array,
+        attend: Callable[[jax.Array], jax.Array],
+        cross_attend: Callable[[jax.Array], jax.Array] | None,
+        feed: Callable[[jax.Array], jax.Array],
+        train: bool,
+    ) -> jax.Array:
+        raise NotImplementedError
+
+    def _dropped(self, added: jax.Array, name: str, train: bool) -> jax.Array:
+        rate = self.feed_forward_dropout_rate if name == "feed_forward" else self.attention_dropout_rate
+        return Dropout(rate, name=f"{name}_dropout")(added, train=train)
+
+    def _normalised(self, hidden: jax.Array, name: str) -> jax.Array:
+        if name == "attention" and not self.attention_norm:
+            return hidden
+        return self.norm(name=f"{name}_norm")(hidden)
+
+
+class PostNormBlock(_Block):
+    """x = norm(x + dropout(sublayer(x))) for each sublayer: BERT, GPT, BART."""
+
+    def _sublayers(self, hidden: jax.Array, attend: Any, cross_attend: Any, feed: Any, train: bool) -> jax.Array:
+        for name, sublayer in (("attention", attend), ("cross_attention", cross_attend), ("feed_forward", feed)):
+            if sublayer is not None:
+                hidden = self._normalised(hidden + self._dropped(sublayer(hidden), name, train), name)
+        return hidden
+
+
+class PreNormBlock(_Block):
+    """x = x + dropout(sublayer(norm(x))) for each sublayer: GPT-2, T5, ModernBERT."""
+
+    def _sublayers(self, hidden: jax.Array, attend: Any, cross_attend: Any, feed: Any, train: bool) -> jax.Array:
+        for name, sublayer in (("attention", attend), ("cross_attention", cross_attend), ("feed_forward", feed)):
+            if sublayer is not None:
+                hidden = hidden + self._dropped(sublayer(self._normalised(hidden, name)), name, train)
+        return hidden
+
+
+class ParallelBlock(_Block):
+    """x = x + dropout(attention(y)) + dropout(feed_forward(y)), y = norm(x): PaLM (Chowdhery et al. 2022, section 2)."""
+
+    def _sublayers(self, hidden: jax.Array, attend: Any, cross_attend: Any, feed: Any, train: bool) -> jax.Array:
+        assert cross_attend is None, "a parallel layer has no cross-attention"
+        inputs = self._normalised(hidden, "attention")
+        return hidden + self._dropped(attend(inputs), "attention", train) + self._dropped(feed(inputs), "feed_forward", train)

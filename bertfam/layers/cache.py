@@ -1,0 +1,68 @@
+"""The keys and values that a decoder keeps while it writes, as explicit arrays: a step is a pure function of them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+
+class LayerCache(NamedTuple):
+    """One layer's part of a `Cache`: its arrays without their first axis."""
+
+    keys: jax.Array
+    values: jax.Array
+    cross_keys: jax.Array | None = None
+    cross_values: jax.Array | None = None
+
+
+class Cache(NamedTuple):
+    """What has been read and written so far.
+
+    All rows have filled the same slots, so prompts of unequal length are padded on the left.
+
+    Attributes:
+      keys, values: [layers, batch, slots, key_heads, head_dim].
+      segment_ids: int32[batch, slots]; 0 = padding, or not written yet.
+      filled: int32[], slots that have been written.
+      cross_keys, cross_values: [layers, batch, encoded length, heads, head_dim], of the encoder's output; None before the first
+        call, which is given it, and in models without an encoder.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    segment_ids: jax.Array
+    filled: jax.Array
+    cross_keys: jax.Array | None = None
+    cross_values: jax.Array | None = None
+
+    @property
+    def layers(self) -> LayerCache:
+        """What each layer needs of it: [layers, ...] each."""
+        return LayerCache(self.keys, self.values, self.cross_keys, self.cross_values)
+
+    def seen(self, segment_ids: jax.Array) -> jax.Array:
+        """The segment ids int32[batch, slots] once those of the next tokens, int32[batch, n], are written."""
+        return jax.lax.dynamic_update_slice_in_dim(self.segment_ids, segment_ids.astype(jnp.int32), self.filled, axis=1)
+
+    def after(self, segment_ids: jax.Array, layers: LayerCache) -> "Cache":
+        """The cache after a call on tokens with these segment ids int32[batch, n], which gave `layers` [layers, ...]."""
+        return Cache(
+            layers.keys,
+            layers.values,
+            self.seen(segment_ids),
+            self.filled + segment_ids.shape[1],
+            layers.cross_keys,
+            layers.cross_values,
+        )
+
+
+def empty(layers: int, batch: int, slots: int, key_heads: int, head_dim: int, dtype: DTypeLike) -> Cache:
+    """A cache in which nothing has been written."""
+    shape = (layers, batch, slots, key_heads, head_dim)
+    return Cache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch, slots), jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def put(old: jax.Array, new: jax.Array, filled: jax.Array) -> jax.Array:
+    """Writes new [batch, n, ...] into the slots `filled` and on of old [batch, slots, ...]."""
+    return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), filled, axis=1)

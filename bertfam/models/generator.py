@@ -1,0 +1,160 @@
+"""What objectives, decoding and Hugging Face's files ask of every family that writes text: decoders and encoder-decoders.
+
+Parameters are {"embeddings": {"table": float32[padded vocabulary, embed]}, "decoder": ...}, with "encoder" where there is one and
+"lm_head" where the head has parameters of its own. Networks are given the word table, which they share.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bertfam.layers.embeddings import Table
+from bertfam.layers.execution import Execution
+from bertfam.layers.heads import Head, LmHead
+
+_EXECUTION = Execution()
+
+Start = Literal["bos", "eos", "pad"]
+
+
+class GeneratorConfig(Protocol):
+    """A family's frozen config, which makes its networks.
+
+    An encoder's call is (words, tokens, *, segment_ids, positions, train, collect) -> (hidden, collected), a decoder's besides
+    takes `encoded` [batch, encoded length, embed] and `encoded_segment_ids` where there is an encoder, and `cache`:
+
+      words: float32[padded vocabulary, embed], the word table.
+      tokens: int32[batch, length].
+      segment_ids: int32[batch, length], which packed example; 0 = padding. A token sees those of its own segment.
+      positions: int32[batch, length], from 0 in each example, of rows that are packed or padded on the left. None promises one
+        example a row, segment ids 1 and then 0.
+      train: whether dropout is on; needs a "dropout" key.
+      collect: names among "hidden_states", "attention_probs" and "cross_attention_probs" (before dropout).
+      cache: a `bertfam.layers.cache.Cache`, in which these tokens take the next slots; positions are then given. Where there is
+        an encoder, the first call has `encoded` and later ones None: its keys and values are in the cache.
+
+    They return dtype[batch, length, embed], and a dict of what `collect` names, hidden_states [layers + 1, batch, length, embed]
+    and maps float32[layers, batch, heads, length, keys], and with a cache the next one as "cache".
+    """
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Real tokens; None takes the size of the run's vocabulary."""
+        ...
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest row in tokens, of encoder and decoder each; None: any length will do."""
+        ...
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the networks' output."""
+        ...
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the decoder."""
+        ...
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys and values of the decoder's attention to itself."""
+        ...
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        ...
+
+    @property
+    def attention_dropout_rate(self) -> float:
+        """On the attention probabilities, by backends that can."""
+        ...
+
+    @property
+    def known_vocab_size(self) -> int:
+        """`vocab_size`, which must have been set by now."""
+        ...
+
+    @property
+    def known_table_rows(self) -> int:
+        """Rows of the word table in files."""
+        ...
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the word table in memory."""
+        ...
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether there is an encoder, which reads what the decoder answers to."""
+        ...
+
+    @property
+    def start(self) -> Start:
+        """The token that the decoder's first prediction follows, where there is an encoder."""
+        ...
+
+    def embeddings(self) -> Table:
+        """The word table."""
+        ...
+
+    def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
+        """What reads; only where `has_encoder`."""
+        ...
+
+    def decoder(self, execution: Execution = _EXECUTION) -> nn.Module:
+        """What writes."""
+        ...
+
+    def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
+        """(hidden [batch, length, embed], word table) -> float32[batch, length, padded vocabulary] logits."""
+        ...
+
+    def flops(self, length: int, targets: int) -> int:
+        """Matrix-product FLOPs of one row of one training step: 3 x forward; `length` tokens of the encoder, `targets` of the
+        decoder, whose attention to itself counts half, as it is causal; the vocabulary head on all targets."""
+        ...
+
+
+def words_of(params: Mapping[str, Any]) -> jax.Array:
+    """The word table float32[padded vocabulary, embed] of a generator's parameters."""
+    return params["embeddings"]["table"]
+
+
+def head_weights(config: GeneratorConfig, params: Mapping[str, Any]) -> Head:
+    """What the map from the decoder's output to words is made of."""
+    head: Any = config.lm_head().apply({"params": params.get("lm_head", {})}, words_of(params), method="weights")
+    return head
+
+
+def logits(config: GeneratorConfig, params: Mapping[str, Any], hidden: jax.Array, execution: Execution = _EXECUTION) -> jax.Array:
+    """The decoder's output [batch, length, embed] -> float32[batch, length, padded vocabulary]."""
+    found: Any = config.lm_head(execution).apply({"params": params.get("lm_head", {})}, hidden, words_of(params))
+    return found
+
+
+def init_generator(config: GeneratorConfig, key: jax.Array) -> dict[str, Any]:
+    """New parameters of all parts, boxed with logical axis names."""
+    table, encoder, decoder, head = jax.random.split(key, 4)
+    params = {"embeddings": config.embeddings().init(table)["params"]}
+    words = nn.meta.unbox(params["embeddings"])["table"]
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    row: dict[str, Any] = {"segment_ids": tokens, "positions": None, "train": False}
+    hidden = jnp.zeros((1, 1, config.hidden_size), jnp.float32)
+    if config.has_encoder:
+        params["encoder"] = config.encoder().init(encoder, words, tokens, **row)["params"]
+        row |= {"encoded": hidden, "encoded_segment_ids": tokens}
+    params["decoder"] = config.decoder().init(decoder, words, tokens, **row)["params"]
+    own = config.lm_head().init(head, hidden, words).get("params", {})
+    return params | ({"lm_head": own} if own else {})
+
+
+def init_generator_parts(config: GeneratorConfig, key: jax.Array, parts: frozenset[str]) -> dict[str, Any]:
+    """Those of the new parameters that are among `parts`."""
+    return {name: part for name, part in init_generator(config, key).items() if name in parts}
