@@ -1,6 +1,7 @@
 """Every backend that runs here against the reference, and the choice among backends."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +101,53 @@ def test_a_window_is_the_width_of_both_sides_together(window, side):
         np.testing.assert_allclose(mixed[row, place], np.einsum("hk,khd->hd", weights, value[row, seen]), atol=1e-5)
         np.testing.assert_allclose(maps[row, :, place, seen], weights.T, atol=1e-6)
         assert np.all(np.delete(np.asarray(maps[row, :, place]), seen, axis=1) == 0)
+
+
+KEYS, OFFSET = 31, 5
+
+
+def of_another_sequence(dtype, key_heads):
+    """Queries of the test's rows, and keys and values of longer ones, of the segments 1, 2 and 0."""
+    shapes = [(BATCH, LENGTH, 4, HEAD_DIM), *[(BATCH, KEYS, key_heads, HEAD_DIM)] * 2]
+    keys = jax.random.split(jax.random.key(6), 3)
+    arrays = [jax.random.normal(key, shape).astype(dtype) for key, shape in zip(keys, shapes, strict=True)]
+    return arrays, np.array([[1] * 14 + [2] * 17, [0] * 3 + [1] * 12 + [2] * 16, [0] * KEYS], np.int32)
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", [name for name in HERE if name != "cudnn"])
+def test_keys_of_another_sequence_or_of_a_cache(name, causal, key_heads):
+    """Against sums over the keys that each query sees: of its segment and, where causal, not behind its place OFFSET + i."""
+    arrays, key_segment_ids = of_another_sequence("float32", key_heads)
+    request = Request.here("float32", LENGTH, HEAD_DIM, True, 0.0, causal=causal, key_length=KEYS, scale=0.7)
+    run_it = jax.jit(partial(BACKENDS[name].run, request=request))
+    seen = {"segment_ids": jnp.asarray(PACKED), "key_segment_ids": jnp.asarray(key_segment_ids), "offset": jnp.int32(OFFSET)}
+    mixed, _ = run_it(*arrays, **seen)
+    assert np.isfinite(mixed).all()  # also where a query sees nothing
+    query, key, value = (np.float64(array) for array in arrays)
+    key, value = (np.repeat(each, 4 // key_heads, axis=2) for each in (key, value))
+    compared = 0
+    for row, place in np.argwhere(PACKED > 0):
+        visible = key_segment_ids[row] == PACKED[row, place]
+        if causal:
+            visible &= np.arange(KEYS) <= OFFSET + place
+        if visible.any():
+            scores = 0.7 * np.einsum("hd,khd->hk", query[row, place], key[row, visible])
+            weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+            expected = np.einsum("hk,khd->hd", weights, value[row, visible])
+            np.testing.assert_allclose(mixed[row, place], expected, atol=1e-5)
+            compared += 1
+    assert compared > 20
+
+
+@pytest.mark.parametrize(("segment_ids", "packed"), [(PADDED, False), (PACKED, True)])
+@pytest.mark.parametrize("name", HERE)
+def test_a_causal_token_sees_none_behind_it(name, segment_ids, packed):
+    arrays = inputs("float32")
+    changed = [array.at[:, 8:].multiply(-3) for array in arrays]
+    before, after = (run(name, which, segment_ids, packed, causal=True)[0] for which in (arrays, changed))
+    assert np.array_equal(before[:, :8], after[:, :8]) and not np.array_equal(before[:2, 9], after[:2, 9])
 
 
 def test_reference_drops_probabilities():
