@@ -25,7 +25,8 @@
     decoder_segment_ids       int32[batch, targets]      which packed example, as in the encoder; 0 = padding
     decoder_positions         int32[batch, targets]      from 0 in each example; only of packed rows
 
-A padding row (the last batch of an evaluation) is all zeros: no segment, no weight.
+A causal language model's rows have the decoder's features and none of the encoder's. A padding row (the last batch of an
+evaluation) is all zeros: no segment, no weight.
 """
 
 from collections.abc import Mapping

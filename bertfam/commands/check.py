@@ -177,7 +177,7 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
             check_size(f"corpus{title}", len(found.documents), least)
         lines += text_warnings(found.documents, vocabulary.token_ids, folder, is_whole=found.is_whole)
         for stage in run.stages if len(found.documents) >= least else ():
-            examples = run.data.rows.examples(found.documents, stage.length, run.seed, vocabulary.token_ids)
+            examples = run.data.examples(found.documents, stage.length, run.seed, vocabulary.token_ids)
             lines += examples.warnings + row_warnings(run.data.rows, examples, found.documents.name, stage.length)
         held_out = held_out_documents(corpus, least)
         if held_out == 0:

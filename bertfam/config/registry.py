@@ -25,6 +25,7 @@ CONFIGURABLES = (
     "bertfam.corruption.choosing_spans.WordNgrams",
     "bertfam.corruption.choosing_spans.WordSpans",
     "bertfam.corruption.masking.BertMasking",
+    "bertfam.corruption.next_tokens.NextTokens",
     "bertfam.corruption.shuffling_windows.ShuffledWindows",
     "bertfam.corruption.units.Units",
     "bertfam.data.marked_text.MarkedText",

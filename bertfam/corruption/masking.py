@@ -14,6 +14,7 @@ from bertfam.corruption.choosing import Choice, SingleTokens
 from bertfam.corruption.replacing import DrawnBy, RandomIds, as_frequent_as, masked_features, replace, uniform_over
 from bertfam.corruption.shuffling_windows import ShuffledWindows
 from bertfam.corruption.spans import boundary_features
+from bertfam.corruption.text_corruption import Corruption, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.features import FeatureSpec, RowShape
 
@@ -23,7 +24,7 @@ _NAMES = {"random_tokens": RandomTokens, "rounding": Rounding, "counted": Counte
 
 
 @dataclass(frozen=True)
-class BertMasking:
+class BertMasking(TextCorruption):
     """BERT's noise: how many positions (the budget), which (the choice), what stands there instead (the replacement).
 
     A row of n tokens ([CLS] and [SEP] counted, never chosen) gets min(max_predictions, max(1, round(rate n))) predictions at
@@ -90,13 +91,18 @@ class BertMasking:
         return self._masks(length) + (self.shuffling.predictions(length) if self.shuffling else 0)
 
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """The features that it gives to rows."""
-        found = features.masked_features(shape)
+        """See `TextCorruption.features`."""
+        found = features.encoder_features(shape) | features.masked_features(shape)
         found |= features.span_features(shape) if self.boundaries else {}
         return found | (features.shuffled_features(shape) if self.shuffling else {})
 
-    def of_text(self, counts: Callable[[], np.ndarray]) -> "BertMasking | MaskingOfText":
-        """The noise for a text, of which `counts()` int64[vocabulary] says how often each token is in it, where that matters."""
+    @property
+    def needs_units(self) -> bool:
+        """See `TextCorruption.needs_units`."""
+        return getattr(self.choice, "needs_units", False)
+
+    def of_text(self, counts: Callable[[], np.ndarray]) -> Corruption:
+        """See `TextCorruption.of_text`; it matters to some choices, and to random tokens as in the text."""
         choice_of = getattr(self.choice, "of_text", None)
         masking = self if choice_of is None else dataclasses.replace(self, choice=choice_of(counts()))
         return MaskingOfText(masking, counts()) if self.random_tokens == "text" else masking

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from bertfam.corruption import keys as random
+from bertfam.corruption.text_corruption import Corruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.order import Order
 
@@ -31,14 +32,6 @@ class Examples(Protocol):
 
     def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
         """Rows of the examples int64[n], with what is drawn anew taken from keys uint64[n]."""
-        ...
-
-
-class Corruption(Protocol):
-    """Noise: a pure function of rows and keys."""
-
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """Rows with their noise and targets."""
         ...
 
 

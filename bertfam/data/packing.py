@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertfam.corruption import keys as random
+from bertfam.corruption.text_corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.documents import Documents
 from bertfam.data.pairs import PairExamples, SentencePairs
@@ -14,6 +15,8 @@ from bertfam.data.text_rows import DocSentences, TextExamples, WholeDocuments
 from bertfam.features import Relation
 
 _TIES = 0x7E5  # what the plan's key is folded with, so that no other draw of the same seed is read
+
+_TOKENS = ("encoder_input_tokens", "next_tokens")  # what padding's id fills
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,17 @@ class Packed:
         """Refuses rows that are too short."""
         self.rows.check_length(length)
 
-    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> "PackedExamples":
+    def examples(
+        self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
+    ) -> "PackedExamples":
         """Plans the rows of `length` tokens."""
-        tokens.need("cls", "Packed")
-        inner = self.rows.examples(documents, length, seed, tokens)
-        if isinstance(inner, PairExamples):
-            inner = inner.fitted()
+        if form.framed:
+            tokens.need("cls", "Packed")
+        inner: PairExamples | TextExamples
+        if isinstance(self.rows, SentencePairs):
+            inner = self.rows.examples(documents, length, seed, tokens).fitted()
+        else:
+            inner = self.rows.examples(documents, length, seed, tokens, form)
         bounds, order = pack(inner.lengths, length, self.most_examples(length), seed)
         return PackedExamples(inner, bounds, order, length, self.most_examples(length), tokens.pad)
 
@@ -114,7 +122,7 @@ class PackedExamples:
         result = {}
         for name, value in found.items():
             if value.shape == real.shape:
-                packed = np.full((len(examples), self._length), self._pad if name == "encoder_input_tokens" else 0, value.dtype)
+                packed = np.full((len(examples), self._length), self._pad if name in _TOKENS else 0, value.dtype)
                 packed.reshape(-1)[target] = value[real]
             else:  # one of each example
                 packed = np.zeros((len(examples), self._most), value.dtype)

@@ -8,19 +8,21 @@ import numpy as np
 
 from bertfam.corruption import keys as random
 from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.text_corruption import FRAMED, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.batches import Batches, CorruptedRows
+from bertfam.data.batches import Batches, CorruptedRows, Examples
 from bertfam.data.cache import TokenCache
+from bertfam.data.documents import Documents
 from bertfam.data.mixture import ConcatenatedRows, MixedRows, Mixture, shares
 from bertfam.data.order import Contiguous, Shuffled, Streams
 from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.sources import Corpus
-from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, WholeDocuments
+from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, TextRows, WholeDocuments
 from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
-from bertfam.features import SENTENCES, FeatureSpec, RowShape, encoder_features, start_features
+from bertfam.features import SENTENCES, FeatureSpec, RowShape, start_features
 
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
@@ -38,7 +40,7 @@ class TextData:
       vocabulary: the folder of the vocabulary; None where `cache_dir` holds a token cache already.
       cache_dir: the token cache, built there where it is missing; None: MODEL_DIR/cache.
       rows: how documents become rows.
-      corruption: the noise.
+      corruption: the noise: `BertMasking`, or for decoders `NextTokens`, T5's `SpanCorruption`, BART's `Denoising`.
       order: "shuffled", or "streams" for models with a memory: row r of a batch goes on where row r of the batch before ended.
       dupe_factor: how many times each example is drawn - its noise, its pair - before the draws come again in another order, as
         in BERT's published data with a `dupe_factor` (Liu et al. 2019, static masking); None: anew each epoch (dynamic masking).
@@ -48,7 +50,7 @@ class TextData:
     vocabulary: str | None = None
     cache_dir: str | None = None
     rows: SentencePairs | TwoSegments | FullSentences | DocSentences | Chunks | WholeDocuments | Packed = SentencePairs()
-    corruption: BertMasking = BertMasking()
+    corruption: TextCorruption = BertMasking()
     order: Order = "shuffled"
     dupe_factor: int | None = None
 
@@ -57,7 +59,7 @@ class TextData:
             raise UserError(f"TextData.order is {self.order!r}: it must be one of {', '.join(get_args(Order))}")
         if self.order == "streams" and isinstance(self.rows, Packed):
             raise UserError('TextData.order = "streams" needs rows that follow each other, and packed ones do not: use @Chunks()')
-
+        self._check_form()
         if self.dupe_factor is not None and self.dupe_factor < 1:
             raise ValueError(f"dupe_factor {self.dupe_factor} is less than 1; None draws anew each epoch")
         for name, fix in (("vocabulary", "name its folder"), ("cache_dir", "name a folder, or leave it out for MODEL_DIR/cache")):
@@ -67,7 +69,20 @@ class TextData:
     @property
     def needs_units(self) -> bool:
         """Whether the noise reads marks of phrases and entities, so that text must be a `MarkedText`."""
-        return getattr(self.corruption.choice, "needs_units", False)
+        return self.corruption.needs_units
+
+    def _check_form(self) -> None:
+        """Refuses rows that are of another form than the noise needs."""
+        noise, rows = type(self.corruption).__name__, self.rows
+        if isinstance(rows, Packed) and not self.corruption.packs:
+            fix = f"@{type(rows.rows).__name__}()" if isinstance(rows.rows, TextRows) else "@WholeDocuments()"
+            raise UserError(f"{noise} makes rows of one example each, and packed ones have several: set TextData.rows = {fix}")
+        inner = rows.rows if isinstance(rows, Packed) else rows
+        if self.corruption.form != FRAMED and not isinstance(inner, TextRows):
+            where = "Packed.rows = @WholeDocuments()" if isinstance(rows, Packed) else "TextData.rows = @Chunks()"
+            raise UserError(f"{noise} is for rows of running text, and not for those of {type(inner).__name__}: set {where}")
+        if self.corruption.form.continued and isinstance(inner, Chunks) and not inner.separated:
+            raise UserError(f"{noise} learns where texts end, and Chunks.separated is False: leave it out")
 
     def check_marks(self) -> None:
         """Refuses text without marks where the noise needs them."""
@@ -84,7 +99,7 @@ class TextData:
 
     def check_length(self, length: int) -> None:
         """Refuses rows that are too short for their kind, or for as many predictions and examples as they are asked to hold."""
-        self.rows.check_length(length)
+        self.rows.check_length(self.corruption.raw_length(length))
         shape = self.shape(length)
         for what, count, of in (("predictions", shape.predictions, self.corruption), ("examples", shape.examples, self.rows)):
             if count > length:
@@ -107,13 +122,22 @@ class TextData:
 
     def shape(self, length: int) -> RowShape:
         """The static sizes of rows of `length` tokens."""
-        return RowShape(length, self.corruption.predictions(length), self.rows.most_examples(length))
+        corruption = self.corruption
+        return RowShape(length, corruption.predictions(length), self.rows.most_examples(length), corruption.target_length(length))
 
     def features(self, length: int) -> dict[str, FeatureSpec]:
         """What the rows of `length` tokens have."""
         shape, relation = self.shape(length), self.rows.relation
-        labels = SENTENCES[relation].features(shape) if relation else start_features(shape) if shape.examples > 1 else {}
-        return encoder_features(shape) | self.corruption.features(shape) | labels
+        has_starts = shape.examples > 1 and not shape.targets
+        labels = SENTENCES[relation].features(shape) if relation else start_features(shape) if has_starts else {}
+        return self.corruption.features(shape) | labels
+
+    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> Examples:
+        """The clean rows of which the noise makes rows of `length` tokens; the plan of some needs a seed."""
+        length = self.corruption.raw_length(length)
+        if isinstance(self.rows, TextRows | Packed):
+            return self.rows.examples(documents, length, seed, tokens, self.corruption.form)
+        return self.rows.examples(documents, length, seed, tokens)
 
     def cache_directory(self, model_dir: str | Path) -> Path:
         """Where the token cache of a run in MODEL_DIR lies."""
@@ -185,7 +209,7 @@ class TextData:
         documents = cache.documents(split, name)
         self._check_units(documents.name, documents.units)
         plan, order, noise = (int(random.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
-        examples = self.rows.examples(documents, length, plan, tokens)
+        examples = self.examples(documents, length, plan, tokens)
         corruption = self.corruption.of_text(lambda: cache.documents("train", name).token_counts(tokens.size))
         return CorruptedRows(Shuffled(len(examples), order), examples, corruption, tokens, noise, self.dupe_factor)
 

@@ -21,7 +21,7 @@ def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path
     All rows and all noise are tried alike: by making a full row.
     """
     documents = max(2, data.rows.least_documents)
-    sentences = -(-2 * length // _SENTENCE)  # of each document
+    sentences = -(-2 * data.corruption.raw_length(length) // _SENTENCE)  # of each document
     count = documents * sentences * _SENTENCE
     text = Documents(
         "a trial",
@@ -31,7 +31,8 @@ def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path
     )
     key = random.fold(0, 0)
     try:
-        rows = data.rows.examples(text, length, 0, tokens).rows(np.zeros(1, np.int64), key)
+        data.corruption.check(length, tokens)
+        rows = data.examples(text, length, 0, tokens).rows(np.zeros(1, np.int64), key)
         data.corruption.of_text(lambda: np.ones(tokens.size, np.int64)).corrupt(rows, key, tokens)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
