@@ -62,11 +62,14 @@ class TokenCache:
         return tuple(self._corpora)
 
     def counts(self, split: str, corpus: str | None = None) -> dict[str, int]:
-        """`documents`, `sentences`, `tokens` and `skipped_documents` of a split of one corpus; None: of all together."""
+        """`documents`, `sentences`, `tokens` and `skipped_documents` of a split of one corpus; None: of all together.
+
+        `words` and `bytes` of the text too (see `cache_tokens.Block`), unless an earlier version has built some of it.
+        """
         if corpus is not None:
-            return self._of(corpus)[split]["counts"]
+            return {name: count for name, count in self._of(corpus)[split]["counts"].items() if count is not None}
         each = [self.counts(split, name) for name in self.corpora]
-        return {name: sum(counts[name] for counts in each) for name in each[0]}
+        return {name: sum(counts[name] for counts in each) for name in each[0] if all(name in counts for counts in each)}
 
     def documents(self, split: str, corpus: str) -> Documents:
         """Maps a split of a corpus into memory."""

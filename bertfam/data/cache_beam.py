@@ -116,7 +116,7 @@ def _vocabulary(folder: str) -> Vocabulary:
 def _join(work: Work, name: str, corpus: Corpus, split: str, parts: Sequence[Part], dtype: str, title: str) -> Counts:
     """Appends the parts that workers have written, in order."""
     done = _joined(work, name, split)
-    counts = Counts(**done["counts"])
+    counts = Counts.recorded(done["counts"])
     progress = Progress(title, [part.size for part in parts], counts, 0)
     writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units)
     try:
@@ -125,7 +125,7 @@ def _join(work: Work, name: str, corpus: Corpus, split: str, parts: Sequence[Par
             found = json.loads((folder / "part.json").read_text())
             if "mistake" in found:
                 raise UserError(found["mistake"])
-            writer.append_files(folder, Counts(**found["counts"]))
+            writer.append_files(folder, Counts.recorded(found["counts"]))
             writer.sync()
             work.record(name, split, {"part": number + 1, "read": 0, "characters": 0, "counts": asdict(writer.counts)})
             shutil.rmtree(folder)

@@ -131,7 +131,7 @@ def _fill_split(work: Work, name: str, corpus: Corpus, split: str, workers: Work
     """Appends to what earlier processes have written of a split."""
     parts = corpus.parts(split)
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
-    counts = Counts(**done["counts"])
+    counts = Counts.recorded(done["counts"])
     progress = Progress(f"tokenising{label} {split}", [part.size for part in parts], counts, done["characters"])
     writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units)
     due = 0.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, compress, islice
 
 import numpy as np
 
@@ -41,6 +41,8 @@ class Block:
       sentences: int64[sentences], the tokens of each, at least one.
       documents: int64[documents], the sentences of each, at least one.
       skipped: how many documents had no token at all.
+      words, bytes: of the text of the others, which is the sentences of each with a space between: what white space separates,
+        and its length in UTF-8.
       units: uint8[tokens], the marks of `Documents.units`; None where the corpus has none.
     """
 
@@ -48,6 +50,8 @@ class Block:
     sentences: np.ndarray
     documents: np.ndarray
     skipped: int
+    words: int = 0
+    bytes: int = 0
     units: np.ndarray | None = None
 
 
@@ -97,11 +101,15 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
     return _block(documents, np.concatenate(tokens), np.concatenate(lengths))
 
 
-def _block(documents: Sequence[list], tokens: np.ndarray, length: np.ndarray, units: np.ndarray | None = None) -> Block:
-    """Of documents, and the tokens int64[sentences] of each of their sentences."""
+def _block(documents: Sequence[list[str]], tokens: np.ndarray, length: np.ndarray, units: np.ndarray | None = None) -> Block:
+    """Of documents as sentences, and the tokens int64[sentences] of each of these."""
     document = np.repeat(np.arange(len(documents)), [len(found) for found in documents])
     count = np.bincount(document[length > 0], minlength=len(documents))
-    return Block(tokens, length[length > 0], count[count > 0], int((count == 0).sum()), units)
+    text = list(compress(chain.from_iterable(documents), length))
+    words = sum(len(sentence.split()) for sentence in text)
+    spaces = len(text) - np.count_nonzero(count)
+    size = spaces + sum(len(sentence) if sentence.isascii() else len(sentence.encode()) for sentence in text)
+    return Block(tokens, length[length > 0], count[count > 0], int((count == 0).sum()), words, int(size), units)
 
 
 def tokenise_marked(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
@@ -117,7 +125,8 @@ def tokenise_marked(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list
             tokens.append(encoding.ids.astype(dtype))
             marks.append(unit_marks(encoding.offsets - len(before), spans))
             lengths.append(len(encoding.ids))
-    return _block(documents, np.concatenate(tokens), np.array(lengths, np.int64), np.concatenate(marks))
+    texts_alone = [[sentence for sentence, _ in document] for document in documents]
+    return _block(texts_alone, np.concatenate(tokens), np.array(lengths, np.int64), np.concatenate(marks))
 
 
 def unit_marks(offsets: np.ndarray, spans: Sequence[Span]) -> np.ndarray:

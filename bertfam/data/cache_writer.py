@@ -1,11 +1,11 @@
 """The files of a split of a token cache, written by appending alone, so that a build can go on where it was stopped."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -22,12 +22,25 @@ class Counts:
 
     Attributes:
       skipped_documents: documents without any token, which are not there.
+      words, bytes: of the text, see `Block`; None where a part of it was tokenised by a version that did not count them.
     """
 
     documents: int = 0
     sentences: int = 0
     tokens: int = 0
     skipped_documents: int = 0
+    words: int | None = 0
+    bytes: int | None = 0
+
+    @classmethod
+    def recorded(cls, found: Mapping[str, Any]) -> "Counts":
+        """What `asdict` has given, or an earlier version; {}: nothing yet."""
+        return cls(**{"words": None, "bytes": None, **found}) if found else cls()
+
+    def __add__(self, more: "Counts") -> "Counts":
+        pairs = zip(astuple(self), astuple(more), strict=True)
+        sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs]
+        return Counts(*sums)
 
 
 class SplitWriter:
@@ -70,7 +83,9 @@ class SplitWriter:
         for file in self._units:
             assert block.units is not None
             file.write(block.units.tobytes())
-        self._add(Counts(len(block.documents), len(block.sentences), len(block.tokens), block.skipped))
+        self.counts += Counts(
+            len(block.documents), len(block.sentences), len(block.tokens), block.skipped, block.words, block.bytes
+        )
 
     def append_files(self, folder: Path, counts: Counts) -> None:
         """Writes the documents of a folder that another `SplitWriter` has written."""
@@ -86,7 +101,7 @@ class SplitWriter:
         ):
             for values in _values(feature_path(folder, *name), np.dtype(np.int64), skip=1):
                 file.write((before + values).tobytes())
-        self._add(counts)
+        self.counts += counts
 
     def sync(self) -> None:
         """Returns when everything is on the disk."""
@@ -97,15 +112,6 @@ class SplitWriter:
     def close(self) -> None:
         """Closes the files."""
         self._stack.close()
-
-    def _add(self, more: Counts) -> None:
-        now = self.counts
-        self.counts = Counts(
-            now.documents + more.documents,
-            now.sentences + more.sentences,
-            now.tokens + more.tokens,
-            now.skipped_documents + more.skipped_documents,
-        )
 
 
 def _open(path: Path, size: int, *, new: bool) -> BinaryIO:

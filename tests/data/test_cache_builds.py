@@ -434,14 +434,14 @@ def test_two_builds_at_once_make_one_cache(tmp_path, vocabulary, small_batches, 
 
 def test_a_writer_goes_on_behind_its_counts(tmp_path):
     """What lies behind them is cut off; files of another writer can be appended."""
-    first = Block(np.arange(5, dtype=np.uint16), np.array([2, 3]), np.array([1, 1]), 1)
-    second = Block(np.arange(7, dtype=np.uint16), np.array([1, 4, 2]), np.array([3]), 0)
+    first = Block(np.arange(5, dtype=np.uint16), np.array([2, 3]), np.array([1, 1]), 1, words=4, bytes=30)
+    second = Block(np.arange(7, dtype=np.uint16), np.array([1, 4, 2]), np.array([3]), 0, words=6, bytes=40)
     whole = SplitWriter(tmp_path / "whole", "uint16")
     whole.append(first)
     after_first = whole.counts
     whole.append(second)
     whole.close()
-    assert whole.counts == Counts(documents=3, sentences=5, tokens=12, skipped_documents=1)
+    assert whole.counts == Counts(documents=3, sentences=5, tokens=12, skipped_documents=1, words=10, bytes=70)
     cut = SplitWriter(tmp_path / "whole", "uint16", after_first)
     cut.append(second)
     cut.close()

@@ -8,6 +8,7 @@ import pytest
 from bertfam.data import vocabularies
 from bertfam.data.cache import TokenCache, check_fingerprint
 from bertfam.data.cache_builder import build, check_sources
+from bertfam.data.cache_writer import Counts
 from bertfam.data.sources import Corpus, TextFiles
 from bertfam.data.text_data import TextData
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
@@ -54,7 +55,10 @@ def test_the_cache_holds_the_documents(tmp_path, words):
     cache = build({"text": Lists(validation=[["two"]])}, words, tmp_path / "cache")
     assert lists_of(cache) == [[sentence.split() for sentence in document] for document in DOCUMENTS]
     assert lists_of(cache, "validation") == [[["two"]]]
-    assert cache.counts("train") == {"documents": 3, "sentences": 6, "tokens": 12, "skipped_documents": 0}
+    # Each word is a token here.
+    text = [" ".join(document) for document in DOCUMENTS]
+    sizes = {"words": 12, "bytes": sum(map(len, text))}
+    assert cache.counts("train") == {"documents": 3, "sentences": 6, "tokens": 12, "skipped_documents": 0} | sizes
     assert cache.documents("train", "text").tokens.dtype == np.uint16
     assert vocabularies.load(cache.vocabulary_directory).fingerprint == words.fingerprint
     assert json.loads((tmp_path / "cache" / "cache.json").read_text())["format"] == 2
@@ -107,7 +111,9 @@ def test_lines_without_a_token_are_skipped_and_counted(tmp_path, words, capsys):
     documents = [["one", empty[0], "two"], empty, ["\u200d"], [*empty[1:3], "three one"], ["two"]]
     cache = build({"text": Lists(documents)}, words, tmp_path / "cache")
     assert lists_of(cache) == [[["one"], ["two"]], [["three", "one"]], [["two"]]]
-    assert cache.counts("train")["skipped_documents"] == 2
+    counts = cache.counts("train")
+    assert (counts["skipped_documents"], counts["words"]) == (2, 5)
+    assert counts["bytes"] == len("one two") + len("three one") + len("two")  # of lines that have tokens
     assert "tokenising train: 3 documents, 5 tokens, 2 skipped, " in capsys.readouterr().err
     source = TextData().training(cache, words.token_ids, 8, 6, seed=0)
     rows = source.rows(0, 0, 6)
@@ -255,7 +261,9 @@ def test_corpora_lie_beside_each_other(tmp_path, words):
         alone = build({"text": corpus}, words, tmp_path / name)
         assert contents(cache.directory / name) == contents(alone.directory / "text")
         assert cache.counts("train", name) == alone.counts("train")
-    assert cache.counts("train") == {"documents": 5, "sentences": 8, "tokens": 15, "skipped_documents": 0}
+    each = [cache.counts("train", name) for name in corpora]
+    assert cache.counts("train") == {name: sum(counts[name] for counts in each) for name in each[0]}
+    assert (cache.counts("train")["documents"], cache.counts("train")["words"]) == (5, 15)
     assert cache.documents("train", "law").name == f"the train split of {cache.directory} (law)"
     with pytest.raises(UserError, match="cache holds no text named text, only law, books$"):
         cache.documents("train", "text")
@@ -268,3 +276,24 @@ def test_names_that_are_no_folder_of_a_corpus_are_refused(tmp_path, words, name)
     with pytest.raises(UserError, match="cannot be the name of a corpus: use letters"):
         build({name: Lists()}, words, tmp_path / "cache")
     assert not list(tmp_path.iterdir())
+
+
+def test_words_and_bytes_of_the_text(tmp_path, vocabulary):
+    """Whatever the tokens are; with an ideographic space, which separates, and letters of two and four bytes."""
+    corpus = Lists([["Zwölf  Boxkämpfer\u3000jagen", "x\U0001f600"], ["y"]])
+    cache = build({"text": corpus}, vocabulary, tmp_path / "cache")
+    counts = cache.counts("train")
+    assert (counts["words"], counts["bytes"]) == (5, len("Zwölf  Boxkämpfer\u3000jagen x\U0001f600y".encode()))
+
+
+def test_a_cache_of_an_earlier_version_has_no_words(tmp_path, words):
+    """Nor has one that an earlier version had begun."""
+    cache = build({"law": Lists(), "books": Lists()}, words, tmp_path / "cache")
+    manifest = json.loads((tmp_path / "cache" / "cache.json").read_text())
+    old = {name: count for name, count in cache.counts("train", "law").items() if name not in ("words", "bytes")}
+    manifest["corpora"]["law"]["train"]["counts"] = old
+    (tmp_path / "cache" / "cache.json").write_text(json.dumps(manifest))
+    found = TokenCache(tmp_path / "cache")
+    assert found.counts("train") == {name: 2 * count for name, count in old.items()}
+    assert "words" in found.counts("train", "books") and "words" in found.counts("validation")
+    assert Counts.recorded(old) + Counts(1, 1, 1, words=1, bytes=1) == Counts(4, 7, 13, 0, None, None)
