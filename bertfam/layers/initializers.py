@@ -14,6 +14,11 @@ def truncated_normal(deviation: float) -> Initializer:
     return nn.initializers.truncated_normal(deviation)
 
 
+def normal(deviation: float) -> Initializer:
+    """Normal, not cut: GPT's and its successors'."""
+    return nn.initializers.normal(deviation)
+
+
 def logical(initializer: Initializer, axes: tuple[str | None, ...]) -> Callable[..., Any]:
     """The initializer whose result carries logical axis names, for sharding."""
     return nn.with_logical_partitioning(initializer, axes)

@@ -29,8 +29,15 @@ _OPTIONS = {
     "tie_word_embeddings": "tie_embeddings",
 }
 _TYPES: dict[str, tuple[type, ...]] = {"type_vocab_size": (int,), "tie_word_embeddings": (bool,)}
-ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-WRITTEN_ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+WRITTEN_ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 # options that change what is computed, and the values that are BERT
 _ONLY = {
     "position_embedding_type": ("absolute", None),

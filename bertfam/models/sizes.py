@@ -29,6 +29,9 @@ class Sizes:
         if self.table_rows is not None and not rows <= self.table_rows < 2**31:
             known = " (vocab_size)" if self.vocab_size else ""
             raise self._error("table_rows", f"must be at least {rows}{known} and below 2^31")
+        self._check_heads()
+
+    def _check_heads(self) -> None:
         if self.hidden_size % self.num_heads:
             raise self._error("hidden_size", f"is not a multiple of num_heads = {self.num_heads}: change one of them")
 

@@ -190,8 +190,8 @@ def test_loading_is_quiet(run, capfd):
         ("Execution.layers = 'loop'", "Execution.layers wants one of 'scan', 'unroll', got 'loop'"),
         ("Execution.remat = None", "Execution.remat wants one of 'none', 'full', 'dots', got None"),
         (
-            "BertConfig.activation = 'silu'",
-            "BertConfig.activation wants one of 'gelu', 'gelu_tanh', 'relu', got 'silu'",
+            "BertConfig.activation = 'mish'",
+            "BertConfig.activation wants one of 'gelu', 'gelu_tanh', 'relu', 'silu', got 'mish'",
         ),
         (
             "TextFiles.input_format = 'line'",

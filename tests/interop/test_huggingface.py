@@ -190,7 +190,7 @@ def test_missing_and_misshapen_tensors_are_named(folder):
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"is_decoder": True}, "is_decoder = True"),
         ({"add_cross_attention": True}, "add_cross_attention = True"),
-        ({"hidden_act": "silu"}, "hidden_act = 'silu'"),
+        ({"hidden_act": "mish"}, "hidden_act = 'mish'"),
         ({"hidden_size": "absent"}, "hidden_size must be stated"),
         ({"num_attention_heads": 3}, "hidden_size = 16 is not a multiple of num_heads = 3"),
     ],

@@ -105,7 +105,7 @@ def test_what_no_distilbert_is():
     for change, message in (
         ({"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds = True is not supported"),
         ({"n_layers": None}, "n_layers must be stated, as whole numbers"),
-        ({"activation": "silu"}, "'silu' is not supported, only gelu"),
+        ({"activation": "mish"}, "'mish' is not supported, only gelu"),
     ):
         with pytest.raises(UserError, match=message):
             config_from_huggingface(content | change)

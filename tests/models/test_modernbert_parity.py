@@ -202,7 +202,7 @@ def test_configs_of_transformers_4():
         ({"attention_bias": True}, "attention_bias = True"),
         ({"mlp_bias": True}, "mlp_bias = True"),
         ({"classifier_bias": True}, "classifier_bias = True"),
-        ({"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported, only gelu"),
+        ({"hidden_activation": "mish"}, "hidden_activation = 'mish' is not supported, only gelu"),
         ({"hidden_size": None}, "hidden_size must be stated, as int"),
         ({"local_attention": "wide"}, "local_attention must be of type int"),
         ({"rope_scaling": {"factor": 2.0}}, "rope_scaling"),

@@ -730,8 +730,8 @@ CHECKPOINTS = {
     ),
     "an import of an unknown activation": Entry(
         "import --input=bert --output=out",
-        "bert: config.json: hidden_act = 'swish' is not supported, only gelu, gelu_new, gelu_pytorch_tanh, relu",
-        {"bert": Copy("{hf}"), "bert/config.json": Changed({"hidden_act": "swish"})},
+        "bert: config.json: hidden_act = 'mish' is not supported, only gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish",
+        {"bert": Copy("{hf}"), "bert/config.json": Changed({"hidden_act": "mish"})},
     ),
     "an import of a string for a rate": Entry(
         "import --input=bert --output=out",
