@@ -20,12 +20,15 @@ from bertfam.models.bert_huggingface import BERT
 from bertfam.models.distilbert_huggingface import DISTILBERT
 from bertfam.models.electra_huggingface import ELECTRA
 from bertfam.models.ernie_huggingface import ERNIE
+from bertfam.models.gpt2_huggingface import GPT2
+from bertfam.models.gpt_huggingface import GPT
 from bertfam.models.mapping import Entry, Family
 from bertfam.models.modernbert_huggingface import MODERNBERT
+from bertfam.models.opt_huggingface import OPT
 from bertfam.models.roberta_huggingface import ROBERTA
 
 FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (BERT, ALBERT, DISTILBERT, ELECTRA, ERNIE, MODERNBERT, ROBERTA)
+    family.model_type: family for family in (BERT, ALBERT, DISTILBERT, ELECTRA, ERNIE, GPT, GPT2, MODERNBERT, OPT, ROBERTA)
 }
 DTYPES = ("float32", "bfloat16")
 
@@ -66,7 +69,7 @@ def read(folder: str | Path) -> Imported:
     config, tensors = _with_ties(config, tensors, family)
 
     entries = family.entries(config)
-    parts = _largest(_present(entries, config, tensors, content, family) | family.body, family)
+    parts = _largest(_present(entries, config, tensors, content, family) | family.needed(entries), family)
     entries = tuple(entry for entry in entries if entry.part in parts)
     needed = list(dict.fromkeys(name for entry in entries for name in entry.names(config.num_layers)))
     missing = [name for name in needed if name not in tensors]
@@ -148,8 +151,11 @@ def writable(config: Any, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def family_of(config: Any) -> Family:
-    """The family whose config this is."""
-    return next(family for family in FAMILIES.values() if type(config) is family.config)
+    """The family whose config this is; raises UserError where Hugging Face's files have no such family."""
+    for family in FAMILIES.values():
+        if type(config) is family.config:
+            return family
+    raise UserError(f"transformers has no class for a {type(config).__name__}: a model like it cannot be written")
 
 
 def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -159,8 +165,9 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
     left_over = sorted(set(flat) - {entry.ours for entry in entries})
     if left_over:
         raise ValueError(f"no entry of {family.model_type} maps {left_over[0]}")
-    has_head = any(not entry.theirs.startswith(family.prefix) for entry in entries)
+    has_head = family.always_prefixed or any(not entry.theirs.startswith(family.prefix) for entry in entries)
     pieces: dict[str, dict[int, np.ndarray]] = {}
+    axes: dict[str, int] = {}
     for entry in entries:
         array = np.asarray(jax.device_get(flat[entry.ours]), np.float32)
         layers, names = array if entry.stacked else array[None], entry.names(config.num_layers)
@@ -169,7 +176,8 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
         for name, layer in zip(names, layers, strict=True):
             name = name if has_head else name.removeprefix(family.prefix)
             pieces.setdefault(name, {})[entry.part_of[0]] = entry.to_theirs(layer, config.known_table_rows)
-    return {name: np.concatenate([found[place] for place in sorted(found)]) for name, found in pieces.items()}
+            axes[name] = entry.part_axis
+    return {name: np.concatenate([found[place] for place in sorted(found)], axes[name]) for name, found in pieces.items()}
 
 
 def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
@@ -231,12 +239,12 @@ def _gather(entry: Entry, config: Any, tensors: Mapping[str, np.ndarray], shape:
     one = shape[1:] if entry.stacked else shape
     # the shape that the tensor must have, by the way back
     place, parts = entry.part_of
-    rows, *rest = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.known_table_rows).shape
-    expected = (parts * rows, *rest)
+    own = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.known_table_rows).shape
+    expected = tuple(size * (parts if axis == entry.part_axis else 1) for axis, size in enumerate(own))
     layers = []
     for name in entry.names(config.num_layers):
         tensor = tensors[name]
         if tensor.shape != expected:
             raise UserError(f"{folder}: {name} has shape {tensor.shape}, and config.json asks for {expected}")
-        layers.append(entry.to_ours(tensor[place * rows : (place + 1) * rows], one))
+        layers.append(entry.to_ours(np.split(tensor, parts, entry.part_axis)[place], one))
     return np.stack(layers) if entry.stacked else layers[0]

@@ -52,7 +52,7 @@ class GeneratorConfig(Protocol):
 
     @property
     def hidden_size(self) -> int:
-        """Width of the networks' output."""
+        """Width of the residual sums, and of an encoder's output."""
         ...
 
     @property
@@ -146,12 +146,11 @@ def init_generator(config: GeneratorConfig, key: jax.Array) -> dict[str, Any]:
     words = nn.meta.unbox(params["embeddings"])["table"]
     tokens = jnp.zeros((1, 1), jnp.int32)
     row: dict[str, Any] = {"segment_ids": tokens, "positions": None, "train": False}
-    hidden = jnp.zeros((1, 1, config.hidden_size), jnp.float32)
     if config.has_encoder:
         params["encoder"] = config.encoder().init(encoder, words, tokens, **row)["params"]
-        row |= {"encoded": hidden, "encoded_segment_ids": tokens}
+        row |= {"encoded": jnp.zeros((1, 1, config.hidden_size), jnp.float32), "encoded_segment_ids": tokens}
     params["decoder"] = config.decoder().init(decoder, words, tokens, **row)["params"]
-    own = config.lm_head().init(head, hidden, words).get("params", {})
+    own = config.lm_head().init(head, words, method="weights").get("params", {})
     return params | ({"lm_head": own} if own else {})
 
 

@@ -7,7 +7,7 @@ from bertfam.errors import UserError
 from bertfam.models.bert_huggingface import ACTIVATIONS, WRITTEN_ACTIVATIONS, dense, norm
 from bertfam.models.decoder import DecoderConfig
 from bertfam.models.gpt2 import Gpt2Config
-from bertfam.models.mapping import Entry, GeneratorFamily, check_is, check_types
+from bertfam.models.mapping import Entry, GeneratorFamily, check_is, check_types, stated
 
 # their name -> ours; these have no default that fits every model
 SIZES = {
@@ -45,9 +45,9 @@ def read_values(content: Mapping[str, Any], flags: Mapping[str, str]) -> dict[st
 
 def written_values(config: DecoderConfig, flags: Mapping[str, str]) -> dict[str, Any]:
     """A config like GPT-2's -> config.json's content, without the model's type, its activation and "architectures"."""
-    values = {theirs: getattr(config, ours) for theirs, ours in (SIZES | NUMBERS | _TIE | dict(flags)).items()}
     # Ids where no vocabulary says them; their class would put those of its own.
-    return dict.fromkeys(TOKENS) | values | {"vocab_size": config.known_table_rows}
+    values = dict.fromkeys(TOKENS) | stated(config, SIZES | NUMBERS | _TIE | dict(flags))
+    return values | {"vocab_size": config.known_table_rows}
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> Gpt2Config:
@@ -69,7 +69,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> Gpt2Config:
 
 def config_to_huggingface(config: Gpt2Config) -> dict[str, Any]:
     """Gpt2Config -> config.json's content, without "architectures"; raises UserError for what transformers' GPT-2 has not."""
-    check_is(config, Gpt2Config(), *FIXED, "block", "last_norm", "scale_residual_init")
+    check_is(config, Gpt2Config(), *FIXED, "block", "last_norm")
     return {
         "model_type": "gpt2",
         **written_values(config, _FLAGS),
@@ -89,7 +89,6 @@ FIXED = (
     "use_bias",
     "norm_bias",
     "scale_logits",
-    "table_initializer_range",
 )
 
 

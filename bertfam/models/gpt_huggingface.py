@@ -25,7 +25,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> GptConfig:
 def config_to_huggingface(config: GptConfig) -> dict[str, Any]:
     """GptConfig -> config.json's content, without "architectures"; raises UserError for what transformers' GPT has not."""
     theirs = GptConfig(hidden_size=config.hidden_size, num_heads=config.num_heads, feed_forward_size=4 * config.hidden_size)
-    fixed = ("block", "last_norm", "feed_forward_size", "scale_attention", "scale_attention_by_layer", "scale_residual_init")
+    fixed = ("block", "last_norm", "feed_forward_size", "scale_attention", "scale_attention_by_layer")
     check_is(config, theirs, *FIXED, *fixed)
     if config.activation not in _WRITTEN_ACTIVATIONS:
         known = ", ".join(_WRITTEN_ACTIVATIONS)

@@ -1,6 +1,6 @@
 """How a family's parameters are named and laid out in Hugging Face's files: the words that each family's table uses."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -8,10 +8,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from bertfam.errors import UserError
 from bertfam.models.encoder import init_encoder_parts
 from bertfam.models.generator import init_generator_parts
 
-Layout = Literal["vector", "matrix", "linear", "linear_from_heads"]
+Layout = Literal["vector", "matrix", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"]
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,10 @@ class Entry:
       theirs: the tensor's name; "{layer}" stands for the number of the layer. Ours has the layers as its first axis, or 1 where
         all share it, which files that have a tensor for each layer then repeat.
       layout: "vector": flattened; "matrix": as it is; "linear": torch's (out, in), transposed, where in is the first
-        axis of ours; "linear_from_heads": the same where in is the first two axes (heads, head_dim).
+        axis of ours; "conv1d": (in, out), not transposed; "..._from_heads": the same where in is the first two axes (heads,
+        head_dim).
       vocabulary: whether our first axis is padded beyond the rows that files hold.
-      part_of: (place, parts), where theirs holds several of ours of one shape, one after the other along its first axis.
+      part_of: (place, parts), where theirs holds several of ours of one shape, one after the other along `part_axis`.
       first_layer: the index of theirs that our first layer has.
       layers: how many layers it has; None: all of the model.
       shared: whether it is the one of all layers in files too: our first axis, of 1, is not in theirs.
@@ -50,6 +52,11 @@ class Entry:
         """Whether our first axis counts layers."""
         return self.shared or "{layer}" in self.theirs
 
+    @property
+    def part_axis(self) -> int:
+        """The axis of theirs that its parts lie along: that of what comes out."""
+        return 1 if self.layout.startswith("conv1d") else 0
+
     def names(self, num_layers: int) -> list[str]:
         """The names of their tensors, one for each layer of ours, in a model of so many."""
         if "{layer}" not in self.theirs:
@@ -65,9 +72,10 @@ class Entry:
             return array.reshape(-1)
         if self.layout == "matrix":
             return array
-        inputs = array.shape[:2] if self.layout == "linear_from_heads" else array.shape[:1]
-        # [*in, *out] -> [in, out] -> [out, in]
-        return array.reshape(int(np.prod(inputs)), -1).T
+        inputs = array.shape[:2] if self.layout.endswith("from_heads") else array.shape[:1]
+        # [*in, *out] -> [in, out], transposed or not
+        array = array.reshape(int(np.prod(inputs)), -1)
+        return array.T if self.layout.startswith("linear") else array
 
     def to_ours(self, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Our part of their tensor as our array (of one layer) of the given shape; padding of the vocabulary is zero."""
@@ -76,6 +84,29 @@ class Entry:
         if self.vocabulary:
             tensor = np.pad(tensor, [(0, shape[0] - tensor.shape[0])] + [(0, 0)] * (tensor.ndim - 1))
         return tensor.reshape(shape)
+
+
+def check_types(content: Mapping[str, Any], names: Collection[str], types: tuple[type, ...], required: bool = False) -> None:
+    """Raises UserError where config.json's content states one of these names as another type, or `required` ones not at all."""
+    wrong = [name for name in names if (required or content.get(name) is not None) and type(content.get(name)) not in types]
+    if wrong:
+        known = " or ".join(kind.__name__ for kind in types)
+        raise UserError(f"config.json: {', '.join(wrong)} must be {'stated, as ' if required else 'of type '}{known}")
+
+
+def check_is(config: Any, theirs: Any, *names: str) -> None:
+    """Raises UserError where a field of these names has not the value that it has in all that transformers' class can be."""
+    for name in names:
+        if getattr(config, name) != getattr(theirs, name):
+            raise UserError(
+                f"{type(config).__name__}.{name} = {getattr(config, name)!r} has no place in transformers' class, which has "
+                f"{getattr(theirs, name)!r}: a model like it cannot be written"
+            )
+
+
+def stated(config: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Their name -> the value of our field, for those that are not None."""
+    return {theirs: value for theirs, ours in names.items() if (value := getattr(config, ours)) is not None}
 
 
 # TensorFlow's names of a norm's parameters, which old files have.
@@ -119,8 +150,12 @@ class Family:
     objectives_by_part: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def body(self) -> frozenset[str]:
-        """The parts that every model of the family has."""
+    def always_prefixed(self) -> bool:
+        """Whether names have the prefix where there is no head, too."""
+        return False
+
+    def needed(self, entries: Iterable[Entry]) -> frozenset[str]:
+        """The parts, of all that entries are of, that no model is without."""
         return frozenset({"encoder"})
 
     def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
@@ -143,9 +178,13 @@ class GeneratorFamily(Family):
     has_encoder: bool = False
 
     @property
-    def body(self) -> frozenset[str]:
-        """See `Family.body`."""
-        return frozenset({"embeddings", "decoder", "encoder"} if self.has_encoder else {"embeddings", "decoder"})
+    def always_prefixed(self) -> bool:
+        """See `Family.always_prefixed`: a tied head is always there, and has no tensors."""
+        return True
+
+    def needed(self, entries: Iterable[Entry]) -> frozenset[str]:
+        """See `Family.needed`: all of them."""
+        return frozenset(entry.part for entry in entries)
 
     def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
         """See `Family.init`."""

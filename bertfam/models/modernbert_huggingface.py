@@ -5,7 +5,7 @@ from typing import Any
 
 from bertfam.errors import UserError
 from bertfam.models.bert_huggingface import ACTIVATIONS, WRITTEN_ACTIVATIONS
-from bertfam.models.mapping import Entry, Family, Layout
+from bertfam.models.mapping import Entry, Family, Layout, check_types
 from bertfam.models.modernbert import LayerType, ModernBertConfig
 
 # their name -> ours; these have no default that fits every model
@@ -44,10 +44,10 @@ def config_from_huggingface(content: Mapping[str, Any]) -> ModernBertConfig:
     for name in _NO_BIAS:
         if content.get(name):
             raise UserError(f"config.json: {name} = {content[name]!r} is not supported, only False")
-    _check_types(content, _SIZES, (int,), required=True)
-    _check_types(content, _WHOLE, (int,))
-    _check_types(content, _NUMBERS, (int, float))
-    _check_types(content, _FLAGS, (bool,))
+    check_types(content, _SIZES, (int,), required=True)
+    check_types(content, _WHOLE, (int,))
+    check_types(content, _NUMBERS, (int, float))
+    check_types(content, _FLAGS, (bool,))
     values = {ours: content[theirs] for theirs, ours in _VALUES.items() if content.get(theirs) is not None}
     for theirs, ours in _ACTIVATIONS.items():
         activation = content.get(theirs, "gelu")
@@ -55,13 +55,6 @@ def config_from_huggingface(content: Mapping[str, Any]) -> ModernBertConfig:
             raise UserError(f"config.json: {theirs} = {activation!r} is not supported, only {', '.join(ACTIVATIONS)}")
         values[ours] = ACTIVATIONS[activation]
     return ModernBertConfig(**values, **_thetas(content), **_pattern(content, values["num_layers"]))
-
-
-def _check_types(content: Mapping[str, Any], names: Mapping[str, str], types: tuple[type, ...], required: bool = False) -> None:
-    wrong = [name for name in names if (required or content.get(name) is not None) and type(content.get(name)) not in types]
-    if wrong:
-        known = " or ".join(kind.__name__ for kind in types)
-        raise UserError(f"config.json: {', '.join(wrong)} must be {'stated, as ' if required else 'of type '}{known}")
 
 
 def _thetas(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from bertfam.errors import UserError
 from bertfam.models.bert_huggingface import ACTIVATIONS, WRITTEN_ACTIVATIONS, norm
 from bertfam.models.gpt2_huggingface import TOKENS
-from bertfam.models.mapping import Entry, GeneratorFamily, Layout, check_is, check_types
+from bertfam.models.mapping import Entry, GeneratorFamily, Layout, check_is, check_types, stated
 from bertfam.models.opt import OptConfig
 
 # their name -> ours; these have no default that fits every model
@@ -34,7 +34,6 @@ _FIXED = (
     "scale_logits",
     "embedding_dropout_rate",
     "layer_norm_epsilon",
-    "table_initializer_range",
 )
 
 
@@ -68,10 +67,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> OptConfig:
 
 
 def config_to_huggingface(config: OptConfig) -> dict[str, Any]:
-    """OptConfig -> config.json's content, without "architectures"; raises UserError for what transformers' OPT has not.
-
-    Its class knows no smaller initial values for some kernels, which a trained model has left behind.
-    """
+    """OptConfig -> config.json's content, without "architectures"; raises UserError for what transformers' OPT has not."""
     check_is(config, OptConfig(), *_FIXED)
     before = config.block == "pre_norm"
     if config.block == "parallel" or config.last_norm and not before:
@@ -82,7 +78,7 @@ def config_to_huggingface(config: OptConfig) -> dict[str, Any]:
     return {
         "model_type": "opt",
         **dict.fromkeys(TOKENS),
-        **{theirs: getattr(config, ours) for theirs, ours in _VALUES.items()},
+        **stated(config, _VALUES),
         "vocab_size": config.known_table_rows,
         "word_embed_proj_dim": config.table_width,
         "activation_function": WRITTEN_ACTIVATIONS[config.activation],
@@ -102,14 +98,15 @@ def entries(config: OptConfig) -> tuple[Entry, ...]:
         bias = Entry(f"{ours}{name}/bias", f"{theirs}{tensor}.bias", "vector")
         return [kernel, bias] if config.use_bias else [kernel]
 
-    maps = [
-        Entry(f"decoder/{side}put_projection/kernel", f"{body}project_{side}.weight", "linear") for side in ("in", "out")
-    ]
+    maps = (
+        Entry("decoder/input_projection/kernel", f"{body}project_in.weight", "linear"),
+        Entry("decoder/output_projection/kernel", f"{body}project_out.weight", "linear"),
+    )
     untied = Entry("lm_head/kernel", "lm_head.weight", "matrix", vocabulary=True)
     return (
         Entry("embeddings/table", f"{body}embed_tokens.weight", "matrix", vocabulary=True),
         Entry("decoder/position/table", f"{body}embed_positions.weight", "matrix"),
-        *(maps if config.table_width != config.hidden_size else []),
+        *(maps if config.table_width != config.hidden_size else ()),
         *(entry for name in ("query", "key", "value") for entry in dense(f"attention/{name}", f"self_attn.{name[0]}_proj")),
         *dense("attention/output", "self_attn.out_proj", "linear_from_heads"),
         *norm(f"{ours}attention_norm", f"{theirs}self_attn_layer_norm"),

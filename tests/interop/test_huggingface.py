@@ -186,7 +186,7 @@ def test_missing_and_misshapen_tensors_are_named(folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "gpt2"}, "model_type is 'gpt2', supported: bert, "),
+        ({"model_type": "llama"}, "model_type is 'llama', supported: bert, "),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"is_decoder": True}, "is_decoder = True"),
         ({"add_cross_attention": True}, "add_cross_attention = True"),

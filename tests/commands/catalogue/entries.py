@@ -715,8 +715,9 @@ CHECKPOINTS = {
     ),
     "an import of another architecture": Entry(
         "import --input=bert --output=out",
-        "bert/config.json: model_type is 'gpt2', supported: bert, albert, distilbert, electra, ernie, modernbert, roberta",
-        {"bert": Copy("{hf}"), "bert/config.json": '{"model_type": "gpt2"}'},
+        "bert/config.json: model_type is 'llama', supported: bert, albert, distilbert, electra, ernie, openai-gpt, gpt2, modernbert, opt, "
+        "roberta",
+        {"bert": Copy("{hf}"), "bert/config.json": '{"model_type": "llama"}'},
     ),
     "an import of more layers": Entry(
         "import --input=bert --output=out",

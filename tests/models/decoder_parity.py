@@ -1,0 +1,97 @@
+"""What the tests of decoders share: rows padded on either side, torch's outputs and ours, and a small decoder's parameters."""
+
+import functools
+
+import jax
+import numpy as np
+import parity
+import tiny
+from flax import linen as nn
+
+from bertfam.interop import huggingface
+from bertfam.layers.execution import Execution
+from bertfam.models.generator import init_generator, logits, words_of
+
+LENGTHS = (9, 1, 4, 0, 7)
+LENGTH = 11
+
+
+def batch(side="right", vocabulary=parity.VOCABULARY):
+    """Random tokens with ragged padding, one row of padding alone; rows padded on the left have explicit positions."""
+    generator = np.random.default_rng(0)
+    places, lengths = np.arange(LENGTH), np.array(LENGTHS)[:, None]
+    real = places < lengths if side == "right" else places >= LENGTH - lengths
+    inputs = {
+        "tokens": np.where(real, generator.integers(1, vocabulary, real.shape), 0).astype(np.int32),
+        "segment_ids": real.astype(np.int32),
+    }
+    positions = np.maximum(np.cumsum(real, axis=1) - 1, 0).astype(np.int32)
+    return inputs if side == "right" else inputs | {"positions": positions}
+
+
+def theirs(model, inputs, positions=True):
+    """The torch model's hidden states, attention maps and logits; `positions`: whether it is told them."""
+    import torch
+
+    given = {name: torch.tensor(value, dtype=torch.long) for name, value in inputs.items()}
+    told = {"position_ids": given["positions"]} if positions and "positions" in given else {}
+    with torch.no_grad():
+        output = model(
+            given["tokens"],
+            attention_mask=given["segment_ids"],
+            output_hidden_states=True,
+            output_attentions=True,
+            **told,
+        )
+    return {
+        "hidden_states": torch.stack(output.hidden_states).numpy(),
+        "attention_probs": torch.stack(output.attentions).numpy(),
+        "logits": output.logits.numpy(),
+    }
+
+
+@functools.cache
+def _compiled(config, execution):
+    def run(params, inputs):
+        collect = frozenset({"hidden_states", "attention_probs"})
+        hidden, found = config.decoder(execution).apply(
+            {"params": params["decoder"]}, words_of(params), **inputs, train=False, collect=collect
+        )
+        return found | {"logits": logits(config, params, hidden, execution)[..., : config.vocab_size]}
+
+    return tiny.jit(run)
+
+
+def ours(config, params, inputs, execution=Execution()):  # noqa: B008
+    """The same of our parameters."""
+    with jax.default_matmul_precision("highest"):
+        return _compiled(config, execution)(params, inputs)
+
+
+def random_params(config):
+    """Every parameter of a decoder random at scale 0.3, norm scales around 1."""
+    shapes = nn.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    generator = np.random.default_rng(1)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: np.float32(0.3 * generator.standard_normal(leaf.shape) + (path[-1].key == "scale")), shapes
+    )
+
+
+def randomised(model, folder):
+    """The torch model with all parameters random, norm scales around 1, saved in `folder`."""
+    import torch
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.eval().named_parameters():
+            is_scale = name.endswith("weight") and ("ln_" in name or "layer_norm" in name)
+            parameter.normal_(1.0 if is_scale else 0.0, 0.3)
+    model.save_pretrained(folder)
+    return model
+
+
+def read(folder):
+    """(config, parameters) of a folder, all of whose tensors have a place."""
+    config, params, ignored = huggingface.read(folder)
+    assert ignored == ()
+    return config, params
