@@ -59,12 +59,15 @@ setup(
         # jaxlib up to 0.11.0 adds float32 scatters hundreds of times too slowly on GPUs; 0.11.1 needs Python 3.12.
         "cuda": ["jax[cuda13]>=0.11.1"],
         "gcs": ["gcsfs"],
+        # Identifies languages for `bertfam clean --language`; from 0.4 on, probabilities of short and long texts compare.
+        "clean": ["py3langid>=0.4"],
         # Beam needs a protobuf older than the one that sentencepiece wants from 0.2.2 on.
         "beam": ["apache-beam", "sentencepiece<0.2.2"],
         "benchmarks": ["datasets>=5", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [
             "apache-beam",
             "mypy",
+            "py3langid>=0.4",
             "pytest",
             "pytest-xdist",
             "ruff",

@@ -35,6 +35,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "clean": Command("clean", "clean web text as C4 was, with a report of what each rule removed"),
     "vocab": Command("vocab", "train a vocabulary on text: WordPiece, unigram, BPE or byte-level BPE"),
     "encode": Command("encode", "show the pieces, ids and offsets of texts"),
     "cache": Command("cache", "tokenise a corpus once, into a token cache"),

@@ -93,6 +93,37 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
 
 
 @contextmanager
+def new_file(path: str | Path) -> Iterator[Path]:
+    """Gives a file beside it to write into, which takes its place when all went well, and vanishes otherwise.
+
+    Raises:
+      UserError: there is something at the path, or it cannot be made, or the disk is full.
+    """
+    target = Path(path)
+    if os.path.lexists(target):
+        raise UserError(f"{path} exists already: name another file, or remove it first")
+    if not target.parent.is_dir():
+        raise UserError(f"{path} cannot be written: there is no folder {target.parent}; make it first")
+    check_writable(target.parent)
+    partial = None
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_PARTIAL)
+        os.close(handle)
+        partial = Path(name)
+        yield partial
+        partial.chmod(0o666 & ~_umask())
+        os.replace(partial, target)
+        partial = None
+    except OSError as error:
+        if error.strerror not in _FULL:
+            raise
+        raise UserError(f"{path} cannot be written ({error.strerror}); make room, or name another") from error
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
 def replaced_folder(folder: str | Path) -> Iterator[Path]:
     """Gives a folder beside it to write into, which takes the place of the one that is there, with all in it, when all went well.
 

@@ -115,24 +115,51 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Where text comes from: files, or a registered task; returns the group of flags."""
+def add_files(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Text in files of one's own, and nothing else; returns the group of flags."""
+    group = parser.add_argument_group("text", _about_files())
+    _add_input(group, "files to read", required=True)
+    _add_format(group)
+    return group
+
+
+def _about_files() -> str:
     width = max(map(len, INPUT_FORMATS))
-    group = parser.add_argument_group(
-        "text",
-        "Text comes from files of your own (--input) or from a registered task (--task). Files may be gzipped or\n"
-        "zstd-compressed, whatever their names. --input_format says what they hold:\n"
+    return (
+        "Files may be gzipped or zstd-compressed,\nwhatever their names. --input_format says what they hold:\n"
         + "\n".join(f"  {name:{width}}  {entry.summary}" for name, entry in INPUT_FORMATS.items())
-        + "\nas in: --input='pages/*.jsonl.zst' --input_format=jsonl --text_field=body --language=de",
+        + "\nas in: --input='pages/*.jsonl.zst' --input_format=jsonl --text_field=body --language=de"
     )
+
+
+def _add_input(group: argparse._ArgumentGroup, what: str, *, required: bool = False) -> None:
     group.add_argument(
         "--input",
         type=path,
         action="append",
         default=[],
+        required=required,
         metavar="GLOB",
-        help="files to train on, as 'books/*.txt.gz' (in quotes; ** goes into folders); repeatable",
+        help=f"{what}, as 'books/*.txt.gz' (in quotes; ** goes into folders); repeatable",
     )
+
+
+def _add_format(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="what the files hold, see above (default: sentences)"
+    )
+    group.add_argument("--text_field", metavar="NAME", help="field or column of the text, for jsonl and parquet (default: text)")
+    group.add_argument(
+        "--encoding", metavar="NAME", help="encoding of the files, as latin-1, cp1252, utf-16 or gb18030 (default: utf-8)"
+    )
+
+
+def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Where text comes from: files, or a registered task; returns the group of flags."""
+    group = parser.add_argument_group(
+        "text", f"Text comes from files of your own (--input) or from a registered task (--task). {_about_files()}"
+    )
+    _add_input(group, "files to train on")
     group.add_argument(
         "--language_input",
         type=path,
@@ -149,13 +176,7 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         help="the share of each language is as its size to the power A: 1 as they are, less lifts the small ones (multilingual "
         "BERT: 0.7, XLM: 0.5, XLM-R: 0.3; default: 1); of the vocabulary and of the rows, not of a token cache, which holds all",
     )
-    group.add_argument(
-        "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="what the files hold, see above (default: sentences)"
-    )
-    group.add_argument("--text_field", metavar="NAME", help="field or column of the text, for jsonl and parquet (default: text)")
-    group.add_argument(
-        "--encoding", metavar="NAME", help="encoding of the files, as latin-1, cp1252, utf-16 or gb18030 (default: utf-8)"
-    )
+    _add_format(group)
     group.add_argument(
         "--language",
         metavar="CODE",

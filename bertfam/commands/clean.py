@@ -1,0 +1,192 @@
+"""`bertfam clean`: web text, cleaned by C4's rules."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from bertfam.commands import flags
+from bertfam.data.cleaning.rules import RULES, PageRules, check_rules
+from bertfam.data.cleaning.tally import Tally
+from bertfam.data.sentences import LANGUAGES, UNDETERMINED
+from bertfam.errors import UserError
+from bertfam.files import check_writable, new_file, write_text
+
+SUMMARY = "clean web text as C4 was, with a report of what each rule removed"
+EXAMPLE = """\
+  bertfam clean --input='pages/*.jsonl.zst' --input_format=jsonl --language=en --output=cleaned.jsonl.gz --report=report.json
+  bertfam vocab --input=cleaned.jsonl.gz --input_format=jsonl --kind=unigram --output=vocab
+The pages of a file are its documents, as --input_format says; what is left of them is written in order, a JSON object with
+"text" a line. The same text gives the same bytes."""
+
+_ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's flags."""
+    group = flags.add_files(parser)
+    group.add_argument(
+        "--language",
+        metavar="CODE",
+        help="keep pages of this language alone, as en, de or zh (with py3langid, which comes with 'bertfam[clean]'), and split "
+        "them into sentences by its rules (default: pages of all languages, with the rules of English)",
+    )
+    rules = parser.add_argument_group(
+        "rules",
+        f"All are applied unless they are left out, in this order: {', '.join(RULES)}\n(Raffel et al. 2020, section 2.2).",
+    )
+    rules.add_argument("--rules", metavar="NAME,NAME", help="apply these rules alone")
+    rules.add_argument("--no_rules", metavar="NAME,NAME", help="leave these rules out")
+    rules.add_argument(
+        "--bad_words",
+        type=flags.path,
+        metavar="FILE",
+        help="a word or phrase a line: a page that has one goes; found as whole words, in scripts without spaces anywhere",
+    )
+    for name, default, kind, what in (
+        ("min_words", PageRules.min_words, int, "words of a line, at least"),
+        ("min_sentences", PageRules.min_sentences, int, "sentences of a page, at least"),
+        ("max_word_length", PageRules.max_word, int, "characters of a word, at most"),
+        ("min_probability", 0.99, float, "that a page is in --language"),
+    ):
+        rules.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{what} (%(default)s)")
+    parser.add_argument(
+        "--output", type=flags.path, required=True, metavar="FILE", help=f"file to write, which ends in {', '.join(_ENDINGS)}"
+    )
+    parser.add_argument("--report", type=flags.path, metavar="FILE", help="write the report there as JSON too")
+    flags.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Cleans; returns the exit status."""
+    from tqdm import tqdm
+
+    from bertfam.data.cleaning.pages import clean
+    from bertfam.data.sources import TextFiles
+
+    output, report = Path(args.output), Path(args.report) if args.report else None
+    _check_outputs(output, report)
+    rules = _rules(args)
+    corpus = TextFiles(
+        train=tuple(args.input),
+        input_format=args.input_format or "sentences",
+        text_field=args.text_field or "text",
+        encoding=args.encoding or "utf-8",
+        validation_fraction=0.0,
+    )
+    if missing := [path for path in corpus.files("train") if path.absolute() == output.absolute()]:
+        raise UserError(f"{missing[0]} is both --input and --output: name another file to write")
+
+    tally = Tally(tuple(rule for rule in RULES if rule in rules.rules or rule == "few_sentences"))
+    pages = tqdm(corpus.texts("train"), "cleaning", unit=" pages", disable=not sys.stderr.isatty(), leave=False)
+    with new_file(output) as partial, _opened(partial, output.name) as file:
+        for lines in clean(pages, rules, tally):
+            file.write(json.dumps({"text": "\n".join(lines)}, ensure_ascii=False) + "\n")
+    told: dict[str, Any] = {
+        "input": [path.name for path in corpus.files("train")],
+        "output": output.name,
+        "settings": _settings(args, rules),
+        **tally.as_json(),
+    }
+    if report:
+        write_text(report, json.dumps(told, ensure_ascii=False, indent=1) + "\n")
+    if args.json:
+        print(json.dumps(told, ensure_ascii=False))
+    else:
+        print(f"{tally.table()}\n{output}: {tally.kept.pages:,} of {tally.seen.pages:,} pages")
+    return 0
+
+
+def _rules(args: argparse.Namespace) -> PageRules:
+    """What the flags ask for; raises UserError for a flag that cannot be, or changes nothing."""
+    if args.rules and args.no_rules:
+        raise UserError("--rules names those that are applied and --no_rules those that are not: give one of them")
+    named = [name.strip() for name in (args.rules or args.no_rules or "").split(",") if name.strip()]
+    check_rules(named)
+    rules = frozenset(RULES) - set(named) if args.no_rules else frozenset(named or RULES)
+    for flag, rule in (("bad_words", "bad_word"), ("language", "language")):
+        if getattr(args, flag) and rule not in rules and (flag == "bad_words" or args.rules):
+            raise UserError(f"--{flag} is for the rule {rule}, which is left out: leave the flag out too, or apply the rule")
+    for flag in ("min_words", "min_sentences", "max_word_length"):
+        if getattr(args, flag) < 1:
+            raise UserError(f"--{flag}={getattr(args, flag)} must be at least 1; --no_rules leaves a rule out")
+    if not 0 < args.min_probability <= 1:
+        raise UserError(f"--min_probability={args.min_probability} must be above 0 and at most 1")
+    is_wanted = None
+    if args.language and "language" in rules:
+        from bertfam.data.cleaning.language import identifier
+
+        is_wanted = identifier(args.language, args.min_probability)
+    else:
+        rules -= {"language"}
+    language = args.language or "en"
+    return PageRules(
+        rules if args.bad_words else rules - {"bad_word"},
+        _bad_words(args.bad_words) if args.bad_words else (),
+        args.min_words,
+        args.min_sentences,
+        args.max_word_length,
+        language if language in LANGUAGES else UNDETERMINED,
+        is_wanted,
+    )
+
+
+def _bad_words(name: str) -> tuple[str, ...]:
+    from bertfam.data.text_lines import read_lines
+
+    words = dict.fromkeys(line.lower() for line in read_lines(name) if line)
+    if not words:
+        raise UserError(f"--bad_words={name} has no word in it: write one a line")
+    return tuple(words)
+
+
+def _settings(args: argparse.Namespace, rules: PageRules) -> dict[str, Any]:
+    """What decides the output, besides the text."""
+    settings = {
+        "rules": [rule for rule in RULES if rule in rules.rules],
+        "min_words": rules.min_words,
+        "min_sentences": rules.min_sentences,
+        "max_word_length": rules.max_word,
+        "sentences": rules.language,
+    }
+    if rules.bad_words:
+        settings["bad_words"] = len(rules.bad_words)
+    if rules.is_wanted:
+        from importlib.metadata import version
+
+        settings |= {"language": args.language, "min_probability": args.min_probability, "py3langid": version("py3langid")}
+    return settings
+
+
+def _check_outputs(output: Path, report: Path | None) -> None:
+    if not output.name.endswith(_ENDINGS):
+        raise UserError(f"--output={output} must end in {', '.join(_ENDINGS)}, which says whether it is compressed")
+    if report:
+        if report.absolute() == output.absolute() or report.is_dir():
+            raise UserError(f"--report={report} is {'a folder' if report.is_dir() else '--output too'}: name another file")
+        check_writable(report.parent)
+        if not report.parent.is_dir():
+            raise UserError(f"--report={report}: there is no folder {report.parent}; make it first")
+
+
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[IO[str]]:
+    """A file of text that is compressed as its final name says; the bytes tell no time and no name."""
+    with open(path, "wb") as raw:
+        if name.endswith(".gz"):
+            packed: Any = gzip.GzipFile("", "wb", fileobj=raw, mtime=0)
+        elif name.endswith(".zst"):
+            import zstandard
+
+            packed = zstandard.ZstdCompressor(level=10).stream_writer(raw, closefd=False)
+        else:
+            packed = raw
+        with packed, io.TextIOWrapper(packed, "utf-8", newline="\n") as text:
+            yield text
