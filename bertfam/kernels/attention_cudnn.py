@@ -27,6 +27,7 @@ def run(
         query,
         key,
         value,
+        bias if bias is None else bias.astype(query.dtype),
         is_causal=request.causal,
         key_value_seq_lengths=lengths,
         scale=request.scale,
@@ -35,4 +36,12 @@ def run(
     return mixed, None
 
 
-CUDNN = Backend("cudnn", run, platforms=("gpu",), dtypes=("bfloat16", "float16"), max_head_dim=128, min_compute_capability=8.0)
+CUDNN = Backend(
+    "cudnn",
+    run,
+    platforms=("gpu",),
+    dtypes=("bfloat16", "float16"),
+    bias=True,
+    max_head_dim=128,
+    min_compute_capability=8.0,
+)
