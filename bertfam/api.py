@@ -1,6 +1,6 @@
-"""The Python API: a trained or imported model, its vocabulary, and a function to apply it."""
+"""The Python API: a trained or imported model, its vocabulary, and functions to apply it and to let it write."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,10 @@ import numpy as np
 from bertfam.config.state import gin_kept
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
+from bertfam.decoding.ends import ends_of, ends_of_folder
+from bertfam.decoding.generate import Text, generate
+from bertfam.decoding.stepping import Ends
+from bertfam.decoding.strategies import Greedy, Limits, Strategy
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
 from bertfam.interop import huggingface
@@ -21,13 +25,15 @@ from bertfam.layers.gather import gather_positions
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, pooler, sentence_head, word_table
+from bertfam.models.generator import GeneratorConfig, logits, words_of
 
 ONLY = "encoder"  # the name of the only network of a folder
+WRITER = "generator"  # and of one that writes text
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model ready to use.
+    """An encoder ready to use.
 
     Attributes:
       config: its sizes.
@@ -118,7 +124,108 @@ class Model:
         return jax.jit(forward, static_argnums=5)
 
 
-def load(path: str | Path, *, step: int | None = None, network: str | None = None) -> Model:
+@dataclass(frozen=True)
+class Generator:
+    """A model that writes text ready to use: a decoder, or an encoder and a decoder.
+
+    Attributes:
+      config: its sizes.
+      params: see `bertfam.models.generator`.
+      vocabulary: its vocabulary.
+      ends: the tokens that begin and end its texts.
+    """
+
+    config: GeneratorConfig
+    params: dict[str, Any]
+    vocabulary: Vocabulary
+    ends: Ends
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        strategy: Strategy = Greedy(),  # noqa: B008 - frozen
+        limits: Limits = Limits(),  # noqa: B008
+        **options: Any,
+    ) -> list[list[Text]]:
+        """Writes texts, for each prompt the best first; see `bertfam.decoding.generate.generate` and its options."""
+        return generate(self, prompts, strategy, limits, **options)
+
+    def apply(
+        self,
+        tokens: np.ndarray | jax.Array,
+        *,
+        segment_ids: np.ndarray | jax.Array | None = None,
+        encoder_tokens: np.ndarray | jax.Array | None = None,
+        encoder_segment_ids: np.ndarray | jax.Array | None = None,
+        collect: Collection[str] = (),
+    ) -> dict[str, jax.Array]:
+        """Runs the model in full float32 on every platform, without dropout.
+
+        Args:
+          tokens: int32[batch, length], what the decoder reads; of an encoder-decoder they begin with `ends.start`.
+          segment_ids: int32[batch, length], 1 for tokens and 0 for padding, before or behind them; None: all are tokens.
+          encoder_tokens: int32[batch, source length], what the encoder reads, where there is one.
+          encoder_segment_ids: int32[batch, source length], 1 for tokens and then 0 for padding; None: all are tokens.
+          collect: "hidden_states", "attention_probs" or "cross_attention_probs" of the decoder, to be returned too.
+
+        Returns:
+          `logits` float32[batch, length, vocabulary], of the token after each; `hidden` float32[batch, length, embed], the
+          decoder's, and `encoded`, the encoder's; and what `collect` names.
+
+        Raises:
+          UserError: where the encoder's tokens are missing, or there is no encoder for them.
+        """
+        if (encoder_tokens is not None) != self.config.has_encoder:
+            raise UserError(
+                "the model has an encoder: give encoder_tokens, which it reads"
+                if self.config.has_encoder
+                else "the model has no encoder, which encoder_tokens would be for: put all into tokens"
+            )
+        # [batch, length] each
+        row = _row(tokens, segment_ids)
+        source = None if encoder_tokens is None else _row(encoder_tokens, encoder_segment_ids)
+        with jax.default_matmul_precision("highest"):
+            return self._forward(self.params, row, source, tuple(sorted(collect)))
+
+    @cached_property
+    def _forward(self) -> Any:
+        config, execution = self.config, Execution()
+
+        def forward(params: Any, row: Any, source: Any, collect: tuple[str, ...]) -> dict[str, jax.Array]:
+            words, result, given = words_of(params), {}, {}
+            options: dict[str, Any] = {"train": False, "collect": frozenset()}
+            if source is not None:
+                encoder: Any = config.encoder(execution)
+                tokens, segment_ids = source
+                result["encoded"], _ = encoder.apply(
+                    {"params": params["encoder"]}, words, tokens, segment_ids=segment_ids, positions=None, **options
+                )
+                given = {"encoded": result["encoded"], "encoded_segment_ids": segment_ids}
+            tokens, segment_ids = row
+            decoder: Any = config.decoder(execution)
+            hidden, collected = decoder.apply(
+                {"params": params["decoder"]},
+                words,
+                tokens,
+                segment_ids=segment_ids,
+                # from 0 at the first token, wherever it stands
+                positions=jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0),
+                **options | {"collect": frozenset(collect)},
+                **given,
+            )
+            found = logits(config, params, hidden, execution)[..., : config.known_vocab_size]
+            return result | {"hidden": hidden, "logits": found, **collected}
+
+        return jax.jit(forward, static_argnums=3)
+
+
+def _row(tokens: np.ndarray | jax.Array, segment_ids: np.ndarray | jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Tokens and segment ids, int32[batch, length] each."""
+    tokens = jnp.asarray(tokens, jnp.int32)
+    return tokens, jnp.ones_like(tokens) if segment_ids is None else jnp.asarray(segment_ids, jnp.int32)
+
+
+def load(path: str | Path, *, step: int | None = None, network: str | None = None) -> Model | Generator:
     """Opens a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
 
     A program that uses gin itself finds its bindings as they were.
@@ -137,7 +244,7 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     return found[network or next(iter(found))]
 
 
-def load_networks(path: str | Path, *, step: int | None = None) -> dict[str, Model]:
+def load_networks(path: str | Path, *, step: int | None = None) -> dict[str, Model | Generator]:
     """All networks of a folder by name, see `load`; a Hugging Face folder has one."""
     folder = Path(path)
     if (folder / "config.gin").is_file():
@@ -147,12 +254,21 @@ def load_networks(path: str | Path, *, step: int | None = None) -> dict[str, Mod
             opened = open_model(folder, step)
         configs = opened.run.objective.networks
         trees = opened.run.objective.split(opened.params)
-        return {name: Model(configs[name], tree, opened.vocabulary) for name, tree in trees.items()}
+        return {name: _ready(configs[name], tree, opened.vocabulary) for name, tree in trees.items()}
     if (folder / "config.json").is_file():
         if step is not None:
             raise UserError(f"{folder} is a Hugging Face folder and has no checkpoints; leave the step out")
         imported = huggingface.read(folder)
         vocabulary = vocabularies.load(folder)
         config = huggingface.with_vocabulary(imported.config, vocabulary.size, folder)
-        return {ONLY: Model(config, imported.params, vocabulary)}
+        model = _ready(config, imported.params, vocabulary, folder)
+        return {WRITER if isinstance(model, Generator) else ONLY: model}
     raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")
+
+
+def _ready(config: Any, params: dict[str, Any], vocabulary: Vocabulary, folder: Path | None = None) -> Model | Generator:
+    """A network ready to use; `folder` is a Hugging Face folder that may say how its texts end."""
+    if "decoder" not in params:
+        return Model(config, params, vocabulary)
+    tokens = vocabulary.token_ids
+    return Generator(config, params, vocabulary, ends_of_folder(config, tokens, folder) if folder else ends_of(config, tokens))

@@ -45,6 +45,7 @@ COMMANDS = {
     "distill": Command("distill", "train a student to say what a trained model says"),
     "evaluate": Command("evaluate", "measure a trained model on held-out text"),
     "fill": Command("fill", "fill the [MASK]s of a text"),
+    "generate": Command("generate", "let a model write text"),
     "checkpoints": Command("checkpoints", "list a run's checkpoints and verify them"),
     "export": Command("export", "write a Hugging Face folder from a trained model"),
     "import": Command("import_", "make a model folder from a Hugging Face folder"),

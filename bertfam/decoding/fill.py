@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from bertfam.api import Model
+from bertfam.api import Generator, Model
 from bertfam.errors import UserError
 
 # Rows are padded to a multiple of this, so that few lengths are compiled.
@@ -30,9 +30,16 @@ class Mask:
     predictions: list[Prediction]
 
 
-def filler(networks: Mapping[str, Model]) -> Model:
-    """The first network that predicts masked tokens, such as ELECTRA's generator; the first of all where none does."""
-    return next((model for model in networks.values() if "mlm_head" in model.params), next(iter(networks.values())))
+def filler(networks: Mapping[str, Model | Generator]) -> Model:
+    """The first network that predicts masked tokens, such as ELECTRA's generator; the first of all where none does.
+
+    Raises:
+      UserError: where none is an encoder.
+    """
+    encoders = [model for model in networks.values() if isinstance(model, Model)]
+    if not encoders:
+        raise UserError("the model writes text and has no masks to fill; use bertfam generate")
+    return next((model for model in encoders if "mlm_head" in model.params), encoders[0])
 
 
 def check(model: Model, text: str) -> np.ndarray:

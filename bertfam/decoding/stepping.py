@@ -38,17 +38,19 @@ class Prompts(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The tokens with a meaning in a loop.
+    """The tokens with a meaning of their own.
 
     Attributes:
       ids: what ends a text; a text has it as its last token. Without any, texts end at `Limits.max_new_tokens`.
       fill: what stands behind an end.
+      start: what the first new token of an encoder-decoder follows, and of a decoder whose prompt is empty; None: there is none.
       first: the first new token, whatever the model says; None: the model's.
       last: what texts that reach `Limits.max_new_tokens` end with, whatever the model says; None: the model's.
     """
 
     ids: tuple[int, ...]
     fill: int
+    start: int | None = None
     first: int | None = None
     last: int | None = None
 

@@ -46,6 +46,8 @@ def open_teacher(folder: str, step: int | None = None, network: str | None = Non
     if (Path(folder) / "config.gin").is_file():
         step = choosing.find(folder, step)
     model = api.load(folder, step=step, network=network)
+    if isinstance(model, api.Generator):
+        raise UserError(f"{folder} holds a model that writes text, and teachers are encoders; name the folder of one")
     params = {name: jax.tree.map(np.asarray, model.params[name]) for name in _PARTS if name in model.params}
     teacher = Teacher(folder, model.config, "mlm_head" in params, digest(model.config, params), step, network)
     return Opened(teacher, params, model.vocabulary)

@@ -1,0 +1,43 @@
+"""Which tokens begin and end the texts of a model."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.decoding.stepping import Ends
+from bertfam.files import read_json
+from bertfam.models.generator import GeneratorConfig
+
+
+def ends_of(config: GeneratorConfig, tokens: TokenIds) -> Ends:
+    """As a model of this family is trained on a vocabulary."""
+    end = tokens.sep if tokens.eos is None else tokens.eos
+    starts = {"bos": tokens.cls if tokens.cls is not None else end, "eos": end, "pad": tokens.pad}
+    return Ends(() if end is None else (end,), tokens.pad, starts[config.start] if config.has_encoder else end)
+
+
+def ends_of_folder(config: GeneratorConfig, tokens: TokenIds, folder: Path) -> Ends:
+    """As transformers' `generate` takes them from a folder: generation_config.json, or config.json where there is none.
+
+    What the folder does not say, or says of an id that is no token, is as `ends_of` has it.
+    """
+    stated: Mapping[str, Any] = read_json(next(path for name in _FILES if (path := folder / name).is_file()))
+
+    def ids(name: str) -> tuple[int, ...]:
+        found = stated.get(name)
+        listed = found if isinstance(found, list) else [found]
+        return tuple(id for id in listed if type(id) is int and 0 <= id < tokens.size)
+
+    def one(name: str) -> int | None:
+        return next(iter(ids(name)), None)
+
+    own = ends_of(config, tokens)
+    start = one("decoder_start_token_id" if config.has_encoder else "bos_token_id")
+    first = one("forced_bos_token_id") if config.has_encoder else None
+    return Ends(
+        ids("eos_token_id") or own.ids, own.fill, own.start if start is None else start, first, one("forced_eos_token_id")
+    )
+
+
+_FILES = ("generation_config.json", "config.json")

@@ -1,0 +1,226 @@
+"""Texts that a generator writes: a decoder goes on from its prompts, an encoder-decoder answers them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertfam.corruption import keys
+from bertfam.decoding.networks import Source, decode
+from bertfam.decoding.stepping import Decoded, Prompts
+from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Strategy
+from bertfam.errors import UserError
+from bertfam.layers.execution import Execution
+from bertfam.models.generator import init_generator
+from bertfam.partitioning.sharding import RULES, partition_spec, state_shardings
+
+if TYPE_CHECKING:
+    from bertfam.api import Generator
+
+# Prompts are padded to this, or twice, four times ... as much, so that few lengths are compiled.
+_SHORTEST = 32
+_EXECUTION = Execution()
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text.
+
+    Attributes:
+      text: a decoder's prompt with what it has written behind it, an encoder-decoder's answer; without control tokens.
+      tokens: the ids that have been written, the end included where there is one.
+      log_probabilities: of each of them, under the model alone: before temperature and all that forbids or forces tokens.
+      score: what the texts of a prompt are ranked by: the score of a beam search, else the sum of `log_probabilities`.
+      ended: whether it ends by itself; False: it was cut at `Limits.max_new_tokens`.
+    """
+
+    text: str
+    tokens: list[int]
+    log_probabilities: list[float]
+    score: float
+    ended: bool
+
+    @property
+    def log_probability(self) -> float:
+        """Of the whole text."""
+        return float(sum(self.log_probabilities))
+
+
+def generate(
+    model: Generator,
+    prompts: Sequence[str],
+    strategy: Strategy = Greedy(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),  # noqa: B008
+    *,
+    texts: int = 1,
+    batch_size: int = 8,
+    mesh: jax.sharding.Mesh | None = None,
+    execution: Execution = _EXECUTION,
+) -> list[list[Text]]:
+    """Writes texts. What comes of a prompt does not depend on the others, nor on `batch_size` and `mesh` (but for rounding).
+
+    Args:
+      model: see `bertfam.api.load`.
+      prompts: a control piece that is spelt exactly is the control token. An empty one is a decoder's own beginning.
+      strategy: `Greedy`, `Sample` or `BeamSearch`.
+      limits: what texts keep to.
+      texts: how many of each prompt; of a beam search at most its beams, of `Greedy` one.
+      batch_size: prompts at a time; with a mesh the next multiple of its parts.
+      mesh: devices over whose axes "data" and "fsdp" a batch is split; None: one device.
+      execution: dtype and attention backend; float32 is full float32 on every platform.
+
+    Returns:
+      for each prompt its texts, the best first; fewer than `texts` only where a search finds fewer of a probability above 0.
+
+    Raises:
+      UserError: for a prompt that leaves no room for `limits.max_new_tokens`, more texts than the strategy has, or a model whose
+        logits are not numbers.
+    """
+    _check(strategy, texts, batch_size)
+    encoded = [_encode(model, prompt, limits) for prompt in prompts]
+    # Rows of a batch are of similar length.
+    order = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
+    rows = min(batch_size, len(encoded))
+    if mesh is None:
+        params: Any = jax.device_put(model.params)
+    else:
+        parts = mesh.shape["data"] * mesh.shape["fsdp"]
+        rows = -(-rows // parts) * parts
+        boxed = jax.eval_shape(lambda key: init_generator(model.config, key), jax.random.key(0))
+        params = jax.device_put(model.params, state_shardings(boxed, mesh))
+    # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
+    precision = jax.default_matmul_precision("highest") if execution.dtype == "float32" else contextlib.nullcontext()
+    found: dict[int, list[Text]] = {}
+    with _on(mesh), precision:
+        for begin in range(0, len(order), rows):
+            places = order[begin : begin + rows]
+            batch, source = _batch(model, [encoded[place] for place in places], rows)
+            drawn = None
+            if isinstance(strategy, Sample):
+                drawn = _keys([encoded[place] for place in places], rows, texts, strategy.seed)
+            if mesh is not None:
+                split = jax.sharding.NamedSharding(mesh, partition_spec(("batch",)))
+                batch, source, drawn = jax.device_put((batch, source, drawn), split)
+            decoded = decode(
+                params,
+                batch,
+                source,
+                drawn,
+                config=model.config,
+                # Seeds are in the keys, so that another one compiles nothing.
+                strategy=dataclasses.replace(strategy, seed=0) if isinstance(strategy, Sample) else strategy,
+                limits=limits,
+                ends=model.ends,
+                texts=texts,
+                execution=execution,
+            )
+            decoded = jax.tree.map(np.asarray, decoded)
+            for row, place in enumerate(places):
+                found[place] = _texts(model, prompts[place], encoded[place], jax.tree.map(lambda each, at=row: each[at], decoded))
+    return [found[place] for place in range(len(encoded))]
+
+
+@contextlib.contextmanager
+def _on(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
+    """Where arrays have the logical axes of a mesh."""
+    if mesh is None:
+        yield
+        return
+    with jax.set_mesh(mesh), nn.logical_axis_rules(list(RULES.items())):
+        yield
+
+
+def _check(strategy: Strategy, texts: int, batch_size: int) -> None:
+    if texts < 1 or batch_size < 1:
+        raise UserError(f"{texts} texts of each prompt and batches of {batch_size}: both must be at least 1")
+    if isinstance(strategy, Greedy) and texts > 1:
+        raise UserError(f"greedy decoding has one text of each prompt, not {texts}; take a beam search or sampling")
+    if isinstance(strategy, BeamSearch) and texts > strategy.beams:
+        raise UserError(f"{texts} texts of each prompt are more than the {strategy.beams} beams; take more beams")
+
+
+def _encode(model: Generator, prompt: str, limits: Limits) -> np.ndarray:
+    """int32[length]; raises UserError where the model has no room for it and the new tokens."""
+    config = model.config
+    tokens = model.vocabulary.encode_prompt(prompt, frame=config.has_encoder).ids
+    if not len(tokens) and not config.has_encoder and model.ends.start is not None:
+        tokens = np.array([model.ends.start], np.int32)
+    if not len(tokens):
+        raise UserError("a prompt is empty and the vocabulary has no token to begin a text with; write something")
+    if config.has_encoder and model.ends.start is None:
+        raise UserError("the vocabulary has no token that the decoder could begin with: choose another vocabulary")
+    longest = config.max_length
+    new = limits.max_new_tokens
+    if longest is None:
+        return tokens
+    shown = repr(prompt if len(prompt) <= 60 else prompt[:57] + "...")
+    if config.has_encoder and len(tokens) > longest:
+        raise UserError(f"{shown} has {len(tokens)} tokens and the model reads at most {longest}; shorten it")
+    if config.has_encoder and new > longest:
+        raise UserError(f"max_new_tokens {new} is more than the {longest} tokens that the model writes; lower it")
+    if not config.has_encoder and len(tokens) + new > longest:
+        raise UserError(
+            f"{shown} has {len(tokens)} tokens, which with {new} new ones are more than the model's {longest}; shorten it"
+            + (f", or lower max_new_tokens to {longest - len(tokens)}" if len(tokens) < longest else "")
+        )
+    return tokens
+
+
+def _batch(model: Generator, encoded: Sequence[np.ndarray], rows: int) -> tuple[Prompts, Source | None]:
+    """Prompts as `rows` rows; those that fill a batch up are padding."""
+    longest = max(map(len, encoded))
+    length = _SHORTEST << max(0, (longest - 1) // _SHORTEST).bit_length()
+    if model.config.max_length is not None:
+        length = min(length, model.config.max_length)
+    lengths = np.array([len(tokens) for tokens in encoded] + [0] * (rows - len(encoded)), np.int32)
+    real = lengths > 0
+    places = np.arange(length)
+    before = model.config.has_encoder  # whether tokens lie before the padding, or behind it
+    inside = places < lengths[:, None] if before else places >= length - lengths[:, None]
+    table = np.full((rows, length), model.ends.fill, np.int32)
+    table[inside] = np.concatenate(encoded)
+    if not before:
+        return Prompts(jnp.asarray(table), jnp.asarray(length - lengths), jnp.asarray(real)), None
+    started = Prompts(jnp.asarray(np.full((rows, 1), model.ends.start, np.int32)), jnp.zeros(rows, jnp.int32), jnp.asarray(real))
+    return started, Source(jnp.asarray(table), jnp.asarray(inside.astype(np.int32)))
+
+
+def _keys(encoded: Sequence[np.ndarray], rows: int, texts: int, seed: int) -> jax.Array:
+    """uint32[rows, texts, 2], by the seed, the prompt itself and the number of the text: the company does not matter."""
+    made = np.zeros((rows, texts), np.uint64)
+    for row, tokens in enumerate(encoded):
+        content = np.bitwise_xor.reduce(keys.fold(seed, np.arange(len(tokens)), tokens))
+        made[row] = keys.fold(content, np.arange(texts))
+    return jnp.asarray(made.view(np.uint32).reshape(rows, texts, 2))
+
+
+def _texts(model: Generator, prompt: str, encoded: np.ndarray, row: Decoded) -> list[Text]:
+    """The texts of one prompt."""
+    made = []
+    for place in np.flatnonzero(row.possible):
+        length = int(row.lengths[place])
+        tokens = row.tokens[place, :length].tolist()
+        log_probabilities = row.log_probabilities[place, :length].tolist()
+        if np.isnan(log_probabilities).any():
+            raise UserError("the model's logits are not numbers, so it writes nothing: did its training diverge?")
+        ended = bool(tokens) and tokens[-1] in model.ends.ids
+        made.append(Text(_spell(model, prompt, encoded, tokens), tokens, log_probabilities, float(row.scores[place]), ended))
+    return made
+
+
+def _spell(model: Generator, prompt: str, encoded: np.ndarray, tokens: list[int]) -> str:
+    vocabulary = model.vocabulary
+    if model.config.has_encoder:
+        return vocabulary.decode(tokens, skip_special=True)
+    # A first word may be spelt without its space where nothing stands before it.
+    before = vocabulary.decode(encoded.tolist(), skip_special=True)
+    whole = vocabulary.decode([*encoded.tolist(), *tokens], skip_special=True)
+    return prompt + (whole[len(before) :] if whole.startswith(before) else vocabulary.decode(tokens, skip_special=True))

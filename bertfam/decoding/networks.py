@@ -1,0 +1,139 @@
+"""A generator's networks as what the loops step: prompts are read once, and each step reads one token of every text."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bertfam.decoding import beams, one_by_one
+from bertfam.decoding.stepping import Decoded, Ends, Prompts, Stepper, reorder_rows, repeat_rows
+from bertfam.decoding.strategies import BeamSearch, Limits, Strategy
+from bertfam.layers.cache import Cache, empty
+from bertfam.layers.execution import Execution
+from bertfam.models.generator import GeneratorConfig, logits, words_of
+
+
+class Source(NamedTuple):
+    """What an encoder-decoder answers to: int32[batch, length] each, padded on the right; segment ids are 1, and 0 at padding."""
+
+    tokens: jax.Array
+    segment_ids: jax.Array
+
+
+class _State(NamedTuple):
+    """What has been read.
+
+    Attributes:
+      cache: the keys and values.
+      positions: int32[rows], of the next token.
+      source_segment_ids: int32[rows, length] of the source; None without an encoder.
+    """
+
+    cache: Cache
+    positions: jax.Array
+    source_segment_ids: jax.Array | None
+
+
+@functools.partial(jax.jit, static_argnames=("config", "strategy", "limits", "ends", "texts", "execution"))
+def decode(
+    params: Any,
+    prompts: Prompts,
+    source: Source | None,
+    keys: jax.Array | None,
+    *,
+    config: GeneratorConfig,
+    strategy: Strategy,
+    limits: Limits,
+    ends: Ends,
+    texts: int,
+    execution: Execution,
+) -> Decoded:
+    """Texts that go on from prompts: one compilation for each shape and set of options.
+
+    Args:
+      params: the generator's, see `bertfam.models.generator`.
+      prompts: of a decoder; of an encoder-decoder, what the decoder begins with.
+      source: what the encoder reads; None where there is none.
+      keys: uint32[batch, texts, 2], for `Sample`; else None.
+      config: makes the networks.
+      strategy, limits, ends: see there.
+      texts: how many of each prompt.
+      execution: dtype, loop over layers and attention backend.
+    """
+    stepper, start = stepper_of(config, params, limits.max_new_tokens, execution)
+    after, state = start(prompts, source)
+    if isinstance(strategy, BeamSearch):
+        return beams.search(stepper, after, state, prompts, strategy=strategy, limits=limits, ends=ends, texts=texts)
+    return one_by_one.write(stepper, after, state, prompts, keys, strategy=strategy, limits=limits, ends=ends, texts=texts)
+
+
+def stepper_of(config: GeneratorConfig, params: Any, new_tokens: int, execution: Execution) -> tuple[Stepper, Any]:
+    """The steps, and a function that reads (prompts, source) and gives logits float32[batch, vocabulary] and the first state."""
+    words, decoder = words_of(params), config.decoder(execution)
+
+    def read(state: _State, tokens: jax.Array, segment_ids: jax.Array, positions: jax.Array, encoded: Any = None) -> Any:
+        given: dict[str, Any] = {}
+        if config.has_encoder:
+            given = {"encoded": encoded, "encoded_segment_ids": state.source_segment_ids}
+        hidden, collected = decoder.apply(
+            {"params": params["decoder"]},
+            words,
+            tokens,
+            segment_ids=segment_ids,
+            positions=positions,
+            train=False,
+            collect=frozenset(),
+            cache=state.cache,
+            **given,
+        )
+        # Rows of the table that are no token are none here either.
+        after = logits(config, params, hidden[:, -1:], execution)[:, 0, : config.known_vocab_size]
+        return after, state._replace(cache=collected["cache"], positions=positions[:, -1] + 1)
+
+    def start(prompts: Prompts, source: Source | None) -> tuple[jax.Array, _State]:
+        batch, length = prompts.tokens.shape
+        dtype = execution.compute_dtype
+        cache = empty(config.num_layers, batch, length + new_tokens, config.num_kv_heads, config.head_dim, dtype)
+        encoded = None
+        if source is not None:
+            encoder: Any = config.encoder(execution)
+            encoded, _ = encoder.apply(
+                {"params": params["encoder"]},
+                words,
+                source.tokens,
+                segment_ids=source.segment_ids,
+                positions=None,
+                train=False,
+                collect=frozenset(),
+            )
+        state = _State(cache, jnp.zeros(batch, jnp.int32), None if source is None else source.segment_ids)
+        # [batch, length]: from 0 at the first token that is no padding
+        positions = jnp.arange(length) - prompts.first[:, None]
+        return read(state, prompts.tokens, (positions >= 0).astype(jnp.int32), jnp.maximum(positions, 0), encoded)
+
+    def step(tokens: jax.Array, state: _State) -> tuple[jax.Array, _State]:
+        return read(state, tokens[:, None], jnp.ones((len(tokens), 1), jnp.int32), state.positions[:, None])
+
+    return Stepper(step, _repeated, _reordered), start
+
+
+def _repeated(state: _State, count: int) -> _State:
+    def rows(array: jax.Array | None, axis: int = 0) -> Any:
+        return None if array is None else repeat_rows(array, count, axis)
+
+    cache = state.cache
+    cache = cache._replace(
+        keys=rows(cache.keys, 1),
+        values=rows(cache.values, 1),
+        segment_ids=rows(cache.segment_ids),
+        cross_keys=rows(cache.cross_keys, 1),
+        cross_values=rows(cache.cross_values, 1),
+    )
+    return _State(cache, rows(state.positions), rows(state.source_segment_ids))
+
+
+def _reordered(state: _State, places: jax.Array) -> _State:
+    # The texts of a prompt are of one length and read the same source: they differ in nothing else.
+    keys, values = (reorder_rows(each, places, 1) for each in (state.cache.keys, state.cache.values))
+    return state._replace(cache=state.cache._replace(keys=keys, values=values))
