@@ -71,11 +71,11 @@ def decoder_features(shape: RowShape) -> dict[str, FeatureSpec]:
     return found | {"decoder_loss_weights": FeatureSpec((shape.targets,), "float32", ("length",))}
 
 
-def encoder_features(shape: RowShape) -> dict[str, FeatureSpec]:
-    """What every encoder reads of a row."""
+def encoder_features(shape: RowShape, *, token_types: bool = True) -> dict[str, FeatureSpec]:
+    """What every encoder reads of a row; those that decoders answer to have no types of tokens."""
     tokens = FeatureSpec((shape.length,), "int32", ("length",))
-    names = ["encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids"]
-    return {name: tokens for name in names + ["encoder_positions"] * (shape.examples > 1)}
+    names = ["input_tokens", "segment_ids"] + ["token_type_ids"] * token_types + ["positions"] * (shape.examples > 1)
+    return {f"encoder_{name}": tokens for name in names}
 
 
 def masked_features(shape: RowShape) -> dict[str, FeatureSpec]:

@@ -3,13 +3,17 @@
 A backend is a `Backend` in a file of its own, `attention_NAME.py`; the tests hold each against "reference".
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from bertfam.errors import UserError
 from bertfam.kernels.attention_backend import Backend, Request
 from bertfam.kernels.attention_cudnn import CUDNN
 from bertfam.kernels.attention_reference import REFERENCE
 from bertfam.kernels.attention_xla import XLA
 
-__all__ = ["BACKENDS", "Backend", "Request", "backend_names", "choose"]
+__all__ = ["BACKENDS", "Backend", "Request", "backend_names", "choices", "choose"]
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (REFERENCE, XLA, CUDNN)}
 
@@ -19,9 +23,24 @@ BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (REFERENCE,
 CUDNN_FROM_LENGTH = 128
 
 
+_CHOICES: ContextVar[dict[Request, str] | None] = ContextVar("choices", default=None)
+
+
 def backend_names() -> tuple[str, ...]:
     """Names that a config may give, besides "auto"."""
     return tuple(BACKENDS)
+
+
+@contextmanager
+def choices() -> Iterator[dict[Request, str]]:
+    """What is chosen while a program is traced inside, and why, by request."""
+    token = _CHOICES.set({})
+    try:
+        found = _CHOICES.get()
+        assert found is not None
+        yield found
+    finally:
+        _CHOICES.reset(token)
 
 
 def choose(request: Request, name: str = "auto") -> tuple[Backend, str]:
@@ -33,6 +52,13 @@ def choose(request: Request, name: str = "auto") -> tuple[Backend, str]:
     Raises:
       UserError: when the backend named cannot do what is asked, dropout included.
     """
+    backend, reason = _choose(request, name)
+    if (found := _CHOICES.get()) is not None:
+        found[request] = reason
+    return backend, reason
+
+
+def _choose(request: Request, name: str) -> tuple[Backend, str]:
     if name != "auto":
         backend = BACKENDS[name]
         clashes = backend.clashes(request)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 # Logits of table rows that are no token; exp(logit - max) is exactly 0 in float32.
-_NO_TOKEN_LOGIT = -1e9
+NO_TOKEN_LOGIT = -1e9
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,12 @@ class VocabularyLoss:
 
     Attributes:
       vocab_size: real tokens; further rows of the kernel get no probability and no gradient.
-      scale: what hidden states are multiplied by before the product.
       z_loss: keeps log Z near 0 (Chowdhery et al. 2022, section 5: 1e-4).
       label_smoothing: the share of the targets that is spread over all tokens (Szegedy et al. 2016, section 7).
       chunk: places of a row whose logits exist at once, at most; changes no result.
     """
 
     vocab_size: int
-    scale: float = 1.0
     z_loss: float = 0.0
     label_smoothing: float = 0.0
     chunk: int = 128
@@ -122,7 +120,7 @@ def _forward(
         of_kernel, of_bias = carry
         if bias is not None:
             of_bias += jnp.sum(by_part(slope), axis=(1, 2))
-        slope = (slope * settings.scale).astype(hidden.dtype)
+        slope = slope.astype(hidden.dtype)
         of_hidden = jnp.einsum("bcv,ve->bce", slope, head, preferred_element_type=jnp.float32)
         of_kernel += jnp.einsum("pbcv,pbce->pve", by_part(slope), by_part(hidden), preferred_element_type=jnp.float32)
         return (nn.with_logical_constraint(of_kernel, ("batch", "vocab", None)), of_bias), (
@@ -196,11 +194,11 @@ def _whole(kernel: jax.Array, dtype: Any) -> jax.Array:
 
 def _logits(hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, settings: VocabularyLoss) -> jax.Array:
     """float32[batch, chunk, rows]."""
-    logits = settings.scale * jnp.einsum("bce,ve->bcv", hidden, kernel, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("bce,ve->bcv", hidden, kernel, preferred_element_type=jnp.float32)
     if bias is not None:
         logits += bias
     logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
-    return jnp.where(jnp.arange(len(kernel)) < settings.vocab_size, logits, _NO_TOKEN_LOGIT)
+    return jnp.where(jnp.arange(len(kernel)) < settings.vocab_size, logits, NO_TOKEN_LOGIT)
 
 
 def _is_target(logits: jax.Array, targets: jax.Array) -> jax.Array:

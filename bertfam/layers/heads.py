@@ -6,14 +6,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
 from bertfam.layers.norm import LayerNorm
-
-# Logits of table rows that are no token; exp(logit - max) is exactly 0 in float32.
-NO_TOKEN_LOGIT = -1e9
 
 
 class Pooler(nn.Module):

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.layers.heads import NO_TOKEN_LOGIT
+from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
 
 _TINY = 1e-12  # added to squared norms, as torch does
 

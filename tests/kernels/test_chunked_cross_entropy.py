@@ -30,7 +30,7 @@ def arguments(dtype=jnp.float32, bias=True):
 def plain(hidden, kernel, bias, targets, weights, settings):
     """With all logits of the real tokens at once, and gradients by JAX."""
     kernel = kernel.astype(hidden.dtype)[: settings.vocab_size]
-    logits = settings.scale * jnp.einsum("bne,ve->bnv", hidden, kernel, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("bne,ve->bnv", hidden, kernel, preferred_element_type=jnp.float32)
     logits = logits if bias is None else logits + bias[: settings.vocab_size]
     log_z = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     surprise = log_z - logits
@@ -57,7 +57,7 @@ def test_by_hand():
 
 @pytest.mark.parametrize("chunk", [1, 4, 5, 64])
 def test_value_and_every_gradient_are_those_of_the_plain_one(chunk):
-    settings = VocabularyLoss(REAL, scale=0.7, z_loss=0.05, label_smoothing=0.1, chunk=chunk)
+    settings = VocabularyLoss(REAL, z_loss=0.05, label_smoothing=0.1, chunk=chunk)
     for has_bias in (True, False):
         given = arguments(bias=has_bias)
         which = (0, 1, 2) if has_bias else (0, 1)

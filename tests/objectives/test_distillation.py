@@ -12,7 +12,7 @@ from test_packed_rows import packed
 
 from bertfam.errors import UserError
 from bertfam.features import RowShape
-from bertfam.layers.heads import NO_TOKEN_LOGIT
+from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
 from bertfam.models.bert import BertConfig
 from bertfam.models.distilbert import DistilBertConfig
 from bertfam.objectives.distillation import Distillation

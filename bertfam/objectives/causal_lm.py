@@ -1,0 +1,31 @@
+"""The causal language model (Radford et al. 2018, equation 1): each token from those before it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+
+from bertfam.errors import UserError
+from bertfam.objectives.language_model import Collected, LanguageModel
+from bertfam.objectives.objective import Batch, Tree
+
+
+@dataclass(frozen=True)
+class CausalLm(LanguageModel):
+    """L = mean over tokens t of -log p(x_t | x_1 .. x_t-1), by a decoder alone; see `LanguageModel` for its options."""
+
+    network: ClassVar[str] = "decoder"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model.has_encoder:
+            raise UserError(
+                f"CausalLm trains a decoder alone, and {type(self.model).__name__} has an encoder: use @SequenceToSequence()"
+            )
+
+    def decoded(
+        self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool, collect: frozenset[str] = frozenset()
+    ) -> tuple[jax.Array, dict[str, Collected]]:
+        """See `LanguageModel.decoded`."""
+        hidden, collected = self._applied("decoder", params, batch, key=key, train=train, collect=collect)
+        return hidden, {"decoder": collected}

@@ -1,0 +1,49 @@
+"""Texts from texts (Sutskever et al. 2014; T5, BART): each target token from those before it and what was encoded."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+
+from bertfam.errors import UserError
+from bertfam.features import FeatureSpec, RowShape, encoder_features
+from bertfam.models.generator import Start
+from bertfam.objectives.language_model import Collected, LanguageModel
+from bertfam.objectives.objective import Batch, Tree
+
+
+@dataclass(frozen=True)
+class SequenceToSequence(LanguageModel):
+    """L = mean over targets t of -log p(y_t | y_1 .. y_t-1, x), by an encoder and a decoder; see `LanguageModel`."""
+
+    network: ClassVar[str] = "encoder_decoder"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.model.has_encoder:
+            raise UserError(
+                f"SequenceToSequence trains an encoder and a decoder, and {type(self.model).__name__} is a decoder: use @CausalLm()"
+            )
+
+    @property
+    def decoder_start(self) -> Start:
+        """The token that the first target follows."""
+        return self.model.start
+
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        """The features that it reads of each row."""
+        return super().features(shape) | encoder_features(shape, token_types=False)
+
+    def _lengths(self, shape: RowShape) -> dict[str, int]:
+        return {"tokens of the encoder": shape.length} | super()._lengths(shape)
+
+    def decoded(
+        self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool, collect: frozenset[str] = frozenset()
+    ) -> tuple[jax.Array, dict[str, Collected]]:
+        """See `LanguageModel.decoded`."""
+        # Both stacks have layers of the same names, which must not draw the same dropout.
+        keys = (None, None) if key is None else jax.random.split(key)
+        encoded, of_encoder = self._applied("encoder", params, batch, key=keys[0], train=train, collect=collect)
+        read = {"encoded": encoded, "encoded_segment_ids": batch["encoder_segment_ids"]}
+        hidden, of_decoder = self._applied("decoder", params, batch, key=keys[1], train=train, collect=collect, **read)
+        return hidden, {"encoder": of_encoder, "decoder": of_decoder}
