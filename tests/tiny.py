@@ -30,10 +30,15 @@ def batch(rows, shape=SHAPE, seed=0, predictions=None):
     generator = np.random.default_rng(seed)
     lengths = generator.integers(shape.length // 2, shape.length + 1, rows)
     real = np.arange(shape.length) < lengths[:, None]
-    counts = generator.integers(1, shape.predictions + 1, rows) if predictions is None else np.asarray(predictions)
+    counts = (
+        generator.integers(min(1, shape.predictions), shape.predictions + 1, rows)
+        if predictions is None
+        else np.asarray(predictions)
+    )
     positions = np.stack([np.sort(generator.permutation(length)[: shape.predictions]) for length in lengths])
     used = np.arange(shape.predictions) < counts[:, None]
-    return {
+    found = decoder_rows(rows, shape, generator) if shape.targets else {}
+    return found | {
         "encoder_input_tokens": np.where(real, generator.integers(5, VOCABULARY, real.shape), 0).astype(np.int32),
         "encoder_segment_ids": real.astype(np.int32),
         "encoder_token_type_ids": (real & (np.arange(shape.length) >= lengths[:, None] // 2)).astype(np.int32),
@@ -43,6 +48,19 @@ def batch(rows, shape=SHAPE, seed=0, predictions=None):
         "sequence_start_positions": np.zeros((rows, 1), np.int32),
         "next_sentence_labels": generator.integers(0, 2, (rows, 1)).astype(np.int32),
         "next_sentence_weights": np.ones((rows, 1), np.float32),
+    }
+
+
+def decoder_rows(rows, shape, generator):
+    """Random targets of random lengths, and the same one place later as the input."""
+    lengths = generator.integers(1, shape.targets + 1, rows)
+    real = np.arange(shape.targets) < lengths[:, None]
+    targets = np.where(real, generator.integers(1, VOCABULARY, real.shape), 0).astype(np.int32)
+    return {
+        "decoder_input_tokens": np.where(real, np.pad(targets, ((0, 0), (1, 0)))[:, :-1], 0).astype(np.int32),
+        "decoder_target_tokens": targets,
+        "decoder_segment_ids": real.astype(np.int32),
+        "decoder_loss_weights": real.astype(np.float32),
     }
 
 

@@ -44,7 +44,7 @@ class Predictions(NamedTuple):
     Attributes:
       inputs: int32[batch, length], the tokens that it sees.
       segments: int32[batch, length], which packed example; 0 = padding.
-      positions: int32[batch, predictions], where the targets are.
+      positions: int32[batch, predictions], where the targets are, among the inputs or in an order of their own.
       targets: int32[batch, predictions].
       weights: float32[batch, predictions], 0 where there is none.
       tokens: int32[batch, predictions], the likeliest tokens.

@@ -21,9 +21,8 @@ class SequenceToSequence(LanguageModel):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.model.has_encoder:
-            raise UserError(
-                f"SequenceToSequence trains an encoder and a decoder, and {type(self.model).__name__} is a decoder: use @CausalLm()"
-            )
+            name = type(self.model).__name__
+            raise UserError(f"SequenceToSequence trains an encoder and a decoder, and {name} is a decoder: use @CausalLm()")
 
     @property
     def decoder_start(self) -> Start:

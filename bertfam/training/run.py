@@ -107,6 +107,12 @@ class Run:
                 f"{type(self.objective).__name__} reads {name}, which rows of {type(self.data.rows).__name__} lack: "
                 f"set {given_by}, or Run.objective to another (@Mlm())"
             )
+        reads, begins = (getattr(each, "decoder_start", None) for each in (self.objective, self.data.corruption))
+        if reads and begins and reads != begins:
+            raise UserError(
+                f"{type(self.objective.model).__name__} begins what it writes with {reads} and rows of "
+                f"{type(self.data.corruption).__name__} with {begins}: set one of them to another"
+            )
 
     @property
     def keep(self) -> Keep:
@@ -148,6 +154,8 @@ _GIVEN_BY = {
 } | {
     "shuffled_loss_weights": "BertMasking.shuffling to @ShuffledWindows()",
     "span_left_positions": "BertMasking.boundaries to True",
+    "decoder_input_tokens": "TextData.corruption to @NextTokens(), or to noise with targets where there is an encoder",
+    "encoder_input_tokens": "TextData.corruption to noise with inputs and targets, as @SpanCorruption() or @Denoising()",
 }
 # What may differ when a run goes on: where and how it is computed and told, never what is learned from what.
 _FREE = {
@@ -158,6 +166,8 @@ _FREE = {
     "Stage": {"steps"},
     "TextData": {"corpus", "vocabulary", "cache_dir"},
     "Distillation": {"pieces"},
+    "CausalLm": {"chunk"},
+    "SequenceToSequence": {"chunk"},
     "Teacher": {"folder", "step", "network"},
 }
 _FREE_CLASSES = {"Execution"}

@@ -14,15 +14,18 @@ from test_distillation import ALL, random_like  # noqa: E402
 
 from bertfam.corruption.choosing_spans import WordSpans  # noqa: E402
 from bertfam.corruption.masking import BertMasking  # noqa: E402
+from bertfam.corruption.next_tokens import NextTokens  # noqa: E402
 from bertfam.corruption.shuffling_windows import ShuffledWindows  # noqa: E402
 from bertfam.data.pairs import SentencePairs  # noqa: E402
 from bertfam.data.text_data import TextData  # noqa: E402
-from bertfam.data.text_rows import FullSentences  # noqa: E402
+from bertfam.data.text_rows import Chunks, FullSentences  # noqa: E402
 from bertfam.models.albert import AlbertConfig  # noqa: E402
 from bertfam.models.electra import ElectraConfig  # noqa: E402
+from bertfam.models.gpt2 import Gpt2Config  # noqa: E402
 from bertfam.models.modernbert import ModernBertConfig  # noqa: E402
 from bertfam.models.roberta import RobertaConfig  # noqa: E402
 from bertfam.objectives.albert import MlmSop  # noqa: E402
+from bertfam.objectives.causal_lm import CausalLm  # noqa: E402
 from bertfam.objectives.electra import Electra  # noqa: E402
 from bertfam.objectives.mlm import Mlm  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
@@ -40,6 +43,7 @@ NARROW = SIZES | {"feed_forward_size": 32, "embedding_size": 8}
 BERT = tiny.objective(dropout=0.1).model
 TEXT = TextData(rows=FullSentences())
 SPANS = BertMasking(choice=WordSpans(), boundaries=True)
+NEXT = TextData(rows=Chunks(), corruption=NextTokens())
 SHUFFLED = TextData(rows=SentencePairs(relation="structure"), corruption=BertMasking(shuffling=ShuffledWindows()))
 CASES = {
     # objective, rows, mesh: heads of a generator so narrow cannot be split
@@ -49,6 +53,7 @@ CASES = {
     "structure": (MlmStructure(BERT), SHUFFLED, SPREAD),
     "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), SPREAD),
     "roberta": (Mlm(RobertaConfig(**SIZES, feed_forward_size=32)), TEXT, SPREAD),
+    "causal_lm": (CausalLm(Gpt2Config(**SIZES), z_loss=1e-2, label_smoothing=0.1, chunk=5), NEXT, SPREAD),
     "modernbert": (Mlm(ModernBertConfig(**SIZES, feed_forward_size=16, window=4)), TEXT, SPREAD),
 }
 

@@ -1,0 +1,138 @@
+"""The objectives of models that write text against NumPy in float64, and what must add nothing to their losses."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+
+from bertfam.errors import UserError
+from bertfam.features import RowShape
+from bertfam.layers.execution import Execution
+from bertfam.models.generator import logits
+from bertfam.models.gpt2 import Gpt2Config
+from bertfam.objectives.causal_lm import CausalLm
+from bertfam.objectives.sequence_to_sequence import SequenceToSequence
+from bertfam.training.state import TrainState
+from bertfam.training.step import make_gradient, total_loss
+
+SHAPE = RowShape(length=16, predictions=0, targets=16)
+NO_DROPOUT = {"dropout_rate": 0.0, "embedding_dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+SIZES = {"vocab_size": tiny.VOCABULARY, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_length": 32}
+GPT2 = Gpt2Config(**SIZES, **NO_DROPOUT)
+OPTIONS = {"z_loss": 0.01, "label_smoothing": 0.1, "chunk": 5}
+OBJECTIVES = {"causal_lm": CausalLm(GPT2, **OPTIONS)}
+
+
+def random_params(objective):
+    """All parameters random, biases and norm scales too."""
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
+    generator = np.random.default_rng(3)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+
+
+def loss_and_logits(objective):
+    """(params, batch) -> (loss, LossOut, predictions, activations, logits of all places), compiled."""
+
+    @tiny.jit
+    def run(params, batch):
+        out = objective.loss(params, {}, {}, batch, key=None, train=False)
+        hidden, _ = objective.decoded(params, batch, key=None, train=False)
+        loss = total_loss(out.terms, objective.denominators(batch), objective.coefficients)
+        seen = objective.predictions(params, batch), objective.activations(params, batch)
+        return loss, out, *seen, logits(objective.model, params, hidden)[..., : tiny.VOCABULARY]
+
+    return run
+
+
+@pytest.fixture(scope="module", params=OBJECTIVES)
+def case(request):
+    objective = OBJECTIVES[request.param]
+    return objective, random_params(objective), loss_and_logits(objective)
+
+
+def by_hand(objective, logits, batch):
+    """Sums of the loss, of the plain cross-entropy, of z-loss and of hits, one place after another in float64."""
+    sums = np.zeros(4)
+    targets, weights = batch["decoder_target_tokens"].ravel(), batch["decoder_loss_weights"].ravel()
+    for row, target, weight in zip(np.asarray(logits, np.float64).reshape(len(targets), -1), targets, weights, strict=True):
+        log_z = np.log(np.sum(np.exp(row - row.max()))) + row.max()
+        z_loss, surprise = objective.z_loss * log_z**2, log_z - row
+        smooth = (1 - objective.label_smoothing) * surprise[target] + objective.label_smoothing * surprise.mean()
+        sums += weight * np.array([smooth + z_loss, surprise[target], z_loss, np.argmax(row) == target])
+    return sums, weights.sum()
+
+
+def test_the_loss_is_that_of_the_logits(case):
+    objective, params, run = case
+    batch = tiny.batch(5, SHAPE)
+    loss, out, predictions, activations, found = run(params, batch)
+    (total, plain, z_loss, hits), targets = by_hand(objective, found, batch)
+    assert 5 < targets < batch["decoder_loss_weights"].size
+    assert float(loss) == pytest.approx(total / targets, rel=1e-6)
+    assert abs(total / (plain + z_loss) - 1) > 1e-4  # smoothing is in it
+    expected = {"lm_loss": plain, "lm_accuracy": hits, "z_loss": z_loss}
+    assert out.metrics.keys() == expected.keys()
+    for name, value in expected.items():
+        assert tuple(map(float, out.metrics[name])) == pytest.approx((value, targets), rel=1e-5), name
+    probabilities = np.asarray(jax.nn.softmax(found))
+    np.testing.assert_array_equal(predictions.tokens, probabilities.argmax(-1))
+    np.testing.assert_allclose(predictions.probabilities, probabilities.max(-1), rtol=1e-5)
+    for name, (hidden, real) in activations.items():
+        assert hidden.shape == (3, *batch[f"{name}_input_tokens"].shape, 16)
+        np.testing.assert_array_equal(real, batch[f"{name}_segment_ids"] > 0)
+
+
+def test_rows_of_padding_add_nothing(case):
+    objective, params, run = case
+    batch = tiny.batch(5, SHAPE)
+    alone, padded = run(params, batch), run(params, tiny.padded(batch, 3))
+    assert float(alone[0]) == pytest.approx(float(padded[0]), rel=1e-6)
+    assert all(float(metric.weight) == batch["decoder_loss_weights"].sum() for metric in padded[1].metrics.values())
+
+
+def test_microbatches_are_exact(case):
+    """Rows have very different numbers of targets, so a mean of means would differ."""
+    objective, params, _ = case
+    batch = tiny.batch(8, SHAPE, seed=1)
+    state = TrainState(jnp.zeros((), jnp.int32), params, {}, {}, {}, {}, jnp.zeros((), jnp.int32))
+    whole, parts = (tiny.jit(make_gradient(objective, seed=0, microbatches=count))(state, batch) for count in (1, 4))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-6), whole[0], parts[0])
+    assert {name: tuple(map(float, value)) for name, value in parts[2].items()} == {
+        name: pytest.approx(tuple(map(float, value)), rel=1e-5) for name, value in whole[2].items()
+    }
+
+
+def test_packed_examples_are_as_they_are_alone(case):
+    objective, params, run = case
+    batch = tiny.batch(2, SHAPE, seed=2)
+    lengths = batch["decoder_segment_ids"].sum(1)
+    short = {name: value[:, :8] for name, value in batch.items() if name.startswith(("encoder", "decoder"))}
+    packed = {name: value.reshape(1, 16) for name, value in short.items()}
+    for name in ("encoder", "decoder"):
+        row = packed[f"{name}_segment_ids"] * np.repeat([1, 2], 8)
+        packed |= {f"{name}_segment_ids": row, f"{name}_positions": np.tile(np.arange(8, dtype=np.int32), (1, 2))}
+    assert min(lengths) > 3
+    alone, together = run(params, short), run(params, packed)
+    np.testing.assert_allclose(together[0], alone[0], rtol=1e-5)
+
+
+def test_settings():
+    lm = CausalLm(GPT2)
+    assert lm.networks == {"decoder": GPT2} and lm.joined(lm.split({"decoder": 1})) == {"decoder": 1}
+    assert lm.flops(SHAPE) == GPT2.flops(16, 16)
+    assert lm.attention(SHAPE) == "xla: the fastest that can for float32 rows of 16 on cpu"
+    dropping = CausalLm(dataclasses.replace(GPT2, attention_dropout_rate=0.1), execution=Execution(attention="xla"))
+    with pytest.raises(UserError, match="attention_dropout_rate is 0.1, which only 'reference' applies"):
+        dropping.attention(SHAPE)
+    with pytest.raises(UserError, match=r"33 tokens of the decoder and Gpt2Config.max_length is 32; shorten .*Stage.length"):
+        lm.features(SHAPE._replace(targets=33))
+    assert "decoder_positions" in lm.features(SHAPE._replace(examples=2)).keys() - lm.features(SHAPE).keys()
+    with pytest.raises(UserError, match="Gpt2Config is a decoder: use @CausalLm()"):
+        SequenceToSequence(GPT2)
+    for name, value in (("z_loss", -1.0), ("z_loss", float("nan")), ("label_smoothing", 1.0), ("chunk", 0)):
+        with pytest.raises(ValueError, match=name):
+            CausalLm(GPT2, **{name: value})
