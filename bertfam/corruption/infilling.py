@@ -9,6 +9,8 @@ import numpy as np
 from bertfam.corruption import keys as random
 from bertfam.corruption import streams
 from bertfam.corruption.drawing import draw, in_random_order
+from bertfam.corruption.noising import Framed
+from bertfam.corruption.token_ids import TokenIds
 
 
 @dataclass(frozen=True)
@@ -33,23 +35,13 @@ class TextInfilling:
         if not 0 < self.mean_length <= 100:
             raise ValueError(f"mean_length {self.mean_length} is not in (0, 100]")
 
-    def fill(
+    def apply(self, rows: Framed, keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+        """See `TokenNoise.apply`; a [MASK] that would make a row too long is left out."""
+        return self._fill(*rows, keys, tokens.need("mask", "TextInfilling"), tokens.pad)
+
+    def _fill(
         self, tokens: np.ndarray, inside: np.ndarray, begins: np.ndarray, real: np.ndarray, keys: np.ndarray, mask: int, pad: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Takes spans out of rows and puts [MASK] for them; no row grows beyond its places: a [MASK] that would is left out.
-
-        Args:
-          tokens: int32[n, length].
-          inside: bool[n, length], the text of each row, one stretch: what is before and behind it stays.
-          begins: bool[n, length], where words begin (`Words.begins`).
-          real: bool[n, length], what is not padding; padding is the last of a row.
-          keys: uint64[n], one a row.
-          mask: the id that stands for a span.
-          pad: what fills the rows up.
-
-        Returns:
-          tokens int32[n, length] and how many of each row there are, int64[n].
-        """
         n, length = tokens.shape
         begins = begins & inside
         begins[:, :1] |= inside[:, :1]

@@ -7,8 +7,7 @@ import numpy as np
 from bertfam.corruption import keys as random
 from bertfam.corruption import streams
 from bertfam.corruption.drawing import draw
-from bertfam.corruption.token_ids import TokenIds
-from bertfam.errors import UserError
+from bertfam.corruption.random_tokens import Counts
 
 
 @dataclass(frozen=True)
@@ -32,53 +31,17 @@ class RandomSpans:
         if not self.mean_length >= 1:
             raise ValueError(f"mean_length {self.mean_length} is less than 1")
 
-    def counts(self, lengths: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of noise and spans in rows of `lengths` tokens int[...]: int64[...] both."""
+    def counts(self, lengths: np.ndarray | int) -> Counts:
+        """Tokens of noise, spans, and runs of clear text, which stand before each span: the same in all rows of a length."""
         lengths = np.asarray(lengths, np.int64)
         noise = np.clip(np.rint(lengths * self.density).astype(np.int64), 1, np.maximum(lengths - 1, 1))
         spans = np.maximum(np.rint(noise / self.mean_length).astype(np.int64), 1)
         spans = np.minimum(spans, lengths - noise)  # each has clear text before it, also where most is noise
-        return np.where(lengths > 1, noise, 0), np.where(lengths > 1, spans, 0)
+        noise, spans = np.where(lengths > 1, noise, 0), np.where(lengths > 1, spans, 0)
+        return Counts(noise, spans, np.maximum(spans, np.minimum(lengths, 1)), exact=True)
 
-    def finished_lengths(self, lengths: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
-        """What rows of `lengths` tokens become: tokens of inputs and of targets, sentinels and end token counted."""
-        noise, spans = self.counts(lengths)
-        return np.asarray(lengths) - noise + spans + 1, noise + spans + 1
-
-    def raw_length(self, input_length: int) -> tuple[int, int]:
-        """The longest rows whose inputs have at most `input_length` tokens, and how long their targets are: 512 -> (568, 114).
-
-        At density 0.5 a row is a token shorter where its targets would otherwise be longer than the inputs, as published.
-
-        Raises:
-          UserError: no row fits.
-        """
-        if input_length < 3:
-            raise UserError(f"inputs of {input_length} tokens are too short for span corruption: use at least 3")
-        # Inputs never shrink when a row grows, and a row of n tokens keeps (1 - density) n of them.
-        lengths = np.arange(1, int(input_length / (1 - self.density)) + 3)
-        inputs, targets = self.finished_lengths(lengths)
-        best = np.flatnonzero(inputs <= input_length)[-1]
-        if self.density == 0.5 and targets[best] > input_length:
-            best -= 1
-        return int(lengths[best]), int(targets[best])
-
-    def check_sentinels(self, length: int, tokens: TokenIds) -> None:
-        """Refuses rows of `length` raw tokens that have more spans than the vocabulary has sentinels."""
-        there = len(tokens.sentinels)
-        needed = int(self.counts(length)[1])
-        if not there:
-            raise UserError("the vocabulary has no sentinel tokens, which span corruption needs: choose another vocabulary")
-        if needed > there:
-            lengths = np.arange(1, length)
-            fits = lengths[self.counts(lengths)[1] <= there].max()
-            raise UserError(
-                f"rows of {length} raw tokens have {needed} spans of noise and the vocabulary has {there} sentinel tokens; use "
-                f"at most {fits} raw tokens (inputs of {self.finished_lengths(fits)[0]}), or longer spans"
-            )
-
-    def noise(self, lengths: np.ndarray, width: int, keys: np.ndarray) -> np.ndarray:
-        """Draws the noise of rows.
+    def draw(self, lengths: np.ndarray, width: int, keys: np.ndarray) -> np.ndarray:
+        """See `random_tokens.Noise.draw`.
 
         Args:
           lengths: int[n], tokens of each row, at most `width`.
@@ -88,8 +51,8 @@ class RandomSpans:
         Returns:
           bool[n, width], whether each token is noise.
         """
-        noise, spans = self.counts(lengths)
-        most_noise = int(self.counts(width)[0])  # the longest row has most of both
+        noise, spans, _, _ = self.counts(lengths)
+        most_noise = int(self.counts(width).noise)  # the longest row has most of both
         noise_begins = _begins(noise, spans, random.bits(keys, streams.NOISE_SEGMENTS, most_noise))
         clear_begins = _begins(lengths - noise, spans, random.bits(keys, streams.CLEAR_SEGMENTS, width - most_noise))
         # Span s of the noise begins behind the clear parts 0 .. s, so where clear part s + 1 begins, and the noise before it.

@@ -69,6 +69,30 @@ def replace(
     return corrupted
 
 
+def mask_tokens(
+    original: np.ndarray, chosen: np.ndarray, keys: np.ndarray, *, mask: int, random_share: float, random_ids: np.ndarray
+) -> np.ndarray:
+    """`mask` in place of any number of tokens, or of a share of them random ids.
+
+    Args:
+      original: int32[n, length], not changed.
+      chosen: bool[n, length], the tokens that are replaced.
+      keys: uint64[n], one a row.
+      mask: what stands for them.
+      random_share: how many become random ids instead, each by itself.
+      random_ids: int64[k], from which these are drawn uniformly.
+
+    Returns:
+      int32[n, length].
+    """
+    result = np.where(chosen, mask, original).astype(np.int32)
+    if random_share:
+        action, word = (random.bits(keys, stream, chosen.shape[1]) for stream in (streams.ACTION, streams.REPLACEMENT))
+        drawn = chosen & (random.uniform(action) < random_share)
+        result[drawn] = uniform_over(random_ids)(word[drawn])
+    return result
+
+
 def masked_features(original: np.ndarray, chosen: Chosen, pad: int) -> dict[str, np.ndarray]:
     """What is to be predicted, as features: `masked_positions`, `masked_target_tokens`, `masked_loss_weights` [n, slots].
 

@@ -73,6 +73,10 @@ class TextCorruption(ABC):
         """Tokens of the clean text that makes a row of `length`."""
         return length
 
+    def input_length(self, length: int) -> int:
+        """Places of the encoder in a row of `length`: as many, but of a noise that cannot fill them."""
+        return length
+
     def target_length(self, length: int) -> int:
         """Places of the decoder."""
         return 0

@@ -122,8 +122,9 @@ class TextData:
 
     def shape(self, length: int) -> RowShape:
         """The static sizes of rows of `length` tokens."""
-        corruption = self.corruption
-        return RowShape(length, corruption.predictions(length), self.rows.most_examples(length), corruption.target_length(length))
+        noise = self.corruption
+        examples = self.rows.most_examples(length)
+        return RowShape(noise.input_length(length), noise.predictions(length), examples, noise.target_length(length))
 
     def features(self, length: int) -> dict[str, FeatureSpec]:
         """What the rows of `length` tokens have."""

@@ -1,0 +1,57 @@
+"""Finished rows for encoder-decoders: inputs, and targets with what the decoder reads before each."""
+
+import numpy as np
+
+from bertfam.corruption.drawing import compact
+from bertfam.corruption.rewriting import Written
+from bertfam.corruption.text_corruption import Start
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.features import FeatureSpec, RowShape, decoder_features, encoder_features
+
+
+def sequence_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """What `sequence_rows` have: the encoder's tokens, without token types, and all of the decoder."""
+    encoder = encoder_features(shape)
+    del encoder["encoder_token_type_ids"]
+    return encoder | decoder_features(shape)
+
+
+def sequence_rows(
+    inputs: np.ndarray, input_lengths: np.ndarray, targets: np.ndarray, target_lengths: np.ndarray, start: int, pad: int
+) -> dict[str, np.ndarray]:
+    """Rows of one example each.
+
+    The decoder reads `start` and then its targets, each one place later; every target has weight 1, whatever its id.
+
+    Args:
+      inputs: int32[n, length].
+      input_lengths: int64[n], how many tokens of them are real.
+      targets: int32[n, targets].
+      target_lengths: int64[n].
+      start: what the decoder reads first.
+      pad: the id of padding.
+    """
+    real = np.arange(targets.shape[1]) < target_lengths[:, None]
+    read = np.full_like(targets, pad)
+    read[:, :1] = start
+    read[:, 1:] = targets[:, :-1]
+    return {
+        "encoder_input_tokens": inputs,
+        "encoder_segment_ids": (np.arange(inputs.shape[1]) < input_lengths[:, None]).astype(np.int32),
+        "decoder_input_tokens": np.where(real, read, pad).astype(np.int32),
+        "decoder_target_tokens": targets,
+        "decoder_segment_ids": real.astype(np.int32),
+        "decoder_loss_weights": real.astype(np.float32),
+    }
+
+
+def ended(written: Written, present: np.ndarray, end: int, width: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """What is kept of each row and `end` behind it, where the row is `present` bool[n]: int32[n, width] and int64[n] lengths."""
+    keep = np.column_stack([written.keep, present])
+    values = np.column_stack([written.values, np.full(len(present), end, written.values.dtype)])
+    return compact(values, keep, width, pad), np.count_nonzero(keep, axis=1)
+
+
+def start_id(start: Start, tokens: TokenIds, what: str) -> int:
+    """The id of what a decoder reads first."""
+    return {"bos": lambda: tokens.need("cls", what), "eos": lambda: tokens.end_of_text(what), "pad": lambda: tokens.pad}[start]()
