@@ -156,7 +156,7 @@ class Family:
 
     def needed(self, entries: Iterable[Entry]) -> frozenset[str]:
         """The parts, of all that entries are of, that no model is without."""
-        return frozenset({"encoder"})
+        return min(self.architectures, key=len)
 
     def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
         """New parameters of the parts of a model, boxed with logical axis names."""
@@ -184,7 +184,7 @@ class GeneratorFamily(Family):
 
     def needed(self, entries: Iterable[Entry]) -> frozenset[str]:
         """See `Family.needed`: all of them."""
-        return frozenset(entry.part for entry in entries)
+        return super().needed(entries) | {entry.part for entry in entries}
 
     def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
         """See `Family.init`."""

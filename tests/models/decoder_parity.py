@@ -30,7 +30,10 @@ def batch(side="right", vocabulary=parity.VOCABULARY):
 
 
 def theirs(model, inputs, positions=True):
-    """The torch model's hidden states, attention maps and logits; `positions`: whether it is told them."""
+    """The torch model's hidden states before the last, its last one, attention maps and logits.
+
+    positions: whether it is told them.
+    """
     import torch
 
     given = {name: torch.tensor(value, dtype=torch.long) for name, value in inputs.items()}
@@ -43,8 +46,10 @@ def theirs(model, inputs, positions=True):
             output_attentions=True,
             **told,
         )
+    *states, last = output.hidden_states
     return {
-        "hidden_states": torch.stack(output.hidden_states).numpy(),
+        "hidden_states": torch.stack(states).numpy(),
+        "output": last.numpy(),
         "attention_probs": torch.stack(output.attentions).numpy(),
         "logits": output.logits.numpy(),
     }
@@ -57,7 +62,8 @@ def _compiled(config, execution):
         hidden, found = config.decoder(execution).apply(
             {"params": params["decoder"]}, words_of(params), **inputs, train=False, collect=collect
         )
-        return found | {"logits": logits(config, params, hidden, execution)[..., : config.vocab_size]}
+        found["hidden_states"] = found["hidden_states"][:-1]
+        return found | {"output": hidden, "logits": logits(config, params, hidden, execution)[..., : config.vocab_size]}
 
     return tiny.jit(run)
 

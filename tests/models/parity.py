@@ -93,7 +93,7 @@ def errors(found, expected, inputs, whole=()):
 
 
 def agree(found, expected, inputs, whole=()):
-    limits = {"hidden_states": HIDDEN, "attention_probs": HIDDEN}
+    limits = dict.fromkeys(("hidden_states", "attention_probs", "output"), HIDDEN)
     return all(error <= limits.get(name, LOGITS) for name, error in errors(found, expected, inputs, whole).items())
 
 
