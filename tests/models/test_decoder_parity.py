@@ -74,7 +74,9 @@ def test_outputs_are_those_of_torch(family, options, fields, tmp_path):
     parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
 
 
-@pytest.mark.parametrize(("family", "options"), [("openai-gpt", {}), ("gpt2", {"tie_word_embeddings": False}), ("opt", SMALL_OPT)])
+@pytest.mark.parametrize(
+    ("family", "options"), [("openai-gpt", {}), ("gpt2", {"tie_word_embeddings": False}), ("opt", SMALL_OPT)]
+)
 def test_every_entry_of_the_mapping_is_needed(family, options, tmp_path, monkeypatch):
     inputs = decoder_parity.batch("left")
     expected = decoder_parity.theirs(torch_model(tmp_path, family, **options), inputs)
@@ -179,7 +181,9 @@ def test_what_no_class_of_transformers_is_cannot_be_written(config, words, tmp_p
 def test_initial_deviations_are_theirs():
     """Of every tensor of a GPT-2; that of 10,000 values has an error of 0.7 %."""
     torch.manual_seed(0)
-    made = transformers.GPT2Config(vocab_size=300, n_positions=80, n_embd=128, n_layer=3, n_head=4, bos_token_id=3, eos_token_id=3)
+    made = transformers.GPT2Config(
+        vocab_size=300, n_positions=80, n_embd=128, n_layer=3, n_head=4, bos_token_id=3, eos_token_id=3
+    )
     model = transformers.GPT2LMHeadModel(made)
     theirs = {name: value.detach().numpy() for name, value in model.named_parameters()}
     family = huggingface.FAMILIES["gpt2"]

@@ -93,7 +93,9 @@ def test_a_cache_changes_nothing(name):
 
     @tiny.jit
     def step(params, cache, inputs):
-        hidden, found = config.decoder().apply({"params": params["decoder"]}, words_of(params), **inputs, train=False, cache=cache)
+        hidden, found = config.decoder().apply(
+            {"params": params["decoder"]}, words_of(params), **inputs, train=False, cache=cache
+        )
         return logits(config, params, hidden), found["cache"]
 
     cache, found = empty(config.num_layers, 5, 13, config.num_kv_heads, config.head_dim, jnp.float32), []
@@ -110,11 +112,9 @@ def test_a_cache_changes_nothing(name):
                                segment_ids=np.ones((5, 1), np.int32), train=False, cache=cache)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["gpt2", "palm"])
-def test_loops_over_layers_and_recomputation_change_nothing(name):
+def test_loops_over_layers_and_recomputation_change_nothing():
     """Losses and gradients with dropout on, rows of padding among them."""
-    rates = {"dropout_rate": 0.2, "embedding_dropout_rate": 0.1, "attention_dropout_rate": 0.1}
-    config = dataclasses.replace(CONFIGS[name], num_layers=2, **rates)
+    config = dataclasses.replace(CONFIGS["palm"], num_layers=2, dropout_rate=0.2, attention_dropout_rate=0.1)
     params, inputs = decoder_parity.random_params(config), decoder_parity.batch("left")
 
     def gradients(execution):
@@ -128,13 +128,20 @@ def test_loops_over_layers_and_recomputation_change_nothing(name):
 
     value, expected = gradients(Execution(attention="reference"))
     assert all(np.all(np.isfinite(leaf)) and np.any(leaf != 0) for leaf in jax.tree.leaves(expected))
-    variants = {"gpt2": [{"layers": "unroll", "remat": "full"}], "palm": [{"layers": "unroll"}, {"remat": "dots"}]}
-    for options in variants[name]:
+    for options in ({"layers": "unroll", "remat": "full"}, {"remat": "dots"}):
         found = gradients(Execution(attention="reference", **options))
         assert float(found[0]) == pytest.approx(float(value), rel=1e-6), options
         for one, other in zip(jax.tree.leaves(found[1]), jax.tree.leaves(expected), strict=True):
             one, other = np.asarray(one), np.asarray(other)
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * max(1.0, np.max(np.abs(other))))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt_350m"])
+def test_unrolled_layers_are_those_of_the_loop(name):
+    """Where each layer has its own scale, too."""
+    inputs = decoder_parity.batch("left")
+    unrolled = decoder_parity.ours(CONFIGS[name], random_params(name), inputs, Execution(layers="unroll"))
+    np.testing.assert_allclose(unrolled["logits"], run(name, inputs), rtol=0, atol=1e-5)
 
 
 def test_bfloat16_is_finite_and_near():
@@ -171,8 +178,10 @@ def test_rows_longer_than_the_model_are_refused(name):
     shapes = nn.unbox(boxed_shapes(CONFIGS[name]))
     with pytest.raises(UserError, match="rows of 17 tokens do not fit a model with max_length 16"):
         jax.eval_shape(
-            lambda params: CONFIGS[name].decoder().apply(
-                {"params": params["decoder"]}, words_of(params), tokens, segment_ids=tokens, train=False
+            lambda params: (
+                CONFIGS[name]
+                .decoder()
+                .apply({"params": params["decoder"]}, words_of(params), tokens, segment_ids=tokens, train=False)
             ),
             shapes,
         )

@@ -38,7 +38,10 @@ def palm(params, tokens, key_heads):
         block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], decoder["layers"])
         attention, feed_forward = block["attention"], block["feed_forward"]
         inputs = [normalised(x, block["attention_norm"]["scale"]) for x in hidden]
-        keys = [[turned(y @ attention["key"]["kernel"][:, head], place) for head in range(key_heads)] for place, y in enumerate(inputs)]
+        keys = [
+            [turned(y @ attention["key"]["kernel"][:, head], place) for head in range(key_heads)]
+            for place, y in enumerate(inputs)
+        ]
         values = [[y @ attention["value"]["kernel"][:, head] for head in range(key_heads)] for y in inputs]
         following = []
         for place, y in enumerate(inputs):
@@ -81,7 +84,9 @@ def test_every_parameter_counts():
     _, expected = palm(params, tokens, 1)
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
         fresh = np.ones_like if path[-1].key == "scale" else np.zeros_like
-        other = jax.tree_util.tree_map_with_path(lambda at, leaf, path=path, fresh=fresh: fresh(leaf) if at == path else leaf, params)
+        other = jax.tree_util.tree_map_with_path(
+            lambda at, leaf, path=path, fresh=fresh: fresh(leaf) if at == path else leaf, params
+        )
         assert np.max(np.abs(palm(other, tokens, 1)[1] - expected)) > 1e-2, path
 
 
