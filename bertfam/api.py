@@ -244,20 +244,24 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     return found[network or next(iter(found))]
 
 
-def load_networks(path: str | Path, *, step: int | None = None) -> dict[str, Model | Generator]:
-    """All networks of a folder by name, see `load`; a Hugging Face folder has one."""
+def load_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Model | Generator]:
+    """All networks of a folder by name, see `load`; a Hugging Face folder has one.
+
+    `average` reads the moving average of a MODEL_DIR's parameters in their place.
+    """
     folder = Path(path)
     if (folder / "config.gin").is_file():
         from bertfam.training.model_dir import open_model
 
         with gin_kept():
-            opened = open_model(folder, step)
+            opened = open_model(folder, step, average=average)
         configs = opened.run.objective.networks
         trees = opened.run.objective.split(opened.params)
         return {name: _ready(configs[name], tree, opened.vocabulary) for name, tree in trees.items()}
     if (folder / "config.json").is_file():
-        if step is not None:
-            raise UserError(f"{folder} is a Hugging Face folder and has no checkpoints; leave the step out")
+        for given, what in ((step is not None, "checkpoints; leave the step out"), (average, "average; leave it out")):
+            if given:
+                raise UserError(f"{folder} is a Hugging Face folder and has no {what}")
         imported = huggingface.read(folder)
         vocabulary = vocabularies.load(folder)
         config = huggingface.with_vocabulary(imported.config, vocabulary.size, folder)

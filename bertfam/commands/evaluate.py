@@ -1,4 +1,4 @@
-"""`bertfam evaluate`: a trained model's scores on held-out text."""
+"""`bertfam evaluate`: a trained model's scores on held-out text, or on minimal pairs of sentences."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.training.run import Run
 
-SUMMARY = "measure a trained model on held-out text"
-EXAMPLE = "  bertfam evaluate --model_dir=runs/quickstart/model --baselines"
+SUMMARY = "measure a trained model on held-out text, or on minimal pairs of sentences"
+EXAMPLE = """
+  bertfam evaluate --model_dir=runs/quickstart/model --baselines
+  bertfam evaluate --model_dir=runs/quickstart/model --blimp=BLiMP.zip --limit=100
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,11 +34,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batches", type=int, metavar="N", help="at most so many batches (default: all)")
     parser.add_argument("--baselines", action="store_true", help="also score predictors that see no context, on the same masks")
+    group = parser.add_argument_group(
+        "minimal pairs",
+        "Of two sentences that differ in one thing the grammatical one should be likelier: for a decoder by its\n"
+        "log-probability after an end-of-text token, for a masked model by the sum over its tokens of the log-probability\n"
+        "of each when it is masked. --model_dir may be a Hugging Face folder too. Chance is 0.5; a tie counts half.",
+    )
+    group.add_argument(
+        "--blimp",
+        type=flags.path,
+        metavar="PATH",
+        help="BLiMP's zip file, or a folder of .jsonl files with sentence_good and sentence_bad in each line",
+    )
+    group.add_argument("--limit", type=int, metavar="N", help="only the first N pairs of each file")
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Evaluates and prints; returns the exit status."""
+    if args.blimp is not None:
+        return _minimal_pairs(args)
+
     import dataclasses
     import json
 
@@ -45,6 +64,8 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.training.model_dir import open_model, read_run
 
     # -- What to evaluate on
+    if args.limit is not None:
+        raise UserError("--limit is of minimal pairs: give --blimp=PATH with it, or --batches=N for held-out text")
     if args.batches is not None and args.batches < 1:
         raise UserError(f"--batches={args.batches} is less than 1")
     run = read_run(args.model_dir)
@@ -56,7 +77,9 @@ def main(args: argparse.Namespace) -> int:
     # -- How: on all devices here, whatever mesh the run was trained on
     import jax
 
+    from bertfam.evaluation.perplexity import lacks_words, perplexities
     from bertfam.partitioning.mesh import MeshShape
+    from bertfam.training.data import warn
     from bertfam.training.trainer import Trainer
 
     mesh = MeshShape().build()
@@ -83,12 +106,15 @@ def main(args: argparse.Namespace) -> int:
     assert scores is not None  # nobody cuts it short
     if opened.run.objective.teachers and not aux:
         del scores["loss"]  # of which the teacher's terms are a part
+    scores |= perplexities(scores, run.data, cache, args.split)
+    if lacks_words(run.data, cache, args.split):
+        warn([f"{cache.directory} has no counts of words and bytes, by which perplexity is told too: build it again"])
 
     # -- Beside what
     if args.baselines:
-        from bertfam.evaluation.baselines import baselines, unigram_counts
+        from bertfam.evaluation.baselines import baselines, training_counts
 
-        counts = unigram_counts((cache.documents("train", name) for name in cache.corpora), opened.vocabulary.size)
+        counts = training_counts(run.data, cache, *sizes[1:])
         scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts)
 
     if args.json:
@@ -97,7 +123,48 @@ def main(args: argparse.Namespace) -> int:
     print(f"step {opened.step:,} of {args.model_dir} on the {args.split} split of {cache.directory}")
     print(f"{held_out.steps:,} batches of {held_out.batch_size:,} rows of {stage.length} tokens")
     for name, value in scores.items():
-        print(f"  {name:<24} {value:.4f}")
+        print(f"  {name:<24} {value:.4f}" if value < 1e6 else f"  {name:<24} {value:.4g}")
+    return 0
+
+
+def _minimal_pairs(args: argparse.Namespace) -> int:
+    """Compares and prints; returns the exit status."""
+    import json
+    from pathlib import Path
+
+    from bertfam.errors import UserError
+    from bertfam.evaluation.minimal_pairs import CHANCE, Found, compare, read_pairs
+
+    given = {"split": args.split != "validation", "cache_dir": args.cache_dir, "batches": args.batches is not None}
+    for flag in (name for name, is_given in (given | {"baselines": args.baselines}).items() if is_given):
+        raise UserError(f"--{flag} is of held-out text: it does not go with --blimp, which names the sentences")
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit={args.limit} is less than 1")
+    files = read_pairs(Path(args.blimp), args.limit)
+
+    from bertfam.api import load_networks
+    from bertfam.evaluation.sentence_scores import scorer
+    from bertfam.training.checkpoints import choosing
+
+    step = args.step
+    if (Path(args.model_dir) / "config.gin").is_file():
+        step = choosing.find(args.model_dir, step, ("average" if args.average else "params",))
+    scores = scorer(load_networks(args.model_dir, step=step, average=args.average))
+    if not args.json:
+        at = "" if step is None else f"step {step:,} of "
+        print(f"{at}{args.model_dir} on the minimal pairs of {args.blimp}, by {scores.told}")
+    width = max(24, *map(len, files))
+    results = {}
+    for name, pairs in files.items():
+        results[name] = compare(pairs, scores.score)
+        if not args.json:
+            print(f"  {name:<{width}} {results[name].accuracy:.4f}", flush=True)
+    whole = sum(results.values(), Found())
+    if args.json:
+        numbers = {name: found.numbers() for name, found in results.items()}
+        print(json.dumps({"step": step, "score": scores.told, **whole.numbers(), "chance": CHANCE, "files": numbers}))
+    else:
+        print(f"  {'all':<{width}} {whole.accuracy:.4f}  of {whole.pairs:,} pairs, {whole.ties:,} ties; chance is {CHANCE}")
     return 0
 
 

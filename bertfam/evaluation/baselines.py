@@ -4,11 +4,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.batches import BatchSource
+from bertfam.data.cache import TokenCache
 from bertfam.data.documents import Documents
+from bertfam.data.text_data import TextData
 from bertfam.features import SENTENCES
 
 _CHUNK = 1 << 24
+_BATCHES = 64
 
 
 def unigram_counts(texts: Iterable[Documents], size: int) -> np.ndarray:
@@ -20,6 +24,26 @@ def unigram_counts(texts: Iterable[Documents], size: int) -> np.ndarray:
     return counts
 
 
+def training_counts(data: TextData, cache: TokenCache, tokens: TokenIds, length: int, batch_size: int) -> np.ndarray:
+    """How often each token is a target of training: int64[vocabulary].
+
+    Of masked tokens, and of a causal language model, that is how often it is in the text, and an end-of-text token as often as
+    there are documents. Targets with tokens of their own, as sentinels, are counted in the first 64 training batches.
+    """
+    continued = data.corruption.form.continued
+    if data.shape(length).targets and not continued:
+        counts = np.zeros(tokens.size, np.int64)
+        source = data.training(cache, tokens, length, batch_size, 0)
+        for step in range(_BATCHES):
+            rows = source.rows(step, 0, batch_size)
+            counts += np.bincount(rows["decoder_target_tokens"][rows["decoder_loss_weights"] > 0], minlength=tokens.size)
+        return counts
+    counts = unigram_counts((cache.documents("train", name) for name in cache.corpora), tokens.size)
+    if continued:
+        counts[tokens.end_of_text("a row of text")] += cache.counts("train")["documents"]
+    return counts
+
+
 def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarray) -> dict[str, float]:
     """The scores of predictors that see no context, on the masks of the first `steps` batches.
 
@@ -27,14 +51,14 @@ def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarr
       source: the batches that the model was evaluated on.
       steps: how many.
       batch_size: rows a batch.
-      counts: int64[vocabulary], the training text's tokens.
+      counts: int64[vocabulary], the targets of training.
 
     Returns:
-      `unigram_loss`, nats a masked token of the training frequencies with one added to each count; `most_frequent_accuracy`,
-      of always predicting the commonest token, both at masked tokens; the same with `sbo_` before it at the tokens of spans that
-      have text on both sides, and with `shuffled_` at shuffled tokens, where rows have such; `shuffled_unmoved_accuracy`, of
-      predicting each of these where it stands; where rows have labels of sentence pairs, such as `nsp_majority_accuracy`, of
-      always predicting the commonest.
+      `unigram_loss`, nats a target token of the training frequencies with one added to each count; `most_frequent_accuracy`, of
+      always predicting the commonest token, both at masked tokens or a decoder's targets; the same with `sbo_` before it at the
+      tokens of spans that have text on both sides, and with `shuffled_` at shuffled tokens, where rows have such;
+      `shuffled_unmoved_accuracy`, of predicting each of these where it stands; where rows have labels of sentence pairs, such as
+      `nsp_majority_accuracy`, of always predicting the commonest.
     """
     log_probability = np.log((counts + 1) / (counts.sum() + len(counts)))
     best = int(np.argmax(counts))
@@ -44,9 +68,10 @@ def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarr
     labels = {sentences: np.zeros(len(sentences.classes)) for sentences in SENTENCES.values()}
     for step in range(steps):
         rows = source.rows(step, 0, batch_size)
-        targets = rows["masked_target_tokens"]
+        kind = "masked" if "masked_target_tokens" in rows else "decoder"
+        targets = rows[f"{kind}_target_tokens"]
         shuffled = rows.get("shuffled_loss_weights", np.zeros(targets.shape))
-        weights = {"": rows["masked_loss_weights"] - shuffled, "shuffled_": shuffled}
+        weights = {"": rows[f"{kind}_loss_weights"] - shuffled, "shuffled_": shuffled}
         weights |= {"sbo_": rows["span_loss_weights"]} if "span_loss_weights" in rows else {}
         for prefix, weight in weights.items():
             values = np.stack([-log_probability[targets], targets == best, np.ones(targets.shape)])

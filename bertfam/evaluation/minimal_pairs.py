@@ -1,0 +1,143 @@
+"""Minimal pairs (BLiMP, Warstadt et al. 2020): of two sentences that differ in one thing, the grammatical should be likelier."""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertfam.errors import UserError
+
+CHANCE = 0.5
+_ENDING = ".jsonl"
+_SENTENCES = ("sentence_good", "sentence_bad")
+# Sentences and where each is from, for messages -> their scores float64[sentences].
+Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+
+
+class Pair(NamedTuple):
+    """Two sentences, and the file and line that they are from."""
+
+    good: str
+    bad: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """How often the grammatical sentence was likelier.
+
+    Attributes:
+      pairs: how many there are.
+      better: in how many of them it was.
+      ties: in how many both were equally likely, as where a vocabulary writes both alike.
+    """
+
+    pairs: int = 0
+    better: int = 0
+    ties: int = 0
+
+    def __add__(self, more: "Found") -> "Found":
+        return Found(self.pairs + more.pairs, self.better + more.better, self.ties + more.ties)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of pairs in which it was, ties counted half: whoever always ties is as good as chance."""
+        return (self.better + self.ties / 2) / self.pairs
+
+    def numbers(self) -> dict[str, float]:
+        """As JSON."""
+        return {"accuracy": self.accuracy, "pairs": self.pairs, "ties": self.ties}
+
+
+def read_pairs(path: Path, limit: int | None = None) -> dict[str, list[Pair]]:
+    """All pairs by the names of their files, without .jsonl, in the order of these.
+
+    Args:
+      path: a zip file of files of JSON lines, a folder of them, or one; other files in it are passed over.
+      limit: at most so many of each file, the first ones.
+
+    Raises:
+      UserError: there are none, or a line is malformed.
+    """
+    found = {}
+    for name, lines in _files(path):
+        pairs = list(islice(_pairs(f"{path}/{name}" if name else str(path), lines), limit))
+        if not pairs:
+            raise UserError(f"{path}/{name} has no line: give files with a pair of sentences a line")
+        found[PurePosixPath(name or path.name).with_suffix("").as_posix()] = pairs
+    if not found:
+        raise UserError(f"{path} holds no *{_ENDING}: give BLiMP's zip file, or a folder of its files")
+    # Their folder is told where it tells them apart.
+    short = {name: name.rpartition("/")[2] for name in found}
+    return {short[name]: pairs for name, pairs in found.items()} if len(set(short.values())) == len(short) else found
+
+
+def compare(pairs: Sequence[Pair], score: Score) -> Found:
+    """Scores all sentences at once.
+
+    Raises:
+      UserError: one cannot be scored.
+    """
+    where = [pair.where for pair in pairs]
+    scores = score([pair.good for pair in pairs] + [pair.bad for pair in pairs], where * 2)
+    if not np.isfinite(scores).all():
+        first = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise UserError(f"{(where * 2)[first]}: the model gives a sentence the score {scores[first]}; was its training sound?")
+    good, bad = scores[: len(pairs)], scores[len(pairs) :]
+    return Found(len(pairs), int(np.sum(good > bad)), int(np.sum(good == bad)))
+
+
+def _files(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Name and lines of each file; the name is empty where the path is the one."""
+    if path.is_dir():
+        for file in sorted(path.rglob(f"*{_ENDING}")):
+            name = file.relative_to(path).as_posix()
+            if _is_data(name) and file.is_file():
+                yield name, _lines_of(file)
+    elif path.suffix == _ENDING and path.is_file():
+        yield "", _lines_of(path)
+    elif path.is_file():
+        try:
+            with zipfile.ZipFile(path) as archive:
+                for name in sorted(archive.namelist()):
+                    if _is_data(name):
+                        yield name, iter(archive.read(name).splitlines())
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:  # the last: it has a password
+            raise UserError(f"{path} cannot be read as a zip file ({error}): give BLiMP's zip file, or a folder") from None
+    else:
+        raise UserError(f"there is no {path}: give BLiMP's zip file, or a folder of its files")
+
+
+def _is_data(name: str) -> bool:
+    """Not what macOS puts beside files."""
+    return name.endswith(_ENDING) and not any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
+
+
+def _lines_of(path: Path) -> Iterator[bytes]:
+    try:
+        yield from path.read_bytes().splitlines()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _pairs(name: str, lines: Iterator[bytes]) -> Iterator[Pair]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{name}:{number}"
+        try:
+            content = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{where} is no JSON in UTF-8 ({error}): each line must be a pair of sentences") from None
+        sentences: list[Any] = [content.get(key) if isinstance(content, dict) else None for key in _SENTENCES]
+        for key, sentence in zip(_SENTENCES, sentences, strict=True):
+            if not (isinstance(sentence, str) and sentence.strip()):
+                raise UserError(f'{where} has no text as "{key}": each line must have {" and ".join(_SENTENCES)}')
+        good, bad = sentences
+        yield Pair(good, bad, where)

@@ -1,0 +1,172 @@
+"""How likely a model takes whole sentences for: by a decoder's log-probability, or by pseudo-log-likelihood."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertfam.api import Generator, Model
+from bertfam.data.vocabularies import Vocabulary
+from bertfam.errors import UserError
+from bertfam.evaluation.minimal_pairs import Score
+from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, token_scores
+from bertfam.layers.execution import Execution
+from bertfam.models.generator import head_weights, words_of
+
+# Rows are padded to a multiple of this, and batches to so many of them, so that few shapes are compiled.
+_MULTIPLE = 16
+_ROWS = 256
+
+
+class Scorer(NamedTuple):
+    """A way to score sentences, and how in words."""
+
+    score: Score
+    told: str
+
+
+class _Rows(NamedTuple):
+    """Rows of one sentence each, or of one sentence with one token hidden.
+
+    Attributes:
+      sentence: whose each is.
+      tokens: of each.
+      place: where the one that is hidden stands; 0 where none is.
+    """
+
+    sentence: list[int]
+    tokens: list[np.ndarray]
+    place: list[int]
+
+
+def scorer(networks: Mapping[str, Model | Generator]) -> Scorer:
+    """Of the first of a folder's networks that can: a decoder, or an encoder with a masked-language-model head.
+
+    Raises:
+      UserError: none can.
+    """
+    for model in networks.values():
+        if isinstance(model, Generator) and not model.config.has_encoder:
+            return causal(model)
+        if isinstance(model, Model) and "mlm_head" in model.params:
+            return masked(model)
+    if any(isinstance(model, Generator) for model in networks.values()):
+        raise UserError("the model writes one text in answer to another, and minimal pairs are single texts: give a decoder")
+    raise UserError("the model has no masked-language-model head, so it gives sentences no score; give one that has")
+
+
+def causal(model: Generator) -> Scorer:
+    """log p(sentence) = sum over its tokens of log p(token | start, those before it); an end is not scored.
+
+    The start is the token that texts of the model begin with, such as <|endoftext|>.
+
+    Raises:
+      UserError: there is none.
+    """
+    start, config = model.ends.start, model.config
+    if start is None:
+        raise UserError("the vocabulary has no token that begins or ends a text, after which a sentence could begin")
+    settings = VocabularyLoss(config.known_vocab_size)
+    decoder: Any = config.decoder(Execution())
+    most = None if config.max_length is None else config.max_length + 1  # the last token is not read
+
+    @jax.jit
+    def scores(params: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+        # [rows, length]: the start and all tokens but the last are read, and those behind the start are predicted.
+        segments = (jnp.arange(tokens.shape[1] - 1) < lengths[:, None] - 1).astype(jnp.int32)
+        row = {"segment_ids": segments, "positions": None, "train": False}
+        hidden, _ = decoder.apply({"params": params["decoder"]}, words_of(params), tokens[:, :-1], **row)
+        head = head_weights(config, params)
+        found = token_scores(hidden * head.scale, head.kernel, head.bias, tokens[:, 1:], settings)
+        return jnp.sum(found.log_probabilities * segments, axis=1)
+
+    def score(sentences: Sequence[str], where: Sequence[str]) -> np.ndarray:
+        encoded = _encoded(model.vocabulary, sentences, where, (start,), (), most)
+        rows = _Rows(list(range(len(encoded))), encoded, [0] * len(encoded))
+        return _summed(rows, len(encoded), most, lambda tokens, lengths, _: scores(model.params, tokens, lengths))
+
+    return Scorer(score, f"log-probability after {model.vocabulary.pieces([start])[0]}")
+
+
+def masked(model: Model) -> Scorer:
+    """sum over tokens of log p(token | all others), the token hidden (pseudo-log-likelihood, Salazar et al. 2020, equation 1).
+
+    Raises:
+      UserError: the vocabulary has no mask token.
+    """
+    ids = model.vocabulary.token_ids
+    mask = ids.need("mask", "a pseudo-log-likelihood")
+    before, behind = ((), ()) if ids.cls is None else ((ids.cls,), (ids.need("sep", "a row with [CLS]"),))
+
+    @jax.jit
+    def of_targets(logits: jax.Array, targets: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(jax.nn.log_softmax(logits[:, 0]), targets[:, None], axis=1)[:, 0]
+
+    def scores(tokens: np.ndarray, lengths: np.ndarray, place: np.ndarray) -> jax.Array:
+        row = np.arange(len(tokens))
+        hidden = tokens.copy()
+        hidden[row, place] = mask
+        segments = (np.arange(tokens.shape[1]) < lengths[:, None]).astype(np.int32)
+        found = model.apply(hidden, segment_ids=segments, masked_positions=place[:, None])
+        return of_targets(found["mlm_logits"], tokens[row, place])
+
+    def score(sentences: Sequence[str], where: Sequence[str]) -> np.ndarray:
+        encoded = _encoded(model.vocabulary, sentences, where, before, behind, model.config.max_length)
+        hidden = [
+            (number, tokens, place)
+            for number, tokens in enumerate(encoded)
+            for place in range(len(before), len(tokens) - len(behind))
+        ]
+        return _summed(_Rows(*map(list, zip(*hidden, strict=True))), len(encoded), model.config.max_length, scores)
+
+    return Scorer(score, "pseudo-log-likelihood, each token masked in turn")
+
+
+def _encoded(
+    vocabulary: Vocabulary,
+    sentences: Sequence[str],
+    where: Sequence[str],
+    before: tuple[int, ...],
+    behind: tuple[int, ...],
+    most: int | None,
+) -> list[np.ndarray]:
+    """int32[length] of each sentence with what stands before and behind it, at most `most` together."""
+    found = []
+    for ids, sentence, place in zip(vocabulary.encode_batch(sentences), sentences, where, strict=True):
+        tokens = np.array([*before, *ids, *behind], np.int32)
+        if not len(ids):
+            raise UserError(f"{place}: {sentence!r} has no token in the model's vocabulary")
+        if most is not None and len(tokens) > most:
+            raise UserError(f"{place}: a sentence has {len(tokens)} tokens and the model reads at most {most}; take it out")
+        found.append(tokens)
+    return found
+
+
+def _summed(
+    rows: _Rows, count: int, most: int | None, scores: Callable[[np.ndarray, np.ndarray, np.ndarray], jax.Array]
+) -> np.ndarray:
+    """The sum of the scores of each sentence's rows of at most `most` tokens: float64[count].
+
+    `scores`: (tokens int32[rows, length], their lengths int32[rows], place int32[rows]) -> float32[rows].
+    """
+    sums = np.zeros(count)
+    with jax.default_matmul_precision("highest"):
+        for picked, length in _batches([len(tokens) for tokens in rows.tokens], most):
+            tokens, lengths, place = np.zeros((_ROWS, length), np.int32), np.ones(_ROWS, np.int32), np.zeros(_ROWS, np.int32)
+            for row, number in enumerate(picked):
+                lengths[row], place[row] = len(rows.tokens[number]), rows.place[number]
+                tokens[row, : lengths[row]] = rows.tokens[number]
+            found = np.asarray(scores(tokens, lengths, place), np.float64)[: len(picked)]
+            np.add.at(sums, [rows.sentence[number] for number in picked], found)
+    return sums
+
+
+def _batches(lengths: Sequence[int], most: int | None) -> Iterator[tuple[np.ndarray, int]]:
+    """Rows of about the same length, at most `_ROWS` of them, and the length to pad them to."""
+    padded = np.minimum(-(-np.array(lengths) // _MULTIPLE) * _MULTIPLE, most or max(lengths) + _MULTIPLE)
+    for length in np.unique(padded):
+        those = np.flatnonzero(padded == length)
+        for begin in range(0, len(those), _ROWS):
+            yield those[begin : begin + _ROWS], int(length)
