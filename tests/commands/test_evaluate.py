@@ -12,6 +12,8 @@ from bertfam.data import vocabularies
 from bertfam.data.cache import TokenCache
 from bertfam.training.model_dir import read_run
 
+METRICS = ["mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]
+
 
 def scores(capsys, *flags):
     assert cli.main(["evaluate", "--json", *flags]) == 0
@@ -23,6 +25,7 @@ def assert_scores_of_the_run(found, trained):
     lines = [json.loads(line) for line in (trained.model_dir / "metrics.jsonl").read_text().splitlines()]
     expected = [line for line in lines if line["split"] == "eval"][-1]
     assert expected.pop("split") == "eval" and found.pop("split") == "validation"
+    assert found.pop("perplexity") == pytest.approx(np.exp(found["mlm_loss"]))
     assert found == pytest.approx(expected, rel=1e-6) and found["step"] == 24
 
 
@@ -72,7 +75,7 @@ def test_text_for_people(trained, capsys):
     first, rows, *rest = capsys.readouterr().out.splitlines()
     assert rows == "1 batches of 8 rows of 24 tokens"
     assert first == f"step 24 of {trained.model_dir} on the validation split of {trained.model_dir}/cache"
-    assert [line.split()[0] for line in rest] == ["loss", "mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]
+    assert [line.split()[0] for line in rest] == ["loss", *METRICS, "perplexity"]
 
 
 @pytest.mark.parametrize(

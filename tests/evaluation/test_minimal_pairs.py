@@ -1,0 +1,147 @@
+"""Minimal pairs: what is read, what counts, and scores of sentences against one sentence and one token at a time."""
+
+import json
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bertfam import api
+from bertfam.decoding.ends import ends_of
+from bertfam.errors import UserError
+from bertfam.evaluation.minimal_pairs import Found, Pair, compare, read_pairs
+from bertfam.evaluation.sentence_scores import scorer
+from bertfam.models.generator import init_generator
+from bertfam.models.gpt2 import Gpt2Config
+
+LINES = [{"sentence_good": f"good {number}", "sentence_bad": f"bad {number}", "UID": "x"} for number in range(4)]
+
+
+def text(lines):
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, lines in (("b", LINES[:3]), ("a", LINES[3:]), (".hidden", LINES)):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / f"data/{name}.jsonl").write_text(text(lines) + "\n")
+    (tmp_path / "data/README.md").write_text("no pairs")
+    return tmp_path
+
+
+def test_a_zip_a_folder_and_a_file(folder):
+    archive = folder / "BLiMP.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.write(folder / "data")
+        for path in sorted((folder / "data").iterdir()):
+            file.write(path, f"data/{path.name}")
+        file.writestr("__MACOSX/data/._a.jsonl", b"\x00\x05\x16")
+    packed, unpacked = read_pairs(archive), read_pairs(folder / "data")
+    assert list(packed) == list(unpacked) == ["a", "b"]
+    assert [pair[:2] for pair in packed["b"]] == [(f"good {number}", f"bad {number}") for number in range(3)]
+    assert packed["b"][2].where == f"{archive}/data/b.jsonl:3" and unpacked["b"][2].where == f"{folder}/data/b.jsonl:3"
+    assert read_pairs(folder / "data/b.jsonl") == {"b": unpacked["b"]}
+    assert {name: len(pairs) for name, pairs in read_pairs(archive, limit=2).items()} == {"a": 1, "b": 2}
+    (folder / "data/more").mkdir()
+    (folder / "data/more/a.jsonl").write_text(text(LINES))
+    assert list(read_pairs(folder / "data")) == ["a", "b", "more/a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{", r"b.jsonl:4 is no JSON in UTF-8 \(.*\): each line must be a pair of sentences"),
+        (b'{"sentence_good": "caf\xe9"}', "b.jsonl:4 is no JSON in UTF-8"),
+        (b"[1, 2]", 'b.jsonl:4 has no text as "sentence_good"'),
+        (
+            b'{"sentence_good": "a", "sentence_bad": " "}',
+            'b.jsonl:4 has no text as "sentence_bad": each line must have',
+        ),
+        (b'{"sentence_good": "a", "sentence_bad": 7}', 'b.jsonl:4 has no text as "sentence_bad"'),
+    ],
+)
+def test_malformed_lines(folder, line, message):
+    path = folder / "data/b.jsonl"
+    path.write_bytes(path.read_bytes().rstrip() + b"\n" + line + b"\n")
+    with pytest.raises(UserError, match=message):
+        read_pairs(folder / "data")
+    assert len(read_pairs(folder / "data", limit=3)["b"]) == 3  # what is not wanted is not read
+
+
+def test_nothing_to_read(tmp_path):
+    with pytest.raises(UserError, match=r"holds no \*.jsonl: give BLiMP's zip file"):
+        read_pairs(tmp_path)
+    with pytest.raises(UserError, match="there is no .*/none"):
+        read_pairs(tmp_path / "none")
+    (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(UserError, match=r"damaged.zip cannot be read as a zip file \(File is not a zip file\)"):
+        read_pairs(tmp_path / "damaged.zip")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(UserError, match="empty.jsonl has no line"):
+        read_pairs(tmp_path)
+
+
+def test_ties_count_half():
+    pairs = [Pair(good, bad, f"f:{line}") for line, (good, bad) in enumerate(["ab", "bb", "ba", "cc", "ca"], 1)]
+
+    def score(sentences, where):
+        assert len(sentences) == len(where) == 10
+        return np.array([{"a": -3.0, "b": -2.0, "c": -1.0}[sentence] for sentence in sentences])
+
+    found = compare(pairs, score)
+    assert found == Found(5, better=2, ties=2) and found.accuracy == pytest.approx(0.6)
+    assert (found + Found(1)).numbers() == {"accuracy": pytest.approx(0.5), "pairs": 6, "ties": 2}
+    with pytest.raises(UserError, match="f:2: the model gives a sentence the score nan"):
+        compare(pairs, lambda sentences, where: np.where(np.arange(10) == 6, np.nan, 0.0))
+
+
+SENTENCES = ["the class statement", "an expression list is evaluated for its side effects " * 2, "names", "if x is y"]
+WHERE = [f"f.jsonl:{line}" for line in range(1, 5)]
+
+
+def test_log_probabilities_of_a_decoder(vocabulary):
+    """Sums over one sentence at a time, from the logits of its own row without padding; of two padded lengths."""
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "max_length": 24}
+    config, generator = Gpt2Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    model = api.Generator(config, params, vocabulary, ends_of(config, vocabulary.token_ids))
+    found = scorer({"decoder": model})
+    assert found.told == "log-probability after [SEP]"
+    scores = found.score(SENTENCES, WHERE)
+    for sentence, score in zip(SENTENCES[:2], scores[:2], strict=True):
+        tokens = np.array([vocabulary.token_ids.sep, *vocabulary.encode_batch([sentence])[0]])
+        logits = jax.nn.log_softmax(model.apply(tokens[None, :-1])["logits"][0])
+        expected = sum(float(logits[place, token]) for place, token in enumerate(tokens[1:]))
+        assert score == pytest.approx(expected, rel=1e-5)
+    assert len(tokens) > 16 and len(set(scores)) == 4
+    with pytest.raises(UserError, match="f.jsonl:1: a sentence has 31 tokens and the model reads at most 25; take it out"):
+        found.score(["a " * 30], WHERE[:1])
+    with pytest.raises(UserError, match=r"f.jsonl:1: '\\u200d' has no token"):
+        found.score(["\u200d"], WHERE[:1])
+    with pytest.raises(UserError, match="no token that begins or ends a text"):
+        scorer({"decoder": api.Generator(config, params, vocabulary, model.ends._replace(start=None))})
+
+
+def test_pseudo_log_likelihoods(random_model):
+    """Each token of each sentence hidden in a row of its own, without padding."""
+    model = api.load(random_model)
+    ids = model.vocabulary.token_ids
+    found = scorer({"encoder": model})
+    assert found.told == "pseudo-log-likelihood, each token masked in turn"
+    scores = found.score(SENTENCES[2:], WHERE[2:])
+    for sentence, score in zip(SENTENCES[2:], scores, strict=True):
+        tokens = np.array([ids.cls, *model.vocabulary.encode_batch([sentence])[0], ids.sep])
+        expected = 0.0
+        for place in range(1, len(tokens) - 1):
+            hidden = np.where(np.arange(len(tokens)) == place, ids.mask, tokens)
+            logits = np.asarray(model.apply(hidden[None])["mlm_logits"][0, place], np.float64)
+            expected += logits[tokens[place]] - np.log(np.exp(logits).sum())
+        assert score == pytest.approx(expected, rel=1e-4)
+    bare = api.Model(model.config, {"encoder": model.params["encoder"]}, model.vocabulary)
+    with pytest.raises(UserError, match="has no masked-language-model head, so it gives sentences no score"):
+        scorer({"encoder": bare})
