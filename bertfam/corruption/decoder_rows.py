@@ -11,9 +11,7 @@ from bertfam.features import FeatureSpec, RowShape, decoder_features, encoder_fe
 
 def sequence_features(shape: RowShape) -> dict[str, FeatureSpec]:
     """What `sequence_rows` have: the encoder's tokens, without token types, and all of the decoder."""
-    encoder = encoder_features(shape)
-    del encoder["encoder_token_type_ids"]
-    return encoder | decoder_features(shape)
+    return encoder_features(shape, token_types=False) | decoder_features(shape)
 
 
 def sequence_rows(

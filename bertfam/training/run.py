@@ -99,14 +99,20 @@ class Run:
                 raise UserError(f"stages[{index}]: {error}") from error
 
     def _check_features(self, length: int) -> None:
-        missing = self.objective.features(self.data.shape(length)).keys() - self.data.features(length).keys()
-        if missing:
+        read, given = self.objective.features(self.data.shape(length)).keys(), self.data.features(length).keys()
+        objective, noise = type(self.objective).__name__, type(self.data.corruption).__name__
+        if missing := read - given:
+            if "masked_positions" in missing or _TOKENS & missing:
+                fix = _MASKING if "masked_positions" in read else _SEQUENCES if _TOKENS <= read else _CAUSAL
+                raise UserError(f"{objective} reads {min(missing)}, which rows of {noise} lack: set {fix}")
             name = min(missing)
             given_by = _GIVEN_BY.get(name, "TextData.rows to others (@SentencePairs() has all that MlmNsp reads)")
             raise UserError(
-                f"{type(self.objective).__name__} reads {name}, which rows of {type(self.data.rows).__name__} lack: "
-                f"set {given_by}, or Run.objective to another (@Mlm())"
+                f"{objective} reads {name}, which rows of {type(self.data.rows).__name__} lack: set {given_by}, or Run.objective "
+                "to another (@Mlm())"
             )
+        if unread := (_TOKENS & given) - read:
+            raise UserError(f"rows of {noise} have {min(unread)}, which {objective} does not read: set {_CAUSAL}")
         reads, begins = (getattr(each, "decoder_start", None) for each in (self.objective, self.data.corruption))
         if reads and begins and reads != begins:
             raise UserError(
@@ -154,9 +160,14 @@ _GIVEN_BY = {
 } | {
     "shuffled_loss_weights": "BertMasking.shuffling to @ShuffledWindows()",
     "span_left_positions": "BertMasking.boundaries to True",
-    "decoder_input_tokens": "TextData.corruption to @NextTokens(), or to noise with targets where there is an encoder",
-    "encoder_input_tokens": "TextData.corruption to noise with inputs and targets, as @SpanCorruption() or @Denoising()",
 }
+# What encoders and decoders read, and the noise that gives both, one, or masks.
+_TOKENS = {"encoder_input_tokens", "decoder_input_tokens"}
+_MASKING = "TextData.corruption to @BertMasking()"
+_CAUSAL = "TextData.corruption to @NextTokens() (and TextData.rows to @Chunks())"
+_SEQUENCES = (
+    "TextData.corruption to @SpanCorruption() (T5) or @Denoising() (BART), and TextData.rows to @Chunks() or @DocSentences()"
+)
 # What may differ when a run goes on: where and how it is computed and told, never what is learned from what.
 _FREE = {
     "Run": {

@@ -1,0 +1,107 @@
+"""The objectives of models that write text, as run files name them, whatever order files are included in."""
+
+import re
+
+import pytest
+
+from bertfam.config import load
+from bertfam.corruption.denoising import Denoising
+from bertfam.corruption.infilling import TextInfilling
+from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.next_tokens import NextTokens
+from bertfam.corruption.noising import TokenDeletion, TokenMasking
+from bertfam.corruption.span_corruption import T5_OBJECTIVES
+from bertfam.data.packing import Packed
+from bertfam.data.text_rows import Chunks, DocSentences, WholeDocuments
+from bertfam.errors import UserError
+from bertfam.objectives.causal_lm import CausalLm
+
+MODEL = "models/gpt2_small.gin"
+
+
+@pytest.mark.parametrize("name", T5_OBJECTIVES)
+def test_t5(name):
+    data = load([f"objectives/t5_{name}.gin", "runs/defaults.gin", MODEL]).build("TextData")
+    assert data.corruption == T5_OBJECTIVES[name]
+    # Documents follow each other without anything between, except where all of one is needed.
+    whole = name in ("prefix_lm", "deshuffling")
+    assert data.rows == (WholeDocuments() if whole else Chunks(separated=False))
+    assert data.shape(512)[0::3] == (512, data.corruption.target_length(512))
+
+
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    [
+        ("bart", Denoising()),
+        ("bart_text_infilling", Denoising(0.0, TextInfilling())),
+        ("bart_token_masking", Denoising(0.0, TokenMasking())),
+        ("bart_token_deletion", Denoising(0.0, TokenDeletion())),
+        ("bart_sentence_permutation", Denoising(1.0, None)),
+        ("bart_document_rotation", Denoising(0.0, None, rotate=1.0)),
+    ],
+)
+def test_bart(name, noise):
+    data = load([f"objectives/{name}.gin", "runs/defaults.gin", MODEL]).build("TextData")
+    assert data.corruption == noise and type(data.rows) is DocSentences and data.shape(1024)[0::3] == (1024, 1024)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("causal_lm", Chunks()), ("causal_lm_packed", Packed(WholeDocuments()))])
+def test_causal_language_models(name, rows):
+    run = load([MODEL, f"objectives/{name}.gin", "runs/defaults.gin"]).build("Run")
+    assert type(run.objective) is CausalLm and (run.data.rows, run.data.corruption) == (rows, NextTokens())
+    assert run.shape(0).targets == run.stages[0].length
+
+
+def test_masks_are_still_those_of_the_bindings():
+    data = load(["models/bert_tiny.gin", "objectives/mlm.gin", "runs/defaults.gin"], ["BertMasking.rate = 0.3"]).build("TextData")
+    assert data.corruption == BertMasking(rate=0.3)
+
+
+_LM = "objectives/causal_lm.gin"
+
+
+@pytest.mark.parametrize(
+    ("what", "files", "changes", "message"),
+    [
+        (
+            "Run",
+            ["objectives/t5_random_spans.gin"],
+            ["Run.objective = @CausalLm()", "CausalLm.model = %MODEL"],
+            "SpanCorruption have encoder_input_tokens, which CausalLm does not read: set TextData.corruption to @NextTokens()",
+        ),
+        (
+            "Run",
+            [_LM],
+            ["TextData.corruption = @BertMasking()"],
+            "CausalLm reads decoder_input_tokens, which rows of BertMasking lack: set TextData.corruption to @NextTokens()",
+        ),
+        (
+            "Run",
+            ["models/bert_tiny.gin", "objectives/mlm.gin"],
+            ["TextData.rows = @Chunks()", "TextData.corruption = @NextTokens()"],
+            "Mlm reads encoder_input_tokens, which rows of NextTokens lack: set TextData.corruption to @BertMasking()",
+        ),
+        (
+            "TextData",
+            [_LM],
+            ["TextData.rows = @SentencePairs()"],
+            "NextTokens is for rows of running text, and not for those of SentencePairs: set TextData.rows = @Chunks()",
+        ),
+        (
+            "TextData",
+            [_LM],
+            ["TextData.rows = @Packed()", "Packed.rows = @SentencePairs()"],
+            "for rows of running text, and not for those of SentencePairs: set Packed.rows = @WholeDocuments()",
+        ),
+        ("TextData", [_LM], ["Chunks.separated = False"], "learns where texts end, and Chunks.separated is False"),
+        (
+            "TextData",
+            ["objectives/bart.gin"],
+            ["TextData.rows = @Packed()", "Packed.rows = @DocSentences()"],
+            "Denoising makes rows of one example each, and packed ones have several: set TextData.rows = @DocSentences()",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named_with_what_does(what, files, changes, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        load([MODEL, *files, "runs/defaults.gin"], [*changes, "Stage.length = 128"]).build(what)
