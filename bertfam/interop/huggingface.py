@@ -16,6 +16,7 @@ from bertfam.errors import UserError
 from bertfam.files import check_unused, new_folder, read_json
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models.albert_huggingface import ALBERT
+from bertfam.models.bart_huggingface import BART
 from bertfam.models.bert_huggingface import BERT
 from bertfam.models.distilbert_huggingface import DISTILBERT
 from bertfam.models.electra_huggingface import ELECTRA
@@ -24,11 +25,14 @@ from bertfam.models.gpt2_huggingface import GPT2
 from bertfam.models.gpt_huggingface import GPT
 from bertfam.models.mapping import Entry, Family
 from bertfam.models.modernbert_huggingface import MODERNBERT
+from bertfam.models.mt5_huggingface import MT5
 from bertfam.models.opt_huggingface import OPT
 from bertfam.models.roberta_huggingface import ROBERTA
+from bertfam.models.t5_huggingface import T5
 
 FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (BERT, ALBERT, DISTILBERT, ELECTRA, ERNIE, GPT, GPT2, MODERNBERT, OPT, ROBERTA)
+    family.model_type: family
+    for family in (BERT, ALBERT, BART, DISTILBERT, ELECTRA, ERNIE, GPT, GPT2, MODERNBERT, MT5, OPT, ROBERTA, T5)
 }
 DTYPES = ("float32", "bfloat16")
 
@@ -65,14 +69,15 @@ def read(folder: str | Path) -> Imported:
         config = family.config_from_huggingface(content)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    tensors = _with_known_names(read_tensors(folder), family)
+    tensors = _with_known_names(read_tensors(folder), family, folder)
     config, tensors = _with_ties(config, tensors, family)
 
     entries = family.entries(config)
     parts = _largest(_present(entries, config, tensors, content, family) | family.needed(entries), family)
     entries = tuple(entry for entry in entries if entry.part in parts)
     needed = list(dict.fromkeys(name for entry in entries for name in entry.names(config.num_layers)))
-    missing = [name for name in needed if name not in tensors]
+    optional = {name for entry in entries if entry.optional for name in entry.names(config.num_layers)}
+    missing = [name for name in needed if name not in tensors and name not in optional]
     if missing:
         raise UserError(
             f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}, which its config.json asks for"
@@ -186,9 +191,9 @@ def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
     return jax.eval_shape(lambda key: nn.meta.unbox(family.init(config, key, parts)), jax.random.key(0))
 
 
-def _with_known_names(tensors: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
-    """Today's names, with the prefix, without buffers."""
-    renamed = {}
+def _with_known_names(tensors: dict[str, np.ndarray], family: Family, folder: Path) -> dict[str, np.ndarray]:
+    """Today's names, with the prefix, without buffers; raises UserError where two of one name differ."""
+    renamed: dict[str, np.ndarray] = {}
     bare = not any(name.startswith(family.prefix) for name in tensors)
     for name, tensor in tensors.items():
         if name.endswith(family.buffers):
@@ -196,7 +201,10 @@ def _with_known_names(tensors: dict[str, np.ndarray], family: Family) -> dict[st
         for old, new in family.old_names.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new
-        renamed[family.prefix + name if bare else name] = tensor
+        name = family.prefix + name if bare else name
+        if name in renamed and not np.array_equal(renamed[name], tensor):
+            raise UserError(f"{folder}: there are two of {name}, with different values, and a model has one here")
+        renamed[name] = tensor
     return renamed
 
 
@@ -243,7 +251,7 @@ def _gather(entry: Entry, config: Any, tensors: Mapping[str, np.ndarray], shape:
     expected = tuple(size * (parts if axis == entry.part_axis else 1) for axis, size in enumerate(own))
     layers = []
     for name in entry.names(config.num_layers):
-        tensor = tensors[name]
+        tensor = tensors.get(name, np.zeros(expected, np.float32)) if entry.optional else tensors[name]
         if tensor.shape != expected:
             raise UserError(f"{folder}: {name} has shape {tensor.shape}, and config.json asks for {expected}")
         layers.append(entry.to_ours(np.split(tensor, parts, entry.part_axis)[place], one))

@@ -19,8 +19,8 @@ def buckets_of(distances: np.ndarray, *, bidirectional: bool, buckets: int = 32,
 
         min(N - 1, E + floor(ln(a / E) / ln(max_distance / E) (N - E)))
 
-    computed in float32 and cut off as the published code does: at powers of two the exact value is a whole number, and what rounding
-    makes of it decides.
+    computed in float32 and cut off as the published code does: at powers of two the exact value is a whole number, and what
+    rounding makes of it decides.
 
     Args:
       distances: int[...], the place of the key minus that of the query.

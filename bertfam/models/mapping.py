@@ -12,7 +12,7 @@ from bertfam.errors import UserError
 from bertfam.models.encoder import init_encoder_parts
 from bertfam.models.generator import init_generator_parts
 
-Layout = Literal["vector", "matrix", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"]
+Layout = Literal["vector", "row", "matrix", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"]
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,15 @@ class Entry:
       ours: path in the tree, such as "encoder/layers/attention/query/kernel"; the first part is the network or head.
       theirs: the tensor's name; "{layer}" stands for the number of the layer. Ours has the layers as its first axis, or 1 where
         all share it, which files that have a tensor for each layer then repeat.
-      layout: "vector": flattened; "matrix": as it is; "linear": torch's (out, in), transposed, where in is the first
-        axis of ours; "conv1d": (in, out), not transposed; "..._from_heads": the same where in is the first two axes (heads,
-        head_dim).
+      layout: "vector": flattened; "row": flattened, with an axis of 1 before it; "matrix": as it is; "linear": torch's (out, in),
+        transposed, where in is the first axis of ours; "conv1d": (in, out), not transposed; "..._from_heads": the same where in
+        is the first two axes (heads, head_dim).
       vocabulary: whether our first axis is padded beyond the rows that files hold.
       part_of: (place, parts), where theirs holds several of ours of one shape, one after the other along `part_axis`.
       first_layer: the index of theirs that our first layer has.
       layers: how many layers it has; None: all of the model.
       shared: whether it is the one of all layers in files too: our first axis, of 1, is not in theirs.
+      optional: whether files may lack it, which then means zeros.
     """
 
     ours: str
@@ -41,6 +42,7 @@ class Entry:
     first_layer: int = 0
     layers: int | None = None
     shared: bool = False
+    optional: bool = False
 
     @property
     def part(self) -> str:
@@ -68,8 +70,8 @@ class Entry:
         """Our array (of one layer) in their layout, with so many rows of the vocabulary: our part of their tensor."""
         if self.vocabulary:
             array = array[:table_rows]
-        if self.layout == "vector":
-            return array.reshape(-1)
+        if self.layout in ("vector", "row"):
+            return array.reshape(-1) if self.layout == "vector" else array.reshape(1, -1)
         if self.layout == "matrix":
             return array
         inputs = array.shape[:2] if self.layout.endswith("from_heads") else array.shape[:1]
@@ -81,6 +83,8 @@ class Entry:
         """Our part of their tensor as our array (of one layer) of the given shape; padding of the vocabulary is zero."""
         if self.layout.startswith("linear"):
             tensor = tensor.T
+        if self.layout == "row":
+            tensor = tensor[0]
         if self.vocabulary:
             tensor = np.pad(tensor, [(0, shape[0] - tensor.shape[0])] + [(0, 0)] * (tensor.ndim - 1))
         return tensor.reshape(shape)

@@ -1,4 +1,4 @@
-"""What the configs of all families of encoders have in common: sizes, and checks that name the value that is wrong."""
+"""What the configs of all families have in common: sizes, and checks that name the value that is wrong."""
 
 import math
 from collections.abc import Collection
@@ -12,33 +12,18 @@ _COUNTS = ("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_l
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Sizes of an encoder; see the families' configs."""
+class TableSizes:
+    """Rows of a model's word table, and checks that name the value that is wrong; see the families' configs."""
 
     vocab_size: int | None = None
     table_rows: int | None = None
-    num_layers: int = 12
-    hidden_size: int = 768
-    num_heads: int = 12
-    feed_forward_size: int = 3072
-    max_length: int = 512
 
     def __post_init__(self) -> None:
-        self._check_at_least(vocab_size=1, **dict.fromkeys(_COUNTS, 1))
+        self._check_at_least(vocab_size=1)
         rows = self.vocab_size or 1
         if self.table_rows is not None and not rows <= self.table_rows < 2**31:
             known = " (vocab_size)" if self.vocab_size else ""
             raise self._error("table_rows", f"must be at least {rows}{known} and below 2^31")
-        self._check_heads()
-
-    def _check_heads(self) -> None:
-        if self.hidden_size % self.num_heads:
-            raise self._error("hidden_size", f"is not a multiple of num_heads = {self.num_heads}: change one of them")
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_heads
 
     @property
     def known_vocab_size(self) -> int:
@@ -80,3 +65,28 @@ class Sizes:
 
     def _error(self, name: str, words: str) -> UserError:
         return UserError(f"{type(self).__name__}.{name} = {getattr(self, name)!r} {words}")
+
+
+@dataclass(frozen=True)
+class Sizes(TableSizes):
+    """Sizes of a model; see the families' configs."""
+
+    num_layers: int = 12
+    hidden_size: int = 768
+    num_heads: int = 12
+    feed_forward_size: int = 3072
+    max_length: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_at_least(**dict.fromkeys(_COUNTS, 1))
+        self._check_heads()
+
+    def _check_heads(self) -> None:
+        if self.hidden_size % self.num_heads:
+            raise self._error("hidden_size", f"is not a multiple of num_heads = {self.num_heads}: change one of them")
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_heads

@@ -715,8 +715,8 @@ CHECKPOINTS = {
     ),
     "an import of another architecture": Entry(
         "import --input=bert --output=out",
-        "bert/config.json: model_type is 'llama', supported: bert, albert, distilbert, electra, ernie, openai-gpt, gpt2, modernbert, "
-        "opt, roberta",
+        "bert/config.json: model_type is 'llama', supported: bert, albert, bart, distilbert, electra, ernie, openai-gpt, gpt2, "
+        "modernbert, mt5, opt, roberta, t5",
         {"bert": Copy("{hf}"), "bert/config.json": '{"model_type": "llama"}'},
     ),
     "an import of more layers": Entry(

@@ -1,0 +1,275 @@
+"""T5 (Raffel et al. 2020): pre-norm encoder and decoder without biases, with relative positions; versions 1.0 and 1.1."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from bertfam.layers.activations import ACTIVATIONS, Activation
+from bertfam.layers.attention import CrossAttention, Encoded, Row, SelfAttention
+from bertfam.layers.blocks import PreNormBlock
+from bertfam.layers.cache import Cache
+from bertfam.layers.dropout import Dropout
+from bertfam.layers.embeddings import Table, embed_words
+from bertfam.layers.execution import Execution
+from bertfam.layers.feed_forward import FeedForward
+from bertfam.layers.heads import LmHead
+from bertfam.layers.initializers import Initializer, normal
+from bertfam.layers.norm import RMSNorm
+from bertfam.layers.relative_bias import RelativeBias
+from bertfam.layers.stack import AXIS, Stack
+from bertfam.models.encoder import check_collectable
+from bertfam.models.encoder_decoder import collected_of, row_of, training_flops
+from bertfam.models.generator import Start
+from bertfam.models.sizes import TableSizes
+
+_EXECUTION = Execution()
+
+
+@dataclass(frozen=True)
+class T5Config(TableSizes):
+    """Sizes and rates of a T5; the defaults are T5-base, version 1.0.
+
+    Version 1.1 is `activation` "gelu_tanh", `gated`, and neither `tie_embeddings` nor `scale_logits`.
+
+    Initial values are normal with the published deviations, which take the place of scores divided by sqrt(head_dim): of queries
+    (hidden_size head_dim)^-1/2, of keys, values, relative positions and a head of its own hidden_size^-1/2, of the attention's
+    output (num_heads head_dim)^-1/2, of both ends of the feed-forward network (width of what goes in)^-1/2, of the word table 1.
+
+    Attributes:
+      vocab_size: real tokens; None takes the size of the run's vocabulary.
+      table_rows: rows of the word table in files, where a checkpoint has more of them than tokens (published ones 32,128 for
+        32,100); None: `vocab_size`.
+      num_layers: of the decoder.
+      num_encoder_layers: None: `num_layers`.
+      num_heads, head_dim: of every attention; their product need not be `hidden_size`.
+      activation: of the feed-forward network's hidden layer, or of its gate.
+      gated: whether the hidden layer is multiplied by another linear map (Shazeer 2020).
+      relative_buckets, relative_max_distance: of relative positions, see `bertfam.layers.relative_bias.buckets_of`.
+      dropout_rate: on embeddings, on what each sublayer adds, on the feed-forward network's hidden layer, on the output of both
+        networks, and on attention probabilities by backends that can.
+      tie_embeddings: whether the head uses the word table.
+      scale_logits: whether the decoder's output is multiplied by hidden_size^-1/2 before the head.
+
+    Raises:
+      UserError: when values clash.
+    """
+
+    num_layers: int = 12
+    num_encoder_layers: int | None = None
+    hidden_size: int = 768
+    num_heads: int = 12
+    head_dim: int = 64
+    feed_forward_size: int = 3072
+    activation: Activation = "relu"
+    gated: bool = False
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-6
+    tie_embeddings: bool = True
+    scale_logits: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = ("num_layers", "num_encoder_layers", "hidden_size", "num_heads", "head_dim", "feed_forward_size")
+        self._check_at_least(**dict.fromkeys(counts, 1))
+        # Half of the buckets are for one side in the encoder, and half of these for the shortest distances.
+        self._check_at_least(relative_buckets=4, relative_max_distance=self.relative_buckets // 2 + 1)
+        self._check_rates("dropout_rate")
+        self._check_above_zero("layer_norm_epsilon")
+        self._check_among(activation=ACTIVATIONS)
+
+    @property
+    def max_length(self) -> int | None:
+        """See `bertfam.models.generator.GeneratorConfig`: no parameter depends on it."""
+        return None
+
+    @property
+    def encoder_layers(self) -> int:
+        """Layers of the encoder."""
+        return self.num_encoder_layers or self.num_layers
+
+    @property
+    def num_kv_heads(self) -> int:
+        """See `bertfam.models.generator.GeneratorConfig`."""
+        return self.num_heads
+
+    @property
+    def attention_dropout_rate(self) -> float:
+        """See `bertfam.models.generator.GeneratorConfig`."""
+        return self.dropout_rate
+
+    @property
+    def has_encoder(self) -> bool:
+        """See `bertfam.models.generator.GeneratorConfig`."""
+        return True
+
+    @property
+    def start(self) -> Start:
+        """See `bertfam.models.generator.GeneratorConfig`."""
+        return "pad"
+
+    def embeddings(self) -> Table:
+        """See `bertfam.models.generator.GeneratorConfig`."""
+        return Table(self.padded_vocab_size, self.hidden_size, "vocab", normal(1.0))
+
+    def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
+        """See `bertfam.models.generator.GeneratorConfig`."""
+        return Encoder(self, execution)
+
+    def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
+        """See `bertfam.models.generator.GeneratorConfig`."""
+        return Decoder(self, execution)
+
+    def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
+        """See `bertfam.models.generator.GeneratorConfig`."""
+        return LmHead(
+            self.known_vocab_size,
+            tied=self.tie_embeddings,
+            scale=self.hidden_size**-0.5 if self.scale_logits else 1.0,
+            kernel_init=_by_inputs(self.hidden_size),
+            execution=execution,
+        )
+
+    def flops(self, length: int, targets: int) -> int:
+        """See `bertfam.models.generator.GeneratorConfig`."""
+        return training_flops(
+            length,
+            targets,
+            layers=(self.encoder_layers, self.num_layers),
+            hidden=self.hidden_size,
+            inner=(self.num_heads * self.head_dim,) * 2,
+            feed_forward=(self.feed_forward_size,) * 2,
+            maps=3 if self.gated else 2,
+            vocabulary=self.known_vocab_size,
+        )
+
+
+def _by_inputs(*sizes: int) -> Initializer:
+    """Normal initial values with the deviation (product of sizes)^-1/2."""
+    return normal(math.prod(sizes) ** -0.5)
+
+
+class _Network(nn.Module):
+    """What encoder and decoder are made of: a table of relative positions, layers, a last norm."""
+
+    config: T5Config
+    execution: Execution = Execution()
+
+    def _embedded(self, words: jax.Array, tokens: jax.Array, train: bool) -> jax.Array:
+        """int32[batch, length] -> dtype[batch, length, embed]."""
+        embedded = embed_words(words, tokens, self.execution.compute_dtype)
+        embedded = Dropout(self.config.dropout_rate, name="embedding_dropout")(embedded, train=train)
+        return nn.with_logical_constraint(embedded, ("batch", "length", None))
+
+    def _bias(self, *, causal: bool) -> RelativeBias:
+        """The terms of scores, the same in all layers."""
+        config = self.config
+        buckets, table_init = (config.relative_buckets, config.relative_max_distance), _by_inputs(config.hidden_size)
+        return RelativeBias(config.num_heads, not causal, *buckets, table_init, name="relative_bias")
+
+    def _block(self, *, causal: bool) -> partial[PreNormBlock]:
+        """Makes a layer, in the decoder with another attention to what the encoder has read."""
+        config, dtype = self.config, self.execution.compute_dtype
+        hidden, inner = config.hidden_size, config.num_heads * config.head_dim
+        heads: dict[str, Any] = {
+            "num_heads": config.num_heads,
+            "head_dim": config.head_dim,
+            "dropout_rate": config.dropout_rate,
+            "execution": self.execution,
+            "kernel_init": _by_inputs(hidden),
+            "query_init": _by_inputs(hidden, config.head_dim),
+            "output_init": _by_inputs(inner),
+            "use_bias": False,
+            "scale": 1.0,
+        }
+        feed_forward = partial(
+            FeedForward,
+            config.feed_forward_size,
+            config.activation,
+            dtype,
+            _by_inputs(hidden),
+            _by_inputs(config.feed_forward_size),
+            gated=config.gated,
+            use_bias=False,
+            dropout_rate=config.dropout_rate,
+        )
+        return partial(
+            PreNormBlock,
+            attention=partial(SelfAttention, **heads, causal=causal),
+            cross_attention=partial(CrossAttention, **heads) if causal else None,
+            feed_forward=feed_forward,
+            norm=partial(RMSNorm, config.layer_norm_epsilon, dtype),
+            attention_dropout_rate=config.dropout_rate,
+            feed_forward_dropout_rate=config.dropout_rate,
+        )
+
+    def _last(self, hidden: jax.Array, train: bool) -> jax.Array:
+        hidden = RMSNorm(self.config.layer_norm_epsilon, self.execution.compute_dtype, name="norm")(hidden)
+        return Dropout(self.config.dropout_rate, name="dropout")(hidden, train=train)
+
+
+class Encoder(_Network):
+    """What reads."""
+
+    @nn.compact
+    def __call__(
+        self,
+        words: jax.Array,
+        tokens: jax.Array,
+        *,
+        segment_ids: jax.Array,
+        positions: jax.Array | None = None,
+        train: bool,
+        collect: frozenset[str] = frozenset(),
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """See `bertfam.models.generator.GeneratorConfig`; `positions` are not read but for whether there are any."""
+        check_collectable(collect)
+        embedded, length = self._embedded(words, tokens, train), tokens.shape[1]
+        row = Row(segment_ids, bias=self._bias(causal=False)(length, length))
+        hidden, layers = Stack(self._block(causal=False), self.config.encoder_layers, (), self.execution, name=AXIS)(
+            embedded, {"row": row}, packed=positions is not None, train=train, collect=collect
+        )
+        hidden = self._last(hidden, train)
+        return hidden, collected_of(layers, embedded, hidden, segment_ids, None)
+
+
+class Decoder(_Network):
+    """What writes."""
+
+    @nn.compact
+    def __call__(
+        self,
+        words: jax.Array,
+        tokens: jax.Array,
+        *,
+        segment_ids: jax.Array,
+        positions: jax.Array | None = None,
+        train: bool,
+        collect: frozenset[str] = frozenset(),
+        encoded: jax.Array | None = None,
+        encoded_segment_ids: jax.Array,
+        cache: Cache | None = None,
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """See `bertfam.models.generator.GeneratorConfig`; `positions` are not read but for whether there are any.
+
+        Distances of relative positions are those of places in the row, or of slots of the cache.
+        """
+        check_collectable(collect)
+        embedded, length = self._embedded(words, tokens, train), tokens.shape[1]
+        keys, offset = (length, None) if cache is None else (cache.keys.shape[2], cache.filled)
+        bias = self._bias(causal=True)(length, keys, offset)
+        hidden, layers = Stack(self._block(causal=True), self.config.num_layers, (), self.execution, name=AXIS)(
+            embedded,
+            {"row": row_of(segment_ids, cache, bias), "encoded": Encoded(encoded, encoded_segment_ids)},
+            {} if cache is None else {"cache": cache.layers},
+            packed=positions is not None or cache is not None,
+            train=train,
+            collect=collect,
+        )
+        hidden = self._last(hidden, train)
+        return hidden, collected_of(layers, embedded, hidden, segment_ids, cache)

@@ -1,0 +1,118 @@
+"""What the tests of encoder-decoders' parity with Hugging Face's torch classes share, beside `parity`."""
+
+import functools
+
+import jax
+import numpy as np
+import parity
+import tiny
+
+from bertfam.models import generator
+
+# Tokens of each row, of the encoder and of the decoder.
+LENGTHS = ((17, 1, 6, 12), (5, 11, 1, 8))
+_COLLECTED = ("hidden_states", "attention_probs", "cross_attention_probs")
+_THEIRS = {
+    "encoder": {"hidden_states": "encoder_hidden_states", "attention_probs": "encoder_attentions"},
+    "decoder": {
+        "hidden_states": "decoder_hidden_states",
+        "attention_probs": "decoder_attentions",
+        "cross_attention_probs": "cross_attentions",
+    },
+}
+
+
+def batch(vocabulary=parity.VOCABULARY, first=3):
+    """Random tokens, with ragged padding in encoder and decoder: (tokens, segment ids) of each."""
+    generator = np.random.default_rng(0)
+    found = {}
+    for name, lengths in zip(("encoder", "decoder"), LENGTHS, strict=True):
+        real = np.arange(max(lengths)) < np.array(lengths)[:, None]
+        tokens = np.where(real, generator.integers(first, vocabulary, real.shape), 0)
+        found[name] = (tokens.astype(np.int32), real.astype(np.int32))
+    return found
+
+
+def loaded(model, folder, untied=None):
+    """The torch model that the folder's files make; where the word table is named, these get a head of other values.
+
+    As published files have a head of its own: their class ties it unless it finds both.
+    """
+    from safetensors.numpy import load_file, save_file
+
+    if untied:
+        tensors = load_file(folder / "model.safetensors")
+        head = np.random.default_rng(7).normal(0, 0.3, tensors[untied].shape).astype(np.float32)
+        save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors", {"format": "pt"})
+    return type(model).from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def theirs(model, inputs):
+    """Hidden states and maps of both networks, and logits, by names like "decoder/attention_probs"."""
+    import torch
+
+    (read, read_mask), (written, written_mask) = (map(torch.tensor, inputs[name]) for name in ("encoder", "decoder"))
+    with torch.no_grad():
+        output = model(
+            input_ids=read.long(),
+            attention_mask=read_mask,
+            decoder_input_ids=written.long(),
+            decoder_attention_mask=written_mask,
+            output_hidden_states=True,
+            output_attentions=True,
+        )
+    found = {"logits": output.logits.numpy()}
+    for network, names in _THEIRS.items():
+        for ours, name in names.items():
+            found[f"{network}/{ours}"] = torch.stack(getattr(output, name)).numpy()
+    return found
+
+
+def ours(config, params, inputs):
+    with jax.default_matmul_precision("highest"):
+        return _compiled(config)(params, inputs)
+
+
+@functools.cache
+def _compiled(config):
+    def run(params, inputs):
+        words, found = generator.words_of(params), {}
+        (read, read_ids), (written, written_ids) = inputs["encoder"], inputs["decoder"]
+        options = {"train": False, "collect": frozenset(_COLLECTED)}
+        encoded, found["encoder"] = config.encoder().apply(
+            {"params": params["encoder"]}, words, read, segment_ids=read_ids, **options
+        )
+        hidden, found["decoder"] = config.decoder().apply(
+            {"params": params["decoder"]},
+            words,
+            written,
+            segment_ids=written_ids,
+            encoded=encoded,
+            encoded_segment_ids=read_ids,
+            **options,
+        )
+        collected = {f"{network}/{name}": value for network, values in found.items() for name, value in values.items()}
+        return collected | {"logits": generator.logits(config, params, hidden)[..., : config.vocab_size]}
+
+    return tiny.jit(run)
+
+
+def errors(found, expected, inputs):
+    """The largest differences at real tokens."""
+    read, written = inputs["encoder"][1] > 0, inputs["decoder"][1] > 0
+    where = {
+        "encoder/hidden_states": read[..., None],
+        "encoder/attention_probs": read[:, None, :, None] & read[:, None, None, :],
+        "decoder/hidden_states": written[..., None],
+        "decoder/attention_probs": written[:, None, :, None] & written[:, None, None, :],
+        "decoder/cross_attention_probs": written[:, None, :, None] & read[:, None, None, :],
+        "logits": written[..., None],
+    }
+    assert found.keys() == expected.keys() == where.keys()
+    assert all(found[name].shape == expected[name].shape for name in where)
+    return {name: float(np.max(np.abs(found[name] - expected[name]) * where[name])) for name in where}
+
+
+def agree(found, expected, inputs):
+    limits = {"logits": parity.LOGITS}
+    return all(error <= limits.get(name, parity.HIDDEN) for name, error in errors(found, expected, inputs).items())

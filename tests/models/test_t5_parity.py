@@ -1,0 +1,227 @@
+"""T5 and mT5 against Hugging Face's torch classes."""
+
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import encoder_decoder_parity as pairs
+import jax
+import numpy as np
+import parity
+import pytest
+import tiny
+from flax import linen as nn
+
+from bertfam.errors import UserError
+from bertfam.interop import huggingface
+from bertfam.layers.heads import NO_TOKEN_LOGIT
+from bertfam.models import generator
+from bertfam.models.generator import init_generator
+from bertfam.models.mt5 import MT5Config
+from bertfam.models.t5 import T5Config
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+safetensors = pytest.importorskip("safetensors.numpy")
+
+# Heads are 3 x 8 wide, and rows 32.
+SIZES = {"d_model": 32, "d_kv": 8, "num_heads": 3, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3}
+V1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+OPTIONS = [
+    pytest.param("t5", {}, True, {"activation": "relu", "gated": False, "tie_embeddings": True, "scale_logits": True}, id="1.0"),
+    pytest.param(
+        "t5", V1_1, False, {"activation": "gelu_tanh", "gated": True, "tie_embeddings": False, "scale_logits": False}, id="1.1"
+    ),
+    pytest.param("mt5", {"num_decoder_layers": None}, False, {"num_encoder_layers": None, "tie_embeddings": False}, id="mt5"),
+    pytest.param("mt5", {"feed_forward_proj": "gated-silu"}, True, {"tie_embeddings": True, "activation": "silu"}, id="tied mt5"),
+    pytest.param(
+        "t5",
+        {"feed_forward_proj": "gelu", "tie_word_embeddings": False, "layer_norm_epsilon": 0.1},
+        True,
+        {"activation": "gelu", "tie_embeddings": True, "scale_logits": False, "layer_norm_epsilon": 0.1},
+        id="tied, not scaled",
+    ),
+    pytest.param(
+        "t5",
+        {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 9, "feed_forward_proj": "gated-gelu_python"}
+        | {"num_decoder_layers": 1},
+        False,
+        {"relative_buckets": 8, "relative_max_distance": 9, "activation": "gelu", "scale_logits": True, "tie_embeddings": False},
+        id="scaled head of its own, few buckets",
+    ),
+]
+CLASSES = {"t5": "T5", "mt5": "MT5"}
+
+
+def torch_model(folder, kind="t5", tied=True, **options):
+    """A model with random parameters, saved in `folder`; not `tied`, with a head of its own values, as published files have it.
+
+    All at 0.3 around 0 or 1: norms before every product keep scores, which nothing divides, at about 10.
+    """
+    name = CLASSES[kind]
+    config = getattr(transformers, f"{name}Config")(vocab_size=parity.VOCABULARY, decoder_start_token_id=0, **(SIZES | options))
+    kind = getattr(transformers, f"{name}ForConditionalGeneration")
+    return pairs.loaded(parity.randomised(kind(config), folder), folder, None if tied else "shared.weight")
+
+
+@pytest.mark.parametrize(("kind", "options", "tied", "fields"), OPTIONS)
+def test_outputs_are_those_of_torch(tmp_path, kind, options, tied, fields):
+    """All hidden states, maps of all layers and logits, with ragged rows in encoder and decoder."""
+    model = torch_model(tmp_path / "theirs", kind, tied, **options)
+    config, params, ignored = huggingface.read(tmp_path / "theirs")
+    assert type(config) is {"t5": T5Config, "mt5": MT5Config}[kind] and ignored == ()
+    assert {name: getattr(config, name) for name in fields} == fields and ("lm_head" in params) == (not tied)
+    inputs = pairs.batch()
+    found, expected = pairs.ours(config, params, inputs), pairs.theirs(model, inputs)
+    assert len(expected["encoder/attention_probs"]) == 2 and len(expected["decoder/attention_probs"]) == config.num_layers
+    assert pairs.agree(found, expected, inputs), pairs.errors(found, expected, inputs)
+    parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+
+
+@pytest.mark.parametrize(("options", "tied"), [({}, True), (V1_1, False)], ids=["1.0", "1.1"])
+def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch, options, tied):
+    inputs = pairs.batch()
+    expected = pairs.theirs(torch_model(tmp_path, "t5", tied, **options), inputs)
+    agrees = functools.partial(pairs.agree, expected=expected, inputs=inputs)
+    parity.assert_every_entry_is_needed(monkeypatch, tmp_path, functools.partial(pairs.ours, inputs=inputs), agrees)
+
+
+def test_in_float64_the_outputs_are_those_of_torch_in_float64(tmp_path, monkeypatch):
+    """What differs in float32 is rounding, which grows with width and depth in a residual sum that no norm holds."""
+    model = torch_model(tmp_path / "theirs", "t5", False, **V1_1, d_model=96, d_ff=120, num_decoder_layers=4)
+    inputs = pairs.batch()
+    np.savez(tmp_path / "inputs.npz", **{name: np.stack(values) for name, values in inputs.items()})
+    script = Path(__file__).with_name("encoder_decoder_in_double.py")
+    paths = [str(tmp_path / name) for name in ("theirs", "inputs.npz", "outputs.npz")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, str(script), *paths], check=True, env=environment)
+    # Theirs has the statistics of norms in float32 in a model of any dtype.
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    expected = pairs.theirs(model.double(), inputs)
+    assert {value.dtype.name for value in expected.values()} == {"float64"}
+    assert max(pairs.errors(dict(np.load(tmp_path / "outputs.npz")), expected, inputs).values()) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "tied"),
+    [("t5", {}, True), ("t5", V1_1, False), ("t5", {"tie_word_embeddings": False}, True), ("mt5", {}, False), ("mt5", {}, True)],
+)
+def test_transformers_loads_what_is_written(tmp_path, kind, options, tied):
+    """With our own padding of the vocabulary left out, a head of its own kept, and the scaling that it had."""
+    theirs = torch_model(tmp_path / "theirs", kind, tied, **options)
+    config, params, _ = huggingface.read(tmp_path / "theirs")
+    assert params["embeddings"]["table"].shape == (128, 32)
+    name = f"{CLASSES[kind]}ForConditionalGeneration"
+    assert huggingface.write(tmp_path / "ours", config, params) == name
+    model, info = getattr(transformers, name).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info.values()), info
+    before, after = theirs.state_dict(), model.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    changed = {name for name, value in theirs.config.to_dict().items() if model.config.to_dict().get(name) != value}
+    # Ids come of the vocabulary, when a run is exported.
+    assert changed <= {"_name_or_path", "architectures", "dtype", "decoder_start_token_id"}, changed
+
+
+CONFIG = {"model_type": "t5", "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6}
+
+
+@pytest.mark.parametrize(
+    ("fields", "scaled"),
+    [
+        ({}, True),  # as version 1.0 was published
+        ({"tie_word_embeddings": True}, True),
+        ({"tie_word_embeddings": False}, False),  # as version 1.1 was published
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),  # the same, written anew by transformers 5
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": True}, True),
+        ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, True),
+    ],
+)
+def test_what_config_json_says_of_the_head(fields, scaled):
+    """Of the scaling as transformers 5 reads it; whether the head is tied is seen in the tensors. mT5 never scales."""
+    config = huggingface.FAMILIES["t5"].config_from_huggingface(CONFIG | fields)
+    assert (config.scale_logits, config.tie_embeddings) == (scaled, True)
+    assert transformers.T5Config(**CONFIG, **fields).scale_decoder_outputs == scaled
+    other = huggingface.FAMILIES["mt5"].config_from_huggingface(CONFIG | fields)
+    assert type(other) is MT5Config and not other.scale_logits and other.gated
+
+
+def test_copies_of_the_word_table(tmp_path):
+    """Old files have it for each network as well; one with other values is another model. So is a table that nothing reads."""
+    torch_model(tmp_path)
+    path, expected = tmp_path / "model.safetensors", huggingface.read(tmp_path)
+    tensors = safetensors.load_file(path)
+    table = tensors.pop("shared.weight")
+    unread = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": np.ones((32, 3), np.float32)}
+    copies = {"encoder.embed_tokens.weight": table, "decoder.embed_tokens.weight": table, "lm_head.weight": table}
+    safetensors.save_file(tensors | copies | unread, path)
+    found = huggingface.read(tmp_path)
+    assert found.config == expected.config and found.ignored == ()
+    jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
+    safetensors.save_file(tensors | copies | {"decoder.embed_tokens.weight": table + 1}, path)
+    with pytest.raises(UserError, match="there are two of shared.weight, with different values"):
+        huggingface.read(tmp_path)
+
+
+def test_rows_that_are_no_token_are_kept_and_never_predicted(tmp_path):
+    """As the 28 rows after the 32,100 pieces of the published tables."""
+    model = torch_model(tmp_path / "theirs", "t5", False, **V1_1)
+    config, params, _ = huggingface.read(tmp_path / "theirs")
+    config = huggingface.with_vocabulary(config, 90, tmp_path)
+    assert (config.vocab_size, config.table_rows, config.padded_vocab_size) == (90, 101, 128)
+    hidden = np.ones((1, 2, 32), np.float32)
+    logits = tiny.jit(lambda params: generator.logits(config, params, hidden))(params)
+    expected = model.lm_head(torch.tensor(hidden)).detach().numpy()
+    np.testing.assert_allclose(logits[..., :90], expected[..., :90], atol=1e-5)
+    assert np.all(logits[..., 90:] == NO_TOKEN_LOGIT)
+    huggingface.write(tmp_path / "ours", config, params)
+    before, after = (safetensors.load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "ours"))
+    assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("options", [{}, V1_1], ids=["1.0", "1.1"])
+def test_initial_deviations_are_theirs(options):
+    """Of every tensor, relative positions among them; a head of its own is tied there, and starts from 1 / sqrt(width) here."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 512, "d_model": 96, "d_kv": 16, "num_heads": 9, "d_ff": 200, "num_layers": 3}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **options))
+    theirs = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    config = huggingface.FAMILIES["t5"].config_from_huggingface(model.config.to_dict())
+    config = dataclasses.replace(config, tie_embeddings=not options)
+    ours = huggingface.to_tensors(
+        huggingface.FAMILIES["t5"], config, tiny.jit(lambda key: nn.unbox(init_generator(config, key)))(jax.random.key(0))
+    )
+    if options:
+        assert ours.pop("lm_head.weight").std() == pytest.approx(96**-0.5, rel=0.02)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        # A deviation of n values is known to 1 / sqrt(2 n).
+        error = 5 / np.sqrt(2 * value.size) + 5 / np.sqrt(2 * theirs[name].size)
+        assert value.shape == theirs[name].shape and abs(value.mean() - theirs[name].mean()) <= error * theirs[name].std() + 1e-9
+        assert value.std() == pytest.approx(theirs[name].std(), rel=error, abs=1e-9), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"d_model": None}, "d_model must be stated, as int"),
+        ({"relative_attention_num_buckets": "many"}, "relative_attention_num_buckets must be of type int"),
+        ({"dropout_rate": True}, "dropout_rate must be of type int or float"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings must be of type bool"),
+        ({"is_encoder_decoder": False}, "is_encoder_decoder = False is not supported, only True"),
+        ({"feed_forward_proj": "gated-tanh"}, "feed_forward_proj = 'gated-tanh' is not supported, only relu"),
+        ({"relative_attention_max_distance": 16}, "relative_max_distance = 16 must be at least 17"),
+        ({"num_heads": 0}, "num_heads = 0 must be at least 1"),
+    ],
+)
+def test_unsupported_configs_are_refused(changes, words):
+    with pytest.raises(UserError, match=words) as error:
+        huggingface.FAMILIES["t5"].config_from_huggingface(CONFIG | changes)
+    assert "\n" not in str(error.value)
+
+
+def test_an_mt5_that_scales_is_refused():
+    with pytest.raises(UserError, match="MT5Config.scale_logits = True is not of an mT5"):
+        MT5Config(scale_logits=True)
