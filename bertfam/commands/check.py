@@ -150,7 +150,7 @@ def _of_cache(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list[str]:
         sources.append(run.data.training(*sizes, run.seed, index))
         evaluations.append(run.data.held_out(*sizes, at_most=run.eval_batches))
         for text, part in zip(texts, parts_of(sources[-1].sequence), strict=True):
-            lines += row_warnings(run.data.rows, part.examples, text.name, stage.length)
+            lines += row_warnings(run.data.rows_of(text), part.examples, text.name, stage.length)
     return warnings(run, sources, evaluations) + lines
 
 
@@ -162,7 +162,7 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
     from bertfam.training.data import evaluation_warnings
 
     lines: list[str] = []
-    least, corpora = run.data.rows.least_documents, run.data.corpora
+    corpora = run.data.corpora
     has_held_out = False
     for name, corpus in corpora.items():
         if not can_be_sampled(corpus):
@@ -170,6 +170,7 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
             has_held_out = True
             continue
         title = f" {name}" if len(corpora) > 1 else ""
+        least = run.data.least_documents(corpus.pairs)
         found = sample(corpus, "train", vocabulary, f"the{title} training text")
         if found.is_whole:
             if not len(found.documents):
@@ -178,7 +179,9 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
         lines += text_warnings(found.documents, vocabulary.token_ids, folder, is_whole=found.is_whole)
         for stage in run.stages if len(found.documents) >= least else ():
             examples = run.data.examples(found.documents, stage.length, run.seed, vocabulary.token_ids)
-            lines += examples.warnings + row_warnings(run.data.rows, examples, found.documents.name, stage.length)
+            lines += examples.warnings + row_warnings(
+                run.data.rows_of(found.documents), examples, found.documents.name, stage.length
+            )
         held_out = held_out_documents(corpus, least)
         if held_out == 0:
             refuse_nothing(corpus, "validation")

@@ -123,7 +123,8 @@ def main(args: argparse.Namespace) -> int:
     readings = {name: _Reading(corpus, learner.joint) for name, corpus in texts.items()}
     counts = {name: learner.count(reading.sentences()) for name, reading in readings.items()}
     sizes = [reading.characters for reading in readings.values()]
-    mixture = data.corpus if isinstance(data.corpus, Mixture) and all(sizes) else None
+    # A limit is of rows, and these are characters.
+    mixture = dataclasses.replace(data.corpus, limit=None) if isinstance(data.corpus, Mixture) and all(sizes) else None
     words = weighted(list(counts.values()), mixture.factors(sizes) if mixture else [1.0] * len(sizes))
 
     # Learn pieces.
@@ -196,12 +197,15 @@ class _Reading:
 def _whole(corpus: Corpus) -> Corpus:
     """The corpus with nothing held out."""
     from bertfam.data.marked_text import MarkedText
+    from bertfam.data.pair_files import PairFiles
     from bertfam.data.seqio_task import SeqioTask
     from bertfam.data.sources import TextFiles
 
     if isinstance(corpus, MarkedText):
         return dataclasses.replace(corpus, corpus=_whole(corpus.corpus))
-    return dataclasses.replace(corpus, validation_fraction=0.0) if isinstance(corpus, TextFiles | SeqioTask) else corpus
+    return (
+        dataclasses.replace(corpus, validation_fraction=0.0) if isinstance(corpus, TextFiles | PairFiles | SeqioTask) else corpus
+    )
 
 
 def _statistics(vocabulary: Vocabulary, words: Counter[str]) -> dict[str, float]:

@@ -7,7 +7,9 @@
 
 A feature is any ragged sequence of integers per document. Running text has two: `tokens` (uint16 or uint32) and
 `sentence_starts` (int64, places in `tokens`); text whose phrases and entities are marked has `units` too (uint8, one of each
-token, without offsets of their own). The cache holds clean tokens, never noise. A corpus that is alone is named "text".
+token, without offsets of their own). A corpus of pairs says so in cache.json ("pairs": true): its documents are two sentences,
+inputs and targets, the first of which may be empty. The cache holds clean tokens, never noise. A corpus that is alone is named
+"text".
 """
 
 import json
@@ -80,7 +82,11 @@ class TokenCache:
         tokens = self._map(folder, "tokens", "values", dtypes["tokens"], counts["tokens"])
         units = self._map(folder, "units", "values", "uint8", counts["tokens"]) if "units" in dtypes else None
         name = f"the {split} split of {self._called}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
-        return Documents(name, tokens, starts, sentences, units)
+        return Documents(name, tokens, starts, sentences, units, self.has_pairs(corpus))
+
+    def has_pairs(self, corpus: str) -> bool:
+        """Whether the documents of a corpus are pairs of inputs and targets."""
+        return any(split.get("pairs", False) for split in self._of(corpus).values())
 
     def _of(self, corpus: str) -> dict[str, Any]:
         if corpus not in self._corpora:

@@ -94,10 +94,13 @@ def build_with(
                 for name, corpus in corpora.items():
                     label = f" {name}" if len(corpora) > 1 else ""
                     counts = fill(work, name, corpus, label)
-                    check_size(f"corpus{label}", counts["train"].documents, least_documents)
+                    check_size(f"corpus{label}", counts["train"].documents, 1 if corpus.pairs else least_documents)
                     dtypes = {"tokens": token_dtype(vocabulary), "sentence_starts": "int64"}
                     dtypes |= {"units": "uint8"} if corpus.units else {}
-                    written[name] = {split: {"counts": asdict(found), "dtypes": dtypes} for split, found in counts.items()}
+                    kind = {"pairs": True} if corpus.pairs else {}
+                    written[name] = {
+                        split: {"counts": asdict(found), "dtypes": dtypes, **kind} for split, found in counts.items()
+                    }
                 if (now := fingerprint(corpora, vocabulary)) != expected:
                     raise UserError(
                         f"the text changed while it was tokenised ({difference(expected, now)}): give the same command again"

@@ -38,9 +38,9 @@ class Block:
 
     Attributes:
       tokens: uint[tokens].
-      sentences: int64[sentences], the tokens of each, at least one.
+      sentences: int64[sentences], the tokens of each, at least one; but the inputs of a pair may have none.
       documents: int64[documents], the sentences of each, at least one.
-      skipped: how many documents had no token at all.
+      skipped: how many documents had no token at all, or pairs no token in their targets.
       words, bytes: of the text of the others, which is the sentences of each with a space between: what white space separates,
         and its length in UTF-8.
       units: uint8[tokens], the marks of `Documents.units`; None where the corpus has none.
@@ -89,16 +89,42 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
     """
     if corpus.units:
         return tokenise_marked(corpus, vocabulary, texts)
+    if corpus.pairs:
+        return tokenise_pairs(vocabulary, texts)
     documents = [_sentences(corpus, lines) for lines in texts]
     joint = vocabulary.joint
     sentences = [joint + sentence if index else sentence for document in documents for index, sentence in enumerate(document)]
+    return _block(documents, *_encoded(vocabulary, sentences))
+
+
+def _encoded(vocabulary: Vocabulary, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of sentences, one after another, and how many each has: uint[tokens] and int64[sentences]."""
     dtype = token_dtype(vocabulary)
     tokens, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.int64)]
     for some in _slices(sentences):
         encoded = vocabulary.encode_batch(some)
         tokens.append(np.concatenate(encoded).astype(dtype))
         lengths.append(np.array([len(ids) for ids in encoded], np.int64))
-    return _block(documents, np.concatenate(tokens), np.concatenate(lengths))
+    return np.concatenate(tokens), np.concatenate(lengths)
+
+
+def tokenise_pairs(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
+    """`tokenise` of pairs: documents of two sentences, each spelt as a text of its own.
+
+    The inputs may become no token; a pair whose targets do is left out.
+    """
+    tokens, length = _encoded(vocabulary, [text for pair in texts for text in pair])
+    kept = np.repeat(length[1::2] > 0, 2)
+    text = list(compress(chain.from_iterable(texts), kept))
+    pairs = len(text) // 2
+    return Block(
+        tokens[np.repeat(kept, length)],
+        length[kept],
+        np.full(pairs, 2),
+        len(texts) - pairs,
+        sum(len(part.split()) for part in text),
+        pairs + sum(len(part.encode()) for part in text),
+    )
 
 
 def _block(documents: Sequence[list[str]], tokens: np.ndarray, length: np.ndarray, units: np.ndarray | None = None) -> Block:

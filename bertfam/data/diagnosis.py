@@ -12,6 +12,7 @@ from bertfam.data.documents import Documents
 from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.text_rows import DocSentences, WholeDocuments
+from bertfam.data.text_to_text import TextPairs
 
 # More than so much is worth a warning; fewer documents are.
 MUCH_UNKNOWN, MUCH_PADDING, FEW_DOCUMENTS = 0.01, 1 / 3, 50
@@ -69,7 +70,9 @@ def row_warnings(rows: Any, examples: Examples, name: str, length: int) -> list[
         return []
     half = int(np.median(np.count_nonzero(segments, axis=1)))
     packed = f"--gin.TextData.rows=@Packed() --gin.Packed.rows=@{type(rows).__name__}()"
-    if isinstance(rows, Packed):
+    if isinstance(rows, TextPairs):
+        fix = "give shorter rows (Stage.length)" if rows.packed else "pack them (--gin.TextPairs.packed=True)"
+    elif isinstance(rows, Packed):
         fix = "give shorter rows (Stage.length), or more text"
     elif isinstance(rows, _PACKABLE):
         fix = f"pack them ({packed}), or give shorter rows (Stage.length)"

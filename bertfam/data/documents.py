@@ -18,6 +18,7 @@ class Documents:
       sentence_bounds: int64[documents + 1], which sentence each document begins with, and the end.
       units: uint8[tokens], which phrases and entities the tokens are part of (see `bertfam.corruption.units`); None where the
         text has no marks.
+      pairs: whether each document is a pair: two sentences, inputs (perhaps without a token) and targets.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Documents:
     sentence_starts: np.ndarray
     sentence_bounds: np.ndarray
     units: np.ndarray | None = None
+    pairs: bool = False
 
     def __len__(self) -> int:
         return len(self.sentence_bounds) - 1

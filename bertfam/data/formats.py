@@ -48,6 +48,13 @@ def _read_lines(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
 
 
 def _read_jsonl(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
+    for where, value in read_objects(path, encoding):
+        if lines := _lines_of(string_of(value, field, where, "name the text's with --text_field")):
+            yield lines
+
+
+def read_objects(path: _Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects of a file that has one a line, each behind its place "file:line"; raises UserError for other lines."""
     for number, line in enumerate(read_lines(path, encoding), 1):
         if not line:
             continue
@@ -59,14 +66,16 @@ def _read_jsonl(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
             raise UserError(f"{where}: no JSON ({problem}): jsonl has a JSON object a line") from error
         if not isinstance(value, dict):
             raise UserError(f"{where}: JSON {_json_kind(value)}: jsonl has a JSON object a line")
-        if field not in value:
-            raise UserError(f"{where}: no field {field!r} but {_listed(value)}: name the text's with --text_field")
-        if not isinstance(text := value[field], str):
-            raise UserError(
-                f"{where}: the field {field!r} is {_json_kind(text)}, not a string: name the text's with --text_field"
-            )
-        if lines := _lines_of(text):
-            yield lines
+        yield where, value
+
+
+def string_of(value: dict[str, Any], field: str, where: str, fix: str) -> str:
+    """A string in a JSON object; raises UserError, which says the fix, where there is none."""
+    if field not in value:
+        raise UserError(f"{where}: no field {field!r} but {_listed(value)}: {fix}")
+    if not isinstance(text := value[field], str):
+        raise UserError(f"{where}: the field {field!r} is {_json_kind(text)}, not a string: {fix}")
+    return text
 
 
 def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
@@ -106,13 +115,18 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
 
 
 def _lines_of(text: str) -> list[str]:
-    """Stripped non-blank lines of a string; what is no character of a text (NUL, half a surrogate pair) becomes U+FFFD."""
+    """Stripped non-blank lines of a string, `mended`."""
+    text = mended(text).replace("\r\n", "\n").replace("\r", "\n")
+    return [line for line in map(str.strip, text.split("\n")) if line]
+
+
+def mended(text: str) -> str:
+    """A string in which what is no character of a text (NUL, half a surrogate pair) is U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    text = text.replace("\0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n")
-    return [line for line in map(str.strip, text.split("\n")) if line]
+    return text.replace("\0", "\ufffd")
 
 
 def _json_kind(value: Any) -> str:

@@ -24,9 +24,12 @@ class Mixture:
       corpora: the texts.
       names: what each is called, in the token cache and in messages.
       rates: the relative share of each in the rows; None: its number of rows to the power 1 / temperature.
+      limit: at most so many rows of a corpus count for its share, K of T5's examples-proportional mixing: without temperature the
+        share of corpus m is min(e_m, K) over the sum of these (Raffel et al. 2020, section 3.5.2); None: all rows count.
       temperature: 1 mixes in proportion to size, more lifts the small ones. Papers give alpha = 1 / temperature, as the share
         of language i is (n_i / N)^alpha over the sum of these: multilingual BERT (Devlin 2018) 0.7, XLM (Conneau and Lample
-        2019, section 3.1) 0.5, XLM-R and mT5 0.3. `bertfam vocab` weights words by the same rule, with sizes in characters.
+        2019, section 3.1) 0.5, XLM-R and mT5 0.3. T5 raises min(e_m, K) to this power. `bertfam vocab` weights words by the same
+        rule, with sizes in characters and without a limit.
 
     Raises:
       UserError: a setting is wrong.
@@ -36,6 +39,7 @@ class Mixture:
     names: tuple[str, ...]
     rates: tuple[float, ...] | None = None
     temperature: float = 1.0
+    limit: int | None = None
 
     def __post_init__(self) -> None:
         if not self.corpora:
@@ -53,12 +57,17 @@ class Mixture:
             )
         if self.rates is not None and self.temperature != 1:
             raise UserError("Mixture.rates and Mixture.temperature both say how much of each corpus: give one of them")
+        if self.limit is not None and self.rates is not None:
+            raise UserError("Mixture.rates and Mixture.limit both say how much of each corpus: give one of them")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"Mixture.limit is {self.limit}: it must be at least 1, or None for no limit")
         if not 0 < self.temperature < math.inf:
             raise UserError(f"Mixture.temperature is {self.temperature}: it must be a number above 0")
 
     def shares(self, sizes: Sequence[int]) -> tuple[float, ...]:
         """The share of each corpus in the rows, given how many rows each has, with the sum 1."""
-        return shares(sizes, self.rates, self.temperature)
+        counted = sizes if self.limit is None else [min(size, self.limit) for size in sizes]
+        return shares(counted, self.rates, self.temperature)
 
     def factors(self, sizes: Sequence[int]) -> tuple[float, ...]:
         """How often each corpus is to be taken for these shares, given its size in whatever unit; the least is 1."""

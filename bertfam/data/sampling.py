@@ -7,7 +7,7 @@ import numpy as np
 
 from bertfam.data.cache_tokens import tokenise
 from bertfam.data.documents import Documents
-from bertfam.data.sources import Corpus, Part, TextFiles
+from bertfam.data.sources import Corpus, FileCorpus, Part
 from bertfam.data.vocabularies import Vocabulary
 
 CHARACTERS, DOCUMENTS = 1_000_000, 2_000  # of a sample, at most
@@ -30,7 +30,7 @@ class Sample:
 
 def can_be_sampled(corpus: Corpus) -> bool:
     """Whether the text lies in files, so that a part of it can be read by itself; other text must first be made."""
-    return isinstance(corpus.bare, TextFiles) or any(part.size for part in corpus.parts("train"))
+    return isinstance(corpus.bare, FileCorpus) or any(part.size for part in corpus.parts("train"))
 
 
 def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sample:
@@ -45,7 +45,9 @@ def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sam
         is_whole &= ended
     block = tokenise(corpus, vocabulary, texts)
     starts, bounds = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (block.sentences, block.documents))
-    return Sample(Documents(name if is_whole else f"a sample of {name}", block.tokens, starts, bounds, block.units), is_whole)
+    return Sample(
+        Documents(name if is_whole else f"a sample of {name}", block.tokens, starts, bounds, block.units, corpus.pairs), is_whole
+    )
 
 
 def held_out_documents(corpus: Corpus, at_most: int) -> int | None:
@@ -64,7 +66,8 @@ def _beginning(corpus: Corpus, split: str, part: Part, characters: int, document
         if len(found) == documents or characters <= 0:
             return found, False
         sizes = np.cumsum([len(line) for line in lines])
-        fitting = int(np.searchsorted(sizes, characters)) + 1  # the line that reaches the limit is the last
+        # The line that reaches the limit is the last; a pair is not cut.
+        fitting = len(lines) if corpus.pairs else int(np.searchsorted(sizes, characters)) + 1
         found.append(lines[:fitting])
         characters -= int(sizes[-1])
         if fitting < len(lines):

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertfam.data.formats import mended
 from bertfam.data.input_files import file_fingerprints
 from bertfam.data.sentences import check_language, split_sentences
 from bertfam.data.sources import Corpus, Part, is_held_out
@@ -33,12 +34,16 @@ class SeqioTask(Corpus):
     into sentences) or a vector of strings `sentences` (taken as they are). Documents come in the source's order, unshuffled.
     A task without a validation split has documents held out by a hash of their text, as `TextFiles` does.
 
+    With `pairs` an element is a dict with the strings `inputs` and `targets`, or where these are tokens already, with
+    `inputs_pretokenized` and `targets_pretokenized`, as `seqio.preprocessors.tokenize` leaves them.
+
     Attributes:
       name: the task's name in the registry.
       modules: imported first; they register the task.
       language: for the sentence splitter, see `bertfam.data.sentences.LANGUAGES`; None: what the task's source says (as
         `seqio_tfds.PreparedTfds` does), else English.
       validation_fraction: share of documents held out where the task has no validation split.
+      pairs: whether the elements are pairs of inputs and targets.
 
     Raises:
       UserError: a setting is wrong (when made); the task is not known, or does not give text (when read).
@@ -48,6 +53,7 @@ class SeqioTask(Corpus):
     modules: tuple[str, ...] = ()
     language: str | None = None
     validation_fraction: float = 0.01
+    pairs: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.validation_fraction < 1:
@@ -82,7 +88,9 @@ class SeqioTask(Corpus):
 
     @cached_property
     def _split_language(self) -> str:
-        """The language to split by; "" where the elements are `sentences`."""
+        """The language to split by; "" where the elements are `sentences`, or pairs."""
+        if self.pairs:
+            return ""
         task = self._find()
         with self._refusal("train"):
             if self._text_feature(self._dataset(task, "train").element_spec) == "sentences":
@@ -117,6 +125,7 @@ class SeqioTask(Corpus):
             "splits": splits,
             "source": _source_fingerprint(task.source, splits),
         }
+        settings |= {"pairs": True} if self.pairs else {}
         return settings if "validation" in splits else settings | {"validation_fraction": self.validation_fraction}
 
     def _find(self) -> seqio.Task:
@@ -162,6 +171,12 @@ class SeqioTask(Corpus):
         read = 0
         with self._refusal(split, lambda: f" beyond document {read}" + (f" of shard {part.name}" if shards > 1 else "")):
             dataset = self._dataset(task, split, shard, shards)
+            if self.pairs:
+                names = self._pair_features(dataset.element_spec)
+                for element in dataset.map(lambda element: tuple(element[name] for name in names)).as_numpy_iterator():
+                    yield [mended(text.decode()).strip() for text in element]
+                    read += 1
+                return
             name = self._text_feature(dataset.element_spec)
             if name:
                 dataset = dataset.map(lambda element: element[name])
@@ -169,6 +184,20 @@ class SeqioTask(Corpus):
                 lines = [line.decode() for line in value] if name == "sentences" else value.decode().split("\n")
                 yield [line.strip() for line in lines if line.strip()]
                 read += 1
+
+    def _pair_features(self, spec: Any) -> tuple[str, str]:
+        """Which features of the elements are inputs and targets."""
+        import tensorflow as tf
+
+        given = spec if isinstance(spec, dict) else {"": spec}
+        for names in (("inputs", "targets"), ("inputs_pretokenized", "targets_pretokenized")):
+            texts = [given.get(name) for name in names]
+            if all(isinstance(text, tf.TensorSpec) and text.dtype == tf.string and text.shape.rank == 0 for text in texts):
+                return names
+        raise UserError(
+            f"--task={self.name} gives {_described(given)}: SeqioTask.pairs needs the strings `inputs` and `targets`; put "
+            "seqio.CacheDatasetPlaceholder() before the preprocessor that tokenises them"
+        )
 
     @contextlib.contextmanager
     def _refusal(self, split: str, where: Callable[[], str] = str) -> Iterator[None]:
@@ -194,11 +223,16 @@ class SeqioTask(Corpus):
             named = [name for name in text if name in spec]
             if len(named) == 1 and spec[named[0]].dtype == tf.string and spec[named[0]].shape.rank == text[named[0]]:
                 return named[0]
-            given = ", ".join(f"{name} ({value.dtype.name} of rank {value.shape.rank})" for name, value in sorted(spec.items()))
+            given = _described(spec)
         raise UserError(
             f"--task={self.name} gives {given}: give one string `text`, or a vector of strings `sentences`; put "
-            "seqio.CacheDatasetPlaceholder() behind the preprocessor that has made it"
+            "seqio.CacheDatasetPlaceholder() behind the preprocessor that has made it; for pairs of inputs and targets set "
+            "SeqioTask.pairs = True"
         )
+
+
+def _described(spec: dict[str, Any]) -> str:
+    return ", ".join(f"{name} ({value.dtype.name} of rank {value.shape.rank})" for name, value in sorted(spec.items()))
 
 
 @contextlib.contextmanager

@@ -45,6 +45,11 @@ class Corpus(ABC):
     units: ClassVar[bool] = False
 
     @property
+    def pairs(self) -> bool:
+        """Whether its documents are pairs: two lines each, inputs and targets, either of which may be empty."""
+        return False
+
+    @property
     def bare(self) -> "Corpus":
         """Where the text is from: itself, unless it only adds something to another."""
         return self
@@ -80,9 +85,8 @@ class Corpus(ABC):
         """What decides the documents (files, sizes, digests, settings), as JSON; equal if and only if they are."""
 
 
-@dataclass(frozen=True)
-class TextFiles(Corpus):
-    """Files of text: plain, gzipped or zstd-compressed, of any encoding, or Parquet tables.
+class FileCorpus(Corpus):
+    """Documents in files.
 
     Without `validation` files, documents are held out by a hash of their own text: a document is held out when its
     hash falls below `validation_fraction`. The choice does not depend on the order or the number of files, and equal
@@ -93,43 +97,26 @@ class TextFiles(Corpus):
     Attributes:
       train: paths or globs (`**` goes into folders); each file is read once, sorted within a glob.
       validation: paths or globs of held-out files.
-      input_format: one of `INPUT_FORMATS`.
-      text_field: the field or column that holds the text, in JSON lines and Parquet.
-      encoding: of the text, any codec of Python's; Parquet has its own.
-      language: for the sentence splitter, see `bertfam.data.sentences.LANGUAGES`.
       validation_fraction: share of documents held out of `train` when there are no `validation` files, 0 to 1.
-
-    Raises:
-      UserError: a setting is wrong (when made); a path or its content is (when read).
     """
 
     train: tuple[str, ...]
-    validation: tuple[str, ...] = ()
-    input_format: InputFormat = "sentences"
-    text_field: str = "text"
-    encoding: str = "utf-8"
-    language: str = "en"
-    validation_fraction: float = 0.01
+    validation: tuple[str, ...]
+    validation_fraction: float
 
-    def __post_init__(self) -> None:
+    @abstractmethod
+    def read(self, path: Path) -> Iterator[list[str]]:
+        """The documents of a file, streamed; raises UserError where it cannot be read."""
+
+    def check_paths(self) -> None:
+        """Makes tuples of single paths; raises UserError for settings that cannot be."""
         for field in ("train", "validation"):
             value = getattr(self, field)
             object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(value))
         if not self.train:
             raise UserError("no training text: give at least one file or glob")
-        if self.input_format not in INPUT_FORMATS:
-            raise UserError(f"input_format {self.input_format!r} is unknown: use one of {', '.join(INPUT_FORMATS)}")
-        if self.text_field != "text" and not self._format.fields:
-            raise UserError(f"text_field {self.text_field!r} goes with jsonl and parquet: {self.input_format} has no fields")
-        if check_encoding(self.encoding) != "utf-8" and not self._format.encoded:
-            raise UserError(f"encoding {self.encoding!r} does not go with {self.input_format}, whose strings are UTF-8")
         if not 0 <= self.validation_fraction < 1:
             raise UserError(f"validation_fraction is {self.validation_fraction}: it must be at least 0 and below 1")
-        check_language(self.language)
-
-    @property
-    def _format(self) -> Format:
-        return INPUT_FORMATS[self.input_format]
 
     def files(self, split: str) -> list[Path]:
         """The files that `split` is read from, in reading order; raises UserError for a path that names none."""
@@ -152,7 +139,7 @@ class TextFiles(Corpus):
         files = self.files(split)
         found = False
         for path in files:
-            for lines in self._read(path):
+            for lines in self.read(path):
                 found = True
                 if self._belongs(lines, split):
                     yield lines
@@ -171,7 +158,56 @@ class TextFiles(Corpus):
 
     def part(self, split: str, part: Part) -> Iterator[list[str]]:
         """`texts` of one file; raises UserError where it cannot be read."""
-        return (lines for lines in self._read(Path(part.name)) if self._belongs(lines, split))
+        return (lines for lines in self.read(Path(part.name)) if self._belongs(lines, split))
+
+    def file_settings(self) -> dict[str, Any]:
+        """What `fingerprint` says of the files and of what is held out; raises UserError where a file cannot be read."""
+        settings: dict[str, Any] = {} if self.validation else {"validation_fraction": self.validation_fraction}
+        settings["train"] = file_fingerprints(self.files("train"))
+        settings["validation"] = file_fingerprints(self.files("validation")) if self.validation else []
+        return settings
+
+    def _belongs(self, lines: list[str], split: str) -> bool:
+        """Whether a document that is in the files of a split is in the split."""
+        return bool(self.validation) or is_held_out(lines, self.validation_fraction) == (split == "validation")
+
+
+@dataclass(frozen=True)
+class TextFiles(FileCorpus):
+    """Files of text: plain, gzipped or zstd-compressed, of any encoding, or Parquet tables.
+
+    Attributes:
+      train, validation, validation_fraction: see `FileCorpus`.
+      input_format: one of `INPUT_FORMATS`.
+      text_field: the field or column that holds the text, in JSON lines and Parquet.
+      encoding: of the text, any codec of Python's; Parquet has its own.
+      language: for the sentence splitter, see `bertfam.data.sentences.LANGUAGES`.
+
+    Raises:
+      UserError: a setting is wrong (when made); a path or its content is (when read).
+    """
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...] = ()
+    input_format: InputFormat = "sentences"
+    text_field: str = "text"
+    encoding: str = "utf-8"
+    language: str = "en"
+    validation_fraction: float = 0.01
+
+    def __post_init__(self) -> None:
+        self.check_paths()
+        if self.input_format not in INPUT_FORMATS:
+            raise UserError(f"input_format {self.input_format!r} is unknown: use one of {', '.join(INPUT_FORMATS)}")
+        if self.text_field != "text" and not self._format.fields:
+            raise UserError(f"text_field {self.text_field!r} goes with jsonl and parquet: {self.input_format} has no fields")
+        if check_encoding(self.encoding) != "utf-8" and not self._format.encoded:
+            raise UserError(f"encoding {self.encoding!r} does not go with {self.input_format}, whose strings are UTF-8")
+        check_language(self.language)
+
+    @property
+    def _format(self) -> Format:
+        return INPUT_FORMATS[self.input_format]
 
     def fingerprint(self) -> dict[str, Any]:
         """Names, sizes and digests of the files, and the settings that decide what a document and a sentence is.
@@ -186,11 +222,7 @@ class TextFiles(Corpus):
             settings["encoding"] = check_encoding(self.encoding)
         if self._format.splits:
             settings |= {"language": self.language, "sentencex": version("sentencex")}
-        if not self.validation:
-            settings["validation_fraction"] = self.validation_fraction
-        settings["train"] = file_fingerprints(self.files("train"))
-        settings["validation"] = file_fingerprints(self.files("validation")) if self.validation else []
-        return settings
+        return settings | self.file_settings()
 
     def sentences(self, lines: list[str]) -> list[str]:
         """The lines themselves, or the sentences in them, as `input_format` says."""
@@ -198,12 +230,9 @@ class TextFiles(Corpus):
             return lines
         return [sentence for line in lines for sentence in split_sentences(line, self.language)]
 
-    def _read(self, path: Path) -> Iterator[list[str]]:
+    def read(self, path: Path) -> Iterator[list[str]]:
+        """See `FileCorpus.read`."""
         return self._format.read(path, self.encoding, self.text_field)
-
-    def _belongs(self, lines: list[str], split: str) -> bool:
-        """Whether a document that is in the files of a split is in the split."""
-        return bool(self.validation) or is_held_out(lines, self.validation_fraction) == (split == "validation")
 
 
 def is_held_out(lines: list[str], fraction: float) -> bool:

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from bertfam.corruption import keys as random
 from bertfam.corruption.masking import BertMasking
-from bertfam.corruption.text_corruption import FRAMED, TextCorruption
+from bertfam.corruption.text_corruption import FRAMED, Corruption, TextCorruption
+from bertfam.corruption.text_to_text import TextToText
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.batches import Batches, CorruptedRows, Examples
 from bertfam.data.cache import TokenCache
@@ -20,6 +21,7 @@ from bertfam.data.pairs import SentencePairs
 from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.sources import Corpus
 from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, TextRows, WholeDocuments
+from bertfam.data.text_to_text import Chosen, PairFrame, TextPairs, WithPositions
 from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, FeatureSpec, RowShape, start_features
@@ -33,14 +35,17 @@ _HELD_OUT_SEED = 0
 
 @dataclass(frozen=True)
 class TextData:
-    """Running text as rows.
+    """Running text as rows, and pairs of inputs and targets, alone or in a mixture with it.
 
     Attributes:
       corpus: the text, or several in a mixture; None where `cache_dir` holds a token cache already.
       vocabulary: the folder of the vocabulary; None where `cache_dir` holds a token cache already.
       cache_dir: the token cache, built there where it is missing; None: MODEL_DIR/cache.
       rows: how documents become rows.
-      corruption: the noise: `BertMasking`, or for decoders `NextTokens`, T5's `SpanCorruption`, BART's `Denoising`.
+      pairs: how pairs do, of corpora that hold such (`PairFiles`, `SeqioTask` with pairs). They have no noise, and the shape of
+        the rows that the noise makes.
+      corruption: the noise: `BertMasking`, or for decoders `NextTokens`, T5's `SpanCorruption`, BART's `Denoising`; `TextToText`
+        for pairs alone.
       order: "shuffled", or "streams" for models with a memory: row r of a batch goes on where row r of the batch before ended.
       dupe_factor: how many times each example is drawn - its noise, its pair - before the draws come again in another order, as
         in BERT's published data with a `dupe_factor` (Liu et al. 2019, static masking); None: anew each epoch (dynamic masking).
@@ -50,6 +55,7 @@ class TextData:
     vocabulary: str | None = None
     cache_dir: str | None = None
     rows: SentencePairs | TwoSegments | FullSentences | DocSentences | Chunks | WholeDocuments | Packed = SentencePairs()
+    pairs: TextPairs = TextPairs()
     corruption: TextCorruption = BertMasking()
     order: Order = "shuffled"
     dupe_factor: int | None = None
@@ -60,6 +66,8 @@ class TextData:
         if self.order == "streams" and isinstance(self.rows, Packed):
             raise UserError('TextData.order = "streams" needs rows that follow each other, and packed ones do not: use @Chunks()')
         self._check_form()
+        if self.pairs.packed:
+            self._check_pairs("TextPairs.packed")
         if self.dupe_factor is not None and self.dupe_factor < 1:
             raise ValueError(f"dupe_factor {self.dupe_factor} is less than 1; None draws anew each epoch")
         for name, fix in (("vocabulary", "name its folder"), ("cache_dir", "name a folder, or leave it out for MODEL_DIR/cache")):
@@ -84,11 +92,24 @@ class TextData:
         if self.corruption.form.continued and isinstance(inner, Chunks) and not inner.separated:
             raise UserError(f"{noise} learns where texts end, and Chunks.separated is False: leave it out")
 
+    def _check_pairs(self, what: str) -> None:
+        """Refuses pairs where the noise makes no rows with an encoder and a decoder."""
+        if self.corruption.decoder_start is None:
+            raise UserError(
+                f"{what}: pairs of inputs and targets need an encoder and a decoder, and {type(self.corruption).__name__} has "
+                "not both: set TextData.corruption = @TextToText(), or to a noise with both, as @SpanCorruption()"
+            )
+
     def check_marks(self) -> None:
         """Refuses text without marks where the noise needs them."""
         for name, corpus in self.corpora.items():
+            called = "the text" if name == TEXT else f"corpus {name}"
             if not corpus.units:
-                self._check_units("the text" if name == TEXT else f"corpus {name}", None)
+                self._check_units(called, None)
+            if corpus.pairs:
+                self._check_pairs(called)
+            elif isinstance(self.corruption, TextToText):
+                self.refuse_text(called)
 
     def _check_units(self, name: str, units: np.ndarray | None) -> None:
         if units is None and self.needs_units:
@@ -123,22 +144,48 @@ class TextData:
     def shape(self, length: int) -> RowShape:
         """The static sizes of rows of `length` tokens."""
         noise = self.corruption
-        examples = self.rows.most_examples(length)
+        examples = max(self.rows.most_examples(length), self.pairs.most_examples(noise.input_length(length)))
         return RowShape(noise.input_length(length), noise.predictions(length), examples, noise.target_length(length))
 
     def features(self, length: int) -> dict[str, FeatureSpec]:
         """What the rows of `length` tokens have."""
         shape, relation = self.shape(length), self.rows.relation
-        has_starts = shape.examples > 1 and not shape.targets
-        labels = SENTENCES[relation].features(shape) if relation else start_features(shape) if has_starts else {}
-        return self.corruption.features(shape) | labels
+        found = self.corruption.features(shape)
+        if shape.targets:  # a decoder's rows have no labels of sentences
+            return found
+        labels = SENTENCES[relation].features(shape) if relation else start_features(shape) if shape.examples > 1 else {}
+        return found | labels
 
     def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> Examples:
         """The clean rows of which the noise makes rows of `length` tokens; the plan of some needs a seed."""
+        if documents.pairs:
+            self._check_pairs(documents.name)
+            start = self.corruption.decoder_start
+            assert start is not None
+            size = self.corruption.input_length(length), self.corruption.target_length(length)
+            return self.pairs.examples(documents, size, seed, PairFrame(tokens, start))
+        if isinstance(self.corruption, TextToText):
+            self.refuse_text(documents.name)
         length = self.corruption.raw_length(length)
         if isinstance(self.rows, TextRows | Packed):
             return self.rows.examples(documents, length, seed, tokens, self.corruption.form)
         return self.rows.examples(documents, length, seed, tokens)
+
+    def rows_of(self, documents: Documents) -> Any:
+        """How documents become rows: `rows` or `pairs`."""
+        return self.pairs if documents.pairs else self.rows
+
+    def least_documents(self, pairs: bool) -> int:
+        """Documents that rows of running text, or of pairs, need."""
+        return 1 if pairs else self.rows.least_documents
+
+    @staticmethod
+    def refuse_text(name: str) -> None:
+        """Raises the UserError of running text in a run that is for pairs alone."""
+        raise UserError(
+            f"{name} is running text, and TextToText is for pairs of inputs and targets alone: set TextData.corruption to the "
+            "noise of the text, as @SpanCorruption(); pairs stay without"
+        )
 
     def cache_directory(self, model_dir: str | Path) -> Path:
         """Where the token cache of a run in MODEL_DIR lies."""
@@ -191,7 +238,7 @@ class TextData:
         parts = tuple(
             self._part(cache, name, tokens, length, _HELD_OUT_SEED, 0, split)
             for name in cache.corpora
-            if cache.counts(split, name)["documents"] >= self.rows.least_documents
+            if cache.counts(split, name)["documents"] >= self.least_documents(cache.has_pairs(name))
         )
         if not parts:
             return None
@@ -211,7 +258,13 @@ class TextData:
         self._check_units(documents.name, documents.units)
         plan, order, noise = (int(random.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
         examples = self.examples(documents, length, plan, tokens)
-        corruption = self.corruption.of_text(lambda: cache.documents("train", name).token_counts(tokens.size))
+        corruption: Corruption
+        if documents.pairs:
+            corruption = Chosen(tuple(self.features(length)))
+        else:
+            corruption = self.corruption.of_text(lambda: cache.documents("train", name).token_counts(tokens.size))
+            if self.pairs.packed and self.rows.most_examples(length) == 1:
+                corruption = WithPositions(corruption, tuple(self.features(length)))
         return CorruptedRows(Shuffled(len(examples), order), examples, corruption, tokens, noise, self.dupe_factor)
 
 

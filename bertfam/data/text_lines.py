@@ -33,13 +33,14 @@ def check_encoding(encoding: str) -> str:
         ) from error
 
 
-def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8") -> Iterator[str]:
+def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: bool = True) -> Iterator[str]:
     """Lines without the white space around them; blank ones are empty strings, so that line i is the i-th of the file.
 
     Args:
       path: a plain, gzipped or zstd-compressed file (by content, not by name). A line ends at LF, CRLF or CR; a byte order
         mark at the start and a missing final line end change nothing.
       encoding: of the text, any codec of Python's.
+      strip: False leaves the white space around them.
 
     Raises:
       UserError: the file cannot be read, is damaged, or is no text of this encoding; it holds a NUL character, or a line
@@ -71,11 +72,11 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8") -> Iterato
         *lines, begun = (begun + text).split("\n")
         if max(len(begun), len(lines[0]) if lines else 0) > LONGEST_LINE:
             raise UserError(f"{path}:{number + 1}: a line longer than {LONGEST_LINE:,} characters: break it up into lines")
-        yield from map(str.strip, lines)
+        yield from map(str.strip, lines) if strip else lines
         number += len(lines)
         offset += len(block)
     if begun:
-        yield begun.strip()
+        yield begun.strip() if strip else begun
 
 
 def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bertfam.corruption import keys as random
+from bertfam.corruption.text_to_text import TextToText
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.documents import Documents
 from bertfam.data.text_data import TextData
@@ -20,6 +21,10 @@ def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path
 
     All rows and all noise are tried alike: by making a full row.
     """
+    if isinstance(data.corruption, TextToText) or any(corpus.pairs for corpus in data.corpora.values()):
+        _try_pairs(data, tokens, folder, length)
+    if isinstance(data.corruption, TextToText):
+        return
     documents = max(2, data.rows.least_documents)
     sentences = -(-2 * data.corruption.raw_length(length) // _SENTENCE)  # of each document
     count = documents * sentences * _SENTENCE
@@ -34,6 +39,14 @@ def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path
         data.corruption.check(length, tokens)
         rows = data.examples(text, length, 0, tokens).rows(np.zeros(1, np.int64), key)
         data.corruption.of_text(lambda: np.ones(tokens.size, np.int64)).corrupt(rows, key, tokens)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
+
+
+def _try_pairs(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
+    pair = Documents("a trial", tokens.pieces[[0, 0]], np.array([0, 1, 2]), np.array([0, 2]), pairs=True)
+    try:
+        data.examples(pair, length, 0, tokens).rows(np.zeros(1, np.int64), random.fold(0, 0))
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
 

@@ -8,6 +8,7 @@ from bertfam.data.documents import Documents
 from bertfam.data.mixture import ConcatenatedRows, MixedRows, Mixture, shares
 from bertfam.data.order import Contiguous, Shuffled
 from bertfam.data.packing import Packed
+from bertfam.data.python_docs import PythonDocs
 from bertfam.data.text_rows import Chunks, FullSentences, WholeDocuments
 from bertfam.errors import UserError
 
@@ -133,3 +134,35 @@ def test_shares_by_rates_and_by_temperature():
 def test_settings_that_cannot_be_are_refused(settings, message, corpus):
     with pytest.raises(UserError, match=message):
         Mixture(**{"corpora": (corpus, corpus), "names": ("a", "b")} | settings)
+
+
+def test_examples_proportional_mixing_with_a_limit():
+    """Raffel et al. 2020, section 3.5.2: r_m = min(e_m, K) / sum of min(e_n, K), raised to 1 / T and renormalised."""
+    sizes = [400, 1_000, 50_000, 9_000_000]
+
+    def published(limit, temperature):
+        rates = np.minimum(sizes, limit) / np.minimum(sizes, limit).sum()
+        rates = rates ** (1 / temperature)
+        return rates / rates.sum()
+
+    texts = tuple(PythonDocs() for _ in sizes)
+    for limit, temperature in ((2**16, 1.0), (500, 1.0), (2**21, 2.0), (2**21, 8.0), (1, 3.0)):
+        mixture = Mixture(texts, tuple("abcd"), temperature=temperature, limit=limit)
+        np.testing.assert_allclose(mixture.shares(sizes), published(limit, temperature), rtol=1e-12)
+    assert Mixture(texts, tuple("abcd"), limit=400).shares(sizes) == (0.25,) * 4
+    for wrong, words in (
+        ({"limit": 0}, "must be at least 1"),
+        ({"limit": 5, "rates": (1.0,) * 4}, "Mixture.rates and Mixture.limit"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Mixture(texts, tuple("abcd"), **wrong)
+
+
+def test_language_sampling_of_mt5():
+    """Xue et al. 2021, section 3.1: p(L) is proportional to |L|^0.3; the small languages of a hundred are lifted."""
+    sizes = np.array([10**9, 10**7, 10**4])
+    mixture = Mixture(tuple(PythonDocs() for _ in sizes), ("en", "fi", "yo"), temperature=1 / 0.3)
+    expected = sizes**0.3 / (sizes**0.3).sum()
+    np.testing.assert_allclose(mixture.shares(sizes.tolist()), expected, rtol=1e-12)
+    # From 1 in 100,000 to about 1 in 40.
+    assert expected[2] == pytest.approx(0.0240, abs=1e-3)
