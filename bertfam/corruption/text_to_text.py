@@ -5,10 +5,11 @@ from typing import get_args
 
 import numpy as np
 
+from bertfam.corruption.decoder_rows import sequence_features
 from bertfam.corruption.text_corruption import Start, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.errors import UserError
-from bertfam.features import FeatureSpec, RowShape, decoder_features, encoder_features
+from bertfam.features import FeatureSpec, RowShape
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class TextToText(TextCorruption):
 
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         """See `TextCorruption.features`."""
-        return encoder_features(shape) | decoder_features(shape)
+        return sequence_features(shape)
 
     def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """There is nothing to corrupt: pairs are finished rows, and running text is refused before (`TextData.refuse_text`)."""
