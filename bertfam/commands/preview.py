@@ -30,6 +30,10 @@ types. After the rows come statistics over many more of them. Without a run file
   --gin.TextData.rows=@FullSentences()    or @DocSentences(), @Chunks(), @WholeDocuments(), @SentencePairs(), @Packed()
   --gin.TextData.rows=@TwoSegments()      ELECTRA's
   --gin.BertMasking.rate=0.3
+Rows for decoders are shown as what is read and what is to be written, with a vocabulary that has what they need:
+  --gin_file=models/gpt2_small.gin --gin_file=objectives/causal_lm.gin
+  --gin.TextData.rows=@Chunks() --gin.TextData.corruption=@SpanCorruption()    T5's
+  --gin.TextData.rows=@DocSentences() --gin.TextData.corruption=@Denoising()   BART's
 Where there is no token cache yet, all of the text is tokenised for this once; `bertfam cache` keeps it, for --cache_dir."""
 _LENGTH = 128
 _STATISTICS = 500
@@ -90,7 +94,7 @@ def main(args: argparse.Namespace) -> int:
         args.gin_file = args.gin_file or [str(Path(args.model_dir) / "config.gin")]
     args.gin_file = ["tasks/text.gin", *args.gin_file]  # which a run file overrides
     config = flags.load_config(args)
-    run = config.build("Run") if config.binds("Run.objective") else None
+    run = config.build("Run") if config.binds("Run.stages") else None  # objectives alone make no run
     data = run.data if run else config.build("TextData")
     if run and args.step >= run.total_steps:
         raise UserError(f"--step={args.step} is beyond the run's {run.total_steps} steps")
@@ -147,7 +151,8 @@ def _show(
     from bertfam.data import vocabularies
     from bertfam.data.mixture import which_part
     from bertfam.data.preview.records import records
-    from bertfam.data.preview.statistics import measure
+    from bertfam.data.preview.statistics import Statistics, measure
+    from bertfam.data.preview.written import TARGETS, WrittenStatistics, written_records
     from bertfam.training.data import warn
 
     vocabulary = vocabularies.load(cache.vocabulary_directory)
@@ -156,12 +161,15 @@ def _show(
     first = step * batch_size
     places = np.arange(first, first + args.examples, dtype=np.int64)
     names = [cache.corpora[part] for part in which_part(sequence, places)]
-    shown = records(sequence.at(places), vocabulary, names)
+    rows = sequence.at(places)
+    is_written = TARGETS in rows
+    shown = (written_records if is_written else records)(rows, vocabulary, names)
     if args.json:
         print(json.dumps(shown, ensure_ascii=False))
         if not args.html:
             return
-    found = measure(sequence, first, args.stat_rows, length, vocabulary.token_ids, cache.corpora)
+    counter = (WrittenStatistics if is_written else Statistics)(length)
+    found = measure(counter, sequence, first, args.stat_rows, vocabulary.token_ids, cache.corpora)
     if args.html:
         from bertfam.data.preview.page import page
         from bertfam.files import write_text
@@ -178,13 +186,13 @@ def _show(
             print(f"page: {args.html}")
         return
 
-    from bertfam.data.preview.terminal import LEGEND, SHUFFLED_LEGEND, Paint, row_lines, statistics_lines
+    from bertfam.data.preview.terminal import LEGEND, SHUFFLED_LEGEND, WRITTEN_LEGEND, Paint, row_lines, statistics_lines
 
     is_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     paint = Paint(args.color == "always" or (args.color == "auto" and is_terminal))
     for number, record in enumerate(shown):
         print(*row_lines(record, number, paint), sep="\n")
-    print(LEGEND)
+    print(WRITTEN_LEGEND if is_written else LEGEND)
     if "shuffled" in found.kinds:
         print(SHUFFLED_LEGEND)
     print(*statistics_lines(found), sep="\n")

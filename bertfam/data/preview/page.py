@@ -7,7 +7,13 @@ from typing import Any
 
 from bertfam.data.preview.page_style import STYLE
 from bertfam.data.preview.statistics import Statistics
-from bertfam.data.preview.terminal import example_summary, summary
+from bertfam.data.preview.terminal import (
+    example_summary,
+    summary,
+    written_example_summary,
+    written_parts,
+    written_summary,
+)
 from bertfam.data.preview.visible import visible
 
 _LEGEND = {
@@ -18,6 +24,10 @@ _LEGEND = {
 }
 _NAMES = {
     "real_tokens": ("real tokens", "of the places, the others are padding"),
+    "real_inputs": ("real inputs", "of the encoder's places, the others are padding"),
+    "real_targets": ("real targets", "of the decoder's places, the others are padding"),
+    "noise_marks": ("marks of noise", "of the inputs: mask tokens and sentinels"),
+    "weighted": ("weighted", "of the targets: with a weight in the loss"),
     "unknown": ("unknown", "of the tokens: text that the vocabulary has no piece for"),
     "predicted": ("predicted", "of the tokens"),
     "masked": ("masked", "of the predicted"),
@@ -47,7 +57,7 @@ def page(found: Statistics, records: Sequence[Mapping[str, Any]], title: str, ab
             *(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in about.items()),
             "</dl></header><main>",
             *_statistics(found),
-            *_legend(),
+            *(_legend() if all("predictions" in record for record in records) else _WRITTEN_LEGEND),
             *(part for number, record in enumerate(records) for part in _row(record, number)),
             "</main>",
         ]
@@ -109,7 +119,33 @@ def _legend() -> Iterator[str]:
     yield "Characters that cannot be seen are spelt out, as &lt;U+200B&gt;.</p></section>"
 
 
+_WRITTEN_LEGEND = (
+    "<section class='legend'><h2>How to read the rows</h2><p>An encoder, or a decoder alone, reads the inputs; a decoder behind "
+    "an encoder begins with a token of its own and then reads what it writes. Every target weighs 1 in the loss, or N with *N. "
+    "Examples in one row do not see each other. Characters that cannot be seen are spelt out, as &lt;U+200B&gt;.</p></section>",
+)
+
+
+def _written_row(record: Mapping[str, Any], number: int) -> Iterator[str]:
+    yield f"<section class='row'><h2>Row {number} <small>{_text(written_summary(record))}</small></h2>"
+    for example in record["examples"]:
+        yield f"<article class='c{example['segment'] % 4}'><h3>Example {example['segment']} "
+        yield f"<small>{_text(written_example_summary(example))}</small></h3>"
+        for name in ("input_text", "target_text"):
+            if example[name] is not None:
+                yield f"<p class='text' dir='auto'><span class='note'>{name.split('_')[0]}</span> {_text(example[name])}</p>"
+        for what, pieces in written_parts(example):
+            yield f"<p class='tokens'><span class='type'>{what}</span>"
+            yield from (f"<span class='t'>{_text(piece)}</span> " for piece in pieces)
+            yield "</p>"
+        yield "</article>"
+    yield "</section>"
+
+
 def _row(record: Mapping[str, Any], number: int) -> Iterator[str]:
+    if "predictions" not in record:
+        yield from _written_row(record, number)
+        return
     yield f"<section class='row'><h2>Row {number} <small>{_text(summary(record))}</small></h2>"
     predicted = {found["position"]: found for found in record["predictions"]}
     for example in record["examples"]:

@@ -63,10 +63,19 @@ class Statistics:
             self.labels.update(
                 {f"{sentences.feature}_{name}": int((labels == label).sum()) for label, name in enumerate(sentences.classes)}
             )
+        self._add_lengths(segments)
+
+    def _add_lengths(self, segments: np.ndarray) -> None:
+        """Counts the tokens of each example."""
         # Each example of each row has a number of its own.
         most = int(segments.max(initial=0)) + 1
-        sizes = np.bincount((np.arange(len(segments))[:, None] * most + segments)[real])
+        sizes = np.bincount((np.arange(len(segments))[:, None] * most + segments)[segments > 0])
         self.lengths.update(sizes[sizes > 0].tolist())
+
+    @property
+    def size(self) -> str:
+        """How long rows are, in words."""
+        return f"{self.length} tokens"
 
     @property
     def examples(self) -> int:
@@ -110,18 +119,18 @@ class Statistics:
         return [(max(high - width + 1, 1), high, counts[index]) for index, high in reversed(list(enumerate(longest)))]
 
 
-def measure(sequence: Rows, first: int, rows: int, length: int, tokens: TokenIds, names: tuple[str, ...]) -> Statistics:
+def measure(found: Statistics, sequence: Rows, first: int, rows: int, tokens: TokenIds, names: tuple[str, ...]) -> Statistics:
     """Makes and counts rows.
 
     Args:
+      found: what counts them, and is returned.
       sequence: the rows.
       first: place of the first that is counted.
       rows: how many; no more than an epoch has.
-      length: places of a row.
       tokens: the vocabulary's ids.
       names: of the corpora.
     """
-    found = Statistics(length, epoch=sum(len(part.examples) for part in parts_of(sequence)))
+    found.epoch = sum(len(part.examples) for part in parts_of(sequence))
     found.corpora.update(dict.fromkeys(names, 0))
     end = first + min(rows, found.epoch)
     for begin in range(first, end, _AT_ONCE):

@@ -11,6 +11,10 @@ from bertfam.data.text_data import TEXT
 
 LEGEND = "{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted; each weighs 1 in the loss, or N with *N"
 SHUFFLED_LEGEND = "{word~other} shuffled with its neighbours and predicted, {word~word} too, in its old place by chance"
+WRITTEN_LEGEND = (
+    "reads: the inputs of the encoder, or of a decoder alone; begins: what the decoder reads first, which then reads its own \
+targets; writes: the targets; each weighs 1 in the loss, or N with *N"
+)
 _BAR = 40
 _CODES = {"masked": "33", "random": "35", "kept": "36", "shuffled": "34", "heading": "1", "quiet": "2"}
 
@@ -26,7 +30,17 @@ class Paint:
 
 
 def row_lines(record: Mapping[str, Any], number: int, paint: Paint) -> Iterator[str]:
-    """A record: a line for the row, one for each example, and one for each run of tokens of the same type."""
+    """A record: a line for the row, one for each example, and one for each run of tokens of the same type.
+
+    Of rows for decoders (`written_records`): what each example reads, what its decoder reads first, and what it writes.
+    """
+    if "predictions" not in record:
+        yield paint("heading", f"row {number}: {written_summary(record)}")
+        for example in record["examples"]:
+            yield f"  example {example['segment']}: {written_example_summary(example)}"
+            for what, pieces in written_parts(example):
+                yield f"    {paint('quiet', f'{what:6}')} {' '.join(pieces)}"
+        return
     pieces = _marked(record, paint)
     types = record["features"]["encoder_token_type_ids"]
     yield paint("heading", f"row {number}: {summary(record)}")
@@ -44,7 +58,7 @@ def summary(record: Mapping[str, Any]) -> str:
     count = len(record["examples"])
     return (
         f"{count} example{'s' * (count != 1)}, {len(record['predictions'])} predicted of {len(record['pieces'])} tokens, "
-        f"{record['padding']} padding" + ("" if record["corpus"] == TEXT else f", from {record['corpus']}")
+        f"{record['padding']} padding" + _from(record)
     )
 
 
@@ -54,9 +68,36 @@ def example_summary(example: Mapping[str, Any]) -> str:
     return f"{example['end'] - example['begin']} tokens" + (f", B is {label}" if label else "")
 
 
+def written_summary(record: Mapping[str, Any]) -> str:
+    """What is in a row for a decoder, in words."""
+    count = len(record["examples"])
+    padding = " and ".join(f"{places} of the {part}" for part, places in record["padding"].items())
+    return f"{count} example{'s' * (count != 1)}, padding {padding}" + _from(record)
+
+
+def written_example_summary(example: Mapping[str, Any]) -> str:
+    """How long an example for a decoder is, in words."""
+    inputs = "" if example["inputs"] is None else f"{len(example['inputs'])} inputs, "
+    return f"{inputs}{len(example['targets'])} targets"
+
+
+def written_parts(example: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """The pieces that an example for a decoder reads, begins with and writes, by what is done with them."""
+    reads = example["decoder_inputs"] if example["inputs"] is None else example["inputs"]
+    yield "reads", [visible(piece) for piece in reads]
+    if example["inputs"] is not None:
+        yield "begins", [visible(piece) for piece in example["decoder_inputs"][:1]]
+    weighted = zip(example["targets"], example["weights"], strict=True)
+    yield "writes", [visible(piece) if weight == 1 else f"{visible(piece)}*{weight:g}" for piece, weight in weighted]
+
+
+def _from(record: Mapping[str, Any]) -> str:
+    return "" if record["corpus"] == TEXT else f", from {record['corpus']}"
+
+
 def statistics_lines(found: Statistics) -> Iterator[str]:
     """Statistics: shares, numbers, corpora, and bars of the lengths."""
-    yield f"{found.rows:,} rows of {found.length} tokens:"
+    yield f"{found.rows:,} rows of {found.size}:"
     yield "  " + "  ".join(f"{name} {value:.1%}" for name, value in found.shares().items())
     yield "  " + ", ".join(f"{value} {name}" for name, value in found.numbers().items())
     if len(found.corpora) > 1:
