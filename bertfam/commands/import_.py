@@ -9,9 +9,9 @@ EXAMPLE = """\
   bertfam export --model_dir=model --output=huggingface
   bertfam import --input=huggingface --output=imported
   bertfam fill --model_dir=imported "Returns a new [MASK]."
---input is any folder on disk with the config.json of a BERT or one of its kin, model.safetensors and the tokenizer's files; the
-first line makes one of a model that bertfam pretrain has trained. A discriminator of ELECTRA goes on with a new generator, a
-generator of its as a masked language model."""
+--input is any folder on disk with the config.json of a BERT or one of its kin, of a GPT, GPT-2 or OPT, model.safetensors and the
+tokenizer's files; the first line makes one of a model that bertfam pretrain has trained. A discriminator of ELECTRA goes on with
+a new generator, a generator of its as a masked language model, a decoder as a causal language model."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
         [
             Override(f"MODEL = @{type(model).__name__}()", origin),
             *bindings_of(model, origin, without=("vocab_size",)),
-            Override(f"Stage.length = {min(128, model.max_length)}", origin),
+            Override(f"Stage.length = {min(128, model.max_length or 128)}", origin),
         ],
     )
     objective = config.build("Run").objective

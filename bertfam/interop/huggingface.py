@@ -12,6 +12,8 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.decoding.ends import ends_of
 from bertfam.errors import UserError
 from bertfam.files import check_unused, new_folder, read_json
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
@@ -23,7 +25,7 @@ from bertfam.models.electra_huggingface import ELECTRA
 from bertfam.models.ernie_huggingface import ERNIE
 from bertfam.models.gpt2_huggingface import GPT2
 from bertfam.models.gpt_huggingface import GPT
-from bertfam.models.mapping import Entry, Family
+from bertfam.models.mapping import Entry, Family, GeneratorFamily
 from bertfam.models.modernbert_huggingface import MODERNBERT
 from bertfam.models.mt5_huggingface import MT5
 from bertfam.models.opt_huggingface import OPT
@@ -153,6 +155,18 @@ def writable(config: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     """The parts of params that a class of transformers has together: all, or the most of them."""
     parts = _largest(frozenset(params), family_of(config))
     return {name: value for name, value in params.items() if name in parts}
+
+
+def special_ids(config: Any, tokens: TokenIds) -> dict[str, int | None]:
+    """What config.json says of a vocabulary's tokens: padding, and of a model that writes text where texts begin and end."""
+    found: dict[str, int | None] = {"pad_token_id": tokens.pad}
+    if isinstance(family_of(config), GeneratorFamily):
+        ends = ends_of(config, tokens)
+        found["eos_token_id"] = next(iter(ends.ids), None)
+        # A decoder alone has read what ends the text before, where one begins.
+        starts = {"bos_token_id": tokens.cls, "decoder_start_token_id": ends.start}
+        found |= starts if config.has_encoder else {"bos_token_id": ends.start}
+    return found
 
 
 def family_of(config: Any) -> Family:

@@ -10,23 +10,30 @@ from bertfam.config import load
 from bertfam.corruption.choosing import RareTokens
 from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
 from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.next_tokens import NextTokens
 from bertfam.corruption.shuffling_windows import ShuffledWindows
 from bertfam.corruption.units import Units
 from bertfam.data.pairs import SentencePairs
-from bertfam.data.text_rows import DocSentences, FullSentences
+from bertfam.data.text_rows import Chunks, DocSentences, FullSentences
 from bertfam.errors import UserError
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.bert import BertConfig
 from bertfam.models.distilbert import DistilBertConfig
 from bertfam.models.ernie import ErnieConfig
+from bertfam.models.gpt import GptConfig
+from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.opt import OptConfig
+from bertfam.models.palm import PalmConfig
 from bertfam.models.roberta import RobertaConfig
 from bertfam.objectives.albert import MlmSop
 from bertfam.objectives.bert import MlmNsp
+from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.distillation import Distillation
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.spanbert import MlmSbo
 from bertfam.objectives.structbert import MlmStructure
-from bertfam.training.optimizers import BertAdam, Lamb
+from bertfam.training.optimizers import Adafactor, BertAdam, Lamb
+from bertfam.training.schedules import CosineDecay, LinearDecay
 
 
 def test_albert():
@@ -122,6 +129,35 @@ def test_distilbert():
     assert (optimizer.b1, optimizer.b2, optimizer.epsilon, optimizer.weight_decay) == (0.9, 0.98, 1e-6, 0.0)
     assert (optimizer.clip_norm, optimizer.schedule.peak) == (5.0, 5e-4)
     assert optimizer.schedule.warmup_steps == run.total_steps // 20
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "stages", "values"),
+    [
+        ("gpt_base", GptConfig(), [(3_000_000, 64, 512)], (CosineDecay(2.5e-4, 2_000), 0.999, 1e-8, 0.01)),
+        ("gpt2_small", Gpt2Config(), [(572_000, 512, 1_024)], (CosineDecay(6e-4, 715, 0.1), 0.95, 1e-8, 0.1)),
+        ("opt_125m", OptConfig(), [(572_000, 256, 2_048)], (LinearDecay(6e-4, 715, 0.1), 0.95, 1e-8, 0.1)),
+    ],
+)
+def test_decoders(name, config, stages, values):
+    run = load([f"runs/{name}.gin"]).build("Run")
+    assert run.objective.model == config and type(run.objective) is CausalLm and run.objective.z_loss == 0
+    assert type(run.data.rows) is Chunks and run.data.corruption == NextTokens()
+    optimizer = run.optimizer
+    assert (optimizer.schedule, optimizer.b2, optimizer.epsilon, optimizer.weight_decay) == values
+    assert (optimizer.b1, optimizer.clip_norm) == (0.9, 1.0)
+    assert [(stage.steps, stage.batch_size, stage.length) for stage in run.stages] == stages
+
+
+def test_palm():
+    """780 B tokens; a rate of 1e-2 and from the update 10,000 on of 1 / sqrt(update)."""
+    run = load(["runs/palm_8b.gin"]).build("Run")
+    assert run.objective.model == PalmConfig() and run.objective.z_loss == 1e-4
+    assert run.optimizer == Adafactor(clip_norm=1.0, factored=False, clipping_threshold=None, b1=0.9)
+    rate = run.optimizer.schedule.build(run.total_steps)
+    assert [float(rate(done - 1)) for done in (1, 10_000, 40_000)] == pytest.approx([1e-2, 1e-2, 5e-3])
+    assert [(stage.batch_size, stage.length) for stage in run.stages] == [(256, 2_048), (512, 2_048)]
+    assert sum(stage.steps * stage.batch_size * stage.length for stage in run.stages) == pytest.approx(780e9, rel=1e-3)
 
 
 @pytest.mark.parametrize(

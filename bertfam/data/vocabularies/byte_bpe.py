@@ -118,6 +118,8 @@ class ByteBpe(TokenizersVocabulary):
             pieces = read_ids(path, {"model": {"vocab": read_json(path)}})
             merges = _read_merges(folder / "merges.txt")
             prefix = bool(read_config(folder).get("add_prefix_space"))
+        if any(piece.endswith("</w>") for piece in pieces) and not set(ByteLevelSplitter.alphabet()).issubset(pieces):
+            raise UserError(f"{path} is a BPE of characters, whose words end in </w>, as GPT's: only byte-level BPE is read")
         layout = find_layout(pieces)
         if layout is None:
             raise UserError(f"{path}: no control tokens such as {' '.join(ROBERTA.controls)} or <|endoftext|> are in it")
