@@ -81,7 +81,6 @@ def theirs(rows, strategy, limits, texts=1):
         (BeamSearch(5, length_penalty=2.0, early_stopping="never"), Limits(12), 3),
         (BeamSearch(5, length_penalty=-1.0, early_stopping=True), Limits(12, no_repeat_ngrams=2), 5),
         (BeamSearch(3, length_penalty=2.0), Limits(9, no_repeat_ngrams=3), 3),
-        (BeamSearch(1), Limits(12), 1),
     ],
     ids=str,
 )

@@ -1,0 +1,52 @@
+"""A random GPT-2 over bytes, whose end-of-text is its padding too; and what it writes on a mesh, in a process of its own."""
+
+import json
+
+import jax
+import numpy as np
+from flax import linen as nn
+from tokenizers.pre_tokenizers import ByteLevel
+
+from bertfam.api import Generator
+from bertfam.data.vocabularies.byte_bpe import ByteBpe
+from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.decoding.ends import ends_of
+from bertfam.decoding.strategies import BeamSearch, Limits, Sample
+from bertfam.models.generator import init_generator
+from bertfam.models.gpt2 import Gpt2Config
+from bertfam.partitioning.mesh import MeshShape
+
+END = "<|endoftext|>"
+VOCABULARY = ByteBpe([*sorted(ByteLevel.alphabet()), END], [], layout=LAYOUTS["gpt2"])
+CONFIG = Gpt2Config(vocab_size=VOCABULARY.size, num_layers=2, hidden_size=32, num_heads=4, feed_forward_size=64, max_length=256)
+PROMPTS = ["abc", "nine more", f"it ended.{END}And", f"{END}a", "x" * 20, "The end" + END, "", "so"]
+ON_MESHES = [
+    (Sample(top_k=50, top_p=0.95, seed=3), Limits(8), 2),
+    (BeamSearch(3), Limits(8, no_repeat_ngrams=2), 2),
+]
+
+
+def model(seed=0):
+    """Positions count and biases hardly do, or all texts would soon be the same; an end is likelier than most."""
+    shapes = nn.unbox(jax.eval_shape(lambda key: init_generator(CONFIG, key), jax.random.key(0)))
+    generator = np.random.default_rng(seed)
+    scales = {"bias": 0.06, "scale": 0.3}
+
+    def values(path, leaf):
+        names = [part.key for part in path]
+        scale = 0.9 if "position" in names else scales.get(names[-1], 0.3)
+        return np.float32(scale * generator.standard_normal(leaf.shape) + (names[-1] == "scale"))
+
+    params = jax.tree_util.tree_map_with_path(values, shapes)
+    params["embeddings"]["table"][VOCABULARY.token_ids.eos] *= 3
+    return Generator(CONFIG, params, VOCABULARY, ends_of(CONFIG, VOCABULARY.token_ids))
+
+
+def on_mesh(mesh):
+    """The tokens of all texts of all prompts."""
+    found = [model().generate(PROMPTS, *options, texts=texts, mesh=mesh) for *options, texts in ON_MESHES]
+    return [[[text.tokens for text in texts] for texts in each] for each in found]
+
+
+if __name__ == "__main__":
+    print(json.dumps(on_mesh(MeshShape(2, 2).build())))

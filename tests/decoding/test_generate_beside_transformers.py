@@ -1,0 +1,109 @@
+"""Texts of random models are those of transformers' `generate`, token by token, for prompts of unequal length."""
+
+import functools
+import string
+
+import numpy as np
+import pytest
+from tokenizers.pre_tokenizers import ByteLevel
+
+from bertfam.api import load
+from bertfam.data.vocabularies.byte_bpe import ByteBpe
+from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.decoding.strategies import BeamSearch, Greedy, Limits
+
+END = "<|endoftext|>"
+_LETTERS = np.random.default_rng(0)
+# 20 of 5 lengths: transformers is given those of one length together, so that it pads none.
+PROMPTS = ["".join(_LETTERS.choice(list(string.ascii_lowercase + "    "), length)) for length in (1, 4, 9, 17) for _ in range(4)]
+PROMPTS += [f"so it ends.{END}Then next one", f"{END}ab{END}", f"The end{END}{END}", "x" * 25]
+PROMPTS = [PROMPTS[place] for place in np.random.default_rng(1).permutation(len(PROMPTS))]
+BEAMS = BeamSearch(4, length_penalty=1.5), Limits(14, min_new_tokens=2, no_repeat_ngrams=2), 3
+CASES = [("gpt2", Greedy(), Limits(16), 1), ("gpt2", *BEAMS), ("opt", *BEAMS)]
+
+
+@functools.cache
+def vocabulary():
+    return ByteBpe([*sorted(ByteLevel.alphabet()), END], [], layout=LAYOUTS["gpt2"])
+
+
+def random_torch(kind):
+    """A small model whose end-of-text is likelier than others, so that some texts end."""
+    import torch
+    import transformers
+
+    size, end = vocabulary().size, vocabulary().token_ids.eos
+    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+    sizes = {
+        "gpt2": {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4},
+        "opt": {"max_position_embeddings": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+        | {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    }
+    config = transformers.AutoConfig.for_model(kind, vocab_size=size, **sizes[kind], **ids)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    # Positions count and biases hardly do, or all texts would soon be the same.
+    scales = {"bias": 0.06, "wpe.weight": 0.9, "embed_positions.weight": 0.9}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_scale = ("norm" in name or ".ln_" in name) and name.endswith("weight")
+            scale = next((scale for ending, scale in scales.items() if name.endswith(ending)), 0.3)
+            parameter.normal_(1.0 if is_scale else 0.0, scale)
+        model.get_input_embeddings().weight[end] *= 2
+    model.generation_config.update(**ids)
+    return model
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """kind -> the torch model, and the folder that it and its tokenizer were saved in."""
+
+    @functools.cache
+    def made(kind):
+        folder = tmp_path_factory.mktemp(kind)
+        model = random_torch(kind)
+        model.save_pretrained(folder)
+        vocabulary().save(folder)
+        return model, folder
+
+    return made
+
+
+def theirs(model, prompts, strategy, limits, texts):
+    """For each prompt the ids of its texts, and their scores."""
+    import torch
+
+    options = {"max_new_tokens": limits.max_new_tokens, "do_sample": False, "num_return_sequences": texts}
+    options |= {"min_new_tokens": limits.min_new_tokens or None, "no_repeat_ngram_size": limits.no_repeat_ngrams or None}
+    if isinstance(strategy, BeamSearch):
+        options |= {"num_beams": strategy.beams, "length_penalty": strategy.length_penalty}
+        options |= {"early_stopping": strategy.early_stopping}
+    encoded = [vocabulary().encode_prompt(prompt, frame=False).ids.tolist() for prompt in prompts]
+    end, results = model.generation_config.eos_token_id, {}
+    for length in {len(ids) for ids in encoded}:
+        places = [place for place, ids in enumerate(encoded) if len(ids) == length]
+        given = torch.tensor([encoded[place] for place in places])
+        mask = torch.ones_like(given)
+        found = model.generate(given, attention_mask=mask, return_dict_in_generate=True, output_scores=True, **options)
+        written = [row[length:] for row in found.sequences.tolist()]
+        written = [row[: row.index(end) + 1] if end in row else row for row in written]
+        scores = getattr(found, "sequences_scores", torch.zeros(len(written))).tolist()
+        for place, at in zip(places, range(0, len(written), texts), strict=True):
+            results[place] = written[at : at + texts], scores[at : at + texts]
+    return [results[place] for place in range(len(prompts))]
+
+
+@pytest.mark.parametrize(("kind", "strategy", "limits", "texts"), CASES, ids=str)
+def test_twenty_prompts_in_batches(folders, kind, strategy, limits, texts):
+    model, folder = folders(kind)
+    written = load(folder).generate(PROMPTS, strategy, limits, texts=texts, batch_size=8)
+    lengths = set()
+    for prompt, own, (expected, scores) in zip(PROMPTS, written, theirs(model, PROMPTS, strategy, limits, texts), strict=True):
+        assert [text.tokens for text in own] == expected, prompt
+        if isinstance(strategy, BeamSearch):
+            np.testing.assert_allclose([text.score for text in own], scores, rtol=1e-4)
+        for text in own:
+            assert text.text == prompt + vocabulary().decode(text.tokens, skip_special=True)
+            assert text.ended == (text.tokens[-1] == vocabulary().token_ids.eos)
+            lengths.add(len(text.tokens))
+    assert limits.max_new_tokens in lengths and len(lengths) > 2
