@@ -22,7 +22,7 @@ CONFIG = Gpt2Config(vocab_size=VOCABULARY.size, num_layers=2, hidden_size=32, nu
 PROMPTS = ["abc", "nine more", f"it ended.{END}And", f"{END}a", "x" * 20, "The end" + END, "", "so"]
 ON_MESHES = [
     (Sample(top_k=50, top_p=0.95, seed=3), Limits(8), 2),
-    (BeamSearch(3), Limits(8, no_repeat_ngrams=2), 2),
+    (BeamSearch(3), Limits(8, min_new_tokens=1, no_repeat_ngrams=2), 2),
 ]
 
 
@@ -38,7 +38,7 @@ def model(seed=0):
         return np.float32(scale * generator.standard_normal(leaf.shape) + (names[-1] == "scale"))
 
     params = jax.tree_util.tree_map_with_path(values, shapes)
-    params["embeddings"]["table"][VOCABULARY.token_ids.eos] *= 3
+    params["embeddings"]["table"][VOCABULARY.token_ids.eos] = 0.9 * np.random.default_rng(3).standard_normal(CONFIG.hidden_size)
     return Generator(CONFIG, params, VOCABULARY, ends_of(CONFIG, VOCABULARY.token_ids))
 
 

@@ -49,7 +49,8 @@ def random_torch(kind):
             is_scale = ("norm" in name or ".ln_" in name) and name.endswith("weight")
             scale = next((scale for ending, scale in scales.items() if name.endswith(ending)), 0.3)
             parameter.normal_(1.0 if is_scale else 0.0, scale)
-        model.get_input_embeddings().weight[end] *= 2
+        torch.manual_seed(2)
+        model.get_input_embeddings().weight[end].normal_(0.0, 0.9)
     model.generation_config.update(**ids)
     return model
 
