@@ -18,9 +18,9 @@ from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData
 from bertfam.data.vocabularies import Vocabulary
+from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.errors import UserError
-from bertfam.features import encoder_features
 from bertfam.files import is_used
 
 _ROWS_AT_ONCE = 256
@@ -53,9 +53,10 @@ class RowTask(seqio.Task):
 class RowSource(seqio.DataSource):
     """Finished rows of a `TextData`, see `tasks.add_pretraining_task`."""
 
-    def __init__(self, name: str, data: TextData, length: int, vocabulary_size: int) -> None:
+    def __init__(self, name: str, data: TextData, length: int, vocabulary_size: int, layout: str) -> None:
         super().__init__(splits=SPLITS, caching_permitted=False, performs_internal_shuffling=True)
-        self._name, self.data, self._length, self._vocabulary_size = name, data, length, vocabulary_size
+        self._name, self.data, self._length = name, data, length
+        self._vocabulary_size, self._layout = vocabulary_size, layout
         self._lock = threading.Lock()
         self._opened: tuple[TokenCache, Vocabulary] | None = None
 
@@ -113,8 +114,10 @@ class RowSource(seqio.DataSource):
         return numbers.map(features, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
 
     def _row_length(self, sequence_length: Mapping[str, int] | None) -> int:
-        given = sequence_length or {}
-        lengths = {given[name] for name in encoder_features(self.data.shape(self._length)) if given.get(name) is not None}
+        given, rows = sequence_length or {}, self.data.features(self._length)
+        # Of a decoder alone its own features have the length of the row.
+        prefix = "encoder_" if "encoder_input_tokens" in rows else "decoder_"
+        lengths = {given[name] for name in rows if name.startswith(prefix) and given.get(name) is not None}
         if len(lengths) > 1:
             raise ValueError(f"task {self._name}: rows have one length, sequence_length gives {sorted(lengths)}")
         return lengths.pop() if lengths else self._length
@@ -151,12 +154,13 @@ class RowSource(seqio.DataSource):
         if vocabulary is None:
             documents = (document for corpus in corpora.values() for document in corpus.documents("train"))
             sentences = (sentence for document in documents for sentence in document)
-            vocabulary = WordPiece.train(sentences, size=self._vocabulary_size)
+            vocabulary = WordPiece.train(sentences, size=self._vocabulary_size, layout=LAYOUTS[self._layout])
         return cache_builder.build(corpora, vocabulary, directory)
 
     def _default_directory(self, corpora: Mapping[str, Corpus], vocabulary: Vocabulary | None) -> Path:
         fingerprints = {name: corpus.fingerprint() for name, corpus in corpora.items()}
         decisive = [fingerprints, vocabulary.fingerprint if vocabulary else self._vocabulary_size]
+        decisive += [] if vocabulary or self._layout == DEFAULT_LAYOUTS["wordpiece"] else [self._layout]
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
         return cache_root() / "tasks" / digest
 

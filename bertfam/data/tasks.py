@@ -17,8 +17,9 @@ Any other source whose elements, after the preprocessors, are {"text": a documen
 Registered here: `python_docs`, the text of the embedded corpus, and finished rows of it: `python_docs_mlm_nsp` (BERT's pairs),
 `python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`,
 `python_docs_roberta`, `python_docs_mlm_sop` (ALBERT), `python_docs_mlm_structure` (StructBERT), `python_docs_mlm_sbo` (SpanBERT),
-`python_docs_electra`, `python_docs_ernie` (names and numbers marked), `python_docs_modernbert`; and the texts of TensorFlow
-Datasets that are in `bertfam.data.seqio_tfds`.
+`python_docs_electra`, `python_docs_ernie` (names and numbers marked), `python_docs_modernbert`; with the features of a decoder
+`python_docs_causal_lm`, `python_docs_t5_random_spans`, `python_docs_bart`; and the texts of TensorFlow Datasets that are in
+`bertfam.data.seqio_tfds`.
 """
 
 import dataclasses
@@ -28,8 +29,11 @@ import tensorflow as tf
 
 from bertfam.corruption.choosing import WholeWords, WithReplacement
 from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
+from bertfam.corruption.denoising import Denoising
 from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.next_tokens import NextTokens
 from bertfam.corruption.shuffling_windows import ShuffledWindows
+from bertfam.corruption.span_corruption import SpanCorruption
 from bertfam.corruption.units import Units
 from bertfam.data import seqio_tfds  # noqa: F401  (registers TFDS' texts)
 from bertfam.data.marked_text import MarkedText
@@ -42,19 +46,22 @@ from bertfam.data.seqio_texts import DOCUMENTS, CorpusSource, join_sentences
 from bertfam.data.seqio_texts import SENTENCES as SENTENCES
 from bertfam.data.seqio_vocabulary import PieceVocabulary
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import DocSentences, FullSentences, WholeDocuments
+from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, WholeDocuments
 from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
 
 
-def add_pretraining_task(name: str, data: TextData, *, length: int = 128, vocabulary_size: int = 8192) -> seqio.Task:
+def add_pretraining_task(
+    name: str, data: TextData, *, length: int = 128, vocabulary_size: int = 8192, layout: str = "bert"
+) -> seqio.Task:
     """Registers a task that gives finished rows, with the features of `data.rows` and `data.corruption`.
 
     The rows, their names and dtypes are those that `bertfam pretrain` trains on: shuffled with seed s, element i of the task
     is row i of the batches, one after another, of a run with `Run.seed` s. Nothing is read before the first use, which builds
     the token cache if it is missing. What `get_dataset` heeds:
 
-      sequence_length: the length of `encoder_input_tokens` decides the row length; without it, `length`.
+      sequence_length: the length of `encoder_input_tokens`, or of `decoder_input_tokens` where there is no encoder, decides the
+        row length; without it, `length`. What an encoder-decoder's targets have follows from it.
       seed: of the chunks, the order and the noise; None: 0. Equal seeds give equal rows.
       shuffle: False gives the examples in the order of the text, the noise being the same.
       num_epochs: each epoch has a new order and new noise; None: without end.
@@ -66,12 +73,13 @@ def add_pretraining_task(name: str, data: TextData, *, length: int = 128, vocabu
         `vocabulary` one is learnt from the training text.
       length: tokens a row where `sequence_length` is not given.
       vocabulary_size: pieces to learn where `data.vocabulary` is None.
+      layout: which control tokens these have: "bert", "t5" (with sentinels), "gpt2", ...
     """
     if data.corpus is None and data.cache_dir is None:
         raise UserError(f"task {name} needs a corpus, or a cache_dir that holds a token cache")
     if isinstance(data.corpus, Mixture):
         raise UserError(f"task {name} is of several corpora: register a task for each, and mix them in a seqio mixture")
-    source = RowSource(name, data, length, vocabulary_size)
+    source = RowSource(name, data, length, vocabulary_size, layout)
     pieces, plain = PieceVocabulary(lambda: source.vocabulary), seqio.PassThroughVocabulary(size=0)
     features = {
         feature: seqio.Feature(pieces if feature.endswith("_tokens") else plain, add_eos=False, dtype=tf.as_dtype(spec.dtype))
@@ -104,6 +112,10 @@ for _name, _data in {
     ),
     "ernie": TextData(corruption=BertMasking(choice=Units(), drawn_by="unit")),
     "modernbert": TextData(rows=Packed(WholeDocuments()), corruption=BertMasking(rate=0.3)),
+    "causal_lm": TextData(rows=Chunks(), corruption=NextTokens()),
+    "t5_random_spans": TextData(rows=Chunks(separated=False), corruption=SpanCorruption()),
+    "bart": TextData(rows=DocSentences(), corruption=Denoising()),
 }.items():
     _corpus = MarkedText(PythonDocs(), "names") if _data.needs_units else PythonDocs()
-    add_pretraining_task(f"python_docs_{_name}", dataclasses.replace(_data, corpus=_corpus))
+    _layout = "t5" if isinstance(_data.corruption, SpanCorruption) else "bert"
+    add_pretraining_task(f"python_docs_{_name}", dataclasses.replace(_data, corpus=_corpus), layout=_layout)

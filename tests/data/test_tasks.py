@@ -13,14 +13,16 @@ import pytest
 from bertfam.config import load
 from bertfam.corruption.choosing import WholeWords
 from bertfam.corruption.choosing_spans import WordSpans
+from bertfam.corruption.denoising import Denoising
 from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.next_tokens import NextTokens
 from bertfam.corruption.shuffling_windows import ShuffledWindows
 from bertfam.data.packing import Packed
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.seqio_task import SeqioTask
 from bertfam.data.sources import Corpus, TextFiles
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import DocSentences, FullSentences
+from bertfam.data.text_rows import Chunks, DocSentences, FullSentences
 from bertfam.errors import UserError
 
 seqio = pytest.importorskip("seqio")
@@ -284,6 +286,25 @@ def test_rows_are_those_of_the_loader(rows_task, data, cache, tokens):
     found = read(rows_task, split="validation", shuffle=False)
     assert equal(found, held_out.source.rows(0, 0, len(found["masked_positions"])))
     assert len(found["masked_positions"]) == len(held_out.source.sequence) == rows_task.num_input_examples("validation")
+
+
+@pytest.mark.parametrize(
+    ("written", "side"),
+    [
+        (TextData(rows=Chunks(), corruption=NextTokens()), "decoder"),
+        (TextData(rows=DocSentences(), corruption=Denoising()), "encoder"),
+    ],
+    ids=["next tokens", "denoising"],
+)
+def test_rows_for_decoders(written, side, cache_dir, cache, tokens):
+    task = tasks.add_pretraining_task("reference_written", dataclasses.replace(written, cache_dir=str(cache_dir)), length=48)
+    try:
+        for length, asked in ((48, None), (64, {f"{side}_input_tokens": 64})):
+            source = written.training(cache, tokens, length, 20, seed=3)
+            assert equal(read(task, 20, seed=3, sequence_length=asked), source.rows(0, 0, 20))
+            assert source.rows(0, 0, 1)["decoder_target_tokens"].shape == (1, length)
+    finally:
+        seqio.TaskRegistry.remove("reference_written")
 
 
 def test_features_are_declared(rows_task, data, vocabulary):
