@@ -218,18 +218,35 @@ def test_ours_are_registered_without_reading_anything(tmp_path):
     code = "from bertfam.data import tasks; import seqio; print(*sorted(seqio.TaskRegistry.names()))"
     environment = os.environ | {"BERTFAM_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    kinds = ["electra", "ernie", "mlm", *(f"mlm_{kind}" for kind in ("nsp", "nsp_packed", "sbo", "sop", "structure"))]
-    ours = ["python_docs", *(f"python_docs_{kind}" for kind in (*kinds, "mlm_whole_words", "modernbert", "roberta"))]
+    kinds = [
+        "bart",
+        "causal_lm",
+        "electra",
+        "ernie",
+        "mlm",
+        *(f"mlm_{kind}" for kind in ("nsp", "nsp_packed", "sbo", "sop", "structure")),
+    ]
+    ours = [
+        "python_docs",
+        *(f"python_docs_{kind}" for kind in (*kinds, "mlm_whole_words", "modernbert", "roberta", "t5_random_spans")),
+    ]
     assert [name for name in done.stdout.split() if name.startswith("python_docs")] == ours and not (tmp_path / "cache").exists()
 
 
-OBJECTIVES = ("electra", "ernie", "mlm", "mlm_nsp", "mlm_sbo", "mlm_sop", "mlm_structure", "modernbert", "roberta")
+MODELS = {
+    "electra": "electra_small",
+    "modernbert": "modernbert_base",
+    "causal_lm": "gpt2_small",
+    "t5_random_spans": "t5_1_1_small",
+}
+MODELS |= {"bart": "bart_base"} | dict.fromkeys(
+    ("ernie", "mlm", "mlm_nsp", "mlm_sbo", "mlm_sop", "mlm_structure", "roberta"), "bert_tiny"
+)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", MODELS)
 def test_ours_have_the_rows_and_the_noise_of_the_objective_files(name):
-    model = {"electra": "electra_small", "modernbert": "modernbert_base"}.get(name, "bert_tiny")
-    data = load([f"models/{model}.gin", f"objectives/{name}.gin", "runs/defaults.gin"]).build("Run").data
+    data = load([f"models/{MODELS[name]}.gin", f"objectives/{name}.gin", "runs/defaults.gin"]).build("Run").data
     features = {feature: (spec.dtype, spec.shape) for feature, spec in data.features(128).items()}
     task = seqio.TaskRegistry.get(f"python_docs_{name}")
     assert {feature: entry.dtype.name for feature, entry in task.output_features.items()} == {
