@@ -182,8 +182,31 @@ class DecoderConfig(Sizes):
         return 3 * targets * (self.num_layers * layer + 2 * e * self.known_vocab_size + (4 * h * e if e != h else 0))
 
 
+class Embeddings(nn.Module):
+    """dropout(word + position), with a linear map of words where their table is of another width."""
+
+    config: DecoderConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, words: jax.Array, tokens: jax.Array, *, positions: jax.Array | None, train: bool) -> jax.Array:
+        """The word table and int32[batch, length] each -> dtype[batch, length, embed]."""
+        config, dtype = self.config, self.execution.compute_dtype
+        hidden = embed_words(words, tokens, dtype)
+        if config.table_width != config.hidden_size:
+            # [batch, length, width] -> [batch, length, embed]
+            init = config.initializer(config.table_width)
+            hidden = Dense((config.hidden_size,), ("embed", None), dtype, False, init, name="projection")(hidden)
+        if config.rotary_theta is None:
+            rows = config.position_offset + config.max_length
+            table = Table(rows, config.hidden_size, "position", config.table_initializer, name="position")()
+            hidden = hidden + embed_positions(table[config.position_offset :], positions, tokens.shape[1], dtype)
+        hidden = Dropout(config.embedding_dropout_rate, name="dropout")(hidden, train=train)
+        return nn.with_logical_constraint(hidden, ("batch", "length", None))
+
+
 class Decoder(nn.Module):
-    """Positions, the stack of layers, and what comes after it; see `DecoderConfig`."""
+    """Embeddings, the stack of layers, and what comes after it; see `DecoderConfig`."""
 
     config: DecoderConfig
     execution: Execution = Execution()
@@ -216,7 +239,7 @@ class Decoder(nn.Module):
                 f"rows of {tokens.shape[1]} tokens do not fit a model with max_length {config.max_length}: "
                 f"use shorter rows or set max_length to at least {tokens.shape[1]}"
             )
-        embedded = self._embedded(words, tokens, positions, train)
+        embedded = Embeddings(config, self.execution, name="embeddings")(words, tokens, positions=positions, train=train)
         row, per_layer = Row(segment_ids, positions), {}
         if cache is not None:
             row = row._replace(key_segment_ids=cache.seen(segment_ids), offset=cache.filled)
@@ -234,23 +257,8 @@ class Decoder(nn.Module):
         if config.table_width != config.hidden_size:
             # [batch, length, embed] -> [batch, length, width]
             init = config.initializer(config.hidden_size)
-            hidden = Dense((config.table_width,), ("embed", None), dtype, False, init, name="output_projection")(hidden)
+            hidden = Dense((config.table_width,), ("embed", None), dtype, False, init, name="projection")(hidden)
         return hidden, collected
-
-    def _embedded(self, words: jax.Array, tokens: jax.Array, positions: jax.Array | None, train: bool) -> jax.Array:
-        """dropout(map(word) + position): dtype[batch, length, embed]."""
-        config, dtype = self.config, self.execution.compute_dtype
-        hidden = embed_words(words, tokens, dtype)
-        if config.table_width != config.hidden_size:
-            # [batch, length, width] -> [batch, length, embed]
-            init = config.initializer(config.table_width)
-            hidden = Dense((config.hidden_size,), ("embed", None), dtype, False, init, name="input_projection")(hidden)
-        if config.rotary_theta is None:
-            rows = config.position_offset + config.max_length
-            table = Table(rows, config.hidden_size, "position", config.table_initializer, name="position")()
-            hidden = hidden + embed_positions(table[config.position_offset :], positions, tokens.shape[1], dtype)
-        hidden = Dropout(config.embedding_dropout_rate, name="dropout")(hidden, train=train)
-        return nn.with_logical_constraint(hidden, ("batch", "length", None))
 
     @property
     def _norm(self) -> Any:

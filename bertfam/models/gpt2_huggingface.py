@@ -103,7 +103,7 @@ def stack_entries(words: str, positions: str, config: DecoderConfig) -> tuple[En
     untied = Entry("lm_head/kernel", "lm_head.weight", "matrix", vocabulary=True)
     return (
         Entry("embeddings/table", f"transformer.{words}.weight", "matrix", vocabulary=True),
-        Entry("decoder/position/table", f"transformer.{positions}.weight", "matrix"),
+        Entry("decoder/embeddings/position/table", f"transformer.{positions}.weight", "matrix"),
         *attention,
         *dense(f"{ours}attention/output", f"{theirs}attn.c_proj", "conv1d_from_heads"),
         *norm(f"{ours}attention_norm", f"{theirs}ln_1"),

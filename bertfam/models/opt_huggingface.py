@@ -99,13 +99,13 @@ def entries(config: OptConfig) -> tuple[Entry, ...]:
         return [kernel, bias] if config.use_bias else [kernel]
 
     maps = (
-        Entry("decoder/input_projection/kernel", f"{body}project_in.weight", "linear"),
-        Entry("decoder/output_projection/kernel", f"{body}project_out.weight", "linear"),
+        Entry("decoder/embeddings/projection/kernel", f"{body}project_in.weight", "linear"),
+        Entry("decoder/projection/kernel", f"{body}project_out.weight", "linear"),
     )
     untied = Entry("lm_head/kernel", "lm_head.weight", "matrix", vocabulary=True)
     return (
         Entry("embeddings/table", f"{body}embed_tokens.weight", "matrix", vocabulary=True),
-        Entry("decoder/position/table", f"{body}embed_positions.weight", "matrix"),
+        Entry("decoder/embeddings/position/table", f"{body}embed_positions.weight", "matrix"),
         *(maps if config.table_width != config.hidden_size else ()),
         *(entry for name in ("query", "key", "value") for entry in dense(f"attention/{name}", f"self_attn.{name[0]}_proj")),
         *dense("attention/output", "self_attn.out_proj", "linear_from_heads"),
