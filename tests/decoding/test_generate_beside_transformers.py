@@ -19,29 +19,54 @@ PROMPTS = ["".join(_LETTERS.choice(list(string.ascii_lowercase + "    "), length
 PROMPTS += [f"so it ends.{END}Then next one", f"{END}ab{END}", f"The end{END}{END}", "x" * 25]
 PROMPTS = [PROMPTS[place] for place in np.random.default_rng(1).permutation(len(PROMPTS))]
 BEAMS = BeamSearch(4, length_penalty=1.5), Limits(14, min_new_tokens=2, no_repeat_ngrams=2), 3
-CASES = [("gpt2", Greedy(), Limits(16), 1), ("gpt2", *BEAMS), ("opt", *BEAMS)]
+CASES = [
+    ("gpt2", Greedy(), Limits(16), 1),
+    ("gpt2", *BEAMS),
+    ("opt", *BEAMS),
+    ("t5", Greedy(), Limits(16), 1),
+    ("bart", *BEAMS),
+]
+# kind -> layout of its vocabulary, and config.json's sizes
+KINDS = {
+    "gpt2": ("gpt2", {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4}),
+    "opt": (
+        "gpt2",
+        {"max_position_embeddings": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+        | {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    ),
+    "t5": ("roberta", {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 1}),
+    # Its first word is forced to be <s>, its last to be </s>.
+    "bart": (
+        "roberta",
+        {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+        | {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 64}
+        | {"decoder_start_token_id": 2, "forced_eos_token_id": 2},
+    ),
+}
 
 
 @functools.cache
-def vocabulary():
-    return ByteBpe([*sorted(ByteLevel.alphabet()), END], [], layout=LAYOUTS["gpt2"])
+def vocabulary(layout):
+    controls = LAYOUTS[layout]
+    return ByteBpe([*controls.first, *sorted(ByteLevel.alphabet()), *controls.last], [], layout=controls)
 
 
 def random_torch(kind):
-    """A small model whose end-of-text is likelier than others, so that some texts end."""
+    """A small model whose end is likelier than other tokens, so that some texts end."""
     import torch
     import transformers
 
-    size, end = vocabulary().size, vocabulary().token_ids.eos
-    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
-    sizes = {
-        "gpt2": {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4},
-        "opt": {"max_position_embeddings": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-        | {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    layout, sizes = KINDS[kind]
+    tokens = vocabulary(layout).token_ids
+    ids = {
+        "bos_token_id": tokens.eos if tokens.cls is None else tokens.cls,
+        "eos_token_id": tokens.eos,
+        "pad_token_id": tokens.pad,
     }
-    config = transformers.AutoConfig.for_model(kind, vocab_size=size, **sizes[kind], **ids)
+    config = transformers.AutoConfig.for_model(kind, vocab_size=tokens.size, **sizes, **ids)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    kinds = {True: transformers.AutoModelForSeq2SeqLM, False: transformers.AutoModelForCausalLM}
+    model = kinds[config.is_encoder_decoder].from_config(config, attn_implementation="eager").eval()
     # Positions count and biases hardly do, or all texts would soon be the same.
     scales = {"bias": 0.06, "wpe.weight": 0.9, "embed_positions.weight": 0.9}
     with torch.no_grad():
@@ -50,8 +75,8 @@ def random_torch(kind):
             scale = next((scale for ending, scale in scales.items() if name.endswith(ending)), 0.3)
             parameter.normal_(1.0 if is_scale else 0.0, scale)
         torch.manual_seed(2)
-        model.get_input_embeddings().weight[end].normal_(0.0, 0.9)
-    model.generation_config.update(**ids)
+        model.get_input_embeddings().weight[tokens.eos].normal_(0.0, 0.9)
+    model.generation_config.update(**ids, forced_bos_token_id=0 if kind == "bart" else None)
     return model
 
 
@@ -64,7 +89,7 @@ def folders(tmp_path_factory):
         folder = tmp_path_factory.mktemp(kind)
         model = random_torch(kind)
         model.save_pretrained(folder)
-        vocabulary().save(folder)
+        vocabulary(KINDS[kind][0]).save(folder)
         return model, folder
 
     return made
@@ -79,14 +104,16 @@ def theirs(model, prompts, strategy, limits, texts):
     if isinstance(strategy, BeamSearch):
         options |= {"num_beams": strategy.beams, "length_penalty": strategy.length_penalty}
         options |= {"early_stopping": strategy.early_stopping}
-    encoded = [vocabulary().encode_prompt(prompt, frame=False).ids.tolist() for prompt in prompts]
+    answers = model.config.is_encoder_decoder
+    words = vocabulary("roberta" if answers else "gpt2")
+    encoded = [words.encode_prompt(prompt, frame=answers).ids.tolist() for prompt in prompts]
     end, results = model.generation_config.eos_token_id, {}
     for length in {len(ids) for ids in encoded}:
         places = [place for place, ids in enumerate(encoded) if len(ids) == length]
         given = torch.tensor([encoded[place] for place in places])
         mask = torch.ones_like(given)
         found = model.generate(given, attention_mask=mask, return_dict_in_generate=True, output_scores=True, **options)
-        written = [row[length:] for row in found.sequences.tolist()]
+        written = [row[1 if answers else length :] for row in found.sequences.tolist()]
         written = [row[: row.index(end) + 1] if end in row else row for row in written]
         scores = getattr(found, "sequences_scores", torch.zeros(len(written))).tolist()
         for place, at in zip(places, range(0, len(written), texts), strict=True):
@@ -97,6 +124,7 @@ def theirs(model, prompts, strategy, limits, texts):
 @pytest.mark.parametrize(("kind", "strategy", "limits", "texts"), CASES, ids=str)
 def test_twenty_prompts_in_batches(folders, kind, strategy, limits, texts):
     model, folder = folders(kind)
+    words, answers = vocabulary(KINDS[kind][0]), model.config.is_encoder_decoder
     written = load(folder).generate(PROMPTS, strategy, limits, texts=texts, batch_size=8)
     lengths = set()
     for prompt, own, (expected, scores) in zip(PROMPTS, written, theirs(model, PROMPTS, strategy, limits, texts), strict=True):
@@ -104,7 +132,7 @@ def test_twenty_prompts_in_batches(folders, kind, strategy, limits, texts):
         if isinstance(strategy, BeamSearch):
             np.testing.assert_allclose([text.score for text in own], scores, rtol=1e-4)
         for text in own:
-            assert text.text == prompt + vocabulary().decode(text.tokens, skip_special=True)
-            assert text.ended == (text.tokens[-1] == vocabulary().token_ids.eos)
+            assert text.text == ("" if answers else prompt) + words.decode(text.tokens, skip_special=True)
+            assert text.ended == (text.tokens[-1] == words.token_ids.eos)
             lengths.add(len(text.tokens))
     assert limits.max_new_tokens in lengths and len(lengths) > 2
