@@ -1,5 +1,7 @@
 """Twenty AdamW steps from the same weights on the same batches give torch's losses (contract 4)."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from bertfam.features import RowShape
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.objectives.bert import MlmNsp
+from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.mlm import Mlm
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import LinearDecay
@@ -18,7 +21,7 @@ from bertfam.training.step import make_train_step
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-STEPS, ROWS, SHAPE = 20, 8, RowShape(length=16, predictions=4)
+STEPS, ROWS, SHAPE = 20, 8, RowShape(length=16, predictions=4, targets=12)
 ADAMW = AdamW(LinearDecay(peak=2e-3, warmup_steps=5), b2=0.98, epsilon=1e-6, weight_decay=0.1, clip_norm=0.5)
 
 
@@ -27,8 +30,35 @@ def batches():
     return [tiny.batch(ROWS, SHAPE, seed=step % 4, predictions=[4, 1, 2, 0, 3, 4, 0, 1]) for step in range(STEPS)]
 
 
-def torch_losses(model, pairs):
-    """Losses before each update, and gradient norms; `pairs`: of a model with types of tokens and a next-sentence head."""
+def masked_loss(model, batch, pairs):
+    """Torch's loss at masked tokens; `pairs`: of a model with types of tokens and a next-sentence head."""
+    tensors = {name: torch.from_numpy(value).long() for name, value in batch.items() if value.dtype == np.int32}
+    types = {"token_type_ids": tensors["encoder_token_type_ids"]} if pairs else {}
+    out = model(tensors["encoder_input_tokens"], attention_mask=tensors["encoder_segment_ids"], **types)
+    used = torch.from_numpy(batch["masked_loss_weights"]) > 0
+    row = torch.arange(ROWS)[:, None].expand(used.shape)[used]
+    logits = (out.prediction_logits if pairs else out.logits)[row, tensors["masked_positions"][used]]
+    loss = torch.nn.functional.cross_entropy(logits, tensors["masked_target_tokens"][used])
+    if pairs:
+        loss += torch.nn.functional.cross_entropy(out.seq_relationship_logits, tensors["next_sentence_labels"][:, 0])
+    return loss
+
+
+def written_loss(model, batch, encodes):
+    """Torch's loss at all targets of a decoder, labels smoothed; `encodes`: whether it reads an encoder's output."""
+    tensors = {name: torch.from_numpy(value).long() for name, value in batch.items() if value.dtype == np.int32}
+    inputs, real = tensors["decoder_input_tokens"], tensors["decoder_segment_ids"]
+    if encodes:
+        given = {"input_ids": tensors["encoder_input_tokens"], "attention_mask": tensors["encoder_segment_ids"]}
+        logits = model(**given, decoder_input_ids=inputs, decoder_attention_mask=real).logits
+    else:
+        logits = model(inputs, attention_mask=real).logits
+    labels = torch.where(torch.from_numpy(batch["decoder_loss_weights"]) > 0, tensors["decoder_target_tokens"], -100)
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING)
+
+
+def torch_losses(model, loss_of):
+    """Losses before each update, and gradient norms."""
     others = [p for name, p in model.named_parameters() if name.endswith("bias") or "norm" in name.lower()]
     decayed = [p for p in model.parameters() if not any(p is other for other in others)]
     groups = [{"params": decayed, "weight_decay": ADAMW.weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -37,15 +67,7 @@ def torch_losses(model, pairs):
     model.train()
     losses, norms = [], []
     for step, batch in enumerate(batches()):
-        tensors = {name: torch.from_numpy(value).long() for name, value in batch.items() if value.dtype == np.int32}
-        types = {"token_type_ids": tensors["encoder_token_type_ids"]} if pairs else {}
-        out = model(tensors["encoder_input_tokens"], attention_mask=tensors["encoder_segment_ids"], **types)
-        used = torch.from_numpy(batch["masked_loss_weights"]) > 0
-        row = torch.arange(ROWS)[:, None].expand(used.shape)[used]
-        logits = (out.prediction_logits if pairs else out.logits)[row, tensors["masked_positions"][used]]
-        loss = torch.nn.functional.cross_entropy(logits, tensors["masked_target_tokens"][used])
-        if pairs:
-            loss += torch.nn.functional.cross_entropy(out.seq_relationship_logits, tensors["next_sentence_labels"][:, 0])
+        loss = loss_of(model, batch)
         optimizer.zero_grad()
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), ADAMW.clip_norm)))
@@ -58,7 +80,7 @@ def torch_losses(model, pairs):
 
 def our_losses(folder, kind):
     imported = huggingface.read(folder)
-    objective = kind(imported.config, Execution())
+    objective = kind(imported.config, execution=Execution())
     optimizer = ADAMW.build(STEPS, jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
     params = jax.tree.map(jax.numpy.asarray, imported.params)
     zero = jax.numpy.zeros((), "int32")
@@ -105,15 +127,41 @@ def modernbert():
     return transformers.ModernBertForMaskedLM(config)
 
 
-@pytest.mark.parametrize(("make", "kind"), [(bert, MlmNsp), (modernbert, Mlm)])
-def test_twenty_steps_give_the_losses_of_torch(tmp_path, make, kind):
+def gpt2():
+    config = transformers.GPT2Config(
+        vocab_size=tiny.VOCABULARY,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=32,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+        attn_pdrop=0.0,
+        initializer_range=0.1,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="eager",
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+SMOOTHING = 0.1
+CASES = [
+    (bert, MlmNsp, partial(masked_loss, pairs=True)),
+    (modernbert, Mlm, partial(masked_loss, pairs=False)),
+    (gpt2, partial(CausalLm, label_smoothing=SMOOTHING, chunk=5), partial(written_loss, encodes=False)),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "loss_of"), CASES)
+def test_twenty_steps_give_the_losses_of_torch(tmp_path, make, kind, loss_of):
     torch.manual_seed(0)
     model = make()
     with torch.no_grad():
         for parameter in model.parameters():  # biases and norms too
             parameter += 0.02 * torch.randn_like(parameter)
     model.save_pretrained(tmp_path)
-    theirs, their_norms = torch_losses(model, kind is MlmNsp)
+    theirs, their_norms = torch_losses(model, loss_of)
     ours, our_norms = our_losses(tmp_path, kind)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
     np.testing.assert_allclose(our_norms, their_norms, rtol=1e-3)
