@@ -14,6 +14,7 @@ from bertfam.features import RowShape
 from bertfam.layers.execution import Execution
 from bertfam.models.generator import logits
 from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.t5 import T5Config
 from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence
 from bertfam.training.state import TrainState
@@ -24,7 +25,9 @@ NO_DROPOUT = {"dropout_rate": 0.0, "embedding_dropout_rate": 0.0, "attention_dro
 SIZES = {"vocab_size": tiny.VOCABULARY, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_length": 32}
 GPT2 = Gpt2Config(**SIZES, **NO_DROPOUT)
 OPTIONS = {"z_loss": 0.01, "label_smoothing": 0.1, "chunk": 5}
-OBJECTIVES = {"causal_lm": CausalLm(GPT2, **OPTIONS)}
+T5_SIZES = {name: size for name, size in SIZES.items() if name != "max_length"} | {"head_dim": 8, "feed_forward_size": 32}
+T5 = T5Config(**T5_SIZES, relative_buckets=8, relative_max_distance=12, dropout_rate=0.0)
+OBJECTIVES = {"causal_lm": CausalLm(GPT2, **OPTIONS), "sequence_to_sequence": SequenceToSequence(T5, **OPTIONS)}
 
 
 def random_params(objective):
@@ -133,6 +136,16 @@ def test_settings():
     assert "decoder_positions" in lm.features(SHAPE._replace(examples=2)).keys() - lm.features(SHAPE).keys()
     with pytest.raises(UserError, match="Gpt2Config is a decoder: use @CausalLm()"):
         SequenceToSequence(GPT2)
+    with pytest.raises(UserError, match="T5Config has an encoder: use @SequenceToSequence()"):
+        CausalLm(T5)
+    both = SequenceToSequence(T5)
+    assert both.features(SHAPE).keys() - lm.features(SHAPE).keys() == {"encoder_input_tokens", "encoder_segment_ids"}
+    assert both.networks == {"encoder_decoder": T5} and both.decoder_start == "pad" and both.flops(SHAPE) == T5.flops(16, 16)
+    assert both.attention(SHAPE._replace(targets=8)) == (
+        "over all tokens, xla: the fastest that can for float32 rows of 16 on cpu; "
+        "over what came before, xla: the fastest that can for float32 rows of 8 on cpu; "
+        "over what was encoded, xla: the fastest that can for float32 rows of 8 on cpu"
+    )
     for name, value in (("z_loss", -1.0), ("z_loss", float("nan")), ("label_smoothing", 1.0), ("chunk", 0)):
         with pytest.raises(ValueError, match=name):
             CausalLm(GPT2, **{name: value})

@@ -17,6 +17,7 @@ TERMS = {
     "sbo": {"mlm_loss", "sbo_loss"},
     "roberta": {"mlm_loss", "mlm_accuracy"},
     "causal_lm": {"lm_loss", "lm_accuracy", "z_loss"},
+    "t5": {"lm_loss", "lm_accuracy"},
     "modernbert": {"mlm_loss", "mlm_accuracy"},
 }
 

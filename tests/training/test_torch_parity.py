@@ -13,6 +13,7 @@ from bertfam.layers.execution import Execution
 from bertfam.objectives.bert import MlmNsp
 from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.mlm import Mlm
+from bertfam.objectives.sequence_to_sequence import SequenceToSequence
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import LinearDecay
 from bertfam.training.state import TrainState
@@ -59,8 +60,8 @@ def written_loss(model, batch, encodes):
 
 def torch_losses(model, loss_of):
     """Losses before each update, and gradient norms."""
-    others = [p for name, p in model.named_parameters() if name.endswith("bias") or "norm" in name.lower()]
-    decayed = [p for p in model.parameters() if not any(p is other for other in others)]
+    others = [p for p in model.parameters() if p.ndim == 1]  # biases and norms
+    decayed = [p for p in model.parameters() if p.ndim > 1]
     groups = [{"params": decayed, "weight_decay": ADAMW.weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=ADAMW.schedule.peak, betas=(ADAMW.b1, ADAMW.b2), eps=ADAMW.epsilon)
     rates = [min((s + 1) / 5, (STEPS - s - 1) / (STEPS - 5)) for s in range(STEPS)]
@@ -145,11 +146,29 @@ def gpt2():
     return transformers.GPT2LMHeadModel(config)
 
 
+def t5():
+    """Tied, as version 1.0."""
+    config = transformers.T5Config(
+        vocab_size=tiny.VOCABULARY,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=12,
+        dropout_rate=0.0,
+        attn_implementation="eager",
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
 SMOOTHING = 0.1
 CASES = [
     (bert, MlmNsp, partial(masked_loss, pairs=True)),
     (modernbert, Mlm, partial(masked_loss, pairs=False)),
     (gpt2, partial(CausalLm, label_smoothing=SMOOTHING, chunk=5), partial(written_loss, encodes=False)),
+    (t5, partial(SequenceToSequence, label_smoothing=SMOOTHING, chunk=5), partial(written_loss, encodes=True)),
 ]
 
 
