@@ -1,6 +1,7 @@
 """Folders of Hugging Face's transformers: read into parameters, written from them, by each family's table."""
 
 import dataclasses
+import functools
 import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping
@@ -199,6 +200,7 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
     return {name: np.concatenate([found[place] for place in sorted(found)], axes[name]) for name, found in pieces.items()}
 
 
+@functools.lru_cache(maxsize=16)
 def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
     """The tree of `jax.ShapeDtypeStruct`s of a model's body and the heads that are named."""
     family = family_of(config)

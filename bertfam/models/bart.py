@@ -22,8 +22,8 @@ from bertfam.layers.initializers import Initializer, normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
-from bertfam.models.encoder_decoder import collected_of, row_of, training_flops
-from bertfam.models.generator import Start
+from bertfam.models.encoder_decoder import training_flops
+from bertfam.models.generator import Start, collected_of, row_of
 from bertfam.models.sizes import Sizes
 
 # Rows of the position tables that lie before that of position 0 and are never read, whatever the padding's id is.
@@ -125,8 +125,13 @@ class BartConfig(Sizes):
 
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
         """See `bertfam.models.generator.GeneratorConfig`; the bias of each word is that of files and is not trained."""
-        head: dict[str, Any] = {"tied": self.tie_embeddings, "use_bias": True, "kernel_init": self.initializer, "execution": execution}
-        return LmHead(self.known_vocab_size, **head)
+        return LmHead(
+            self.known_vocab_size,
+            tied=self.tie_embeddings,
+            use_bias=True,
+            kernel_init=self.initializer,
+            execution=execution,
+        )
 
     def flops(self, length: int, targets: int) -> int:
         """See `bertfam.models.generator.GeneratorConfig`."""
@@ -223,7 +228,7 @@ class Encoder(_Network):
         hidden, layers = Stack(block, config.encoder_layers, (), self.execution, name=AXIS)(
             embedded, {"row": Row(segment_ids)}, packed=positions is not None, train=train, collect=collect
         )
-        return hidden, collected_of(layers, embedded, hidden, segment_ids, None)
+        return hidden, collected_of(layers, embedded, hidden, segment_ids)
 
 
 class Decoder(_Network):
@@ -250,6 +255,8 @@ class Decoder(_Network):
         """
         check_collectable(collect)
         config = self.config
+        if cache is not None and positions is None:
+            raise ValueError("tokens that follow those of a cache are not at the positions 0, 1, 2, ...: positions must be given")
         self._check_length(tokens.shape[1] if cache is None else cache.keys.shape[2])
         embedded = Embeddings(config, self.execution, name="embeddings")(words, tokens, positions=positions, train=train)
         block = self._block(config.num_heads, config.feed_forward_size, causal=True)

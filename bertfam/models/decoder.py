@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from bertfam.errors import UserError
 from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
-from bertfam.layers.attention import Row, SelfAttention
+from bertfam.layers.attention import SelfAttention
 from bertfam.layers.blocks import ParallelBlock, PostNormBlock, PreNormBlock
 from bertfam.layers.cache import Cache
 from bertfam.layers.dense import Dense
@@ -24,7 +23,7 @@ from bertfam.layers.initializers import Initializer, normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
-from bertfam.models.generator import Start
+from bertfam.models.generator import Start, collected_of, row_of
 from bertfam.models.sizes import Sizes
 
 Block = Literal["post_norm", "pre_norm", "parallel"]
@@ -240,20 +239,13 @@ class Decoder(nn.Module):
                 f"use shorter rows or set max_length to at least {tokens.shape[1]}"
             )
         embedded = Embeddings(config, self.execution, name="embeddings")(words, tokens, positions=positions, train=train)
-        row, per_layer = Row(segment_ids, positions), {}
-        if cache is not None:
-            row = row._replace(key_segment_ids=cache.seen(segment_ids), offset=cache.filled)
-            per_layer["cache"] = cache.layers
+        row, per_layer = row_of(segment_ids, cache, positions), {} if cache is None else {"cache": cache.layers}
         packed = positions is not None
         stack = Stack(self._block, config.num_layers, (), self.execution, self._kinds(), name=AXIS)
-        hidden, collected = stack(embedded, {"row": row}, per_layer, packed=packed, train=train, collect=collect)
+        hidden, layers = stack(embedded, {"row": row}, per_layer, packed=packed, train=train, collect=collect)
         if config.last_norm:
             hidden = self._norm(name="norm")(hidden)
-        if "hidden_states" in collected:
-            # [batch, length, embed], [layers - 1, batch, length, embed], [batch, length, embed] -> [layers + 1, ...]
-            collected["hidden_states"] = jnp.concatenate([embedded[None], collected["hidden_states"][:-1], hidden[None]])
-        if cache is not None:
-            collected["cache"] = cache.after(segment_ids, collected["cache"])
+        collected = collected_of(layers, embedded, hidden, segment_ids, cache)
         if config.table_width != config.hidden_size:
             # [batch, length, embed] -> [batch, length, width]
             init = config.initializer(config.hidden_size)

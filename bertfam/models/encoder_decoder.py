@@ -1,46 +1,4 @@
-"""What encoder-decoders have in common: how their decoders see a row, what they collect, and what they cost."""
-
-from typing import Any
-
-import jax
-import jax.numpy as jnp
-
-from bertfam.layers.attention import Row
-from bertfam.layers.cache import Cache
-
-
-def row_of(segment_ids: jax.Array, cache: Cache | None, bias: jax.Array | None = None) -> Row:
-    """What a decoder's attention to its own row is told: the row alone, or beside it the slots of a cache.
-
-    Args:
-      segment_ids: int32[batch, length], of these tokens.
-      cache: of the tokens before them.
-      bias: float32[1, heads, length, length or slots].
-    """
-    if cache is None:
-        return Row(segment_ids, bias=bias)
-    return Row(segment_ids, bias=bias, key_segment_ids=cache.seen(segment_ids), offset=cache.filled)
-
-
-def collected_of(layers: dict[str, Any], first: jax.Array, last: jax.Array, segment_ids: jax.Array, cache: Cache | None) -> Any:
-    """What a network returns beside its output.
-
-    Args:
-      layers: of the stack, [layers, ...] each.
-      first: [batch, length, embed], what goes into the stack.
-      last: [batch, length, embed], the network's output, which stands for that of the last layer.
-      segment_ids: int32[batch, length], of these tokens.
-      cache: of the tokens before them.
-
-    Returns:
-      the same with hidden_states [layers + 1, batch, length, embed], and as "cache" the next `Cache`.
-    """
-    found = dict(layers)
-    if "hidden_states" in found:
-        found["hidden_states"] = jnp.concatenate([first[None], found["hidden_states"][:-1], last[None]])
-    if cache is not None:
-        found["cache"] = cache.after(segment_ids, found["cache"])
-    return found
+"""What encoder-decoders cost."""
 
 
 def training_flops(

@@ -11,6 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bertfam.layers.attention import Row
+from bertfam.layers.cache import Cache
 from bertfam.layers.embeddings import Table
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads import Head, LmHead
@@ -120,6 +122,43 @@ class GeneratorConfig(Protocol):
         """Matrix-product FLOPs of one row of one training step: 3 x forward; `length` tokens of the encoder, `targets` of the
         decoder, whose attention to itself counts half, as it is causal; the vocabulary head on all targets."""
         ...
+
+
+def row_of(segment_ids: jax.Array, cache: Cache | None, positions: jax.Array | None = None, bias: jax.Array | None = None) -> Row:
+    """What a decoder's attention to its own row is told: the row alone, or beside it the slots of a cache.
+
+    Args:
+      segment_ids: int32[batch, length], of these tokens.
+      cache: of the tokens before them.
+      positions: int32[batch, length], for rotary positions.
+      bias: float32[1, heads, length, length or slots].
+    """
+    row = Row(segment_ids, positions, bias)
+    return row if cache is None else row._replace(key_segment_ids=cache.seen(segment_ids), offset=cache.filled)
+
+
+def collected_of(
+    layers: dict[str, Any], first: jax.Array, last: jax.Array, segment_ids: jax.Array, cache: Cache | None = None
+) -> dict[str, Any]:
+    """What a network returns beside its output.
+
+    Args:
+      layers: of the stack, [layers, ...] each.
+      first: [batch, length, embed], what goes into the stack.
+      last: [batch, length, embed], the network's output, which stands for that of the last layer.
+      segment_ids: int32[batch, length], of these tokens.
+      cache: of the tokens before them.
+
+    Returns:
+      the same with hidden_states [layers + 1, batch, length, embed], and as "cache" the next `Cache`.
+    """
+    found = dict(layers)
+    if "hidden_states" in found:
+        # [batch, length, embed], [layers - 1, batch, length, embed], [batch, length, embed] -> [layers + 1, ...]
+        found["hidden_states"] = jnp.concatenate([first[None], found["hidden_states"][:-1], last[None]])
+    if cache is not None:
+        found["cache"] = cache.after(segment_ids, found["cache"])
+    return found
 
 
 def words_of(params: Mapping[str, Any]) -> jax.Array:

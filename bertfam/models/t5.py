@@ -22,8 +22,8 @@ from bertfam.layers.norm import RMSNorm
 from bertfam.layers.relative_bias import RelativeBias
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
-from bertfam.models.encoder_decoder import collected_of, row_of, training_flops
-from bertfam.models.generator import Start
+from bertfam.models.encoder_decoder import training_flops
+from bertfam.models.generator import Start, collected_of, row_of
 from bertfam.models.sizes import TableSizes
 
 _EXECUTION = Execution()
@@ -154,23 +154,38 @@ def _by_inputs(*sizes: int) -> Initializer:
     return normal(math.prod(sizes) ** -0.5)
 
 
-class _Network(nn.Module):
-    """What encoder and decoder are made of: a table of relative positions, layers, a last norm."""
+class Embeddings(nn.Module):
+    """dropout(word), and the terms of scores by relative positions, which all layers add."""
 
     config: T5Config
     execution: Execution = Execution()
+    bidirectional: bool = True
 
-    def _embedded(self, words: jax.Array, tokens: jax.Array, train: bool) -> jax.Array:
-        """int32[batch, length] -> dtype[batch, length, embed]."""
-        embedded = embed_words(words, tokens, self.execution.compute_dtype)
-        embedded = Dropout(self.config.dropout_rate, name="embedding_dropout")(embedded, train=train)
-        return nn.with_logical_constraint(embedded, ("batch", "length", None))
+    @nn.compact
+    def __call__(
+        self, words: jax.Array, tokens: jax.Array, *, cache: Cache | None = None, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """int32[batch, length] -> dtype[batch, length, embed], float32[1, heads, length, length or slots of the cache]."""
+        config, length = self.config, tokens.shape[1]
+        keys, offset = (length, None) if cache is None else (cache.keys.shape[2], cache.filled)
+        bias = RelativeBias(
+            config.num_heads,
+            self.bidirectional,
+            config.relative_buckets,
+            config.relative_max_distance,
+            _by_inputs(config.hidden_size),
+            name="relative_bias",
+        )(length, keys, offset)
+        hidden = embed_words(words, tokens, self.execution.compute_dtype)
+        hidden = Dropout(config.dropout_rate, name="dropout")(hidden, train=train)
+        return nn.with_logical_constraint(hidden, ("batch", "length", None)), bias
 
-    def _bias(self, *, causal: bool) -> RelativeBias:
-        """The terms of scores, the same in all layers."""
-        config = self.config
-        buckets, table_init = (config.relative_buckets, config.relative_max_distance), _by_inputs(config.hidden_size)
-        return RelativeBias(config.num_heads, not causal, *buckets, table_init, name="relative_bias")
+
+class _Network(nn.Module):
+    """What encoder and decoder are made of."""
+
+    config: T5Config
+    execution: Execution = Execution()
 
     def _block(self, *, causal: bool) -> partial[PreNormBlock]:
         """Makes a layer, in the decoder with another attention to what the encoder has read."""
@@ -229,13 +244,13 @@ class Encoder(_Network):
     ) -> tuple[jax.Array, dict[str, Any]]:
         """See `bertfam.models.generator.GeneratorConfig`; `positions` are not read but for whether there are any."""
         check_collectable(collect)
-        embedded, length = self._embedded(words, tokens, train), tokens.shape[1]
-        row = Row(segment_ids, bias=self._bias(causal=False)(length, length))
+        embedded, bias = Embeddings(self.config, self.execution, name="embeddings")(words, tokens, train=train)
+        row = Row(segment_ids, bias=bias)
         hidden, layers = Stack(self._block(causal=False), self.config.encoder_layers, (), self.execution, name=AXIS)(
             embedded, {"row": row}, packed=positions is not None, train=train, collect=collect
         )
         hidden = self._last(hidden, train)
-        return hidden, collected_of(layers, embedded, hidden, segment_ids, None)
+        return hidden, collected_of(layers, embedded, hidden, segment_ids)
 
 
 class Decoder(_Network):
@@ -260,12 +275,11 @@ class Decoder(_Network):
         Distances of relative positions are those of places in the row, or of slots of the cache.
         """
         check_collectable(collect)
-        embedded, length = self._embedded(words, tokens, train), tokens.shape[1]
-        keys, offset = (length, None) if cache is None else (cache.keys.shape[2], cache.filled)
-        bias = self._bias(causal=True)(length, keys, offset)
+        embeddings = Embeddings(self.config, self.execution, bidirectional=False, name="embeddings")
+        embedded, bias = embeddings(words, tokens, cache=cache, train=train)
         hidden, layers = Stack(self._block(causal=True), self.config.num_layers, (), self.execution, name=AXIS)(
             embedded,
-            {"row": row_of(segment_ids, cache, bias), "encoded": Encoded(encoded, encoded_segment_ids)},
+            {"row": row_of(segment_ids, cache, bias=bias), "encoded": Encoded(encoded, encoded_segment_ids)},
             {} if cache is None else {"cache": cache.layers},
             packed=positions is not None or cache is not None,
             train=train,

@@ -112,7 +112,7 @@ def _stack(config: T5Config, stack: str, layers: int, sublayers: tuple[str, ...]
     """Every parameter of the encoder or the decoder: sublayers are numbered there."""
     found = [
         Entry(
-            f"{stack}/relative_bias/table",
+            f"{stack}/embeddings/relative_bias/table",
             f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
             "matrix",
         ),

@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import parity
 import tiny
+from flax import linen as nn
 
+from bertfam.layers.execution import Execution
 from bertfam.models import generator
 
 # Tokens of each row, of the encoder and of the decoder.
@@ -68,33 +70,41 @@ def theirs(model, inputs):
     return found
 
 
-def ours(config, params, inputs):
+def ours(config, params, inputs, execution=Execution()):  # noqa: B008
+    """The same of our parameters, and the decoder's output; inputs with positions as a third are packed."""
     with jax.default_matmul_precision("highest"):
-        return _compiled(config)(params, inputs)
+        return _compiled(config, execution)(params, inputs)
 
 
 @functools.cache
-def _compiled(config):
+def _compiled(config, execution):
     def run(params, inputs):
-        words, found = generator.words_of(params), {}
-        (read, read_ids), (written, written_ids) = inputs["encoder"], inputs["decoder"]
-        options = {"train": False, "collect": frozenset(_COLLECTED)}
-        encoded, found["encoder"] = config.encoder().apply(
-            {"params": params["encoder"]}, words, read, segment_ids=read_ids, **options
-        )
-        hidden, found["decoder"] = config.decoder().apply(
-            {"params": params["decoder"]},
-            words,
-            written,
-            segment_ids=written_ids,
-            encoded=encoded,
-            encoded_segment_ids=read_ids,
-            **options,
-        )
-        collected = {f"{network}/{name}": value for network, values in found.items() for name, value in values.items()}
-        return collected | {"logits": generator.logits(config, params, hidden)[..., : config.vocab_size]}
+        hidden, found = outputs(config, params, inputs, execution, train=False, collect=frozenset(_COLLECTED))
+        return found | {"logits": generator.logits(config, params, hidden, execution)[..., : config.vocab_size]}
 
     return tiny.jit(run)
+
+
+def outputs(config, params, inputs, execution, **options):
+    """The decoder's output, and what both networks collect."""
+    words, encoded, found = generator.words_of(params), {}, {}
+    for name in ("encoder", "decoder"):
+        tokens, segment_ids, *positions = inputs[name]
+        row = {"segment_ids": segment_ids, "positions": positions[0] if positions else None}
+        network = getattr(config, name)(execution)
+        hidden, collected = network.apply({"params": params[name]}, words, tokens, **row, **encoded, **options)
+        encoded = {"encoded": hidden, "encoded_segment_ids": segment_ids}
+        found |= {f"{name}/{kind}": value for kind, value in collected.items()}
+    return hidden, found
+
+
+def random_params(config):
+    """Every parameter random at scale 0.3, norm scales around 1."""
+    shapes = nn.unbox(jax.eval_shape(lambda key: generator.init_generator(config, key), jax.random.key(0)))
+    numbers = np.random.default_rng(1)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: np.float32(0.3 * numbers.standard_normal(leaf.shape) + (path[-1].key == "scale")), shapes
+    )
 
 
 def errors(found, expected, inputs):
