@@ -1,0 +1,113 @@
+"""A GPT-2 training step with its logits whole, and with chunks of them: memory, time, and that both say the same.
+
+    python -m benchmarks.cross_entropy --model gpt2_small --rows 32 --length 1024
+
+Each way is a process of its own, since a device tells only the highest use of memory that it has seen.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.measuring import table
+from bertfam.config import load
+from bertfam.corruption.next_tokens import NextTokens
+from bertfam.data.text_data import TextData
+from bertfam.data.text_rows import Chunks
+from bertfam.layers.execution import Execution
+from bertfam.models.generator import logits
+from bertfam.objectives.causal_lm import CausalLm
+from bertfam.objectives.objective import LossOut, Sum, masked_cross_entropy
+from bertfam.partitioning.mesh import MeshShape
+from bertfam.training.run import Run
+from bertfam.training.stages import Stage
+from bertfam.training.trainer import Trainer
+
+_VOCABULARY = 50_257
+
+
+@dataclass(frozen=True)
+class Whole(CausalLm):
+    """The causal language model with the logits of a batch in one piece."""
+
+    def loss(self, params: Any, carry: Any, aux: Any, batch: Any, *, key: Any, train: bool) -> LossOut:
+        """See `CausalLm.loss`."""
+        hidden = self.decoded(params, batch, key=key, train=train)[0]
+        found = logits(self.model, params, hidden, self.execution)
+        loss, accuracy = masked_cross_entropy(found, batch["decoder_target_tokens"], batch["decoder_loss_weights"])
+        return LossOut({"lm": loss}, carry, {"lm_loss": Sum(loss, accuracy.weight), "lm_accuracy": accuracy})
+
+
+WAYS = {"whole": Whole, "chunked": CausalLm}
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Prints what one way takes, as JSON."""
+    model = load([f"models/{args.model}.gin", "objectives/causal_lm.gin", "runs/defaults.gin"], ["TRAIN_STEPS=1"])
+    config = model.build("Run").objective.model
+    objective = WAYS[args.way](config, execution=Execution("bfloat16", "unroll")).sized(_VOCABULARY)
+    stage = Stage(10_000, args.length, args.rows)
+    trainer = Trainer(
+        Run(objective, TextData(rows=Chunks(), corruption=NextTokens()), (stage,)), MeshShape().build(jax.devices()[:1])
+    )
+    tokens = np.random.default_rng(0).integers(0, _VOCABULARY, (args.rows, args.length + 1), np.int32)
+    ones = np.ones((args.rows, args.length))
+    rows = {"decoder_input_tokens": tokens[:, :-1], "decoder_target_tokens": tokens[:, 1:], "decoder_segment_ids": ones}
+    features = trainer.stages[0].features
+    batch = {
+        name: jax.device_put((rows | {"decoder_loss_weights": ones})[name].astype(spec.dtype), trainer.stages[0].shardings[name])
+        for name, spec in features.items()
+    }
+    state = trainer.new_state()
+    step, _ = trainer.compile_step(0)
+    seconds = []
+    for _ in range(args.steps):
+        began = time.monotonic()
+        state, metrics = step(state, batch)
+        jax.block_until_ready(state)
+        seconds.append(time.monotonic() - began)
+    stats = jax.devices()[0].memory_stats() or {}
+    loss = metrics["lm_loss"]
+    found = {
+        "peak": stats.get("peak_bytes_in_use"),
+        "seconds": float(np.median(seconds[len(seconds) // 3 :])),
+        "loss": float(loss.total / loss.weight),
+        "device": jax.devices()[0].device_kind,
+    }
+    print(json.dumps(found))
+
+
+def main() -> int:
+    """Measures each way and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="gpt2_small", help="file of gin_configs/models (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=32, help="of a batch (default: %(default)s)")
+    parser.add_argument("--length", type=int, default=1024, help="tokens of a row (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=30, help="updates that are timed (default: %(default)s)")
+    parser.add_argument("--way", choices=WAYS, help="measure this one here, as JSON")
+    args = parser.parse_args()
+    if args.way:
+        measure(args)
+        return 0
+    lines = []
+    for way in WAYS:
+        command = [sys.executable, "-m", "benchmarks.cross_entropy", *sys.argv[1:], f"--way={way}"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        peak = f"{found['peak'] / 2**30:.2f}" if found["peak"] else "-"
+        rate = args.rows * args.length / found["seconds"]
+        lines.append([way, peak, f"{found['seconds'] * 1e3:.1f}", f"{rate / 1e3:,.0f}", f"{found['loss']:.5f}"])
+    print(f"{args.model}, {args.rows} rows of {args.length} tokens, on {found['device']}, jax {jax.__version__}\n")
+    print(table(["logits", "peak GiB", "ms a step", "k tokens/s", f"loss after {args.steps} updates"], lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

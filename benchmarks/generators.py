@@ -1,0 +1,232 @@
+"""Decoders and encoder-decoders at one small size, trained on the same text, and a table of what came out.
+
+    python -m benchmarks.generators train --caches CACHES --output RUNS --runs models --flops 5e16 --blimp BLiMP.zip
+    python -m benchmarks.generators train --caches CACHES --output RUNS --runs t5 --flops 4e15
+    python -m benchmarks.generators train --caches CACHES --output RUNS --runs bart --flops 4e15
+    python -m benchmarks.generators table --output RUNS
+
+CACHES holds token caches of one text with a held-out split: `gpt2` and `bart` with byte-level vocabularies (layouts gpt2 and
+roberta), `t5` with a unigram one (layout t5). Each run is `bertfam pretrain` on bfloat16 with AdamW, as many updates as have
+--flops of matrix products. Then `bertfam evaluate` scores it on the held-out text and, with --blimp, on minimal pairs, and
+`bertfam generate` goes on from two prompts.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import table
+from benchmarks.training_runs import run_all, seconds, tokens_per_second
+
+PROMPTS = ("It was a dark night, and", "The king said to his daughter")
+_RUN = """\
+include "models/{model}.gin"
+include "objectives/{objective}.gin"
+include "runs/defaults.gin"
+
+{lines}
+TRAIN_STEPS = {steps}
+EVAL_EVERY = {steps}
+CHECKPOINT_EVERY = {steps}
+BATCH_SIZE = {rows}
+Stage.length = {length}
+Run.log_every = {log_every}
+Run.eval_batches = {batches}
+LinearDecay.peak = 1e-3
+LinearDecay.warmup_steps = {warmup}
+AdamW.b2 = 0.98
+Execution.dtype = "bfloat16"
+Execution.layers = "unroll"
+"""
+_SMALL_BART = tuple(
+    f"BartConfig.{size}"
+    for size in ("num_layers = 6", "num_encoder_layers = 6", "hidden_size = 512", "num_heads = 8", "feed_forward_size = 2048")
+)
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A line of the table.
+
+    Attributes:
+      group: what it is run with.
+      objective, model: its files of gin_configs.
+      cache: the name of its token cache.
+      rows, length: of a batch.
+      lines: further lines of gin.
+    """
+
+    group: str
+    objective: str
+    model: str
+    cache: str
+    rows: int = 128
+    length: int = 256
+    lines: tuple[str, ...] = ()
+
+
+_T5_OBJECTIVES = ("prefix_lm", "bert_style", "deshuffling", "mass_style", "replace_spans", "drop_tokens", "random_spans")
+_BART_NOISES = ("token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation")
+GENERATORS = {
+    "GPT-2": Generator("models", "causal_lm", "gpt2_small", "gpt2", 64, 512),
+    "T5": Generator("models", "t5_random_spans", "t5_1_1_small", "t5"),
+    **{f"t5_{name}": Generator("t5", f"t5_{name}", "t5_1_1_small", "t5") for name in _T5_OBJECTIVES},
+    **{f"bart_{name}": Generator("bart", f"bart_{name}", "bart_base", "bart", lines=_SMALL_BART) for name in _BART_NOISES},
+    "bart": Generator("bart", "bart", "bart_base", "bart", lines=_SMALL_BART),
+}
+
+
+def run_file(generator: Generator, steps: int, batches: int | None) -> str:
+    """The gin file of a run."""
+    times = {"steps": steps, "warmup": max(1, steps // 10), "log_every": max(1, steps // 20), "batches": batches}
+    own = {name: getattr(generator, name) for name in ("objective", "model", "rows", "length")}
+    return _RUN.format(lines="\n".join(generator.lines), **own, **times)
+
+
+def steps_of(file: Path, flops: float, vocabulary_size: int) -> int:
+    """How many updates have so many FLOPs of matrix products, of a gin file that has one update."""
+    from bertfam.config import load
+
+    run = load([str(file)]).build("Run").sized(vocabulary_size)
+    return max(1, round(flops / run.flops_after(0)))
+
+
+def train(args: argparse.Namespace) -> None:
+    """Trains and scores the runs that are asked for."""
+    from bertfam.data import vocabularies
+
+    args.output.mkdir(parents=True, exist_ok=True)
+    jobs = {}
+    for name in args.runs:
+        generator, file, model = GENERATORS[name], args.output / f"{name}.gin", args.output / name
+        cache = args.caches / generator.cache
+        size = vocabularies.load(cache / "vocab").size
+        file.write_text(run_file(generator, 1, args.batches))
+        file.write_text(run_file(generator, args.steps or steps_of(file, args.flops, size), args.batches))
+        score = ["benchmarks.generators", "score", f"--output={args.output}", f"--runs={name}"]
+        jobs[name] = [
+            ["bertfam", "pretrain", f"--gin_file={file}", f"--cache_dir={cache}", f"--model_dir={model}", *args.flags],
+            score + ([f"--batches={args.batches}"] if args.batches else []) + ([f"--blimp={args.blimp}"] if args.blimp else []),
+        ]
+    run_all(jobs, args.output, args.gpus)
+
+
+def _said(*words: str) -> Any:
+    """What a command of bertfam answers, as JSON."""
+    done = subprocess.run([sys.executable, "-m", "bertfam", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def _byte_perplexity(opened: Any, batches: int | None, loss: float) -> float:
+    """exp(nats / bytes) of held-out targets, sentinels' and end tokens' nats among them, over the bytes of their text."""
+    from bertfam.data.cache import TokenCache
+
+    data, stage, vocabulary = opened.run.data, opened.run.stages[-1], opened.vocabulary
+    cache = TokenCache(data.cache_dir)
+    held_out = data.held_out(cache, vocabulary.token_ids, stage.length, stage.batch_size, at_most=batches)
+    targets = size = 0
+    for step in range(held_out.steps):
+        rows = held_out.source.rows(step, 0, stage.batch_size)
+        for row, weights in zip(rows["decoder_target_tokens"], rows["decoder_loss_weights"], strict=True):
+            targets += int(weights.sum())
+            size += len(vocabulary.decode(row[weights > 0], skip_special=True).encode())
+    return math.exp(loss * targets / size)
+
+
+def score(args: argparse.Namespace) -> None:
+    """Writes NAME/score.json: scores of the held-out rows beside baselines, of minimal pairs, and two texts."""
+    import jax
+
+    from bertfam.training.model_dir import open_model
+
+    for name in args.runs:
+        model = f"--model_dir={args.output / name}"
+        batches = [f"--batches={args.batches}"] if args.batches else []
+        found: dict[str, Any] = _said("evaluate", model, "--baselines", *batches)
+        opened = open_model(args.output / name)
+        found["parameters"] = sum(leaf.size for leaf in jax.tree.leaves(opened.params))
+        if opened.run.objective.model.has_encoder:
+            found["byte_perplexity"] = _byte_perplexity(opened, args.batches, found["lm_loss"])
+        if args.blimp:
+            found["blimp"] = _said("evaluate", model, f"--blimp={args.blimp}", f"--limit={args.limit}")
+        if GENERATORS[name].group == "models":
+            prompts = PROMPTS if name == "GPT-2" else [f"{prompt} <extra_id_0>." for prompt in PROMPTS]
+            found["texts"] = [
+                texts["texts"][0]["text"]
+                for texts in _said("generate", model, *prompts, "--strategy=sample", "--seed=1", "--max_new_tokens=60")
+            ]
+        (args.output / name / "score.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def show(args: argparse.Namespace) -> None:
+    """Prints the table of the runs that are there."""
+    lines = []
+    for name in args.runs:
+        path = args.output / name / "score.json"
+        if not path.is_file():
+            continue
+        found = json.loads(path.read_text())
+        lines.append(
+            [
+                name,
+                f"{found['parameters'] / 1e6:.1f}",
+                f"{found['step']:,}",
+                f"{found['lm_loss']:.3f} ({found['unigram_loss']:.3f})",
+                f"{found['lm_accuracy']:.3f} ({found['most_frequent_accuracy']:.3f})",
+                f"{found['byte_perplexity']:.3f}" if "byte_perplexity" in found else "",
+                f"{found['blimp']['accuracy']:.3f} (0.500)" if "blimp" in found else "",
+                f"{tokens_per_second(args.output / name) / 1e6:.2f}",
+                f"{seconds(args.output / name):.0f}",
+            ]
+        )
+    head = ["run", "M parameters", "updates", "loss of a target (unigram)", "accuracy (most frequent)", "perplexity a byte"]
+    print(table([*head, "minimal pairs (chance)", "M tokens/s", "s"], lines))
+
+
+def _names(text: str) -> list[str]:
+    """Runs by name or by group."""
+    groups = {generator.group for generator in GENERATORS.values()}
+    found = []
+    for name in text.split(","):
+        found += [known for known in GENERATORS if GENERATORS[known].group == name] if name in groups else [name]
+    return found
+
+
+def main() -> int:
+    """Runs one of the three commands."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="{train,score,table}")
+    for command, what in (("train", train), ("score", score), ("table", show)):
+        sub = commands.add_parser(command, help=(what.__doc__ or "").splitlines()[0])
+        sub.set_defaults(command=what)
+        sub.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the runs, one each")
+        sub.add_argument("--runs", type=_names, default=list(GENERATORS), metavar="NAME,...", help="of these names or groups")
+        if command != "table":
+            sub.add_argument("--batches", type=int, metavar="N", help="held-out batches that are scored (default: all)")
+            sub.add_argument("--blimp", type=Path, metavar="ZIP", help="minimal pairs to score (default: none)")
+            sub.add_argument(
+                "--limit", type=int, default=200, metavar="N", help="pairs of each phenomenon (default: %(default)s)"
+            )
+        if command == "train":
+            sub.add_argument("--caches", type=Path, required=True, metavar="DIR", help="folder of the token caches")
+            sub.add_argument("--flops", type=float, default=4e15, help="of matrix products in each run (default: %(default)s)")
+            sub.add_argument("--steps", type=int, metavar="N", help="updates of each run, instead")
+            sub.add_argument(
+                "--gpus", type=int, default=0, help="as many runs at a time, a GPU each (default: one after another)"
+            )
+            sub.add_argument("flags", nargs="*", help="behind --: further flags of bertfam pretrain")
+    args = parser.parse_args()
+    unknown = sorted(set(args.runs) - GENERATORS.keys())
+    if unknown:
+        parser.error(f"--runs: {', '.join(unknown)} is none of {', '.join(GENERATORS)}")
+    args.command(args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
