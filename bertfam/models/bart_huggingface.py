@@ -34,6 +34,8 @@ _ENCODER = {
     "num_encoder_heads": "num_heads",
     "encoder_feed_forward_size": "feed_forward_size",
 }
+# Where no vocabulary says them; their class would put those of its own, and end every text that is cut off by the last.
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 # What changes what is computed, as mBART's files of old have it under the same model_type, and the values that are BART.
 _ONLY = {
     "is_encoder_decoder": (True, None),
@@ -72,6 +74,7 @@ def config_to_huggingface(config: BartConfig) -> dict[str, Any]:
     """BartConfig -> config.json's content, without "architectures"."""
     return {
         "model_type": "bart",
+        **dict.fromkeys(_TOKENS),
         **stated(config, _VALUES),
         "vocab_size": config.known_table_rows,
         "encoder_layers": config.encoder_layers,

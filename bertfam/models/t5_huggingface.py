@@ -35,6 +35,8 @@ _FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
     "gated-silu": ("silu", True),
     "silu": ("silu", False),
 }
+# Where no vocabulary says them; their class would put its own.
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
@@ -77,6 +79,7 @@ def written_values(config: T5Config) -> dict[str, Any]:
     """A config like T5's -> config.json's content, without the model's type and "architectures"."""
     written = {how: name for name, how in _FEED_FORWARDS.items()}
     return {
+        **dict.fromkeys(_TOKENS),
         **stated(config, _VALUES),
         "vocab_size": config.known_table_rows,
         "num_layers": config.encoder_layers,

@@ -1,0 +1,89 @@
+"""`bertfam import` and `bertfam export` of encoder-decoders, with the vocabularies that they have."""
+
+import json
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertfam.cli import main
+from bertfam.data.vocabularies.byte_bpe import ByteBpe
+from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.data.vocabularies.sentence_piece import SentencePiece
+from bertfam.interop import huggingface
+from bertfam.models.bart import BartConfig
+from bertfam.models.mt5 import MT5Config
+from bertfam.models.t5 import T5Config
+from bertfam.training.model_dir import open_model
+
+SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 24}
+V1_1 = {"activation": "gelu_tanh", "gated": True, "tie_embeddings": False, "scale_logits": False}
+CONFIGS = {
+    "T5": T5Config(**SIZES, head_dim=4),
+    "T5 1.1": T5Config(**SIZES, head_dim=4, **V1_1),
+    "MT5": MT5Config(**SIZES, head_dim=4),
+    "Bart": BartConfig(**SIZES, max_length=12),
+}
+TEXT = "a bad cab <extra_id_0> in a bed"
+
+
+def vocabulary_of(name):
+    """SentencePiece, with 100 sentinels behind the model file's pieces; BART's is byte-level."""
+    texts = ["a bad cab", "in a bed", "a fad of cabs"] * 4
+    if name == "Bart":
+        return ByteBpe.train(texts, size=262, layout=LAYOUTS["roberta"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return SentencePiece.train(texts, size=125, layout=LAYOUTS["t5"])
+
+
+def written(folder, name, vocabulary):
+    """A folder as published ones are: more rows than tokens; T5's with spiece.model alone, which has no sentinels."""
+    vocabulary.save(folder.parent / "tokenizer")
+    files = sorted((folder.parent / "tokenizer").iterdir())
+    config = CONFIGS[name].__class__(**(vars(CONFIGS[name]) | {"vocab_size": vocabulary.size + 28}))
+    parts = max(huggingface.family_of(config).architectures, key=len)
+    generator = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, np.float32), huggingface.shapes_of(config, parts))
+    alone = [path for path in files if path.name == "spiece.model"]
+    huggingface.write(folder, config, params, tokenizer_files=alone or files)
+    return config
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_there_and_back(name, tmp_path, capsys):
+    folder, model_dir, out = tmp_path / "theirs", tmp_path / "model", tmp_path / "out"
+    vocabulary = vocabulary_of(name)
+    config = written(folder, name, vocabulary)
+    assert main(["import", f"--input={folder}", f"--output={model_dir}"]) == 0
+    assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
+    architecture = f"{name.split()[0]}ForConditionalGeneration"
+    assert f"{architecture}, float32" in capsys.readouterr().out
+    before, after = (load_file(path / "model.safetensors") for path in (folder, out))
+    assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
+    assert huggingface.read(out).config == config
+
+    # The ids of its tokens: texts begin with padding in T5, and with the end of a text in BART.
+    content = json.loads((out / "config.json").read_text())
+    expected = {"bos": 0, "pad": 1, "eos": 2, "decoder_start": 2} if name == "Bart" else {"pad": 0, "eos": 1, "decoder_start": 0}
+    assert {key: content[f"{key}_token_id"] for key in expected} == expected
+    assert content["vocab_size"] == vocabulary.size + 28
+    opened = open_model(model_dir)
+    model, tokens = opened.run.objective.model, opened.vocabulary.token_ids
+    assert (model.vocab_size, model.table_rows) == (vocabulary.size, vocabulary.size + 28)
+    assert opened.run.shape(0).length == (12 if name == "Bart" else 128) and opened.run.shape(0).targets > 0
+    if name == "Bart":
+        assert tokens.mask == vocabulary.size - 1 and opened.vocabulary.pieces([tokens.mask]) == ["<mask>"]
+    else:
+        assert len(tokens.sentinels) == 100 and tokens.sentinels[0] == vocabulary.size - 1
+
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    assert tokenizer(TEXT).input_ids == list(vocabulary.encode_prompt(TEXT).ids)
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (expected["pad"], expected["eos"])
+    found, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(out, output_loading_info=True)
+    assert type(found).__name__ == architecture and not any(info.values()), info
+    assert found.generation_config.decoder_start_token_id == expected["decoder_start"]
