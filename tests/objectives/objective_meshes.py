@@ -14,7 +14,6 @@ from test_distillation import ALL, random_like  # noqa: E402
 
 from bertfam.corruption.choosing_spans import WordSpans  # noqa: E402
 from bertfam.corruption.masking import BertMasking  # noqa: E402
-from bertfam.corruption.next_tokens import NextTokens  # noqa: E402
 from bertfam.corruption.shuffling_windows import ShuffledWindows  # noqa: E402
 from bertfam.corruption.span_corruption import SpanCorruption  # noqa: E402
 from bertfam.data.pairs import SentencePairs  # noqa: E402
@@ -22,12 +21,10 @@ from bertfam.data.text_data import TextData  # noqa: E402
 from bertfam.data.text_rows import Chunks, FullSentences  # noqa: E402
 from bertfam.models.albert import AlbertConfig  # noqa: E402
 from bertfam.models.electra import ElectraConfig  # noqa: E402
-from bertfam.models.gpt2 import Gpt2Config  # noqa: E402
 from bertfam.models.modernbert import ModernBertConfig  # noqa: E402
 from bertfam.models.roberta import RobertaConfig  # noqa: E402
 from bertfam.models.t5 import T5Config  # noqa: E402
 from bertfam.objectives.albert import MlmSop  # noqa: E402
-from bertfam.objectives.causal_lm import CausalLm  # noqa: E402
 from bertfam.objectives.electra import Electra  # noqa: E402
 from bertfam.objectives.mlm import Mlm  # noqa: E402
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: E402
@@ -48,7 +45,6 @@ TEXT = TextData(rows=FullSentences())
 SPANS = BertMasking(choice=WordSpans(), boundaries=True)
 T5_SIZES = {name: size for name, size in SIZES.items() if name != "max_length"} | {"head_dim": 8, "feed_forward_size": 32}
 SPAN_TEXT = TextData(rows=Chunks(), corruption=SpanCorruption())
-NEXT = TextData(rows=Chunks(), corruption=NextTokens())
 SHUFFLED = TextData(rows=SentencePairs(relation="structure"), corruption=BertMasking(shuffling=ShuffledWindows()))
 CASES = {
     # objective, rows, mesh: heads of a generator so narrow cannot be split
@@ -58,8 +54,7 @@ CASES = {
     "structure": (MlmStructure(BERT), SHUFFLED, SPREAD),
     "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), SPREAD),
     "roberta": (Mlm(RobertaConfig(**SIZES, feed_forward_size=32)), TEXT, SPREAD),
-    "causal_lm": (CausalLm(Gpt2Config(**SIZES), z_loss=1e-2, label_smoothing=0.1, chunk=5), NEXT, SPREAD),
-    "t5": (SequenceToSequence(T5Config(**T5_SIZES)), SPAN_TEXT, SPREAD),
+    "t5": (SequenceToSequence(T5Config(**T5_SIZES), z_loss=1e-2, label_smoothing=0.1, chunk=5), SPAN_TEXT, SPREAD),
     "modernbert": (Mlm(ModernBertConfig(**SIZES, feed_forward_size=16, window=4)), TEXT, SPREAD),
 }
 

@@ -9,14 +9,21 @@ import pytest
 import tiny
 from flax import linen as nn
 
+from bertfam.corruption.next_tokens import NextTokens
+from bertfam.corruption.span_corruption import SpanCorruption
+from bertfam.data.text_data import TextData
+from bertfam.data.text_rows import Chunks
 from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.layers.execution import Execution
+from bertfam.models.bart import BartConfig
 from bertfam.models.generator import logits
 from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.t5 import T5Config
 from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence
+from bertfam.training.run import Run, check_resumable
+from bertfam.training.stages import Stage
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient, total_loss
 
@@ -149,3 +156,21 @@ def test_settings():
     for name, value in (("z_loss", -1.0), ("z_loss", float("nan")), ("label_smoothing", 1.0), ("chunk", 0)):
         with pytest.raises(ValueError, match=name):
             CausalLm(GPT2, **{name: value})
+
+
+def test_rows_that_do_not_fit():
+    stages, spans = (Stage(1, 16, 4),), TextData(rows=Chunks(), corruption=SpanCorruption())
+    following = TextData(rows=Chunks(), corruption=NextTokens())
+    assert Run(objective=SequenceToSequence(T5), data=spans, stages=stages).shape(0).targets > 1
+    bart = BartConfig(**SIZES, feed_forward_size=32)
+    for objective, data, message in (
+        (CausalLm(GPT2), TextData(), "CausalLm reads decoder_input_tokens, .*: set TextData.corruption to @NextTokens"),
+        (SequenceToSequence(T5), following, "reads encoder_input_tokens, .*: set TextData.corruption to .* @SpanCorruption"),
+        (SequenceToSequence(bart), spans, "BartConfig begins what it writes with eos and rows of SpanCorruption with pad"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Run(objective=objective, data=data, stages=stages)
+    began = Run(objective=CausalLm(GPT2), data=following, stages=stages)
+    check_resumable(began, dataclasses.replace(began, objective=CausalLm(GPT2, chunk=7)), 0)
+    with pytest.raises(UserError, match="z_loss was 0.0 when this run began"):
+        check_resumable(began, dataclasses.replace(began, objective=CausalLm(GPT2, z_loss=1e-4)), 0)

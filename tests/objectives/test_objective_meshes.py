@@ -16,8 +16,7 @@ TERMS = {
     "structure": {"mlm_loss", "shuffled_loss", "structure_loss"},
     "sbo": {"mlm_loss", "sbo_loss"},
     "roberta": {"mlm_loss", "mlm_accuracy"},
-    "causal_lm": {"lm_loss", "lm_accuracy", "z_loss"},
-    "t5": {"lm_loss", "lm_accuracy"},
+    "t5": {"lm_loss", "lm_accuracy", "z_loss"},
     "modernbert": {"mlm_loss", "mlm_accuracy"},
 }
 
