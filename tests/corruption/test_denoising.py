@@ -156,16 +156,19 @@ def test_the_first_part_of_a_cut_sentence_moves_like_a_sentence():
     texts = {tuple(text) for text in noised(ALONE["permutation"], rows)}
     one, two = tuple(range(FIRST, FIRST + 5)), tuple(range(FIRST + 5, FIRST + 9))
     assert texts == {one + two, two + one}
+    half = {tuple(text) for text in noised(Denoising(permute=0.5, tokens=None), rows)}
+    assert half == {one + two}  # one of two has nowhere to go
 
 
 def test_words_of_a_permuted_text_stay_words():
-    # The first token of the text, which begins a word only because it is the first, moves behind other sentences.
-    ids = TokenIds(size=100, pad=1, unk=3, cls=0, sep=2, eos=2, mask=99, starts_word=np.zeros(100, bool))
-    rows = rows_of(np.full(300, 6), 8, sentence=3)
-    config = Denoising(tokens=TextInfilling(rate=1.0))
-    found = config.corrupt(rows, fold(1, np.arange(300)), ids)
-    masks = (found["encoder_input_tokens"] == 99).sum(axis=1)
-    assert (found["encoder_segment_ids"].sum(axis=1) == masks + 2).all()  # all is one word, which is gone
+    # Two sentences, a word each; the first begins one only because it is the first of the text.
+    starts = np.arange(100) == FIRST + 2
+    ids = TokenIds(size=100, pad=1, unk=3, cls=0, sep=2, eos=2, mask=99, special=(0, 1, 2, 3, 99), starts_word=starts)
+    rows = rows_of(np.full(300, 6), 8, sentence=99)
+    rows["sentence_begins"][:, 3] = True
+    found = Denoising(tokens=TextInfilling(rate=0.5)).corrupt(rows, fold(1, np.arange(300)), ids)["encoder_input_tokens"]
+    kept = {tuple(token for token in row if FIRST <= token < 99) for row in found.tolist()}
+    assert kept == {(FIRST, FIRST + 1), tuple(range(FIRST + 2, FIRST + 6))}  # one of both is gone, as a whole
 
 
 def test_insertion():

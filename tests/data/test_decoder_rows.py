@@ -133,6 +133,12 @@ def test_the_end_of_text_may_be_the_padding_too():
     rows = data.corruption.corrupt(data.examples(made([2]), 5, 0, ids).rows(np.array([0]), np.array([0], np.uint64)), None, ids)
     assert rows["decoder_target_tokens"].tolist() == [[FIRST, FIRST + 1, 7, 7, 7]]
     assert rows["decoder_loss_weights"].tolist() == [[1, 1, 1, 0, 0]] == rows["decoder_segment_ids"].tolist()
+    packed = TextData(rows=Packed(WholeDocuments()), corruption=NextTokens())
+    rows = packed.corruption.corrupt(
+        packed.examples(made([2]), 5, 0, ids).rows(np.array([0]), np.array([0], np.uint64)), None, ids
+    )
+    assert rows["decoder_target_tokens"].tolist() == [[FIRST, FIRST + 1, 7, 7, 7]]
+    assert rows["decoder_input_tokens"].tolist() == [[7, FIRST, FIRST + 1, 7, 7]]
     separated = TokenIds(size=1000, pad=0, unk=1, cls=2, sep=3, special=(0, 1, 2, 3))
     rows = data.examples(made([2]), 5, 0, separated).rows(np.array([0]), np.array([0], np.uint64))
     assert rows["next_tokens"].tolist() == [[FIRST, FIRST + 1, 3, 0, 0]]  # [SEP] where nothing else ends a text
