@@ -150,7 +150,7 @@ def _of_cache(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list[str]:
         sources.append(run.data.training(*sizes, run.seed, index))
         evaluations.append(run.data.held_out(*sizes, at_most=run.eval_batches))
         for text, part in zip(texts, parts_of(sources[-1].sequence), strict=True):
-            lines += row_warnings(run.data.rows_of(text), part.examples, text.name, stage.length)
+            lines += row_warnings(run.data.rows_of(text), part.examples, text.name, stage.length, packs=run.data.corruption.packs)
     return warnings(run, sources, evaluations) + lines
 
 
@@ -180,7 +180,7 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
         for stage in run.stages if len(found.documents) >= least else ():
             examples = run.data.examples(found.documents, stage.length, run.seed, vocabulary.token_ids)
             lines += examples.warnings + row_warnings(
-                run.data.rows_of(found.documents), examples, found.documents.name, stage.length
+                run.data.rows_of(found.documents), examples, found.documents.name, stage.length, packs=run.data.corruption.packs
             )
         held_out = held_out_documents(corpus, least)
         if held_out == 0:

@@ -54,7 +54,7 @@ def unknown_share(documents: Documents, tokens: TokenIds) -> float:
     return float(np.mean([np.mean(documents.tokens[begin : begin + block] == tokens.unk) for begin in begins]))
 
 
-def row_warnings(rows: Any, examples: Examples, name: str, length: int) -> list[str]:
+def row_warnings(rows: Any, examples: Examples, name: str, length: int, *, packs: bool = True) -> list[str]:
     """What is amiss with the length of rows.
 
     Args:
@@ -62,6 +62,7 @@ def row_warnings(rows: Any, examples: Examples, name: str, length: int) -> list[
       examples: the rows themselves.
       name: what messages call the text.
       length: tokens of a row.
+      packs: whether the noise could be given packed rows.
     """
     numbers = np.unique(np.linspace(0, len(examples) - 1, _ROWS).astype(np.int64))
     segments = examples.rows(numbers, random.fold(0, numbers))["encoder_segment_ids"]
@@ -74,7 +75,7 @@ def row_warnings(rows: Any, examples: Examples, name: str, length: int) -> list[
         fix = "give shorter rows (Stage.length)" if rows.packed else "pack them (--gin.TextPairs.packed=True)"
     elif isinstance(rows, Packed):
         fix = "give shorter rows (Stage.length), or more text"
-    elif isinstance(rows, _PACKABLE):
+    elif isinstance(rows, _PACKABLE) and packs:
         fix = f"pack them ({packed}), or give shorter rows (Stage.length)"
     else:
         fix = "give shorter rows (Stage.length), or more text"

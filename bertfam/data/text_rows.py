@@ -187,7 +187,7 @@ class TextExamples:
         tokens[separator] = frame.separator
         size = end - begin + frame.size
         if frame.size:
-            tokens[:, 0] = ids.cls
+            tokens[:, 0] = ids.need("cls", "a framed row")
             tokens[np.arange(len(tokens)), size - 1] = ids.need("sep", "a row with [CLS]")
         units = {}
         if self._documents.units is not None:

@@ -10,8 +10,7 @@ import pytest
 
 from bertfam import cli
 from bertfam.corruption.keys import fold
-from bertfam.corruption.random_spans import RandomSpans
-from bertfam.corruption.sentinels import spans_to_sentinels
+from bertfam.corruption.span_corruption import SpanCorruption
 from bertfam.data import vocabularies
 from bertfam.data.cache import TokenCache
 from bertfam.data.text_rows import WholeDocuments
@@ -72,16 +71,15 @@ def test_control_tokens_typed_in_the_text_survive_noise(tmp_path):
     rows = WholeDocuments().examples(documents, 64, 0, tokens)
     raw = rows.rows(np.arange(len(rows)), np.zeros(len(rows), np.uint64))
     lengths = raw["encoder_segment_ids"].sum(axis=1)
-    noise = RandomSpans().noise(lengths, 64, fold(0, np.arange(len(rows))))
-    made = spans_to_sentinels(raw["encoder_input_tokens"], lengths, noise, tokens, 80, 80)
+    made = SpanCorruption().corrupt(raw, fold(0, np.arange(len(rows))), tokens)
     for row in range(len(rows)):
         spans, current = {}, None
-        for id in made.targets[row, : made.target_lengths[row]].tolist():
+        for id in made["decoder_target_tokens"][row, made["decoder_segment_ids"][row] > 0].tolist():
             if id in tokens.sentinels:
                 current = spans.setdefault(id, [])
             elif id != tokens.eos:
                 current.append(id)
-        inputs = made.inputs[row, : made.input_lengths[row]].tolist()
+        inputs = made["encoder_input_tokens"][row, made["encoder_segment_ids"][row] > 0].tolist()
         back = [found for id in inputs if id != tokens.eos for found in (spans[id] if id in spans else [id])]
         assert back == raw["encoder_input_tokens"][row, : lengths[row]].tolist()
 

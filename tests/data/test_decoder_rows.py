@@ -1,5 +1,7 @@
 """Rows for decoders out of documents: next tokens, T5's and BART's noise; that they are functions of the step."""
 
+import re
+
 import numpy as np
 import pytest
 from made_documents import BARE, FIRST, made, random_documents
@@ -13,6 +15,7 @@ from bertfam.corruption.text_corruption import RowForm
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data import cache_builder
 from bertfam.data.batches import Batches, CorruptedRows
+from bertfam.data.diagnosis import row_warnings
 from bertfam.data.documents import Documents
 from bertfam.data.order import Shuffled
 from bertfam.data.packing import Packed
@@ -227,6 +230,16 @@ def test_what_a_vocabulary_lacks_is_said_before_anything_is_read():
     check_vocabulary_serves(bart, bare, "vocab", 64)
     with pytest.raises(UserError, match="no eos token, which a row of text needs"):
         check_vocabulary_serves(TextData(rows=Chunks(), corruption=NextTokens()), TokenIds(size=9, pad=0, unk=1), "vocab", 64)
+
+
+@pytest.mark.parametrize(
+    ("packs", "fix"), [(True, r"pack them \(.*@WholeDocuments"), (False, r": give shorter rows \(Stage.length\)")]
+)
+def test_much_padding_is_told_with_what_helps(packs, fix):
+    documents = made(*[[4]] * 60)
+    examples = WholeDocuments().examples(documents, 32, 0, FULL, RowForm(framed=False))
+    (line,) = row_warnings(WholeDocuments(), examples, "the text", 32, packs=packs)
+    assert re.search(fix, line) and "88% of the places" in line
 
 
 def test_a_text_of_one_token():
