@@ -6,7 +6,7 @@
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "load"]
+__all__ = ["Generator", "Model", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,9 @@ import small_gpt2
 from small_gpt2 import CONFIG, END, PROMPTS, VOCABULARY
 
 from bertfam import cli
+from bertfam.api import load
+from bertfam.decoding.ends import ends_of_folder
+from bertfam.decoding.stepping import Ends
 from bertfam.decoding.strategies import PRESETS, BeamSearch, Greedy, Limits, Sample
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
@@ -223,6 +226,44 @@ def test_mistakes_on_the_command_line(folder, capsys, flags, message):
     assert cli.main(["generate", f"--model_dir={folder}", *flags]) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err == f"bertfam: error: {message.format(folder=folder)}\n"
+
+
+def test_a_folder_of_a_run_writes_the_same(folder, model, tmp_path):
+    assert cli.main(["import", f"--input={folder}", f"--output={tmp_path / 'run'}"]) == 0
+    opened = load(tmp_path / "run")
+    assert (opened.config, opened.ends) == (model.config, model.ends) == (model.config, load(folder).ends)
+    options = Greedy(), Limits(12)
+    assert tokens_of(opened.generate(["abc"], *options)) == tokens_of(model.generate(["abc"], *options))
+
+
+def test_padding_may_stand_before_tokens_and_behind(model):
+    ids = VOCABULARY.encode_prompt(f"nine{END}", frame=False).ids
+    alone = model.apply(ids[None], collect=["hidden_states"])
+    assert alone["logits"].shape == (1, 5, VOCABULARY.size) and alone["hidden"].shape == (1, 5, 32)
+    assert alone["hidden_states"].shape == (3, 1, 5, 32)
+    rows = np.full((2, 9), 3)
+    rows[0, 4:] = rows[1, :5] = ids
+    both = model.apply(rows, segment_ids=[[0] * 4 + [1] * 5, [1] * 5 + [0] * 4])["logits"]
+    for found in (both[0, 4:], both[1, :5]):
+        np.testing.assert_allclose(found, alone["logits"][0], atol=1e-4)
+    with pytest.raises(UserError, match="the model has no encoder, which encoder_tokens would be for: put all into tokens"):
+        model.apply(rows, encoder_tokens=rows)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"config.json": {"eos_token_id": 5, "bos_token_id": 6}}, Ends((5,), 256, 6)),
+        ({"config.json": {"eos_token_id": 5}, "generation_config.json": {"eos_token_id": [7, 8]}}, Ends((7, 8), 256, 256)),
+        ({"config.json": {"eos_token_id": 50256, "forced_eos_token_id": 9}}, Ends((256,), 256, 256, last=9)),
+        ({"config.json": {"forced_bos_token_id": 9, "decoder_start_token_id": 9}}, Ends((256,), 256, 256)),
+    ],
+)
+def test_a_folder_may_say_how_texts_end(files, expected, tmp_path):
+    """An id that is no token of the vocabulary, such as the default of a class, says nothing."""
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert ends_of_folder(CONFIG, VOCABULARY.token_ids, tmp_path) == expected
 
 
 def test_each_kind_of_model_has_its_command(folder, random_model, capsys):

@@ -125,7 +125,8 @@ def theirs(model, prompts, strategy, limits, texts):
 def test_twenty_prompts_in_batches(folders, kind, strategy, limits, texts):
     model, folder = folders(kind)
     words, answers = vocabulary(KINDS[kind][0]), model.config.is_encoder_decoder
-    written = load(folder).generate(PROMPTS, strategy, limits, texts=texts, batch_size=8)
+    opened = load(folder)
+    written = opened.generate(PROMPTS, strategy, limits, texts=texts, batch_size=8)
     lengths = set()
     for prompt, own, (expected, scores) in zip(PROMPTS, written, theirs(model, PROMPTS, strategy, limits, texts), strict=True):
         assert [text.tokens for text in own] == expected, prompt
@@ -136,3 +137,24 @@ def test_twenty_prompts_in_batches(folders, kind, strategy, limits, texts):
             assert text.ended == (text.tokens[-1] == words.token_ids.eos)
             lengths.add(len(text.tokens))
     assert limits.max_new_tokens in lengths and len(lengths) > 2
+    if kind == "t5":
+        check_without_cache(opened, written)
+
+
+def check_without_cache(model, written):
+    """What an encoder-decoder says of whole texts at once is what its steps said."""
+    length, start = max(len(text.tokens) for (text,) in written), model.ends.start
+    prompts = [model.vocabulary.encode_prompt(prompt).ids for prompt in PROMPTS]
+    tokens = np.array([(text.tokens + [0] * length)[:length] for (text,) in written])
+    lengths = np.array([len(ids) for ids in prompts])[:, None]
+    logits = model.apply(
+        np.concatenate([np.full((len(tokens), 1), start), tokens[:, :-1]], axis=1),
+        encoder_tokens=np.stack([np.pad(ids, (0, lengths.max() - len(ids)), constant_values=7) for ids in prompts]),
+        encoder_segment_ids=np.arange(lengths.max()) < lengths,
+    )["logits"]
+    assert logits.shape == (20, length, model.vocabulary.size)
+    logits = np.asarray(logits, np.float64)
+    likely = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    for row, (text,) in enumerate(written):
+        places = np.arange(len(text.tokens))
+        np.testing.assert_allclose(text.log_probabilities, likely[row, places, text.tokens], rtol=0, atol=1e-4)
