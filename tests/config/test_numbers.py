@@ -10,10 +10,13 @@ from bertfam.data.python_docs import PythonDocs
 from bertfam.errors import UserError
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import ElectraConfig
+from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.t5 import T5Config
 
 # What the classes need besides.
 NEEDS: dict[str, dict[str, Any]] = {
     "TextFiles": {"train": ("a.txt",)},
+    "PairFiles": {"train": ("a.jsonl",)},
     "SeqioTask": {"name": "books"},
     "Mixture": {"corpora": (PythonDocs(),), "names": ("docs",)},
     "Stage": {"steps": 8},
@@ -25,6 +28,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "MlmSbo": {"model": BertConfig()},
     "MlmStructure": {"model": BertConfig()},
     "Distillation": {"model": BertConfig()},
+    "CausalLm": {"model": Gpt2Config()},
+    "SequenceToSequence": {"model": T5Config()},
 }
 SETTINGS = [
     (path, name)
