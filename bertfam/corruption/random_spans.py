@@ -29,7 +29,7 @@ class RandomSpans:
         if not 0 < self.density < 1:
             raise ValueError(f"density {self.density} is not in (0, 1)")
         if not 1 <= self.mean_length < float("inf"):
-            raise ValueError(f"mean_length {self.mean_length} is not a number of at least 1")
+            raise ValueError(f"mean_length {self.mean_length} is less than 1, or endless")
 
     def counts(self, lengths: np.ndarray | int) -> Counts:
         """Tokens of noise, spans, and runs of clear text, which stand before each span: the same in all rows of a length."""
