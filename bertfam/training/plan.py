@@ -33,7 +33,7 @@ def make_plan(
         stages.append(
             dataclasses.asdict(stage)
             | {
-                "predictions": shape.predictions,
+                "predictions": shape.targets or shape.predictions,
                 "tokens_per_step": stage.batch_size * stage.length,
                 "flops_per_step": stage.batch_size * run.objective.flops(shape),
                 "attention": run.objective.attention(shape),
