@@ -142,7 +142,7 @@ class Generator:
 
     def generate(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[str] | Sequence[np.ndarray],
         strategy: Strategy = Greedy(),  # noqa: B008 - frozen
         limits: Limits = Limits(),  # noqa: B008
         **options: Any,

@@ -1,4 +1,4 @@
-"""`bertfam evaluate`: a trained model's scores on held-out text, or on minimal pairs of sentences."""
+"""`bertfam evaluate`: a trained model's scores on held-out text, on minimal pairs of sentences, or on a seqio task."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.training.run import Run
 
-SUMMARY = "measure a trained model on held-out text, or on minimal pairs of sentences"
+SUMMARY = "measure a trained model on held-out text, on minimal pairs of sentences, or on a seqio task"
 EXAMPLE = """
   bertfam evaluate --model_dir=runs/quickstart/model --baselines
   bertfam evaluate --model_dir=runs/quickstart/model --blimp=BLiMP.zip --limit=100
+  bertfam evaluate --model_dir=runs/t5/model --task=my_translations --module_import=my_tasks --split=test
 """
 
 
@@ -25,9 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_average(parser)
     parser.add_argument(
         "--split",
-        choices=("validation", "train"),
-        default="validation",
-        help="which split of the token cache (default: validation)",
+        metavar="NAME",
+        help="which split of the token cache, validation or train, or any of the task's with --task (default: validation)",
     )
     parser.add_argument(
         "--cache_dir", type=flags.path, metavar="DIR", help="another token cache of the same vocabulary (default: the run's own)"
@@ -46,14 +46,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="BLiMP's zip file, or a folder of .jsonl files with sentence_good and sentence_bad in each line",
     )
-    group.add_argument("--limit", type=int, metavar="N", help="only the first N pairs of each file")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N pairs of each file, or examples of each task")
+    group = parser.add_argument_group(
+        "tasks",
+        "Of a registered seqio task with inputs, targets and metric functions, or of each task of a mixture: the model answers\n"
+        "the inputs greedily, or scores the targets by log p(targets | inputs), as the metric functions need. The vocabulary is\n"
+        "the model's, whatever the task was registered with. --model_dir may be a Hugging Face folder too.",
+    )
+    group.add_argument("--task", metavar="NAME", help="registered task or mixture; this command then imports seqio")
+    group.add_argument(
+        "--module_import", action="append", default=[], metavar="MODULE", help="module that registers the task; repeatable"
+    )
+    group.add_argument(
+        "--max_new_tokens", type=int, metavar="N", help="where an answer is cut (default: as many as the longest targets have)"
+    )
+    group.add_argument("--batch_size", type=int, metavar="N", help="examples at a time (default: 32)")
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Evaluates and prints; returns the exit status."""
+    _check_flags(args)
     if args.blimp is not None:
         return _minimal_pairs(args)
+    if args.task is not None:
+        return _task(args)
 
     import dataclasses
     import json
@@ -64,10 +81,6 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.training.model_dir import open_model, read_run
 
     # -- What to evaluate on
-    if args.limit is not None:
-        raise UserError("--limit is of minimal pairs: give --blimp=PATH with it, or --batches=N for held-out text")
-    if args.batches is not None and args.batches < 1:
-        raise UserError(f"--batches={args.batches} is less than 1")
     run = read_run(args.model_dir)
     cache = TokenCache(args.cache_dir or run.data.cache_directory(args.model_dir))
     opened = open_model(args.model_dir, args.step, average=args.average)
@@ -127,19 +140,84 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+# What is measured -> the flags that are of it alone, and what to call it.
+_OWN = {
+    "text": (("split", "cache_dir", "batches", "baselines"), "held-out text"),
+    "blimp": ((), "--blimp, which names the sentences"),
+    "task": (("split", "module_import", "max_new_tokens", "batch_size"), "--task"),
+}
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuses flags that would change nothing, and numbers below 1."""
+    from bertfam.errors import UserError
+
+    if args.blimp is not None and args.task is not None:
+        raise UserError("--blimp and --task both say what to measure: give one of them")
+    measured = "blimp" if args.blimp is not None else "task" if args.task is not None else "text"
+    own, called = _OWN[measured]
+    for names, words in _OWN.values():
+        for flag in names:
+            if flag not in own and getattr(args, flag) not in (None, False, []):
+                raise UserError(f"--{flag} is of {words}: it does not go with {called}")
+    if measured == "text" and args.limit is not None:
+        raise UserError("--limit is of minimal pairs and tasks: give --blimp=PATH or --task=NAME with it, or --batches=N")
+    args.split = args.split or "validation"
+    if measured == "text" and args.split not in ("validation", "train"):
+        raise UserError(f"--split={args.split} is no split of a token cache, which has validation and train")
+    for flag in ("batches", "limit", "max_new_tokens", "batch_size"):
+        if getattr(args, flag) is not None and getattr(args, flag) < 1:
+            raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
+
+
+def _task(args: argparse.Namespace) -> int:
+    """Measures and prints; returns the exit status."""
+    import json
+    from pathlib import Path
+
+    import jax
+
+    from bertfam.api import Generator, load_networks
+    from bertfam.data.seqio_task import fill_registry
+    from bertfam.errors import UserError
+    from bertfam.partitioning.mesh import MeshShape
+    from bertfam.training.checkpoints import choosing
+
+    step = args.step
+    if (Path(args.model_dir) / "config.gin").is_file():
+        step = choosing.find(args.model_dir, step, ("average" if args.average else "params",))
+    found = load_networks(args.model_dir, step=step, average=args.average).values()
+    model = next((network for network in found if isinstance(network, Generator)), None)
+    if model is None:
+        raise UserError(f"{args.model_dir} holds an encoder, which writes no text: --task is for models that do")
+    fill_registry(args.module_import)
+
+    from bertfam.evaluation.seqio_tasks import evaluate, lines_of
+
+    results = evaluate(
+        model,
+        args.task,
+        args.split,
+        examples=args.limit,
+        max_new_tokens=args.max_new_tokens,
+        batch_size=args.batch_size or 32,
+        mesh=MeshShape().build() if len(jax.devices()) > 1 else None,
+    )
+    if args.json:
+        print(json.dumps({"step": step, "split": args.split, "tasks": results}))
+    else:
+        at = "" if step is None else f"step {step:,} of "
+        print(f"{at}{args.model_dir} on the {args.split} split of --task={args.task}", *lines_of(results), sep="\n")
+    return 0
+
+
 def _minimal_pairs(args: argparse.Namespace) -> int:
     """Compares and prints; returns the exit status."""
     import json
     from pathlib import Path
 
-    from bertfam.errors import UserError
     from bertfam.evaluation.minimal_pairs import CHANCE, Found, compare, read_pairs
 
-    given = {"split": args.split != "validation", "cache_dir": args.cache_dir, "batches": args.batches is not None}
-    for flag in (name for name, is_given in (given | {"baselines": args.baselines}).items() if is_given):
-        raise UserError(f"--{flag} is of held-out text: it does not go with --blimp, which names the sentences")
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit={args.limit} is less than 1")
     files = read_pairs(Path(args.blimp), args.limit)
 
     from bertfam.api import load_networks

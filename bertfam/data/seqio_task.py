@@ -130,20 +130,9 @@ class SeqioTask(Corpus):
 
     def _find(self) -> seqio.Task:
         """The task, after importing the modules."""
-        from bertfam.config.imports import import_module
-        from bertfam.config.parse import Import, Origin
-
-        with _tensorflow_silenced():
-            import tensorflow as tf
-
-            with contextlib.suppress(RuntimeError):  # TensorFlow is in use already
-                tf.config.set_visible_devices([], "GPU")  # text needs none, and JAX may hold its memory
+        fill_registry(self.modules)
         import seqio
 
-        from bertfam.data import tasks  # noqa: F401  (registers bertfam's own)
-
-        for module in self.modules:
-            import_module(Import(module, Origin(f"--module_import={module}")))
         if self.name in seqio.MixtureRegistry.names():
             parts = ", ".join(sorted(task.name for task in seqio.MixtureRegistry.get(self.name).tasks))
             raise UserError(f"--task={self.name} is a mixture, which has no end: name a task ({parts})")
@@ -233,6 +222,22 @@ class SeqioTask(Corpus):
 
 def _described(spec: dict[str, Any]) -> str:
     return ", ".join(f"{name} ({value.dtype.name} of rank {value.shape.rank})" for name, value in sorted(spec.items()))
+
+
+def fill_registry(modules: Sequence[str]) -> None:
+    """Imports TensorFlow, which keeps off the accelerators, bertfam's own tasks, and modules that register others."""
+    from bertfam.config.imports import import_module
+    from bertfam.config.parse import Import, Origin
+
+    with _tensorflow_silenced():
+        import tensorflow as tf
+
+        with contextlib.suppress(RuntimeError):  # TensorFlow is in use already
+            tf.config.set_visible_devices([], "GPU")  # text needs none, and JAX may hold its memory
+    from bertfam.data import tasks  # noqa: F401  (registers bertfam's own)
+
+    for module in modules:
+        import_module(Import(module, Origin(f"--module_import={module}")))
 
 
 @contextlib.contextmanager

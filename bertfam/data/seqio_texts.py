@@ -13,6 +13,7 @@ from bertfam.data.splits import SPLITS
 _TEXT = seqio.PassThroughVocabulary(size=0)
 # Output features of tasks that give text.
 SENTENCES = {"sentences": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=1)}
+PAIRS = {name: seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=0) for name in ("inputs", "targets")}
 DOCUMENTS = {"text": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=0)}
 
 

@@ -56,7 +56,7 @@ class Text:
 
 def generate(
     model: Generator,
-    prompts: Sequence[str],
+    prompts: Sequence[str] | Sequence[np.ndarray],
     strategy: Strategy = Greedy(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008
     *,
@@ -69,7 +69,8 @@ def generate(
 
     Args:
       model: see `bertfam.api.load`.
-      prompts: a control piece that is spelt exactly is the control token. An empty one is a decoder's own beginning.
+      prompts: a control piece that is spelt exactly is the control token. An empty one is a decoder's own beginning. Tokens
+        int[length] in the place of texts are read as they are.
       strategy: `Greedy`, `Sample` or `BeamSearch`.
       limits: what texts keep to.
       texts: how many of each prompt; of a beam search at most its beams, of `Greedy` one.
@@ -147,10 +148,13 @@ def _check(strategy: Strategy, texts: int, batch_size: int) -> None:
         raise UserError(f"{texts} texts of each prompt are more than the {strategy.beams} beams; take more beams")
 
 
-def _encode(model: Generator, prompt: str, limits: Limits) -> np.ndarray:
+def _encode(model: Generator, prompt: str | np.ndarray, limits: Limits) -> np.ndarray:
     """int32[length]; raises UserError where the model has no room for it and the new tokens."""
     config = model.config
-    tokens = model.vocabulary.encode_prompt(prompt, frame=config.has_encoder).ids
+    if isinstance(prompt, str):
+        tokens = model.vocabulary.encode_prompt(prompt, frame=config.has_encoder).ids
+    else:
+        tokens, prompt = np.asarray(prompt, np.int32), model.vocabulary.decode(prompt)
     if not len(tokens) and not config.has_encoder and model.ends.start is not None:
         tokens = np.array([model.ends.start], np.int32)
     if not len(tokens):
@@ -202,7 +206,7 @@ def _keys(encoded: Sequence[np.ndarray], rows: int, texts: int, seed: int) -> ja
     return jnp.asarray(made.view(np.uint32).reshape(rows, texts, 2))
 
 
-def _texts(model: Generator, prompt: str, encoded: np.ndarray, row: Decoded) -> list[Text]:
+def _texts(model: Generator, prompt: str | np.ndarray, encoded: np.ndarray, row: Decoded) -> list[Text]:
     """The texts of one prompt."""
     made = []
     for place in np.flatnonzero(row.possible):
@@ -216,11 +220,13 @@ def _texts(model: Generator, prompt: str, encoded: np.ndarray, row: Decoded) -> 
     return made
 
 
-def _spell(model: Generator, prompt: str, encoded: np.ndarray, tokens: list[int]) -> str:
+def _spell(model: Generator, prompt: str | np.ndarray, encoded: np.ndarray, tokens: list[int]) -> str:
     vocabulary = model.vocabulary
     if model.config.has_encoder:
         return vocabulary.decode(tokens, skip_special=True)
     # A first word may be spelt without its space where nothing stands before it.
     before = vocabulary.decode(encoded.tolist(), skip_special=True)
     whole = vocabulary.decode([*encoded.tolist(), *tokens], skip_special=True)
-    return prompt + (whole[len(before) :] if whole.startswith(before) else vocabulary.decode(tokens, skip_special=True))
+    return (prompt if isinstance(prompt, str) else before) + (
+        whole[len(before) :] if whole.startswith(before) else vocabulary.decode(tokens, skip_special=True)
+    )

@@ -1,0 +1,108 @@
+"""How likely a model that writes takes given targets for, in answer to inputs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertfam.api import Generator
+from bertfam.errors import UserError
+from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, token_scores
+from bertfam.layers.execution import Execution
+from bertfam.models.generator import head_weights, words_of
+
+# Rows are padded to a multiple of this, so that few shapes are compiled.
+_MULTIPLE = 32
+
+
+def log_likelihoods(
+    model: Generator, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], *, batch_size: int = 32
+) -> np.ndarray:
+    """log p(targets | inputs) = sum over the targets of log p(token | inputs, those before it), in full float32.
+
+    An encoder reads the inputs; a decoder alone reads them before the targets, and its own beginning where there are none.
+
+    Args:
+      model: see `bertfam.api.load`.
+      inputs, targets: int[length] each, with the tokens that end them.
+      batch_size: rows at a time.
+
+    Returns:
+      float64[n].
+
+    Raises:
+      UserError: where a text is longer than the model reads.
+    """
+    start = model.ends.start
+    if start is None:
+        raise UserError("the vocabulary has no token that the decoder could begin with: choose another vocabulary")
+    read, written = [np.asarray(text, np.int32) for text in inputs], [np.asarray(text, np.int32) for text in targets]
+    if not model.config.has_encoder:
+        # One row: inputs, and all targets but the last; scored from the place of the last input on.
+        before = [text if len(text) else np.array([start], np.int32) for text in read]
+        rows = [np.concatenate([text, target[:-1]]) for text, target in zip(before, written, strict=True)]
+    else:
+        before = [np.array([start], np.int32)] * len(written)
+        rows = [np.concatenate([begin, target[:-1]]) for begin, target in zip(before, written, strict=True)]
+    _check(model, [*rows, *read])
+    scores = _compiled(model)
+    found = np.zeros(len(rows))
+    # Rows of a batch are of similar length.
+    order = sorted(range(len(rows)), key=lambda number: (_padded(len(rows[number])), len(read[number])))
+    with jax.default_matmul_precision("highest"):
+        for begin in range(0, len(order), batch_size):
+            some = order[begin : begin + batch_size]
+            tokens, segments = _table([rows[number] for number in some], batch_size)
+            wanted, weights = np.zeros_like(tokens), np.zeros(tokens.shape, np.float32)
+            for row, number in enumerate(some):
+                first, size = len(before[number]) - 1, len(written[number])
+                wanted[row, first : first + size] = written[number]
+                weights[row, first : first + size] = 1
+            source = _table([read[number] for number in some], batch_size) if model.config.has_encoder else None
+            found[some] = np.asarray(scores(model.params, tokens, segments, wanted, weights, source), np.float64)[: len(some)]
+    return found
+
+
+def _compiled(model: Generator) -> Any:
+    config = model.config
+    settings, execution = VocabularyLoss(config.known_vocab_size), Execution()
+
+    @jax.jit
+    def scores(
+        params: Any, tokens: jax.Array, segments: jax.Array, wanted: jax.Array, weights: jax.Array, source: Any
+    ) -> jax.Array:
+        words, given = words_of(params), {}
+        same: dict[str, Any] = {"positions": None, "train": False}
+        if source is not None:
+            encoder: Any = config.encoder(execution)
+            encoded, _ = encoder.apply({"params": params["encoder"]}, words, source[0], segment_ids=source[1], **same)
+            given = {"encoded": encoded, "encoded_segment_ids": source[1]}
+        decoder: Any = config.decoder(execution)
+        hidden, _ = decoder.apply({"params": params["decoder"]}, words, tokens, segment_ids=segments, **same, **given)
+        head = head_weights(config, params)
+        found = token_scores(hidden * head.scale, head.kernel, head.bias, wanted, settings)
+        return jnp.sum(jnp.where(weights > 0, found.log_probabilities, 0), axis=1)
+
+    return scores
+
+
+def _padded(length: int) -> int:
+    return -(-length // _MULTIPLE) * _MULTIPLE
+
+
+def _table(texts: Sequence[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and segment ids int32[rows, length]; rows without a text have one token."""
+    tokens = np.zeros((rows, _padded(max(1, *map(len, texts), 1))), np.int32)
+    segments = np.zeros_like(tokens)
+    segments[:, 0] = 1
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)], segments[row, : len(text)] = text, 1
+    return tokens, segments
+
+
+def _check(model: Generator, texts: Sequence[np.ndarray]) -> None:
+    longest, most = max(map(len, texts)), model.config.max_length
+    if most is not None and longest > most:
+        raise UserError(f"a text has {longest} tokens and the model reads at most {most}; shorten it")
