@@ -72,7 +72,11 @@ def row_warnings(rows: Any, examples: Examples, name: str, length: int, *, packs
     half = int(np.median(np.count_nonzero(segments, axis=1)))
     packed = f"--gin.TextData.rows=@Packed() --gin.Packed.rows=@{type(rows).__name__}()"
     if isinstance(rows, TextPairs):
-        fix = "give shorter rows (Stage.length)" if rows.packed else "pack them (--gin.TextPairs.packed=True)"
+        fix = (
+            "give shorter rows (Stage.length), or raise TextPairs.max_examples"
+            if rows.packed
+            else "pack them (--gin.TextPairs.packed=True)"
+        )
     elif isinstance(rows, Packed):
         fix = "give shorter rows (Stage.length), or more text"
     elif isinstance(rows, _PACKABLE) and packs:

@@ -14,6 +14,26 @@ A module that registers text of its own, for `--task=my_books --module_import=TH
     )
 
 Any other source whose elements, after the preprocessors, are {"text": a document} or {"sentences": its sentences} will do.
+
+A text-to-text task is one whose elements are {"inputs": a string, "targets": a string}:
+
+    def questions(split, shuffle_files, seed=None):
+        files = {"train": "train.tsv", "validation": "dev.tsv"}
+        lines = tf.data.TextLineDataset(files[split])
+        return lines.map(lambda line: dict(zip(("inputs", "targets"), tf.unstack(tf.strings.split(line, "\t"), 2))))
+
+    def accuracy(targets, predictions):
+        return {"accuracy": 100 * sum(map(str.__eq__, targets, predictions)) / len(targets)}
+
+    source = seqio.FunctionDataSource(questions, splits=["train", "validation"])
+    seqio.TaskRegistry.add(
+        "questions", source=source, preprocessors=[], output_features=tasks.PAIRS, metric_fns=[accuracy]
+    )
+
+It trains an encoder-decoder by --task=questions --gin.SeqioTask.pairs=True behind a run file and tasks/text_to_text.gin, and
+`bertfam evaluate --task=questions --module_import=THE_MODULE` gives its metrics. Tasks that tokenise, as T5's own do, serve as
+they are: their strings are taken, and the vocabulary is the run's.
+
 Registered here: `python_docs`, the text of the embedded corpus, and finished rows of it: `python_docs_mlm_nsp` (BERT's pairs),
 `python_docs_mlm_nsp_packed` (several pairs a row), `python_docs_mlm` (full sentences), `python_docs_mlm_whole_words`,
 `python_docs_roberta`, `python_docs_mlm_sop` (ALBERT), `python_docs_mlm_structure` (StructBERT), `python_docs_mlm_sbo` (SpanBERT),
@@ -43,6 +63,7 @@ from bertfam.data.pairs import SentencePairs
 from bertfam.data.python_docs import PythonDocs
 from bertfam.data.seqio_rows import RowSource, RowTask
 from bertfam.data.seqio_texts import DOCUMENTS, CorpusSource, join_sentences
+from bertfam.data.seqio_texts import PAIRS as PAIRS
 from bertfam.data.seqio_texts import SENTENCES as SENTENCES
 from bertfam.data.seqio_vocabulary import PieceVocabulary
 from bertfam.data.text_data import TextData

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import seqio
@@ -110,7 +110,7 @@ class _Evaluation:
         with _registered(task), _quiet():
             evaluator = seqio.Evaluator(
                 task.name,
-                feature_converter=seqio.PassThroughFeatureConverter(),
+                feature_converter=_AsTheyAre(),
                 eval_split=split,
                 sequence_length=most and dict.fromkeys(_FEATURES, most),
                 num_examples=examples,
@@ -149,6 +149,13 @@ class _Evaluation:
         for row, (text,) in zip(table, written, strict=True):
             row[: len(text.tokens)] = text.tokens
         return list(zip(numbers, table, strict=True)), [text.log_probability for (text,) in written]
+
+
+class _AsTheyAre(seqio.PassThroughFeatureConverter):
+    """Examples without padding, which could not be told from a token of its id."""
+
+    TASK_FEATURES: ClassVar[dict[str, Any]] = {}
+    pack = False
 
 
 def _read(dataset: tf.data.Dataset) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:

@@ -1,5 +1,6 @@
 """How likely a model that writes takes given targets for, in answer to inputs."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from bertfam.api import Generator
 from bertfam.errors import UserError
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, token_scores
 from bertfam.layers.execution import Execution
-from bertfam.models.generator import head_weights, words_of
+from bertfam.models.generator import GeneratorConfig, head_weights, words_of
 
 # Rows are padded to a multiple of this, so that few shapes are compiled.
 _MULTIPLE = 32
@@ -47,54 +48,60 @@ def log_likelihoods(
         before = [np.array([start], np.int32)] * len(written)
         rows = [np.concatenate([begin, target[:-1]]) for begin, target in zip(before, written, strict=True)]
     _check(model, [*rows, *read])
-    scores = _compiled(model)
     found = np.zeros(len(rows))
     # Rows of a batch are of similar length.
     order = sorted(range(len(rows)), key=lambda number: (_padded(len(rows[number])), len(read[number])))
     with jax.default_matmul_precision("highest"):
         for begin in range(0, len(order), batch_size):
             some = order[begin : begin + batch_size]
-            tokens, segments = _table([rows[number] for number in some], batch_size)
+            tokens, segments = _table([rows[number] for number in some], batch_size, model.config.max_length)
             wanted, weights = np.zeros_like(tokens), np.zeros(tokens.shape, np.float32)
             for row, number in enumerate(some):
                 first, size = len(before[number]) - 1, len(written[number])
                 wanted[row, first : first + size] = written[number]
                 weights[row, first : first + size] = 1
-            source = _table([read[number] for number in some], batch_size) if model.config.has_encoder else None
-            found[some] = np.asarray(scores(model.params, tokens, segments, wanted, weights, source), np.float64)[: len(some)]
+            source = None
+            if model.config.has_encoder:
+                source = _table([read[number] for number in some], batch_size, model.config.max_length)
+            found[some] = np.asarray(
+                _scores(model.params, tokens, segments, wanted, weights, source, config=model.config), np.float64
+            )[: len(some)]
     return found
 
 
-def _compiled(model: Generator) -> Any:
-    config = model.config
-    settings, execution = VocabularyLoss(config.known_vocab_size), Execution()
-
-    @jax.jit
-    def scores(
-        params: Any, tokens: jax.Array, segments: jax.Array, wanted: jax.Array, weights: jax.Array, source: Any
-    ) -> jax.Array:
-        words, given = words_of(params), {}
-        same: dict[str, Any] = {"positions": None, "train": False}
-        if source is not None:
-            encoder: Any = config.encoder(execution)
-            encoded, _ = encoder.apply({"params": params["encoder"]}, words, source[0], segment_ids=source[1], **same)
-            given = {"encoded": encoded, "encoded_segment_ids": source[1]}
-        decoder: Any = config.decoder(execution)
-        hidden, _ = decoder.apply({"params": params["decoder"]}, words, tokens, segment_ids=segments, **same, **given)
-        head = head_weights(config, params)
-        found = token_scores(hidden * head.scale, head.kernel, head.bias, wanted, settings)
-        return jnp.sum(jnp.where(weights > 0, found.log_probabilities, 0), axis=1)
-
-    return scores
+@functools.partial(jax.jit, static_argnames="config")
+def _scores(
+    params: Any,
+    tokens: jax.Array,
+    segments: jax.Array,
+    wanted: jax.Array,
+    weights: jax.Array,
+    source: tuple[jax.Array, jax.Array] | None,
+    *,
+    config: GeneratorConfig,
+) -> jax.Array:
+    """Of rows as `_table` gives them: float32[rows]."""
+    execution, words, given = Execution(), words_of(params), {}
+    same: dict[str, Any] = {"positions": None, "train": False}
+    if source is not None:
+        encoder: Any = config.encoder(execution)
+        encoded, _ = encoder.apply({"params": params["encoder"]}, words, source[0], segment_ids=source[1], **same)
+        given = {"encoded": encoded, "encoded_segment_ids": source[1]}
+    decoder: Any = config.decoder(execution)
+    hidden, _ = decoder.apply({"params": params["decoder"]}, words, tokens, segment_ids=segments, **same, **given)
+    head = head_weights(config, params)
+    found = token_scores(hidden * head.scale, head.kernel, head.bias, wanted, VocabularyLoss(config.known_vocab_size))
+    return jnp.sum(jnp.where(weights > 0, found.log_probabilities, 0), axis=1)
 
 
 def _padded(length: int) -> int:
     return -(-length // _MULTIPLE) * _MULTIPLE
 
 
-def _table(texts: Sequence[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and segment ids int32[rows, length]; rows without a text have one token."""
-    tokens = np.zeros((rows, _padded(max(1, *map(len, texts), 1))), np.int32)
+def _table(texts: Sequence[np.ndarray], rows: int, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and segment ids int32[rows, length], of a length of at most `most`; rows without a text have one token."""
+    length = _padded(max([1, *map(len, texts)]))
+    tokens = np.zeros((rows, length if most is None else min(length, most)), np.int32)
     segments = np.zeros_like(tokens)
     segments[:, 0] = 1
     for row, text in enumerate(texts):

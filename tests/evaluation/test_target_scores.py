@@ -1,0 +1,48 @@
+"""log p(targets | inputs) against whole logits of one pair at a time."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bertfam import api
+from bertfam.decoding.ends import ends_of
+from bertfam.errors import UserError
+from bertfam.evaluation.target_scores import log_likelihoods
+from bertfam.models.generator import init_generator
+from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.t5 import T5Config
+
+CONFIGS = {
+    "encoder-decoder": T5Config(vocab_size=60, num_layers=1, hidden_size=16, num_heads=2, head_dim=8, feed_forward_size=32),
+    "decoder": Gpt2Config(vocab_size=60, num_layers=1, hidden_size=16, num_heads=2, max_length=16),
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_as_by_whole_logits(kind, vocabulary):
+    config = CONFIGS[kind]
+    generator = np.random.default_rng(0)
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    model = api.Generator(config, params, vocabulary, ends_of(config, vocabulary.token_ids))
+    sizes = [(5, 4), (5, 4), (0, 4), (5, 4), (5, 1)]
+    inputs, targets = ([generator.integers(0, 60, pair[side]) for pair in sizes] for side in (0, 1))
+    found = log_likelihoods(model, inputs, targets, batch_size=2)
+    for number, (read, written) in enumerate(zip(inputs, targets, strict=True)):
+        if number == 4 or (config.has_encoder and not len(read)):
+            continue  # one more shape to compile; nothing to attend to
+        if config.has_encoder:
+            row, first = [model.ends.start, *written[:-1]], 0
+            logits = model.apply(np.array([row]), encoder_tokens=read[None])["logits"][0]
+        else:
+            row, first = [*(read if len(read) else [model.ends.start]), *written[:-1]], max(len(read) - 1, 0)
+            logits = model.apply(np.array([row]))["logits"][0]
+        logs = jax.nn.log_softmax(logits[first : first + len(written)])
+        assert found[number] == pytest.approx(float(logs[np.arange(len(written)), written].sum()), rel=1e-4)
+    turned = log_likelihoods(model, inputs[::-1], targets[::-1], batch_size=2)
+    assert turned[::-1] == pytest.approx(found, rel=1e-5)  # in other company
+    if config.max_length:
+        with pytest.raises(UserError, match="a text has 20 tokens and the model reads at most 16"):
+            log_likelihoods(model, [np.arange(18)], [np.arange(3)])
