@@ -43,7 +43,9 @@ COMMANDS = {
     "check": Command("check", "validate a configuration without compiling"),
     "pretrain": Command("pretrain", "train a model"),
     "distill": Command("distill", "train a student to say what a trained model says"),
-    "evaluate": Command("evaluate", "measure a trained model on held-out text"),
+    "evaluate": Command(
+        "evaluate", "measure a trained model on held-out text, on minimal pairs of sentences, or on a seqio task"
+    ),
     "fill": Command("fill", "fill the [MASK]s of a text"),
     "generate": Command("generate", "let a model write text"),
     "checkpoints": Command("checkpoints", "list a run's checkpoints and verify them"),

@@ -164,7 +164,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UserError("--limit is of minimal pairs and tasks: give --blimp=PATH or --task=NAME with it, or --batches=N")
     args.split = args.split or "validation"
     if measured == "text" and args.split not in ("validation", "train"):
-        raise UserError(f"--split={args.split} is no split of a token cache, which has validation and train")
+        raise UserError(f"--split={args.split} is no choice; one of validation, train")
     for flag in ("batches", "limit", "max_new_tokens", "batch_size"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
