@@ -43,6 +43,8 @@ AdamW.b2 = 0.98
 Execution.dtype = "bfloat16"
 Execution.layers = "unroll"
 """
+# A dozen epochs of so short a text are learnt by heart otherwise.
+_DROPOUT = ("Gpt2Config.dropout_rate = 0.3", "Gpt2Config.embedding_dropout_rate = 0.3")
 _SMALL_BART = tuple(
     f"BartConfig.{size}"
     for size in ("num_layers = 6", "num_encoder_layers = 6", "hidden_size = 512", "num_heads = 8", "feed_forward_size = 2048")
@@ -73,7 +75,7 @@ class Generator:
 _T5_OBJECTIVES = ("prefix_lm", "bert_style", "deshuffling", "mass_style", "replace_spans", "drop_tokens", "random_spans")
 _BART_NOISES = ("token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation")
 GENERATORS = {
-    "GPT-2": Generator("models", "causal_lm", "gpt2_small", "gpt2", 64, 512),
+    "GPT-2": Generator("models", "causal_lm", "gpt2_small", "gpt2", 64, 512, _DROPOUT),
     "T5": Generator("models", "t5_random_spans", "t5_1_1_small", "t5"),
     **{f"t5_{name}": Generator("t5", f"t5_{name}", "t5_1_1_small", "t5") for name in _T5_OBJECTIVES},
     **{f"bart_{name}": Generator("bart", f"bart_{name}", "bart_base", "bart", lines=_SMALL_BART) for name in _BART_NOISES},
@@ -144,6 +146,7 @@ def score(args: argparse.Namespace) -> None:
 
     from bertfam.training.model_dir import open_model
 
+    jax.config.update("jax_platforms", "cpu")  # the GPU is for the commands
     for name in args.runs:
         model = f"--model_dir={args.output / name}"
         batches = [f"--batches={args.batches}"] if args.batches else []

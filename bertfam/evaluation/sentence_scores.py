@@ -1,4 +1,4 @@
-"""How likely a model takes whole sentences for: by a decoder's log-probability, or by pseudo-log-likelihood."""
+"""How likely a model takes whole sentences for: by a decoder's log-probability, or by a pseudo-log-likelihood."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -42,18 +42,16 @@ class _Rows(NamedTuple):
 
 
 def scorer(networks: Mapping[str, Model | Generator]) -> Scorer:
-    """Of the first of a folder's networks that can: a decoder, or an encoder with a masked-language-model head.
+    """Of the first of a folder's networks that can: a generator, or an encoder with a masked-language-model head.
 
     Raises:
       UserError: none can.
     """
     for model in networks.values():
-        if isinstance(model, Generator) and not model.config.has_encoder:
-            return causal(model)
+        if isinstance(model, Generator):
+            return denoised(model) if model.config.has_encoder else causal(model)
         if isinstance(model, Model) and "mlm_head" in model.params:
             return masked(model)
-    if any(isinstance(model, Generator) for model in networks.values()):
-        raise UserError("the model writes one text in answer to another, and minimal pairs are single texts: give a decoder")
     raise UserError("the model has no masked-language-model head, so it gives sentences no score; give one that has")
 
 
@@ -114,14 +112,59 @@ def masked(model: Model) -> Scorer:
 
     def score(sentences: Sequence[str], where: Sequence[str]) -> np.ndarray:
         encoded = _encoded(model.vocabulary, sentences, where, before, behind, model.config.max_length)
-        hidden = [
-            (number, tokens, place)
-            for number, tokens in enumerate(encoded)
-            for place in range(len(before), len(tokens) - len(behind))
-        ]
-        return _summed(_Rows(*map(list, zip(*hidden, strict=True))), len(encoded), model.config.max_length, scores)
+        rows = _hidden_one_by_one(encoded, len(before), len(behind))
+        return _summed(rows, len(encoded), model.config.max_length, scores)
 
     return Scorer(score, "pseudo-log-likelihood, each token masked in turn")
+
+
+def denoised(model: Generator) -> Scorer:
+    """sum over tokens of log p(token | all others): the first sentinel hides the token, and the decoder, which has written that
+    sentinel, is asked for what it stands for (Raffel et al. 2020, figure 2; Salazar et al. 2020, equation 1).
+
+    Raises:
+      UserError: the vocabulary has no sentinels.
+    """
+    config, ids = model.config, model.vocabulary.token_ids
+    if not ids.sentinels or model.ends.start is None:
+        raise UserError(
+            "the model writes one text in answer to another, and its vocabulary has no sentinel, such as T5's, that could hide a "
+            "token of a sentence: give one that has, a decoder, or a masked language model"
+        )
+    sentinel, start, end = ids.sentinels[0], model.ends.start, ids.end_of_text("a pseudo-log-likelihood")
+    settings = VocabularyLoss(config.known_vocab_size)
+    encoder: Any = config.encoder(Execution())
+    decoder: Any = config.decoder(Execution())
+
+    @jax.jit
+    def of_targets(params: Any, tokens: jax.Array, lengths: jax.Array, place: jax.Array) -> jax.Array:
+        places = jnp.arange(tokens.shape[1])
+        segments = (places < lengths[:, None]).astype(jnp.int32)
+        is_target = places == place[:, None]
+        words = words_of(params)
+        row: dict[str, Any] = {"positions": None, "train": False}
+        inputs = jnp.where(is_target, sentinel, tokens)
+        encoded, _ = encoder.apply({"params": params["encoder"]}, words, inputs, segment_ids=segments, **row)
+        written = jnp.broadcast_to(jnp.array([start, sentinel]), (len(tokens), 2))
+        row |= {"segment_ids": jnp.ones_like(written), "encoded": encoded, "encoded_segment_ids": segments}
+        hidden, _ = decoder.apply({"params": params["decoder"]}, words, written, **row)
+        head = head_weights(config, params)
+        targets = jnp.sum(jnp.where(is_target, tokens, 0), axis=1, keepdims=True)
+        found = token_scores(hidden[:, 1:] * head.scale, head.kernel, head.bias, targets, settings)
+        return found.log_probabilities[:, 0]
+
+    def score(sentences: Sequence[str], where: Sequence[str]) -> np.ndarray:
+        encoded = _encoded(model.vocabulary, sentences, where, (), (end,), config.max_length)
+        rows = _hidden_one_by_one(encoded, 0, 1)
+        return _summed(rows, len(encoded), config.max_length, lambda *batch: of_targets(model.params, *batch))
+
+    return Scorer(score, "pseudo-log-likelihood, each token behind a sentinel in turn")
+
+
+def _hidden_one_by_one(encoded: Sequence[np.ndarray], before: int, behind: int) -> _Rows:
+    """A row for each token of each sentence, but for so many that stand before and behind it."""
+    hidden = [(number, tokens, place) for number, tokens in enumerate(encoded) for place in range(before, len(tokens) - behind)]
+    return _Rows(*map(list, zip(*hidden, strict=True)))
 
 
 def _encoded(

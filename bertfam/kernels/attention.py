@@ -18,8 +18,8 @@ __all__ = ["BACKENDS", "Backend", "Request", "backend_names", "choices", "choose
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (REFERENCE, XLA, CUDNN)}
 
 # Forward and backward of 12 heads of 64 on 32,768 tokens in bfloat16, on an H200: at length 128 cuDNN takes 0.44 ms and XLA
-# 1.00 ms, at 512 0.55 ms and 2.89 ms. On 2026-11-28, there: causal rows of 1,024 take 0.44 ms and 2.77 ms (16,384 tokens), rows of
-# 512 with T5's bias 1.24 ms and 3.49 ms. Shorter rows have not been measured.
+# 1.00 ms, at 512 0.55 ms and 2.89 ms. On 2026-11-28, there: causal rows of 1,024 take 0.44 ms and 2.77 ms (16,384 tokens), rows
+# of 512 with T5's bias 1.24 ms and 3.49 ms. Shorter rows have not been measured.
 CUDNN_FROM_LENGTH = 128
 
 

@@ -1,7 +1,9 @@
 """Minimal pairs: what is read, what counts, and scores of sentences against one sentence and one token at a time."""
 
+import dataclasses
 import json
 import zipfile
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from bertfam.evaluation.minimal_pairs import Found, Pair, compare, read_pairs
 from bertfam.evaluation.sentence_scores import scorer
 from bertfam.models.generator import init_generator
 from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.t5 import T5Config
 
 LINES = [{"sentence_good": f"good {number}", "sentence_bad": f"bad {number}", "UID": "x"} for number in range(4)]
 
@@ -145,3 +148,29 @@ def test_pseudo_log_likelihoods(random_model):
     bare = api.Model(model.config, {"encoder": model.params["encoder"]}, model.vocabulary)
     with pytest.raises(UserError, match="has no masked-language-model head, so it gives sentences no score"):
         scorer({"encoder": bare})
+
+
+def test_pseudo_log_likelihoods_behind_a_sentinel(vocabulary):
+    """Each token of each sentence hidden behind the sentinel in a row of its own, without padding."""
+    ids = dataclasses.replace(vocabulary.token_ids, sentinels=(vocabulary.size - 1, vocabulary.size - 2))
+    known = SimpleNamespace(token_ids=ids, encode_batch=vocabulary.encode_batch)
+    sizes = {"hidden_size": 32, "num_layers": 1, "num_encoder_layers": 1, "num_heads": 2, "head_dim": 8, "feed_forward_size": 32}
+    config, generator = T5Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    model = api.Generator(config, params, known, ends_of(config, ids))
+    found = scorer({"encoder_decoder": model})
+    assert found.told == "pseudo-log-likelihood, each token behind a sentinel in turn"
+    scores = found.score(SENTENCES[2:], WHERE[2:])
+    for sentence, score in zip(SENTENCES[2:], scores, strict=True):
+        tokens = np.array([*vocabulary.encode_batch([sentence])[0], ids.sep])
+        expected = 0.0
+        for place in range(len(tokens) - 1):
+            hidden = np.where(np.arange(len(tokens)) == place, ids.sentinels[0], tokens)
+            written = np.array([[ids.pad, ids.sentinels[0]]])
+            logits = np.asarray(model.apply(written, encoder_tokens=hidden[None])["logits"][0, 1], np.float64)
+            expected += logits[tokens[place]] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+        assert score == pytest.approx(expected, rel=1e-4)
+    without = api.Generator(config, params, SimpleNamespace(token_ids=vocabulary.token_ids), model.ends)
+    with pytest.raises(UserError, match="its vocabulary has no sentinel"):
+        scorer({"encoder_decoder": without})
