@@ -114,6 +114,8 @@ def _rules(args: argparse.Namespace) -> PageRules:
     for flag, rule in (("bad_words", "bad_word"), ("language", "language")):
         if getattr(args, flag) and rule not in rules and (flag == "bad_words" or args.rules):
             raise UserError(f"--{flag} is for the rule {rule}, which is left out: leave the flag out too, or apply the rule")
+        if args.rules and rule in named and not getattr(args, flag):
+            raise UserError(f"--rules names {rule}, which does nothing by itself: give --{flag} with it")
     for flag in ("min_words", "min_sentences", "max_word_length"):
         if getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} must be at least 1; --no_rules leaves a rule out")

@@ -158,6 +158,10 @@ def test_language_without_the_library(folder, capsys, monkeypatch):
         (["--output=out.jsonl", "--rules=end_marks"], "'end_marks' is no rule of cleaning; did you mean end_mark?"),
         (["--output=out.jsonl", "--rules=policy", "--no_rules=policy"], "give one of them"),
         (["--output=out.jsonl", "--rules=policy", "--bad_words=words.txt"], "--bad_words is for the rule bad_word"),
+        (
+            ["--output=out.jsonl", "--rules=language,policy"],
+            "--rules names language, which does nothing by itself: give --language",
+        ),
         (["--output=out.jsonl", "--bad_words=none.txt"], "none.txt cannot be read"),
         (["--output=out.jsonl", "--bad_words=empty.txt"], "has no word in it"),
         (["--output=out.jsonl", "--min_sentences=0"], "--min_sentences=0 must be at least 1"),

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from made_documents import FIRST, IDS, random_documents
 
+from bertfam.config import load
 from bertfam.corruption.masking import BertMasking
 from bertfam.data.batches import Batches, CorruptedRows
 from bertfam.data.documents import Documents
@@ -161,7 +162,10 @@ def test_examples_proportional_mixing_with_a_limit():
 def test_language_sampling_of_mt5():
     """Xue et al. 2021, section 3.1: p(L) is proportional to |L|^0.3; the small languages of a hundred are lifted."""
     sizes = np.array([10**9, 10**7, 10**4])
-    mixture = Mixture(tuple(PythonDocs() for _ in sizes), ("en", "fi", "yo"), temperature=1 / 0.3)
+    mixture = load(
+        ["runs/mt5_base.gin"],
+        ["Mixture.corpora = (@PythonDocs(), @PythonDocs(), @PythonDocs())", "Mixture.names = ('en', 'fi', 'yo')"],
+    ).build("Mixture")
     expected = sizes**0.3 / (sizes**0.3).sum()
     np.testing.assert_allclose(mixture.shares(sizes.tolist()), expected, rtol=1e-12)
     # From 1 in 100,000 to about 1 in 40.
