@@ -123,6 +123,11 @@ def test_baselines_of_spans():
 
 
 def test_a_split_without_documents_gives_nothing_to_score(cache, tokens):
-    empty = SimpleNamespace(corpora=("text",), counts=lambda split, corpus: {"documents": 1}, documents=cache.documents)
+    empty = SimpleNamespace(
+        corpora=("text",),
+        counts=lambda split, corpus: {"documents": 1},
+        documents=cache.documents,
+        has_pairs=lambda corpus: False,
+    )
     assert TextData().held_out(empty, tokens, 48, 5) is None
     assert isinstance(TextData(corruption=BertMasking()).held_out(cache, tokens, 48, 5).source, Batches)
