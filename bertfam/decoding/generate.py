@@ -89,7 +89,7 @@ def generate(
     encoded = [_encode(model, prompt, limits) for prompt in prompts]
     # Rows of a batch are of similar length.
     order = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
-    rows = min(batch_size, len(encoded))
+    rows = max(1, min(batch_size, len(encoded)))
     if mesh is None:
         params: Any = jax.device_put(model.params)
     else:

@@ -20,6 +20,7 @@ from bertfam.decoding.stepping import Ends
 from bertfam.decoding.strategies import PRESETS, BeamSearch, Greedy, Limits, Sample
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
+from bertfam.training.teaching import open_teacher
 
 LONG = Limits(200, min_new_tokens=150)
 
@@ -96,9 +97,8 @@ def test_texts_of_a_prompt_alone_are_those_in_company(model, strategy, limits, t
         for one, other in zip(left, right, strict=True):
             np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-4)
             assert one.text == other.text
-    # An odd number of rows, the last batch filled up; another order.
-    some = model.generate(PROMPTS[6::-1], strategy, limits, texts=texts)
-    assert tokens_of(some) == tokens_of(together[6::-1])
+    turned = model.generate(PROMPTS[::-1], strategy, limits, texts=texts)
+    assert tokens_of(turned) == tokens_of(together[::-1])
 
 
 def test_seeds_and_numbers_of_texts_give_other_texts(model):
@@ -160,6 +160,7 @@ def test_the_named_strategies():
     ],
 )
 def test_what_cannot_be_written_is_refused(model, strategy, limits, options, message):
+    assert model.generate([]) == []
     with pytest.raises(UserError) as caught:
         model.generate(["a", "twelve lette"], strategy(), Limits(**limits), **options)
     assert str(caught.value) == message
@@ -182,14 +183,15 @@ def folder(model, tmp_path_factory):
 
 
 def test_the_command_writes_what_the_api_does(model, folder, tmp_path):
-    (tmp_path / "prompts.txt").write_text("abc\n\nnine more\n")
-    flags = ["--strategy=sample", "--top_k=50", "--seed=3", "--max_new_tokens=8", "--num_return=2", "--json"]
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
+    flags = ["--strategy=sample", "--seed=3", "--max_new_tokens=8", "--num_return=2", "--json"]
     command = [sys.executable, "-m", "bertfam", "generate", f"--model_dir={folder}", f"--prompts={tmp_path / 'prompts.txt'}"]
     done = subprocess.run([*command, *flags], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    expected = model.generate(["abc", "", "nine more"], Sample(top_k=50, top_p=0.95, seed=3), Limits(8), texts=2)
+    strategy, limits, texts = small_gpt2.ON_MESHES[0]
+    expected = model.generate(PROMPTS, strategy, limits, texts=texts)
     found = json.loads(done.stdout)
-    assert [entry["prompt"] for entry in found] == ["abc", "", "nine more"]
+    assert [entry["prompt"] for entry in found] == PROMPTS and "" in PROMPTS
     for entry, texts in zip(found, expected, strict=True):
         for written, text in zip(entry["texts"], texts, strict=True):
             assert (written["text"], written["tokens"], written["ended"]) == (text.text, text.tokens, text.ended)
@@ -271,3 +273,5 @@ def test_each_kind_of_model_has_its_command(folder, random_model, capsys):
     assert "holds an encoder, which writes no text; a masked language model is for bertfam fill" in capsys.readouterr().err
     assert cli.main(["fill", f"--model_dir={folder}", "a [MASK]"]) == 2
     assert "the model writes text and has no masks to fill; use bertfam generate" in capsys.readouterr().err
+    with pytest.raises(UserError, match="holds a model that writes text, and teachers are encoders; name the folder of one"):
+        open_teacher(str(folder))
