@@ -43,7 +43,8 @@ setup(
         "orbax-checkpoint>=0.11",
         "pyarrow",
         "safetensors",
-        "sentencepiece",
+        # Newer ones tell where pieces stand in bytes, not in characters, and want a protobuf newer than Beam does.
+        "sentencepiece<0.2.2",
         "sentencex>=1.0",
         "seqio>=0.0.20",
         "tensorboardX",
@@ -61,8 +62,7 @@ setup(
         "gcs": ["gcsfs"],
         # Identifies languages for `bertfam clean --language`; from 0.4 on, probabilities of short and long texts compare.
         "clean": ["py3langid>=0.4"],
-        # Beam needs a protobuf older than the one that sentencepiece wants from 0.2.2 on.
-        "beam": ["apache-beam", "sentencepiece<0.2.2"],
+        "beam": ["apache-beam"],
         "benchmarks": ["datasets>=5", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [
             "apache-beam",
@@ -71,7 +71,6 @@ setup(
             "pytest",
             "pytest-xdist",
             "ruff",
-            "sentencepiece<0.2.2",
             'torch==2.13.0; python_version < "3.12"',
             "transformers==5.24.0",
         ],
