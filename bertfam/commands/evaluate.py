@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "minimal pairs",
         "Of two sentences that differ in one thing the grammatical one should be likelier: for a decoder by its\n"
         "log-probability after an end-of-text token, for a masked model and for T5 by the sum over its tokens of the\n"
-        "log-probability of each when it is hidden. --model_dir may be a Hugging Face folder too. Chance is 0.5; a tie counts half.",
+        "log-probability of each when it is hidden. --model_dir may be a Hugging Face folder too. Chance is 0.5, and a tie\n"
+        "counts half.",
     )
     group.add_argument(
         "--blimp",

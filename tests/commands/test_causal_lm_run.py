@@ -147,7 +147,7 @@ def test_minimal_pairs_before_and_after_export(run, random_model, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--limit=3"], "--limit is of minimal pairs: give --blimp=PATH with it, or --batches=N for held-out text"),
+        (["--limit=3"], "--limit is of minimal pairs and tasks: give --blimp=PATH or --task=NAME with it, or --batches=N"),
         (["--blimp=pairs.zip", "--limit=0"], "--limit=0 is less than 1"),
         (["--blimp=pairs.zip", "--baselines"], "--baselines is of held-out text: it does not go with --blimp, which names"),
         (["--blimp=none.zip"], "there is no none.zip: give BLiMP's zip file, or a folder of its files"),
