@@ -13,7 +13,7 @@ from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.gather import gather_positions, lookup_few
 from bertfam.layers.heads import MaskedLmHead
-from bertfam.layers.norm import LayerNorm
+from bertfam.layers.norm import LayerNorm, RMSNorm
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -51,6 +51,18 @@ def test_a_word_outside_the_table_is_nan_not_another_word():
 
 def test_padded_rows():
     assert [padded_rows(rows) for rows in (1, 128, 129, 30522)] == [128, 128, 256, 30592]
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 7e4])
+def test_root_mean_square_is_kept_in_float32(size):
+    """No mean is taken off; squares of 7e4 are beyond float16, and beyond 8 bits of precision where a thousand are summed."""
+    inputs = (size * (1 + 0.1 * jax.random.normal(jax.random.key(0), (4, 1000)))).astype(jnp.bfloat16)
+    scale = np.linspace(0.5, 2, 1000, dtype=np.float32)
+    found = RMSNorm(1e-6, jnp.float32).apply({"params": {"scale": scale}}, inputs)
+    wide = np.asarray(inputs, np.float64)
+    expected = wide / np.sqrt(np.mean(np.square(wide), -1, keepdims=True) + 1e-6) * scale
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert RMSNorm(1e-6, jnp.bfloat16).apply({"params": {"scale": scale}}, inputs).dtype == jnp.bfloat16
 
 
 def test_norm_keeps_statistics_in_float32():

@@ -35,8 +35,13 @@ OPTIONS = [
     pytest.param(
         "t5", V1_1, False, {"activation": "gelu_tanh", "gated": True, "tie_embeddings": False, "scale_logits": False}, id="1.1"
     ),
-    pytest.param("mt5", {"num_decoder_layers": None}, False, {"num_encoder_layers": None, "tie_embeddings": False}, id="mt5"),
-    pytest.param("mt5", {"feed_forward_proj": "gated-silu"}, True, {"tie_embeddings": True, "activation": "silu"}, id="tied mt5"),
+    pytest.param(
+        "mt5",
+        {"num_decoder_layers": None, "feed_forward_proj": "gated-silu"},
+        False,
+        {"num_encoder_layers": None, "tie_embeddings": False, "scale_logits": False, "activation": "silu", "gated": True},
+        id="mt5",
+    ),
     pytest.param(
         "t5",
         {"feed_forward_proj": "gelu", "tie_word_embeddings": False, "layer_norm_epsilon": 0.1},
