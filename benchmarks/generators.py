@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import table
-from benchmarks.training_runs import run_all, seconds, tokens_per_second
+from benchmarks.training_runs import metrics, run_all, seconds, tokens_per_second
 
 PROMPTS = ("It was a dark night, and", "The king said to his daughter")
 _RUN = """\
@@ -37,17 +37,25 @@ BATCH_SIZE = {rows}
 Stage.length = {length}
 Run.log_every = {log_every}
 Run.eval_batches = {batches}
-LinearDecay.peak = 1e-3
+LinearDecay.peak = {peak}
 LinearDecay.warmup_steps = {warmup}
-AdamW.b2 = 0.98
 Execution.dtype = "bfloat16"
 Execution.layers = "unroll"
 """
-# A dozen epochs of so short a text are learnt by heart otherwise.
-_DROPOUT = ("Gpt2Config.dropout_rate = 0.3", "Gpt2Config.embedding_dropout_rate = 0.3")
-_SMALL_BART = tuple(
-    f"BartConfig.{size}"
-    for size in ("num_layers = 6", "num_encoder_layers = 6", "hidden_size = 512", "num_heads = 8", "feed_forward_size = 2048")
+_GPT2 = (
+    "AdamW.b2 = 0.98",
+    # A dozen epochs of so short a text are learnt by heart otherwise.
+    "Gpt2Config.dropout_rate = 0.3",
+    "Gpt2Config.embedding_dropout_rate = 0.3",
+)
+# Of T5's tensors some are a hundred times as large as others, and AdamW changes all equally fast.
+_T5 = ("Run.optimizer = @Adafactor()", "Adafactor.schedule = @LinearDecay()")
+_SMALL_BART = (
+    "AdamW.b2 = 0.98",
+    *(
+        f"BartConfig.{size}"
+        for size in ("num_layers = 6", "hidden_size = 512", "num_heads = 8", "feed_forward_size = 2048", "max_length = 512")
+    ),
 )
 
 
@@ -60,6 +68,7 @@ class Generator:
       objective, model: its files of gin_configs.
       cache: the name of its token cache.
       rows, length: of a batch.
+      peak: rate of the optimizer.
       lines: further lines of gin.
     """
 
@@ -69,24 +78,31 @@ class Generator:
     cache: str
     rows: int = 128
     length: int = 256
-    lines: tuple[str, ...] = ()
+    peak: float = 1e-2
+    lines: tuple[str, ...] = _T5
 
 
 _T5_OBJECTIVES = ("prefix_lm", "bert_style", "deshuffling", "mass_style", "replace_spans", "drop_tokens", "random_spans")
-_BART_NOISES = ("token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation")
+_BART_NOISES = (
+    "bart_token_masking",
+    "bart_token_deletion",
+    "bart_text_infilling",
+    "bart_sentence_permutation",
+    "bart_document_rotation",
+    "bart",  # infilling and permutation together
+)
 GENERATORS = {
-    "GPT-2": Generator("models", "causal_lm", "gpt2_small", "gpt2", 64, 512, _DROPOUT),
+    "GPT-2": Generator("models", "causal_lm", "gpt2_small", "gpt2", 64, 512, 1e-3, _GPT2),
     "T5": Generator("models", "t5_random_spans", "t5_1_1_small", "t5"),
     **{f"t5_{name}": Generator("t5", f"t5_{name}", "t5_1_1_small", "t5") for name in _T5_OBJECTIVES},
-    **{f"bart_{name}": Generator("bart", f"bart_{name}", "bart_base", "bart", lines=_SMALL_BART) for name in _BART_NOISES},
-    "bart": Generator("bart", "bart", "bart_base", "bart", lines=_SMALL_BART),
+    **{name: Generator("bart", name, "bart_base", "bart", peak=5e-4, lines=_SMALL_BART) for name in _BART_NOISES},
 }
 
 
 def run_file(generator: Generator, steps: int, batches: int | None) -> str:
     """The gin file of a run."""
     times = {"steps": steps, "warmup": max(1, steps // 10), "log_every": max(1, steps // 20), "batches": batches}
-    own = {name: getattr(generator, name) for name in ("objective", "model", "rows", "length")}
+    own = {name: getattr(generator, name) for name in ("objective", "model", "rows", "length", "peak")}
     return _RUN.format(lines="\n".join(generator.lines), **own, **times)
 
 
@@ -124,16 +140,11 @@ def _said(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _byte_perplexity(opened: Any, batches: int | None, loss: float) -> float:
+def _byte_perplexity(held_out: Any, vocabulary: Any, loss: float) -> float:
     """exp(nats / bytes) of held-out targets, sentinels' and end tokens' nats among them, over the bytes of their text."""
-    from bertfam.data.cache import TokenCache
-
-    data, stage, vocabulary = opened.run.data, opened.run.stages[-1], opened.vocabulary
-    cache = TokenCache(data.cache_dir)
-    held_out = data.held_out(cache, vocabulary.token_ids, stage.length, stage.batch_size, at_most=batches)
     targets = size = 0
     for step in range(held_out.steps):
-        rows = held_out.source.rows(step, 0, stage.batch_size)
+        rows = held_out.source.rows(step, 0, held_out.batch_size)
         for row, weights in zip(rows["decoder_target_tokens"], rows["decoder_loss_weights"], strict=True):
             targets += int(weights.sum())
             size += len(vocabulary.decode(row[weights > 0], skip_special=True).encode())
@@ -144,17 +155,25 @@ def score(args: argparse.Namespace) -> None:
     """Writes NAME/score.json: scores of the held-out rows beside baselines, of minimal pairs, and two texts."""
     import jax
 
+    from bertfam.data.cache import TokenCache
+    from bertfam.evaluation.baselines import baselines, training_counts
+    from bertfam.evaluation.perplexity import perplexities
     from bertfam.training.model_dir import open_model
 
     jax.config.update("jax_platforms", "cpu")  # the GPU is for the commands
     for name in args.runs:
-        model = f"--model_dir={args.output / name}"
-        batches = [f"--batches={args.batches}"] if args.batches else []
-        found: dict[str, Any] = _said("evaluate", model, "--baselines", *batches)
-        opened = open_model(args.output / name)
+        model, opened = f"--model_dir={args.output / name}", open_model(args.output / name)
+        data, stage, vocabulary = opened.run.data, opened.run.stages[-1], opened.vocabulary
+        cache = TokenCache(data.cache_directory(args.output / name))
+        sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
+        held_out = data.held_out(*sizes, at_most=args.batches)
+        assert held_out is not None
+        found: dict[str, Any] = metrics(args.output / name, "eval")[-1]
+        found |= baselines(held_out.source, held_out.steps, held_out.batch_size, training_counts(data, *sizes))
+        found |= perplexities(found, data, cache, "validation")
         found["parameters"] = sum(leaf.size for leaf in jax.tree.leaves(opened.params))
         if opened.run.objective.model.has_encoder:
-            found["byte_perplexity"] = _byte_perplexity(opened, args.batches, found["lm_loss"])
+            found["byte_perplexity"] = _byte_perplexity(held_out, vocabulary, found["lm_loss"])
         if args.blimp:
             found["blimp"] = _said("evaluate", model, f"--blimp={args.blimp}", f"--limit={args.limit}")
         if GENERATORS[name].group == "models":
@@ -220,7 +239,11 @@ def main() -> int:
             sub.add_argument("--flops", type=float, default=4e15, help="of matrix products in each run (default: %(default)s)")
             sub.add_argument("--steps", type=int, metavar="N", help="updates of each run, instead")
             sub.add_argument(
-                "--gpus", type=int, default=0, help="as many runs at a time, a GPU each (default: one after another)"
+                "--gpus",
+                type=lambda names: names.split(","),
+                default=(),
+                metavar="N,N",
+                help="the GPU of each run at a time; one named twice is shared (default: one run at a time)",
             )
             sub.add_argument("flags", nargs="*", help="behind --: further flags of bertfam pretrain")
     args = parser.parse_args()
