@@ -6,6 +6,7 @@ import argparse
 import gzip
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -171,8 +172,10 @@ def _check_outputs(output: Path, report: Path | None) -> None:
     if not output.name.endswith(_ENDINGS):
         raise UserError(f"--output={output} must end in {', '.join(_ENDINGS)}, which says whether it is compressed")
     if report:
-        if report.absolute() == output.absolute() or report.is_dir():
-            raise UserError(f"--report={report} is {'a folder' if report.is_dir() else '--output too'}: name another file")
+        if report.absolute() == output.absolute():
+            raise UserError(f"--report={report} is --output too: name another file")
+        if os.path.lexists(report):
+            raise UserError(f"--report={report} exists already: name another file, or remove it first")
         check_writable(report.parent)
         if not report.parent.is_dir():
             raise UserError(f"--report={report}: there is no folder {report.parent}; make it first")
