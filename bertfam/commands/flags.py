@@ -22,6 +22,7 @@ TFDS_TASKS = (
     *(f"wikipedia_{language}" for language in ("en", "de", "es", "fi", "fr", "zh")),
     *("c4_en", "c4_realnewslike", "lm1b"),
 )
+_DEFAULTS = "tasks/text.gin"  # which every other file overrides
 _WHERE = ("input", "language_input", "task")  # where text comes from
 # Flags that say how --input is read.
 _OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "language")
@@ -232,10 +233,13 @@ def load_config(args: argparse.Namespace) -> Config:
     Raises:
       UserError: for a mistake in the configuration, or a flag that would change nothing.
     """
+    import dataclasses
+
     from bertfam.config import load
 
     modules = () if args.task and args.task != EMBEDDED else args.module_import
-    config = load(args.gin_file, [*text_bindings(args), *args.gin_bindings], modules)
+    config = load([_DEFAULTS, *args.gin_file], [*text_bindings(args), *args.gin_bindings], modules)
+    config = dataclasses.replace(config, files=tuple(args.gin_file))  # those that messages name
     given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)
     if given and not args.task and not config.refers_to("TextFiles"):
         raise UserError(f"--{given} says how --input is read: give --input=GLOB with it")

@@ -92,7 +92,6 @@ def main(args: argparse.Namespace) -> int:
     if args.model_dir:
         read_run(args.model_dir)
         args.gin_file = args.gin_file or [str(Path(args.model_dir) / "config.gin")]
-    args.gin_file = ["tasks/text.gin", *args.gin_file]  # which a run file overrides
     config = flags.load_config(args)
     run = config.build("Run") if config.binds("Run.stages") else None  # objectives alone make no run
     data = run.data if run else config.build("TextData")

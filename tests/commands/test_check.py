@@ -51,6 +51,15 @@ def test_a_good_run(trained, tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_masks_of_a_run_file_that_names_no_noise(trained, tmp_path, capsys):
+    """A file of one's own without objectives/*.gin: its masks are BERT's, and what it says of them is heeded."""
+    lines = (trained.folder / "run.gin").read_text().splitlines()
+    own = ["Run.objective = @MlmNsp()", "MlmNsp.model = %MODEL", "MlmNsp.execution = @Execution()", "BertMasking.rate = 0.5"]
+    (tmp_path / "own.gin").write_text("\n".join([line for line in lines if 'include "objectives/' not in line] + own))
+    assert cli.main(words(trained, *GOOD, "--show", f"--gin_file={tmp_path}/own.gin")) == 0
+    assert "rows x 16 tokens (8 predicted)" in capsys.readouterr().out
+
+
 def test_a_cache_that_is_built_says_what_is_in_it(trained, capsys):
     assert cli.main(words(trained, "--gin_file={folder}/run.gin", "--cache_dir={model_dir}/cache")) == 0
     lines = capsys.readouterr().out.splitlines()
