@@ -15,6 +15,7 @@ from absl import logging
 
 from bertfam.api import Generator
 from bertfam.data.seqio_vocabulary import PieceVocabulary
+from bertfam.data.text_to_text import PairFrame
 from bertfam.decoding.strategies import Greedy, Limits
 from bertfam.errors import UserError
 from bertfam.evaluation.target_scores import log_likelihoods
@@ -106,7 +107,7 @@ class _Evaluation:
 
     def run(self, task: seqio.Task, split: str, examples: int | None) -> dict[str, Any]:
         """The metrics by name, and the number of examples."""
-        most = self.model.config.max_length
+        most = self.model.config.max_length and self.model.config.max_length - len(self._lead)
         with _registered(task), _quiet():
             evaluator = seqio.Evaluator(
                 task.name,
@@ -136,12 +137,12 @@ class _Evaluation:
 
     def score(self, dataset: tf.data.Dataset) -> list[tuple[int, float]]:
         """seqio's `score_fn`: (number, log p(targets | inputs)) of each example."""
-        numbers, inputs, targets = _read(dataset)
+        numbers, inputs, targets = self._read(dataset)
         scores = log_likelihoods(self.model, inputs, targets, batch_size=self.batch_size)
         return list(zip(numbers, scores.tolist(), strict=True))
 
     def _predicted(self, dataset: tf.data.Dataset) -> tuple[list[tuple[int, np.ndarray]], list[float]]:
-        numbers, inputs, targets = _read(dataset)
+        numbers, inputs, targets = self._read(dataset)
         limits = Limits(self.max_new_tokens or max(map(len, targets)))
         written = self.model.generate(inputs, Greedy(), limits, batch_size=self.batch_size, mesh=self.mesh)
         # seqio makes one array of all predictions, and takes what stands behind the end for nothing.
@@ -150,18 +151,25 @@ class _Evaluation:
             row[: len(text.tokens)] = text.tokens
         return list(zip(numbers, table, strict=True)), [text.log_probability for (text,) in written]
 
+    def _read(self, dataset: tf.data.Dataset) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:
+        found = [(int(number), example["inputs"], example["targets"]) for number, example in dataset.as_numpy_iterator()]
+        numbers, inputs, targets = map(list, zip(*found, strict=True))
+        inputs, targets = ([np.concatenate([self._lead, text]) for text in texts] for texts in (inputs, targets))
+        return numbers, inputs, targets
+
+    @property
+    def _lead(self) -> np.ndarray:
+        """What inputs and targets begin with, as in training (`PairFrame`): int32[0 or 1]."""
+        config, tokens = self.model.config, self.model.vocabulary.token_ids
+        lead = PairFrame(tokens, config.start).lead if config.has_encoder else None
+        return np.array([] if lead is None else [lead], np.int32)
+
 
 class _AsTheyAre(seqio.PassThroughFeatureConverter):
     """Examples without padding, which could not be told from a token of its id."""
 
     TASK_FEATURES: ClassVar[dict[str, Any]] = {}
     pack = False
-
-
-def _read(dataset: tf.data.Dataset) -> tuple[list[int], list[np.ndarray], list[np.ndarray]]:
-    found = [(int(number), example["inputs"], example["targets"]) for number, example in dataset.as_numpy_iterator()]
-    numbers, inputs, targets = map(list, zip(*found, strict=True))
-    return numbers, inputs, targets
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 import pydoc_data.topics
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -203,3 +204,29 @@ def test_pairs_of_a_seqio_task(here, capsys):
     assert cli.main(["preview", "--gin_file=tasks/text_to_text.gin", "--cache_dir=cache_turning", "--length=32", "--json"]) == 0
     (row, *_) = json.loads(capsys.readouterr().out)
     assert max(row["features"]["decoder_segment_ids"]) == 2
+
+
+@pytest.mark.parametrize("start", ["pad", "eos"])
+def test_texts_are_framed_as_in_training(monkeypatch, start):
+    """What a metric of a seqio task is of has the tokens that rows of `TextPairs` have: <s> text </s> of a BART."""
+    import tensorflow as tf
+
+    from bertfam.api import Generator
+    from bertfam.corruption.token_ids import TokenIds
+    from bertfam.data.documents import Documents
+    from bertfam.data.text_to_text import PairFrame, TextPairs
+    from bertfam.evaluation import seqio_tasks
+
+    ids = TokenIds(size=40, pad=1, unk=3, cls=0, sep=2, eos=2, special=(0, 1, 2, 3))
+    pairs = {"inputs": [10, 11, 12], "targets": [13, 14]}
+    config = SimpleNamespace(start=start, has_encoder=True, max_length=16)
+    model = Generator(config, {}, SimpleNamespace(token_ids=ids), None)
+    seen = []
+    monkeypatch.setattr(seqio_tasks, "log_likelihoods", lambda model, *texts, **options: seen.append(texts) or np.zeros(1))
+    ended = {name: tf.constant([[*tokens, 2]]) for name, tokens in pairs.items()}
+    seqio_tasks._Evaluation(model, None, 1, None).score(tf.data.Dataset.from_tensor_slices(ended).enumerate())
+    documents = Documents("pairs", np.arange(10, 15), np.array([0, 3, 5]), np.array([0, 2]), pairs=True)
+    trained = TextPairs().examples(documents, (8, 8), 0, PairFrame(ids, start)).rows(np.zeros(1, int), np.zeros(1, np.uint64))
+    (inputs,), (targets,) = seen[0]
+    assert inputs.tolist() == trained["encoder_input_tokens"][trained["encoder_segment_ids"] > 0].tolist()
+    assert targets.tolist() == trained["decoder_target_tokens"][trained["decoder_segment_ids"] > 0].tolist()
