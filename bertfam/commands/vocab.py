@@ -56,6 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + ", ".join(f"{layout} for {kind}" for kind, layout in DEFAULT_LAYOUTS.items()) + ")",
     )  # fmt: skip
     pieces.add_argument(
+        "--sentinels", type=int, metavar="N",
+        help="how many <extra_id_N> end the pieces, which T5's noise puts for spans (by default 100 with --layout=t5, else none)",
+    )  # fmt: skip
+    pieces.add_argument(
         "--size", type=int, default=8192, metavar="N", help="pieces, control tokens and sentinels included (%(default)s)"
     )
     pieces.add_argument(
@@ -103,6 +107,8 @@ def main(args: argparse.Namespace) -> int:
     """Learns a vocabulary; returns the exit status."""
     # What can be wrong, before anything heavy is imported or read.
     layout = LAYOUTS[args.layout or DEFAULT_LAYOUTS[args.kind]]
+    if args.sentinels is not None:
+        layout = dataclasses.replace(layout, sentinels=args.sentinels)
     options = _options(args, layout)
     output = Path(args.output)
     _check_output(output, args.overwrite)
@@ -229,6 +235,8 @@ def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
             raise UserError(f"--{name} is a flag of {kinds}: it does not go with --kind={args.kind}")
     if layout.unk == layout.pad and args.kind != "byte_bpe":
         raise UserError(f"--layout={args.layout} has no token for unknown text, which only --kind=byte_bpe can do without")
+    if layout.sentinels < 0:
+        raise UserError(f"--sentinels={args.sentinels} is negative")
     special = len(layout.controls) + layout.sentinels
     if args.size <= special:
         raise UserError(f"--size={args.size} is too small: {special} special pieces and the characters of the text go in")

@@ -93,7 +93,7 @@ class SpanCorruption(TextCorruption):
             fix = f"use rows of at most {fits}, " if fits else "use "
             raise UserError(
                 f"rows of {length} tokens, made of {self.raw_length(length)}, may need {needed} sentinels, and the vocabulary "
-                f"has {there}: {fix}longer spans, less noise, or a vocabulary with more of them"
+                f"has {there}: {fix}longer spans, less noise, or a vocabulary with more (bertfam vocab --sentinels={needed})"
             )
 
     def raw_length(self, length: int) -> int:

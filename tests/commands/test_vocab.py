@@ -63,6 +63,8 @@ def test_casing_and_accents(text, flags, lowercase, strip_accents, cafe):
         (["--kind=byte_bpe"], ["<s>", "<pad>", "</s>", "<unk>", "!"], "<mask>"),
         (["--kind=byte_bpe", "--layout=gpt2"], ["!"], "<|endoftext|>"),
         (["--layout=roberta"], ["<s>", "<pad>", "</s>", "<unk>"], "<mask>"),
+        (["--kind=unigram", "--layout=t5", "--size=260", "--sentinels=200"], ["<pad>", "</s>", "<unk>"], "<extra_id_0>"),
+        (["--kind=byte_bpe", "--sentinels=3"], ["<s>", "<pad>", "</s>", "<unk>", "!"], "<extra_id_0>"),
     ],
 )
 def test_kinds_and_layouts(text, capsys, flags, first, last):
@@ -72,6 +74,8 @@ def test_kinds_and_layouts(text, capsys, flags, first, last):
     assert summary["size"] == made.size and summary["unk_share"] == 0 and err.count("warning") <= 1
     pieces = made.pieces(range(made.size))
     assert pieces[: len(first)] == first and last in (None, pieces[-1])
+    asked = [int(flag.partition("=")[2]) for flag in flags if flag.startswith("--sentinels=")]
+    assert len(made.token_ids.sentinels) == (asked[0] if asked else 100 * ("--layout=t5" in flags))
     lines = TEXT.split("\n")
     joint = [lines[0], made.joint + lines[1], lines[3]]
     assert summary["pieces_per_word"] * summary["words"] == pytest.approx(sum(map(len, made.encode_batch(joint))))
@@ -182,6 +186,7 @@ def test_overwrites_only_when_told(text, capsys):
             ["--input=a.txt", "--kind=bpe", "--size=15"],
             "size 15 is too small: the characters and special pieces of this text need",
         ),
+        (["--input=a.txt", "--sentinels=-1"], "--sentinels=-1 is negative"),
         (["--input=a.txt", "--kind=unigram", "--layout=t5", "--size=103"], "--size=103 is too small: 103 special pieces"),
         (["--input=a.txt", "--kind=unigram", "--layout=gpt2"], "--layout=gpt2 has no token for unknown text"),
         (["--input=a.txt", "--kind=bpe", "--cased"], "--cased is a flag of --kind=wordpiece: it does not go with --kind=bpe"),
