@@ -12,8 +12,8 @@ from bertfam.data.text_data import TEXT
 LEGEND = "{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted; each weighs 1 in the loss, or N with *N"
 SHUFFLED_LEGEND = "{word~other} shuffled with its neighbours and predicted, {word~word} too, in its old place by chance"
 WRITTEN_LEGEND = (
-    "reads: the inputs of the encoder, or of a decoder alone; begins: what the decoder reads first, which then reads its own \
-targets; writes: the targets; each weighs 1 in the loss, or N with *N"
+    "reads: the inputs of the encoder, or of a decoder alone; begins: what the decoder reads first, which then reads its own "
+    "targets; writes: the targets; each weighs 1 in the loss, or N with *N"
 )
 _BAR = 40
 _CODES = {"masked": "33", "random": "35", "kept": "36", "shuffled": "34", "heading": "1", "quiet": "2"}

@@ -90,7 +90,7 @@ class WrittenStatistics(Statistics):
         return f"{self.length} inputs and {self.targets} targets" if self.counts["encoder_places"] else f"{self.length} tokens"
 
     def shares(self) -> dict[str, float]:
-        """Of the places, of the inputs (`noise_marks`), of the targets (`unknown`, `weighted`), and targets to an input."""
+        """Of the places; of the inputs (`noise_marks`); of the targets (`unknown`, `weighted`)."""
         count = self.counts
         shares = {}
         if count["encoder_places"]:
