@@ -126,14 +126,15 @@ def _prompts(args: argparse.Namespace) -> list[str]:
     if args.prompt:
         return args.prompt
     try:
-        lines = Path(args.prompts).read_text(encoding="utf-8").splitlines()
+        text = Path(args.prompts).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"--prompts={args.prompts} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"--prompts={args.prompts} is not UTF-8 at byte {error.start}; convert it") from error
-    if not lines:
+    if not text:
         raise UserError(f"--prompts={args.prompts} is empty; write one prompt a line")
-    return lines
+    # No other character ends a line, as U+2028 would by splitlines.
+    return text.removesuffix("\n").split("\n")
 
 
 def _options(args: argparse.Namespace) -> tuple[Strategy, Limits]:

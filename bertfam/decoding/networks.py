@@ -94,7 +94,9 @@ def stepper_of(config: GeneratorConfig, params: Any, new_tokens: int, execution:
     def start(prompts: Prompts, source: Source | None) -> tuple[jax.Array, _State]:
         batch, length = prompts.tokens.shape
         dtype = execution.compute_dtype
-        cache = empty(config.num_layers, batch, length + new_tokens, config.num_kv_heads, config.head_dim, dtype)
+        # The last new token is read by nobody.
+        slots = length + new_tokens - 1
+        cache = empty(config.num_layers, batch, slots, config.num_kv_heads, config.head_dim, dtype)
         encoded = None
         if source is not None:
             encoder: Any = config.encoder(execution)

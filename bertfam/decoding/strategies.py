@@ -1,5 +1,6 @@
 """How the next token is chosen, and what bounds a text: frozen values, each a part of what is compiled."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -33,12 +34,16 @@ class Sample:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise UserError(f"temperature {self.temperature} must be above 0; for the likeliest token take the strategy greedy")
+        if not 0 < self.temperature < math.inf:
+            raise UserError(
+                f"temperature {self.temperature} must be above 0 and finite; for the likeliest token take the strategy greedy"
+            )
         if self.top_k < 0:
             raise UserError(f"top_k {self.top_k} must be at least 1, or 0 for all tokens")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p {self.top_p} must be above 0 and at most 1, which takes all tokens")
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"seed {self.seed} must be at least 0 and below 2^63")
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class BeamSearch:
         worst of these if it ended now. "never": when none can become better, however long it gets.
 
     Raises:
-      UserError: for less than one beam, or an unknown `early_stopping`.
+      UserError: for less than one beam, a `length_penalty` that is no number, or an unknown `early_stopping`.
     """
 
     beams: int = 5
@@ -64,6 +69,8 @@ class BeamSearch:
     def __post_init__(self) -> None:
         if self.beams < 1:
             raise UserError(f"beams {self.beams} must be at least 1")
+        if not math.isfinite(self.length_penalty):
+            raise UserError(f"length_penalty {self.length_penalty} must be a number; 1 ranks texts by their mean log-probability")
         if self.early_stopping not in get_args(EarlyStopping):
             raise UserError(f"early_stopping {self.early_stopping!r} is not one of False, True, 'never'")
 

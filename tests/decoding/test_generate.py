@@ -1,6 +1,8 @@
 """Texts do not depend on a prompt's company, on a cache or on devices; what cannot be written is refused in one line."""
 
+import argparse
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -8,18 +10,25 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_gpt2
+from flax import linen as nn
 from small_gpt2 import CONFIG, END, PROMPTS, VOCABULARY
 
 from bertfam import cli
 from bertfam.api import load
+from bertfam.commands import generate
 from bertfam.decoding.ends import ends_of_folder
-from bertfam.decoding.stepping import Ends
+from bertfam.decoding.networks import Source, stepper_of
+from bertfam.decoding.stepping import Ends, Prompts
 from bertfam.decoding.strategies import PRESETS, BeamSearch, Greedy, Limits, Sample
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
+from bertfam.layers.execution import Execution
+from bertfam.models.bart import BartConfig
+from bertfam.models.generator import init_generator
 from bertfam.training.teaching import open_teacher
 
 LONG = Limits(200, min_new_tokens=150)
@@ -125,6 +134,19 @@ def test_texts_are_the_same_on_four_devices():
     assert json.loads(done.stdout.splitlines()[-1]) == small_gpt2.on_mesh(None)
 
 
+def test_an_answer_may_be_as_long_as_the_table_of_positions():
+    config = BartConfig(9, num_layers=1, hidden_size=8, num_heads=2, feed_forward_size=8, max_length=16)
+    row = jnp.ones((2, 16), jnp.int32)
+    prompts = Prompts(row[:, :1], jnp.zeros(2, jnp.int32), jnp.ones(2, bool))
+
+    def begun(params, new_tokens):
+        return stepper_of(config, params, new_tokens, Execution())[1](prompts, Source(row, row))
+
+    shapes = nn.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    logits, state = jax.eval_shape(functools.partial(begun, new_tokens=16), shapes)
+    assert logits.shape == (2, 9) and state.cache.keys.shape == (1, 2, 16, 2, 4)
+
+
 def test_the_named_strategies():
     assert {name: (preset.strategy, preset.no_repeat_ngrams) for name, preset in PRESETS.items()} == {
         "greedy": (Greedy(), 0),
@@ -140,10 +162,23 @@ def test_the_named_strategies():
             lambda: Sample(temperature=0),
             {},
             {},
-            "temperature 0 must be above 0; for the likeliest token take the strategy greedy",
+            "temperature 0 must be above 0 and finite; for the likeliest token take the strategy greedy",
         ),
         (lambda: Sample(top_p=0), {}, {}, "top_p 0 must be above 0 and at most 1, which takes all tokens"),
         (lambda: Sample(top_k=-1), {}, {}, "top_k -1 must be at least 1, or 0 for all tokens"),
+        (
+            lambda: Sample(temperature=float("inf")),
+            {},
+            {},
+            "temperature inf must be above 0 and finite; for the likeliest token take the strategy greedy",
+        ),
+        (lambda: Sample(seed=2**63), {}, {}, f"seed {2**63} must be at least 0 and below 2^63"),
+        (
+            lambda: BeamSearch(length_penalty=float("nan")),
+            {},
+            {},
+            "length_penalty nan must be a number; 1 ranks texts by their mean log-probability",
+        ),
         (lambda: BeamSearch(0), {}, {}, "beams 0 must be at least 1"),
         (lambda: BeamSearch(early_stopping="yes"), {}, {}, "early_stopping 'yes' is not one of False, True, 'never'"),
         (Greedy, {"max_new_tokens": 0}, {}, "max_new_tokens 0 must be at least 1"),
@@ -197,6 +232,12 @@ def test_the_command_writes_what_the_api_does(model, folder, tmp_path):
             assert (written["text"], written["tokens"], written["ended"]) == (text.text, text.tokens, text.ended)
             np.testing.assert_allclose(written["log_probabilities"], text.log_probabilities, atol=1e-4)
             assert written["log_probability"] == pytest.approx(sum(written["log_probabilities"]))
+
+
+def test_only_ends_of_lines_part_prompts(tmp_path):
+    (tmp_path / "prompts.txt").write_bytes("\ufefffirst\u2028still first\r\n\n third\x0c \n".encode())
+    args = argparse.Namespace(prompt=[], prompts=str(tmp_path / "prompts.txt"))
+    assert generate._prompts(args) == ["first\u2028still first", "", " third\x0c "]
 
 
 def test_texts_for_people(folder, model, capsys):
