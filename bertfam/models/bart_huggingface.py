@@ -135,5 +135,4 @@ BART = GeneratorFamily(
     tied=("lm_head.weight", "model.shared.weight"),
     buffers=(),
     old_names=dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"),
-    has_encoder=True,
 )

@@ -173,13 +173,7 @@ class Family:
 
 @dataclass(frozen=True)
 class GeneratorFamily(Family):
-    """A family that writes text: its parts are "embeddings", "decoder", where there is one "encoder", and "lm_head".
-
-    Attributes:
-      has_encoder: whether it is an encoder and a decoder.
-    """
-
-    has_encoder: bool = False
+    """A family that writes text: its parts are "embeddings", "decoder", where there is one "encoder", and "lm_head"."""
 
     @property
     def always_prefixed(self) -> bool:

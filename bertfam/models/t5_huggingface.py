@@ -159,5 +159,4 @@ T5 = GeneratorFamily(
     # A table that old files have for the attention to the encoder, and that nothing reads.
     buffers=("EncDecAttention.relative_attention_bias.weight",),
     old_names=dict.fromkeys(_COPIES, "shared.weight"),
-    has_encoder=True,
 )
