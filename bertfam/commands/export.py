@@ -46,7 +46,9 @@ def main(args: argparse.Namespace) -> int:
     # -- The folders, with the tokenizer for rows as long as the model takes
     told = []
     with tempfile.TemporaryDirectory() as tokenizer, new_folder(args.output) as partial:
-        opened.vocabulary.save(tokenizer, model_max_length=opened.run.objective.model.max_length)
+        model = opened.run.objective.model
+        before = huggingface.pieces_before(model, opened.vocabulary)
+        opened.vocabulary.save(tokenizer, model_max_length=model.max_length, before=before)
         for name, all_params in networks.items():
             config = opened.run.objective.networks[name]
             params = huggingface.writable(config, all_params)

@@ -13,8 +13,9 @@ from bertfam.models.generator import GeneratorConfig
 def ends_of(config: GeneratorConfig, tokens: TokenIds) -> Ends:
     """As a model of this family is trained on a vocabulary."""
     end = tokens.sep if tokens.eos is None else tokens.eos
-    starts = {"bos": tokens.cls if tokens.cls is not None else end, "eos": end, "pad": tokens.pad}
-    return Ends(() if end is None else (end,), tokens.pad, starts[config.start] if config.has_encoder else end)
+    # The end of the text before is what a decoder alone has read where one begins.
+    starts = {"bos": tokens.cls if tokens.cls is not None else end, "eos": end, "pad": tokens.pad, None: end}
+    return Ends(() if end is None else (end,), tokens.pad, starts[config.start])
 
 
 def ends_of_folder(config: GeneratorConfig, tokens: TokenIds, folder: Path) -> Ends:

@@ -152,11 +152,11 @@ def _encode(model: Generator, prompt: str | np.ndarray, limits: Limits) -> np.nd
     """int32[length]; raises UserError where the model has no room for it and the new tokens."""
     config = model.config
     if isinstance(prompt, str):
-        tokens = model.vocabulary.encode_prompt(prompt, frame=config.has_encoder).ids
+        tokens, begins = model.vocabulary.encode_prompt(prompt, frame=config.has_encoder).ids, config.start is not None
     else:
-        tokens, prompt = np.asarray(prompt, np.int32), model.vocabulary.decode(prompt)
-    if not len(tokens) and not config.has_encoder and model.ends.start is not None:
-        tokens = np.array([model.ends.start], np.int32)
+        tokens, begins, prompt = np.asarray(prompt, np.int32), False, model.vocabulary.decode(prompt)
+    if (begins or not len(tokens)) and not config.has_encoder and model.ends.start is not None:
+        tokens = np.append(np.int32(model.ends.start), tokens)
     if not len(tokens):
         raise UserError("a prompt is empty and the vocabulary has no token to begin a text with; write something")
     if config.has_encoder and model.ends.start is None:

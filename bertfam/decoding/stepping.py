@@ -43,7 +43,8 @@ class Ends(NamedTuple):
     Attributes:
       ids: what ends a text; a text has it as its last token. Without any, texts end at `Limits.max_new_tokens`.
       fill: what stands behind an end.
-      start: what the first new token of an encoder-decoder follows, and of a decoder whose prompt is empty; None: there is none.
+      start: what the first new token of an encoder-decoder follows, and of a decoder whose prompt is empty; some have it before
+        every prompt. None: there is none.
       first: the first new token, whatever the model says; None: the model's.
       last: what texts that reach `Limits.max_new_tokens` end with, whatever the model says; None: the model's.
     """

@@ -14,6 +14,7 @@ from flax import linen as nn
 from flax import traverse_util
 
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.ends import ends_of
 from bertfam.errors import UserError
 from bertfam.files import check_unused, new_folder, read_json
@@ -168,6 +169,15 @@ def special_ids(config: Any, tokens: TokenIds) -> dict[str, int | None]:
         starts = {"bos_token_id": tokens.cls, "decoder_start_token_id": ends.start}
         found |= starts if config.has_encoder else {"bos_token_id": ends.start}
     return found
+
+
+def pieces_before(config: Any, vocabulary: Vocabulary) -> list[str] | None:
+    """What the tokenizer of a decoder alone puts before a text, behind which it puts nothing: the model goes on from there. None
+    for other models, which want the frame of the vocabulary's layout."""
+    if not isinstance(family_of(config), GeneratorFamily) or config.has_encoder:
+        return None
+    start = ends_of(config, vocabulary.token_ids).start
+    return [] if config.start is None or start is None else vocabulary.pieces([start])
 
 
 def family_of(config: Any) -> Family:

@@ -131,9 +131,9 @@ class DecoderConfig(Sizes):
         return False
 
     @property
-    def start(self) -> Start:
-        """See `bertfam.models.generator.GeneratorConfig`: what a text begins with follows the end of the one before."""
-        return "eos"
+    def start(self) -> Start | None:
+        """See `bertfam.models.generator.GeneratorConfig`: prompts are read as they are."""
+        return None
 
     def initializer(self, inputs: int, *, residual: bool = False) -> Initializer:
         """Of a kernel with so many inputs, whose product is added to the residual sum or not."""

@@ -98,8 +98,9 @@ class GeneratorConfig(Protocol):
         ...
 
     @property
-    def start(self) -> Start:
-        """The token that the decoder's first prediction follows, where there is an encoder."""
+    def start(self) -> Start | None:
+        """The token that the decoder's first prediction follows, where there is an encoder; of a decoder alone, what each prompt
+        begins with, or None."""
         ...
 
     def embeddings(self) -> Table:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from bertfam.layers.activations import Activation
 from bertfam.models.decoder import DecoderConfig
+from bertfam.models.generator import Start
 
 
 @dataclass(frozen=True)
@@ -21,3 +22,8 @@ class OptConfig(DecoderConfig):
     embedding_dropout_rate: float = 0.0
     initializer_range: float | None = 0.006
     scale_residual_init: bool = True
+
+    @property
+    def start(self) -> Start:
+        """See `bertfam.models.generator.GeneratorConfig`: the published tokenizer puts </s> before each text."""
+        return "eos"

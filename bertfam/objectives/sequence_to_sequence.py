@@ -25,7 +25,7 @@ class SequenceToSequence(LanguageModel):
             raise UserError(f"SequenceToSequence trains an encoder and a decoder, and {name} is a decoder: use @CausalLm()")
 
     @property
-    def decoder_start(self) -> Start:
+    def decoder_start(self) -> Start | None:
         """The token that the first target follows."""
         return self.model.start
 

@@ -106,8 +106,9 @@ def theirs(model, prompts, strategy, limits, texts):
         options |= {"early_stopping": strategy.early_stopping}
     answers = model.config.is_encoder_decoder
     words = vocabulary("roberta" if answers else "gpt2")
-    encoded = [words.encode_prompt(prompt, frame=answers).ids.tolist() for prompt in prompts]
     end, results = model.generation_config.eos_token_id, {}
+    before = [end] if model.config.model_type == "opt" else []  # by OPT's own tokenizer
+    encoded = [[*before, *words.encode_prompt(prompt, frame=answers).ids] for prompt in prompts]
     for length in {len(ids) for ids in encoded}:
         places = [place for place, ids in enumerate(encoded) if len(ids) == length]
         given = torch.tensor([encoded[place] for place in places])

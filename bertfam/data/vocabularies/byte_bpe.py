@@ -146,17 +146,17 @@ class ByteBpe(TokenizersVocabulary):
         tokenizer.decoder = ByteLevelDecoder()
         return tokenizer
 
-    def _post_processor(self) -> PostProcessor | None:
+    def _post_processor(self, layout: Layout) -> PostProcessor | None:
         offsets = ByteLevelOffsets(add_prefix_space=self.add_prefix_space, trim_offsets=self.layout.trim_offsets)
-        frame = super()._post_processor()
+        frame = super()._post_processor(layout)
         return offsets if frame is None else Processors([offsets, frame])
 
     def _own_files(self) -> dict[str, bytes]:
         merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in self._merges)
         return {"vocab.json": json.dumps(self._ids, ensure_ascii=False).encode(), "merges.txt": merges.encode()}
 
-    def _published_class(self) -> str:
-        return next((name for key, name in _CLASSES.items() if LAYOUTS[key] == self.layout), GENERIC_CLASS)
+    def _published_class(self, layout: Layout) -> str:
+        return next((name for key, name in _CLASSES.items() if LAYOUTS[key] == layout), GENERIC_CLASS)
 
     def _published_settings(self) -> dict[str, Any]:
         return {"add_prefix_space": self.add_prefix_space}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ class Layout:
         """The pieces before and after one text."""
         before, after = self.single.split("$A:0")
         return [word.split(":")[0] for word in before.split()], [word.split(":")[0] for word in after.split()]
+
+    def going_on(self, before: Sequence[str]) -> Layout:
+        """The layout of models that go on from a text: these pieces stand before each text, and none behind it."""
+        frame = "".join(f"{piece}:0 " for piece in before)
+        return replace(self, single=f"{frame}$A:0", pair=f"{frame}$A:0 {frame}$B:0")
 
     @property
     def published_names(self) -> dict[str, str]:

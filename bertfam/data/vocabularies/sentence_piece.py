@@ -190,18 +190,19 @@ class SentencePiece(Pieces):
         spelt = (np.array(ids, np.int32) for ids in processor_of(proto).encode(texts, out_type=int))
         return [ids[ids != self.token_ids.unk] for ids in spelt]
 
-    def save(self, directory: str | os.PathLike[str], *, model_max_length: int | None = None) -> None:
+    def save(
+        self, directory: str | os.PathLike[str], *, model_max_length: int | None = None, before: Sequence[str] | None = None
+    ) -> None:
         """Writes spiece.model (which seqio and sentencepiece read) and Hugging Face's files, see `Vocabulary.save`."""
         from bertfam.data.vocabularies.sentence_piece_tokenizer import make_tokenizer
 
+        layout = self.layout if before is None else self.layout.going_on(before)
         sentinels = [self._pieces[id] for id in self.token_ids.sentinels]
         write_files(
             Path(directory),
-            self.layout,
+            layout,
             own={"spiece.model": self.model},
-            tokenizer_json=make_tokenizer(parse(self.model), self.layout, self._ids, sentinels, self.cleaning).to_str(
-                pretty=True
-            ),
+            tokenizer_json=make_tokenizer(parse(self.model), layout, self._ids, sentinels, self.cleaning).to_str(pretty=True),
             tokenizer_class=GENERIC_CLASS,
             settings={} if self.cleaning is None else self.cleaning.settings(),
             sentinels=len(sentinels),

@@ -24,8 +24,8 @@ class TokenizersVocabulary(Pieces, ABC):
 
     def __init__(self, pieces: Sequence[str], layout: Layout, starts_word: np.ndarray, *, sentinels: int = 0) -> None:
         super().__init__(pieces, layout, starts_word, sentinels=sentinels)
-        self._prompts = self._with_controls(self._tokenizer())
-        self._running = self._with_controls(self._tokenizer())
+        self._prompts = self._with_controls(self._tokenizer(), layout)
+        self._running = self._with_controls(self._tokenizer(), layout)
         self._running.encode_special_tokens = True  # typed control pieces are ordinary text
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -45,14 +45,17 @@ class TokenizersVocabulary(Pieces, ABC):
         """Text of ids; with `skip_special` without control tokens and unknowns."""
         return self._prompts.decode([self._check(id) for id in ids], skip_special_tokens=skip_special)
 
-    def save(self, directory: str | os.PathLike[str], *, model_max_length: int | None = None) -> None:
+    def save(
+        self, directory: str | os.PathLike[str], *, model_max_length: int | None = None, before: Sequence[str] | None = None
+    ) -> None:
         """Writes the vocabulary's files and Hugging Face's, see `Vocabulary.save`."""
+        layout = self.layout if before is None else self.layout.going_on(before)
         write_files(
             Path(directory),
-            self.layout,
+            layout,
             own=self._own_files(),
-            tokenizer_json=self._prompts.to_str(pretty=True),
-            tokenizer_class=self._published_class(),
+            tokenizer_json=self._with_controls(self._tokenizer(), layout).to_str(pretty=True),
+            tokenizer_class=self._published_class(layout),
             settings=self._published_settings(),
             sentinels=len(self.token_ids.sentinels),
             model_max_length=model_max_length,
@@ -66,17 +69,17 @@ class TokenizersVocabulary(Pieces, ABC):
     def _tokenizer(self) -> Tokenizer:
         """The library's tokenizer, without control tokens and frame."""
 
-    def _post_processor(self) -> PostProcessor | None:
+    def _post_processor(self, layout: Layout) -> PostProcessor | None:
         """Frames a text."""
-        before, after = self.layout.frame
-        return template(self.layout, self._ids) if before or after else None
+        before, after = layout.frame
+        return template(layout, self._ids) if before or after else None
 
     @abstractmethod
     def _own_files(self) -> dict[str, bytes]:
         """The files of the vocabulary's own kind, by name."""
 
     @abstractmethod
-    def _published_class(self) -> str:
+    def _published_class(self, layout: Layout) -> str:
         """The class of `transformers` that reads the folder."""
 
     @abstractmethod
@@ -87,8 +90,8 @@ class TokenizersVocabulary(Pieces, ABC):
         offsets = np.array(found.offsets, np.int32).reshape(-1, 2)
         return Encoding(np.array(found.ids, np.int32), self.pieces(found.ids), offsets)
 
-    def _with_controls(self, tokenizer: Tokenizer) -> Tokenizer:
-        if (processor := self._post_processor()) is not None:
+    def _with_controls(self, tokenizer: Tokenizer, layout: Layout) -> Tokenizer:
+        if (processor := self._post_processor(layout)) is not None:
             tokenizer.post_processor = processor
         controls = [*self.layout.controls, *(self._pieces[id] for id in self.token_ids.sentinels)]
         controls.sort(key=self._ids.__getitem__)

@@ -82,10 +82,14 @@ class Vocabulary(Protocol):
         A piece inside a word is spelt as inside a word. There are no control ids and no unknown: what cannot be spelt has none.
         """
 
-    def save(self, directory: str | os.PathLike[str], *, model_max_length: int | None = None) -> None:
+    def save(
+        self, directory: str | os.PathLike[str], *, model_max_length: int | None = None, before: Sequence[str] | None = None
+    ) -> None:
         """Writes the vocabulary's files into a folder; `transformers.AutoTokenizer.from_pretrained` gives the same ids.
 
         Args:
           directory: made if need be; other files in it are left alone. Each file is complete or absent.
           model_max_length: longest input of the model, in tokens; None: not stated.
+          before: control pieces that tokenizer.json puts before a text, with none behind it, for models that go on from texts;
+            None: the frame of the layout.
         """

@@ -183,8 +183,8 @@ class WordPiece(TokenizersVocabulary):
     def _own_files(self) -> dict[str, bytes]:
         return {"vocab.txt": "".join(piece + "\n" for piece in self._pieces).encode()}
 
-    def _published_class(self) -> str:
-        return "BertTokenizer" if self.layout == BERT else GENERIC_CLASS
+    def _published_class(self, layout: Layout) -> str:
+        return "BertTokenizer" if layout == BERT else GENERIC_CLASS
 
     def _published_settings(self) -> dict[str, Any]:
         return {theirs: getattr(self, ours) for theirs, ours in _CONFIG_NAMES.items()}

@@ -115,6 +115,24 @@ def test_transformers_reads_the_folder(learn, lines, kind, layout, tmp_path):
     assert np.array_equal(loaded.token_ids.starts_word, tokens.starts_word) and loaded.token_ids.special == tokens.special
 
 
+@pytest.mark.parametrize(
+    ("kind", "layout"), [("wordpiece", "bert"), ("unigram", "t5"), ("byte_bpe", "roberta"), ("byte_bpe", "gpt2")]
+)
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_folder_for_models_that_go_on_from_a_text(learn, lines, kind, layout, begins, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    made = learn(kind, layout)
+    end = made.token_ids.sep if made.token_ids.eos is None else made.token_ids.eos
+    before = [end] if begins else []
+    made.save(tmp_path, before=made.pieces(before))
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{"opt" if begins else "gpt2"}"}}')
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*lines[:20], ""]:
+        assert auto(text)["input_ids"] == [*before, *made.encode_prompt(text, frame=False).ids], text
+    loaded = vocabularies.load(tmp_path)
+    assert loaded.layout == made.layout and loaded.fingerprint == made.fingerprint
+
+
 def test_a_config_of_the_family_beside_it_changes_nothing(learn, lines, tmp_path):
     transformers = pytest.importorskip("transformers")
     families = {
