@@ -39,6 +39,7 @@ class TableConfig:
     head_dim: int = 1
     max_length: int = 64
     has_encoder: bool = False
+    start: str | None = None
     known_vocab_size: int = len(PIECES)
 
     def decoder(self, execution):
