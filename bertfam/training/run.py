@@ -116,8 +116,8 @@ class Run:
         reads, begins = (getattr(each, "decoder_start", None) for each in (self.objective, self.data.corruption))
         if reads and begins and reads != begins:
             raise UserError(
-                f"{type(self.objective.model).__name__} begins what it writes with {reads} and rows of {noise} with {begins}: set "
-                f'{noise}.start = "{reads}"'
+                f"{type(self.objective.model).__name__} begins what it writes with {reads} and rows of {noise} with {begins}: "
+                f'set {noise}.start = "{reads}"'
             )
 
     @property
