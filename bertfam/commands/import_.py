@@ -9,9 +9,10 @@ EXAMPLE = """\
   bertfam export --model_dir=model --output=huggingface
   bertfam import --input=huggingface --output=imported
   bertfam fill --model_dir=imported "Returns a new [MASK]."
---input is any folder on disk with the config.json of a BERT or one of its kin, of a GPT, GPT-2 or OPT, model.safetensors and the
-tokenizer's files; the first line makes one of a model that bertfam pretrain has trained. A discriminator of ELECTRA goes on with
-a new generator, a generator of its as a masked language model, a decoder as a causal language model."""
+--input is any folder on disk with the config.json of a BERT or one of its kin, of a GPT, GPT-2, OPT, T5, mT5 or BART,
+model.safetensors and the tokenizer's files; the first line makes one of a model that bertfam pretrain has trained. A
+discriminator of ELECTRA goes on with a new generator, a generator of its as a masked language model, a decoder as a causal
+language model, T5 with random spans and BART with its noises."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
