@@ -39,7 +39,7 @@ class Text:
       tokens: the ids that have been written, the end included where there is one.
       log_probabilities: of each of them, under the model alone: before temperature and all that forbids or forces tokens.
       score: what the texts of a prompt are ranked by: the score of a beam search, else the sum of `log_probabilities`.
-      ended: whether it ends by itself; False: it was cut at `Limits.max_new_tokens`.
+      ended: whether its last token is an end, of its own or forced by `Ends.last`; False: it was cut at `Limits.max_new_tokens`.
     """
 
     text: str
