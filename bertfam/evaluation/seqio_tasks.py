@@ -161,7 +161,8 @@ class _Evaluation:
     def _lead(self) -> np.ndarray:
         """What inputs and targets begin with, as in training (`PairFrame`): int32[0 or 1]."""
         config, tokens = self.model.config, self.model.vocabulary.token_ids
-        lead = PairFrame(tokens, config.start).lead if config.has_encoder else None
+        start = config.start if config.has_encoder else None
+        lead = None if start is None else PairFrame(tokens, start).lead
         return np.array([] if lead is None else [lead], np.int32)
 
 
