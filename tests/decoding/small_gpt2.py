@@ -49,4 +49,4 @@ def on_mesh(mesh):
 
 
 if __name__ == "__main__":
-    print(json.dumps(on_mesh(MeshShape(2, 2).build())))
+    print(json.dumps(on_mesh(MeshShape(1, 2, 2).build())))
