@@ -86,7 +86,10 @@ class SpanCorruption(TextCorruption):
         start_id(self.start, tokens, "SpanCorruption.start")
         there, needed = len(tokens.sentinels), self._sentinels(length)
         if needed and not there:
-            raise UserError("the vocabulary has no sentinel tokens, which SpanCorruption needs: choose another vocabulary")
+            raise UserError(
+                "the vocabulary has no sentinel tokens, which SpanCorruption needs: "
+                f"choose another vocabulary (bertfam vocab --layout=t5 --sentinels={max(needed, 100)})"
+            )
         if needed > there:
             # Longer rows never need fewer.
             fits = next((short for short in range(length - 1, 2, -1) if self._sentinels(short) <= there), None)

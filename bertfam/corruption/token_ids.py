@@ -58,5 +58,8 @@ class TokenIds:
         """The id of "cls", "sep", "eos" or "mask"; raises UserError where the vocabulary has none and `what` needs it."""
         found = getattr(self, name)
         if found is None:
-            raise UserError(f"the vocabulary has no {name} token, which {what} needs: choose another vocabulary")
+            raise UserError(
+                f"the vocabulary has no {name} token, which {what} needs: "
+                "choose another vocabulary (bertfam vocab --layout=roberta has all)"
+            )
         return found

@@ -53,8 +53,11 @@ def _read_jsonl(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
             yield lines
 
 
-def read_objects(path: _Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a file that has one a line, each behind its place "file:line"; raises UserError for other lines."""
+def read_objects(path: _Path, encoding: str, fix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects of a file that has one a line, each behind its place "file:line".
+
+    Raises UserError for other lines, with `fix` at its end.
+    """
     for number, line in enumerate(read_lines(path, encoding), 1):
         if not line:
             continue
@@ -63,9 +66,9 @@ def read_objects(path: _Path, encoding: str) -> Iterator[tuple[str, dict[str, An
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             problem = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-            raise UserError(f"{where}: no JSON ({problem}): jsonl has a JSON object a line") from error
+            raise UserError(f"{where}: no JSON ({problem}): jsonl has a JSON object a line{fix}") from error
         if not isinstance(value, dict):
-            raise UserError(f"{where}: JSON {_json_kind(value)}: jsonl has a JSON object a line")
+            raise UserError(f"{where}: JSON {_json_kind(value)}: jsonl has a JSON object a line{fix}")
         yield where, value
 
 

@@ -81,7 +81,8 @@ class PairFiles(FileCorpus):
 
     def _read_jsonl(self, path: Path) -> Iterator[tuple[str, str]]:
         fix = "name those of the pairs with PairFiles.inputs and PairFiles.targets"
-        for where, value in read_objects(path, self.encoding):
+        columns = "; for columns with a tab between set PairFiles.input_format = 'tsv'"
+        for where, value in read_objects(path, self.encoding, columns):
             yield string_of(value, str(self.inputs), where, fix), string_of(value, str(self.targets), where, fix)
 
     def _read_tsv(self, path: Path) -> Iterator[tuple[str, str]]:
@@ -103,7 +104,7 @@ class PairFiles(FileCorpus):
         for name in (self.inputs, self.targets):
             if names.count(str(name)) != 1:
                 raise UserError(
-                    f"{where}: no column {name!r} but {', '.join(names[:5])}: name those of the first line with PairFiles.inputs "
-                    "and PairFiles.targets, or where that is a pair too set these to numbers of columns, from 1"
+                    f"{where}: no column {name!r} but {', '.join(names[:5])}: name two of the first line with PairFiles.inputs "
+                    "and PairFiles.targets, or where that is a pair too, set PairFiles.inputs = 1 and PairFiles.targets = 2"
                 )
         return names.index(str(self.inputs)), names.index(str(self.targets))

@@ -205,12 +205,11 @@ class WithPositions:
 
 def _warnings(name: str, lengths: np.ndarray, kept: np.ndarray, size: tuple[int, int]) -> list[str]:
     cut = (lengths > kept).sum(axis=0).tolist()
+    settings = ("Stage.length", "Stage.length (of @TextToText(): TextToText.target_tokens)")
     lines = [
         f"{many:,} of the {len(lengths):,} pairs of {name} have {what} of more than {room} tokens, which are cut: make {setting} "
         "larger, or leave them so"
-        for many, what, room, setting in zip(
-            cut, ("inputs", "targets"), size, ("Stage.length", "the noise's target length"), strict=True
-        )
+        for many, what, room, setting in zip(cut, ("inputs", "targets"), size, settings, strict=True)
         if many
     ]
     if empty := int((lengths[:, 0] == 0).sum()):

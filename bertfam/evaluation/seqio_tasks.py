@@ -22,6 +22,7 @@ from bertfam.evaluation.target_scores import log_likelihoods
 from bertfam.suggest import did_you_mean
 
 _FEATURES = ("inputs", "targets")
+_SUFFIX = "_by_bertfam"
 
 
 def evaluate(
@@ -92,7 +93,7 @@ def _of_model(task: seqio.Task, model: Generator) -> seqio.Task:
     if any(task.output_features[name].dtype == tf.string for name in _FEATURES):
         ends = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim]
         mine._preprocessor_constructor_args = (*task.preprocessors, *ends)
-    mine._name = f"{task.name}_by_bertfam"
+    mine._name = f"{task.name}{_SUFFIX}"
     return mine
 
 
@@ -109,17 +110,18 @@ class _Evaluation:
         """The metrics by name, and the number of examples."""
         most = self.model.config.max_length and self.model.config.max_length - len(self._lead)
         with _registered(task), _quiet():
-            evaluator = seqio.Evaluator(
-                task.name,
-                feature_converter=_AsTheyAre(),
-                eval_split=split,
-                sequence_length=most and dict.fromkeys(_FEATURES, most),
-                num_examples=examples,
-                async_compute_metrics=False,
-            )
+            with _refusal(task, split):
+                evaluator = seqio.Evaluator(
+                    task.name,
+                    feature_converter=_AsTheyAre(),
+                    eval_split=split,
+                    sequence_length=most and dict.fromkeys(_FEATURES, most),
+                    num_examples=examples,
+                    async_compute_metrics=False,
+                )
             count = sum(1 for _ in evaluator.cached_task_datasets[task.name])
             if not count:
-                raise UserError(f"the {split} split of the task {task.name.removesuffix('_by_bertfam')} has no example")
+                raise UserError(f"the {split} split of the task {task.name.removesuffix(_SUFFIX)} has no example")
             future, _ = evaluator.evaluate(
                 compute_metrics=True, predict_fn=self.predict, score_fn=self.score, predict_with_aux_fn=self.predict_with_scores
             )
@@ -180,6 +182,18 @@ def _plain(value: Any) -> Any:
         return float(value)
     except (TypeError, ValueError):
         return str(value)
+
+
+@contextmanager
+def _refusal(task: seqio.Task, split: str) -> Iterator[None]:
+    """What goes wrong while examples are read and tokenised, as UserError."""
+    try:
+        yield
+    except (tf.errors.OpError, ValueError, OSError) as error:
+        summary = next(iter(str(error).splitlines()), "")[:300]
+        fix = "; strings need output_features=bertfam.data.tasks.PAIRS" if "Got string" in summary else ""
+        name = task.name.removesuffix(_SUFFIX)
+        raise UserError(f"--task={name} cannot be read of {split}: {summary}{fix}") from error
 
 
 @contextmanager

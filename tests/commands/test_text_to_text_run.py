@@ -88,6 +88,7 @@ seqio.TaskRegistry.add(
 )
 seqio.MixtureRegistry.add("both", ["turning", "turning_tokens"], default_rate=1)
 seqio.TaskRegistry.add("unmeasured", source=source, preprocessors=[], output_features=tasks.PAIRS)
+seqio.TaskRegistry.add("untokenised", source=source, preprocessors=[], output_features=features, metric_fns=[seen])
 """
 
 
@@ -95,6 +96,8 @@ TASK_MISTAKES = [
     (["--task=turnin"], "--task=turnin is no registered seqio task; did you mean turning"),
     (["--task=turning", "--split=test"], "task turning has no split test: give --split=train or --split=validation"),
     (["--task=unmeasured"], "task unmeasured has no metric function: register it with metric_fns=[...]"),
+    (["--task=untokenised"], "--task=untokenised cannot be read of validation: Task dataset has incorrect type"),
+    (["--task=untokenised"], "Got string, expected int32; strings need output_features=bertfam.data.tasks.PAIRS"),
     (["--task=python_docs"], "task python_docs has the features text: what is predicted needs inputs and targets"),
 ]
 

@@ -82,6 +82,7 @@ def test_fingerprint_tells_what_decides_the_pairs(folder):
         ("a.jsonl", {"inputs": "more"}, "a.jsonl:1: the field 'more' is a number, not a string"),
         ("a.jsonl", {"inputs": 1, "targets": 2}, "both are names"),
         ("a.tsv", {"input_format": "tsv"}, "a.tsv:1: no column 'inputs' but eins, one"),
+        ("a.tsv", {}, "a.tsv:1: no JSON .*; for columns with a tab between set PairFiles.input_format = 'tsv'"),
         ("a.tsv", {**TSV, "targets": 3}, "a.tsv:1: 2 columns with a tab between, and column 3"),
         ("a.tsv", {**TSV, "inputs": 0}, "counted from 1"),
         ("a.tsv", {**TSV, "targets": "en"}, "both are names, or both numbers"),
