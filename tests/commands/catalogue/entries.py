@@ -1,6 +1,7 @@
 """The mistakes that people make, and the line that each gets: name -> command line, line, files (see `catalogue.Entry`)."""
 
 from catalogue import Changed, Copy, Entry
+from writing import WRITING
 
 # gin files, gin flags, and settings that clash.
 CONFIGURATION = {
@@ -11,7 +12,7 @@ CONFIGURATION = {
     "a gin file that is not there": Entry(
         "pretrain --gin_file=runs/quickstrat.gin {text} --model_dir=model",
         "--gin_file=runs/quickstrat.gin: no gin file runs/quickstrat.gin here or among those of bertfam; did you "
-        "mean runs/quickstart.gin or runs/quickstart_student.gin or runs/distilbert_base.gin?",
+        "mean runs/quickstart.gin or runs/quickstart_t5.gin or runs/quickstart_gpt2.gin?",
     ),
     "a gin file that is a folder": Entry(
         "pretrain --gin_file=. {text} --model_dir=model",
@@ -869,8 +870,8 @@ DISK = {
 FLAGS = {
     "no command": Entry(
         "",
-        "no command given; one of vocab, encode, cache, preview, check, pretrain, distill, evaluate, fill, checkpoints, export, "
-        "import",
+        "no command given; one of clean, vocab, encode, cache, preview, check, pretrain, distill, evaluate, fill, generate, "
+        "checkpoints, export, import",
     ),
     "a misspelt command": Entry(
         "pretrian {run}",
@@ -1070,4 +1071,5 @@ GROUPS = {
     "checkpoints": CHECKPOINTS,
     "disk": DISK,
     "flags": FLAGS,
+    "writing": WRITING,
 }
