@@ -35,7 +35,8 @@ class Text:
     """One text.
 
     Attributes:
-      text: a decoder's prompt with what it has written behind it, an encoder-decoder's answer; without control tokens.
+      text: a decoder's prompt with what it has written behind it, or an encoder-decoder's answer, whose sentinels tell its spans
+        apart; without control tokens.
       tokens: the ids that have been written, the end included where there is one.
       log_probabilities: of each of them, under the model alone: before temperature and all that forbids or forces tokens.
       score: what the texts of a prompt are ranked by: the score of a beam search, else the sum of `log_probabilities`.
@@ -223,7 +224,8 @@ def _texts(model: Generator, prompt: str | np.ndarray, encoded: np.ndarray, row:
 def _spell(model: Generator, prompt: str | np.ndarray, encoded: np.ndarray, tokens: list[int]) -> str:
     vocabulary = model.vocabulary
     if model.config.has_encoder:
-        return vocabulary.decode(tokens, skip_special=True)
+        dropped = set(vocabulary.token_ids.special)
+        return vocabulary.decode([token for token in tokens if token not in dropped])
     # A first word may be spelt without its space where nothing stands before it.
     before = vocabulary.decode(encoded.tolist(), skip_special=True)
     whole = vocabulary.decode([*encoded.tolist(), *tokens], skip_special=True)

@@ -1,7 +1,9 @@
 """Texts of random models are those of transformers' `generate`, token by token, for prompts of unequal length."""
 
+import dataclasses
 import functools
 import string
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from bertfam.api import load
 from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.decoding import generate
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits
 
 END = "<|endoftext|>"
@@ -140,6 +143,20 @@ def test_twenty_prompts_in_batches(folders, kind, strategy, limits, texts):
     assert limits.max_new_tokens in lengths and len(lengths) > 2
     if kind == "t5":
         check_without_cache(opened, written)
+
+
+def test_sentinels_of_an_answer_are_kept():
+    controls = dataclasses.replace(LAYOUTS["roberta"], sentinels=2)
+    pieces = [*controls.first, *sorted(ByteLevel.alphabet()), *controls.last, "<extra_id_1>", "<extra_id_0>"]
+    words = ByteBpe(pieces, [], layout=controls)
+    given = words.encode_prompt("<s><extra_id_0>new<extra_id_1><mask>one</s><pad>", frame=False).ids
+    made = {
+        answers: generate._spell(
+            SimpleNamespace(vocabulary=words, config=SimpleNamespace(has_encoder=answers)), "", np.zeros(0, int), list(given)
+        )
+        for answers in (True, False)
+    }
+    assert made == {True: "<extra_id_0>new<extra_id_1>one", False: "newone"}
 
 
 def check_without_cache(model, written):
