@@ -1,7 +1,8 @@
-"""The exceptions that the command line tells in one line, without a traceback, and how a command ends by any exception."""
+"""What the command line tells in a line: exceptions, without a traceback, how a command ends by any of them, and warnings."""
 
 import sys
 import traceback
+from collections.abc import Iterable
 
 
 class UserError(Exception):
@@ -18,6 +19,12 @@ class TrainingError(Exception):
     The message is one line that says what happened and what to try. The command line prints it as `bertfam: error: MESSAGE`
     and exits with code 1.
     """
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Writes warnings to stderr, each once."""
+    for line in dict.fromkeys(lines):
+        print(f"bertfam: warning: {line}", file=sys.stderr, flush=True)
 
 
 def tell(error: BaseException) -> int:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.data.cache import TokenCache
     from bertfam.data.trial import check_padding_agrees, check_vocabulary_serves
     from bertfam.files import is_used
-    from bertfam.training.data import check_buildable, check_named, check_text, schedule_warnings, warn
+    from bertfam.training.data import check_buildable, check_named, check_text, schedule_warnings
 
     directory = run.data.cache_directory(model_dir) if model_dir or run.data.cache_dir else None
     cache = TokenCache(directory) if directory and is_used(directory) else None

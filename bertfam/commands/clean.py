@@ -17,7 +17,7 @@ from bertfam.commands import flags
 from bertfam.data.cleaning.rules import RULES, PageRules, check_rules
 from bertfam.data.cleaning.tally import Tally
 from bertfam.data.sentences import LANGUAGES, UNDETERMINED
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 from bertfam.files import check_writable, new_file, write_text
 
 SUMMARY = "clean web text as C4 was, with a report of what each rule removed"
@@ -98,6 +98,8 @@ def main(args: argparse.Namespace) -> int:
     }
     if report:
         write_text(report, json.dumps(told, ensure_ascii=False, indent=1) + "\n")
+    if not tally.kept.pages:
+        warn([f"{output} is empty: no page of {tally.seen.pages:,} is left; see what the rules removed, and --input_format"])
     if args.json:
         print(json.dumps(told, ensure_ascii=False))
     else:

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache_dir", type=flags.path, metavar="DIR", help="another token cache of the same vocabulary (default: the run's own)"
     )
     parser.add_argument("--batches", type=int, metavar="N", help="at most so many batches (default: all)")
-    parser.add_argument("--baselines", action="store_true", help="also score predictors that see no context, on the same masks")
+    parser.add_argument("--baselines", action="store_true", help="also score predictors that see no context, on the same targets")
     group = parser.add_argument_group(
         "minimal pairs",
         "Of two sentences that differ in one thing the grammatical one should be likelier: for a decoder by its\n"
@@ -91,9 +91,9 @@ def main(args: argparse.Namespace) -> int:
     # -- How: on all devices here, whatever mesh the run was trained on
     import jax
 
+    from bertfam.errors import warn
     from bertfam.evaluation.perplexity import lacks_words, perplexities
     from bertfam.partitioning.mesh import MeshShape
-    from bertfam.training.data import warn
     from bertfam.training.trainer import Trainer
 
     mesh = MeshShape().build()
@@ -249,8 +249,7 @@ def _minimal_pairs(args: argparse.Namespace) -> int:
 
 def _aux(run: Run, vocabulary: Vocabulary) -> Any:
     """What the objective reads; {} where that is not here any more, for a model is measured without its teacher, too."""
-    from bertfam.errors import UserError
-    from bertfam.training.data import warn
+    from bertfam.errors import UserError, warn
     from bertfam.training.teaching import read_teachers
 
     try:

@@ -108,7 +108,8 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data import vocabularies
     from bertfam.data.trial import check_padding_agrees, check_vocabulary_serves
-    from bertfam.training.data import check_text, token_cache, vocabulary_folder, warn, warnings
+    from bertfam.errors import warn
+    from bertfam.training.data import check_text, token_cache, vocabulary_folder, warnings
 
     with processes.together("the vocabulary"):
         directory = run.data.cache_directory(model_dir)

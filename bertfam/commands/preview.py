@@ -152,7 +152,7 @@ def _show(
     from bertfam.data.preview.records import records
     from bertfam.data.preview.statistics import Statistics, measure
     from bertfam.data.preview.written import TARGETS, WrittenStatistics, written_records
-    from bertfam.training.data import warn
+    from bertfam.errors import warn
 
     vocabulary = vocabularies.load(cache.vocabulary_directory)
     sequence = data.training(cache, vocabulary.token_ids, length, batch_size, seed, stage).sequence

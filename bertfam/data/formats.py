@@ -30,6 +30,12 @@ class Format(NamedTuple):
     encoded: bool = True
 
 
+def named_format(path: _Path) -> InputFormat | None:
+    """The format of fields that a file's name ends in, compressed or not; None where it ends in none."""
+    name = os.fspath(path).lower().removesuffix(".gz").removesuffix(".zst")
+    return next((kind for kind, told in INPUT_FORMATS.items() if told.fields and name.endswith(f".{kind}")), None)
+
+
 def read_documents(path: _Path, encoding: str = "utf-8", field: str = "") -> Iterator[list[str]]:
     """Documents that a blank line (one of white space is blank) or the end of the file ends; see `read_lines`."""
     document: list[str] = []

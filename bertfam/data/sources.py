@@ -3,6 +3,7 @@
 A document is a list of sentences; a sentence is a stripped, non-empty line of text. Documents never span files.
 """
 
+import functools
 import hashlib
 import os
 from abc import ABC, abstractmethod
@@ -12,12 +13,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bertfam.data.formats import INPUT_FORMATS, Format, InputFormat
+from bertfam.data.formats import INPUT_FORMATS, Format, InputFormat, named_format
 from bertfam.data.input_files import file_fingerprints, find_files
 from bertfam.data.sentences import check_language, split_sentences
 from bertfam.data.splits import SPLITS
 from bertfam.data.text_lines import check_encoding
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,13 @@ class TextFiles(FileCorpus):
             return lines
         return [sentence for line in lines for sentence in split_sentences(line, self.language)]
 
+    def files(self, split: str) -> list[Path]:
+        """See `FileCorpus.files`; warns of the first whose name says that it holds fields, where they are not read."""
+        found = super().files(split)
+        if not self._format.fields and (path := next(filter(named_format, found), None)):
+            _warn_of_name(path, self.input_format)
+        return found
+
     def read(self, path: Path) -> Iterator[list[str]]:
         """See `FileCorpus.read`."""
         return self._format.read(path, self.encoding, self.text_field)
@@ -241,6 +249,13 @@ def is_held_out(lines: list[str], fraction: float) -> bool:
         return False
     digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+@functools.cache
+def _warn_of_name(path: Path, input_format: InputFormat) -> None:
+    """Once in a process."""
+    fix = f"give --input_format={named_format(path)} if it is what its name says"
+    warn([f"{path} is read as plain text, input_format {input_format!r}: {fix}"])
 
 
 def _check_split(split: str) -> None:

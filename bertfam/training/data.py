@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +107,6 @@ def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:
         what = " or ".join(lacking)
         return [f"the text has too few held-out documents: nothing is {what}; give some with --validation_input"]
     return []
-
-
-def warn(lines: Iterable[str]) -> None:
-    """Writes warnings to stderr, each once."""
-    for line in dict.fromkeys(lines):
-        print(f"bertfam: warning: {line}", file=sys.stderr, flush=True)
 
 
 def vocabulary_folder(data: TextData, directory: Path) -> Path:

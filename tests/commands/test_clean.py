@@ -114,6 +114,15 @@ def test_real_text_loses_little(folder, capsys):
     assert report["removed"]["repeated"]["example"][:90] in (folder / "out.jsonl").read_text().replace('\\"', '"')
 
 
+def test_json_read_as_text_is_told_and_so_is_an_empty_output(folder, capsys):
+    assert clean("--input=pages.jsonl", "--output=out.jsonl") == 0
+    error = capsys.readouterr().err
+    name = "bertfam: warning: pages.jsonl is read as plain text, input_format 'sentences': give --input_format=jsonl"
+    assert error.startswith(name) and error.count("\n") == 2, error
+    assert "bertfam: warning: out.jsonl is empty: no page of 1 is left" in error.splitlines()[1]
+    assert clean(*JSONL, "--output=second.jsonl") == 0 and capsys.readouterr().err == ""
+
+
 def test_rules_that_are_chosen(folder, capsys):
     assert clean(*JSONL, "--output=a.jsonl", "--rules=end_mark,short_line", "--json") == 0
     report = json.loads(capsys.readouterr().out)

@@ -88,6 +88,21 @@ def test_validation_files_take_the_place_of_held_out_documents(tmp_path):
         list(TextFiles(str(tmp_path / "t.txt"), str(tmp_path / "*.txt")).documents("train"))
 
 
+def test_names_that_say_another_format_are_told_once(tmp_path, capsys):
+    for name in ("a.txt", "b.jsonl.gz", "c.parquet", "d.jsonl.txt"):
+        (tmp_path / name).write_text(TEXT)
+    corpus = TextFiles(f"{tmp_path}/*", input_format="lines")
+    assert list(corpus.documents("train")) and corpus.parts("validation")
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/b.jsonl.gz is read as plain text, input_format 'lines': give --input_format=jsonl" in told
+    assert told.count("\n") == 1
+    TextFiles(f"{tmp_path}/c.*").files("train")
+    assert "give --input_format=parquet" in capsys.readouterr().err
+    TextFiles((f"{tmp_path}/a.txt", f"{tmp_path}/d*")).files("train")
+    TextFiles(f"{tmp_path}/b*", input_format="jsonl").files("train")
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
