@@ -146,11 +146,19 @@ def check_types(live: Bindings) -> None:
             )
         if not hints.fits(value, hint):
             repaired = hints.repair(value, hint)
-            fix = f"; write {repaired}" if repaired else ""
+            fix = f"; write {repaired}" if repaired else _own_objective(binding, value)
             raise UserError(
                 f"{binding.origin}: {label(binding)} wants {hints.describe(hint)}, got {render(value)}"
                 f"{macro_origins(binding.value, live)}{fix}"
             )
+
+
+def _own_objective(binding: Binding, value: Any) -> str:
+    """The end of an error line on a model that an objective does not train, with one that does; nothing of all else."""
+    if not isinstance(value, Reference) or not binding.selector.startswith("bertfam.objectives."):
+        return ""
+    file = getattr(registry.find(value.name)[0].wrapped, "objective_file", None)
+    return f"; use an objective for {value.name}, as {file}" if file else ""
 
 
 def reduce(live: Bindings) -> Bindings:

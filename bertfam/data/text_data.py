@@ -97,7 +97,8 @@ class TextData:
         if self.corruption.decoder_start is None:
             raise UserError(
                 f"{what}: pairs of inputs and targets need an encoder and a decoder, and {type(self.corruption).__name__} has "
-                "not both: set TextData.corruption = @TextToText(), or to a noise with both, as @SpanCorruption()"
+                "not both: train an encoder-decoder, as models/t5_1_1_small.gin, and set TextData.corruption = @TextToText(), "
+                "or to a noise with both, as @SpanCorruption()"
             )
 
     def check_marks(self) -> None:

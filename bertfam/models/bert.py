@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -61,6 +61,8 @@ class BertConfig(Sizes):
     Raises:
       UserError: when values clash.
     """
+
+    objective_file: ClassVar[str] = "objectives/mlm.gin"
 
     position_offset: int = 0
     embedding_size: int | None = None

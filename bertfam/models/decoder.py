@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -68,6 +68,8 @@ class DecoderConfig(Sizes):
     Raises:
       UserError: when values clash.
     """
+
+    objective_file: ClassVar[str] = "objectives/causal_lm.gin"
 
     block: Block = "pre_norm"
     last_norm: bool = True

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
@@ -20,6 +20,8 @@ class ElectraConfig(BertConfig):
 
     The masked-token head, which generators have, is computed with the error function's gelu, whatever `activation` is.
     """
+
+    objective_file: ClassVar[str] = "objectives/electra.gin"
 
     head_activation: Activation | None = "gelu"
 

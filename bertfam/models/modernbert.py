@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import flax.linen as nn
 import jax
@@ -54,6 +54,8 @@ class ModernBertConfig(Sizes):
     Raises:
       UserError: when values clash.
     """
+
+    objective_file: ClassVar[str] = "objectives/modernbert.gin"
 
     num_layers: int = 22
     feed_forward_size: int = 1152

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from bertfam.errors import UserError
 from bertfam.layers.embeddings import padded_rows
@@ -13,7 +13,13 @@ _COUNTS = ("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_l
 
 @dataclass(frozen=True)
 class TableSizes:
-    """Rows of a model's word table, and checks that name the value that is wrong; see the families' configs."""
+    """Rows of a model's word table, and checks that name the value that is wrong; see the families' configs.
+
+    Attributes:
+      objective_file: the gin file of an objective that trains such a model.
+    """
+
+    objective_file: ClassVar[str]
 
     vocab_size: int | None = None
     table_rows: int | None = None

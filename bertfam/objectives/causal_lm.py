@@ -20,7 +20,8 @@ class CausalLm(LanguageModel):
         super().__post_init__()
         if self.model.has_encoder:
             raise UserError(
-                f"CausalLm trains a decoder alone, and {type(self.model).__name__} has an encoder: use @SequenceToSequence()"
+                f"CausalLm trains a decoder alone, and {type(self.model).__name__} has an encoder: use @SequenceToSequence(), "
+                "as objectives/t5_random_spans.gin and objectives/bart.gin do"
             )
 
     def decoded(

@@ -22,7 +22,10 @@ class SequenceToSequence(LanguageModel):
         super().__post_init__()
         if not self.model.has_encoder:
             name = type(self.model).__name__
-            raise UserError(f"SequenceToSequence trains an encoder and a decoder, and {name} is a decoder: use @CausalLm()")
+            raise UserError(
+                f"SequenceToSequence trains an encoder and a decoder, and {name} is a decoder: use @CausalLm(), as "
+                "objectives/causal_lm.gin does"
+            )
 
     @property
     def decoder_start(self) -> Start | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from bertfam.corruption.text_to_text import TextToText
 from bertfam.data.pairs import SentencePairs
 from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
@@ -101,6 +102,11 @@ class Run:
     def _check_features(self, length: int) -> None:
         read, given = self.objective.features(self.data.shape(length)).keys(), self.data.features(length).keys()
         objective, noise = type(self.objective).__name__, type(self.data.corruption).__name__
+        if isinstance(self.data.corruption, TextToText) and not read >= _TOKENS:
+            raise UserError(
+                f"{noise} is for pairs of inputs and targets, which need an encoder-decoder, and {objective} trains none: take "
+                "the run file of one, as runs/t5_1_1_base.gin, or leave tasks/text_to_text.gin out"
+            )
         if missing := read - given:
             if "masked_positions" in missing or _TOKENS & missing:
                 fix = _MASKING if "masked_positions" in read else _SEQUENCES if _TOKENS <= read else _CAUSAL

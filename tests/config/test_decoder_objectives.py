@@ -100,6 +100,25 @@ _LM = "objectives/causal_lm.gin"
             ["TextData.rows = @Packed()", "Packed.rows = @DocSentences()"],
             "Denoising makes rows of one example each, and packed ones have several: set TextData.rows = @DocSentences()",
         ),
+        (
+            "Run",
+            [_LM, "tasks/text_to_text.gin"],
+            [],
+            "TextToText is for pairs of inputs and targets, which need an encoder-decoder, and CausalLm trains none",
+        ),
+        ("Run", ["objectives/mlm.gin"], [], "use an objective for Gpt2Config, as objectives/causal_lm.gin"),
+        (
+            "Run",
+            ["models/t5_1_1_tiny.gin", "objectives/mlm_nsp.gin"],
+            [],
+            "use an objective for T5Config, as objectives/t5_random_spans.gin",
+        ),
+        (
+            "Run",
+            ["models/bert_tiny.gin", _LM],
+            [],
+            "use an objective for BertConfig, as objectives/mlm.gin",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_with_what_does(what, files, changes, message):
