@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -53,6 +53,8 @@ class BartConfig(Sizes):
     Raises:
       UserError: when values clash.
     """
+
+    objective_file: ClassVar[str] = "objectives/bart.gin"
 
     num_layers: int = 6
     max_length: int = 1024
@@ -253,7 +255,7 @@ class Decoder(_Network):
         Raises:
           UserError: when rows, or the slots of the cache, are more than `max_length`.
         """
-        check_collectable(collect)
+        check_collectable(collect, "cross_attention_probs")
         config = self.config
         if cache is not None and positions is None:
             raise ValueError("tokens that follow those of a cache are not at the positions 0, 1, 2, ...: positions must be given")

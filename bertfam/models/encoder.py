@@ -11,7 +11,7 @@ from bertfam.layers import heads
 from bertfam.layers.execution import Execution
 
 _EXECUTION = Execution()
-_COLLECTABLE = frozenset({"hidden_states", "attention_probs", "cross_attention_probs"})
+_COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
 
 
 class EncoderConfig(Protocol):
@@ -80,10 +80,11 @@ class EncoderConfig(Protocol):
         ...
 
 
-def check_collectable(collect: frozenset[str]) -> None:
-    """Raises ValueError where a network is asked to collect what none has."""
-    if unknown := collect - _COLLECTABLE:
-        raise ValueError(f"cannot collect {sorted(unknown)}: known are {sorted(_COLLECTABLE)}")
+def check_collectable(collect: frozenset[str], *more: str) -> None:
+    """Raises ValueError where a network is asked to collect what it does not have; `more` is what it has beside an encoder."""
+    known = _COLLECTABLE | set(more)
+    if unknown := collect - known:
+        raise ValueError(f"cannot collect {sorted(unknown)}: known are {sorted(known)}")
 
 
 def pooler(config: EncoderConfig, execution: Execution = _EXECUTION) -> heads.Pooler:

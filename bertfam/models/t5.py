@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -57,6 +57,8 @@ class T5Config(TableSizes):
     Raises:
       UserError: when values clash.
     """
+
+    objective_file: ClassVar[str] = "objectives/t5_random_spans.gin"
 
     num_layers: int = 12
     num_encoder_layers: int | None = None
@@ -274,7 +276,7 @@ class Decoder(_Network):
 
         Distances of relative positions are those of places in the row, or of slots of the cache.
         """
-        check_collectable(collect)
+        check_collectable(collect, "cross_attention_probs")
         embeddings = Embeddings(self.config, self.execution, bidirectional=False, name="embeddings")
         embedded, bias = embeddings(words, tokens, cache=cache, train=train)
         hidden, layers = Stack(self._block(causal=True), self.config.num_layers, (), self.execution, name=AXIS)(

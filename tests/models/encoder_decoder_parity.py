@@ -92,6 +92,8 @@ def outputs(config, params, inputs, execution, **options):
         tokens, segment_ids, *positions = inputs[name]
         row = {"segment_ids": segment_ids, "positions": positions[0] if positions else None}
         network = getattr(config, name)(execution)
+        if "collect" in options:
+            options = options | {"collect": frozenset(_THEIRS[name])}
         hidden, collected = network.apply({"params": params[name]}, words, tokens, **row, **encoded, **options)
         encoded = {"encoded": hidden, "encoded_segment_ids": segment_ids}
         found |= {f"{name}/{kind}": value for kind, value in collected.items()}

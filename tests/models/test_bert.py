@@ -160,5 +160,6 @@ def test_collect(layers):
     assert collected["attention_probs"].shape == (3, 4, 4, 20, 20)
     assert np.array_equal(collected["hidden_states"][-1], hidden)
     assert small_bert.apply(params, inputs)[1] == {}
-    with pytest.raises(ValueError, match="cannot collect"):
-        small_bert.apply(params, inputs, collect=frozenset({"logits"}))
+    for unknown in ("logits", "cross_attention_probs"):
+        with pytest.raises(ValueError, match="cannot collect"):
+            small_bert.apply(params, inputs, collect=frozenset({unknown}))
