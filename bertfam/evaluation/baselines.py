@@ -1,4 +1,4 @@
-"""What a model must beat: predictions from counts alone, on the same masks."""
+"""What a model must beat: predictions from counts alone, on the same targets."""
 
 from collections.abc import Iterable
 
