@@ -1,0 +1,56 @@
+"""The comparison of generators on a few updates of a tiny one, and both ways of its loss."""
+
+import argparse
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import cross_entropy
+from benchmarks.generators import GENERATORS, run_file
+from benchmarks.measuring import ROOT
+from bertfam.config import load
+
+pytest.importorskip("psutil")
+
+
+def run(*words):
+    done = subprocess.run([sys.executable, "-m", "benchmarks.generators", *words], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_every_run_file_is_a_run(tmp_path, name):
+    (tmp_path / "run.gin").write_text(run_file(GENERATORS[name], 20, None))
+    built = load([str(tmp_path / "run.gin")]).build("Run").sized(8192)
+    assert built.total_steps == 20 and built.objective.model.has_encoder == (name != "GPT-2")
+    # Of the order of what is told of them: 20 updates of 32,768 tokens by some 50 or 90 M parameters.
+    assert 5e13 < built.flops_after(0) < 5e14
+
+
+def test_trained_scored_and_told(cache_dir, tmp_path):
+    (tmp_path / "caches").mkdir()
+    (tmp_path / "caches/gpt2").symlink_to(cache_dir)
+    tiny = [f"--gin.Gpt2Config.{size}" for size in ("num_layers=1", "hidden_size=48", "feed_forward_size=48")]
+    tiny += ["--gin.BATCH_SIZE=4", "--gin.Stage.length=32", '--gin.Execution.dtype="float32"']
+    words = ["--runs=GPT-2", "--steps=3", "--batches=1"]
+    run("train", f"--caches={tmp_path}/caches", f"--output={tmp_path}", *words, "--", *tiny)
+    score = json.loads((tmp_path / "GPT-2/score.json").read_text())
+    assert 7.2 < score["lm_loss"] < 7.9  # ln 2000 is 7.60
+    assert score["step"] == 3 and len(score["texts"]) == 2
+    (line,) = [line for line in run("table", f"--output={tmp_path}").splitlines() if line.startswith("| GPT-2")]
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells[3] == f"{score['lm_loss']:.3f} ({score['unigram_loss']:.3f})"
+    assert cells[5] == f"{score['byte_perplexity']:.3f}" and float(cells[7]) >= 0
+
+
+def test_chunks_of_logits_change_no_loss(capsys, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "_VOCABULARY", 500)
+    found = {}
+    for way in cross_entropy.WAYS:
+        cross_entropy.measure(argparse.Namespace(way=way, model="gpt2_tiny", rows=2, length=24, steps=2))
+        found[way] = json.loads(capsys.readouterr().out)["loss"]
+    assert found["chunked"] == pytest.approx(found["whole"], rel=2e-3)  # of bfloat16
+    assert 6 < found["whole"] < 6.5  # ln 500 is 6.21
