@@ -186,8 +186,8 @@ def test_what_is_no_text_task_is_refused(add, tmp_path):
         with pytest.raises(UserError, match=message):
             list(SeqioTask(name).documents("train"))
     seqio.MixtureRegistry.remove("mixed")
-    with pytest.raises(UserError, match=r"^--module_import=absent_module: no module absent_module; install it, or "):
-        list(SeqioTask("numbers", ("absent_module",)).documents("train"))
+    with pytest.raises(UserError, match=r"^--module_import=no_such_thing_xyz: no module no_such_thing_xyz; install it, or "):
+        list(SeqioTask("numbers", ("no_such_thing_xyz",)).documents("train"))
     with pytest.raises(UserError, match="language 'xx' has no sentence rules"):
         SeqioTask("numbers", language="xx")
     with pytest.raises(UserError, match="validation_fraction is 1"):

@@ -22,7 +22,6 @@ from bertfam.data.text_rows import Chunks, FullSentences  # noqa: E402
 from bertfam.models.albert import AlbertConfig  # noqa: E402
 from bertfam.models.electra import ElectraConfig  # noqa: E402
 from bertfam.models.modernbert import ModernBertConfig  # noqa: E402
-from bertfam.models.roberta import RobertaConfig  # noqa: E402
 from bertfam.models.t5 import T5Config  # noqa: E402
 from bertfam.objectives.albert import MlmSop  # noqa: E402
 from bertfam.objectives.electra import Electra  # noqa: E402
@@ -53,7 +52,6 @@ CASES = {
     "sop": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), SPREAD),
     "structure": (MlmStructure(BERT), SHUFFLED, SPREAD),
     "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), SPREAD),
-    "roberta": (Mlm(RobertaConfig(**SIZES, feed_forward_size=32)), TEXT, SPREAD),
     "t5": (SequenceToSequence(T5Config(**T5_SIZES), z_loss=1e-2, label_smoothing=0.1, chunk=5), SPAN_TEXT, SPREAD),
     "modernbert": (Mlm(ModernBertConfig(**SIZES, feed_forward_size=16, window=4)), TEXT, SPREAD),
 }

@@ -15,7 +15,6 @@ TERMS = {
     "sop": {"mlm_loss", "sop_loss", "sop_accuracy"},
     "structure": {"mlm_loss", "shuffled_loss", "structure_loss"},
     "sbo": {"mlm_loss", "sbo_loss"},
-    "roberta": {"mlm_loss", "mlm_accuracy"},
     "t5": {"lm_loss", "lm_accuracy", "z_loss"},
     "modernbert": {"mlm_loss", "mlm_accuracy"},
 }
