@@ -186,12 +186,12 @@ def test_a_gin_file_that_is_no_text(write, tmp_path):
 
 
 def test_modules_that_cannot_be_imported(write):
-    write("broken.py", "import math\n\nmath.nothing\n")
+    write("faulty.py", "import math\n\nmath.nothing\n")
     write("unclosed.py", "x = (\n")
     write("needy.py", "x = 1\nimport not_installed_anywhere\n")
-    assert mistake([], modules=["brken"]) == "--module_import=brken: no module brken; did you mean broken?"
-    assert mistake([], modules=["broken"]) == (
-        "--module_import=broken: broken.py:3: AttributeError: module 'math' has no attribute 'nothing'"
+    assert mistake([], modules=["fulty"]) == "--module_import=fulty: no module fulty; did you mean faulty?"
+    assert mistake([], modules=["faulty"]) == (
+        "--module_import=faulty: faulty.py:3: AttributeError: module 'math' has no attribute 'nothing'"
     )
     assert mistake([], modules=["unclosed"]).startswith("--module_import=unclosed: unclosed.py:1: SyntaxError: ")
     assert mistake([], modules=["needy"]) == (
