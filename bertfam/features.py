@@ -32,6 +32,9 @@ evaluation) is all zeros: no segment, no weight.
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+# Which token a decoder reads first.
+Start = Literal["bos", "eos", "pad"]
+
 
 class FeatureSpec(NamedTuple):
     """One feature of a batch.

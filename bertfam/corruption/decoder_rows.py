@@ -4,9 +4,8 @@ import numpy as np
 
 from bertfam.corruption.drawing import compact
 from bertfam.corruption.rewriting import Written
-from bertfam.corruption.text_corruption import Start
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.features import FeatureSpec, RowShape, decoder_features, encoder_features
+from bertfam.features import FeatureSpec, RowShape, Start, decoder_features, encoder_features
 
 
 def sequence_features(shape: RowShape) -> dict[str, FeatureSpec]:

@@ -12,10 +12,10 @@ from bertfam.corruption.drawing import draw
 from bertfam.corruption.infilling import TextInfilling
 from bertfam.corruption.noising import Framed, TokenDeletion, TokenMasking, inserted
 from bertfam.corruption.shuffling import rotated, shuffled_segments
-from bertfam.corruption.text_corruption import RowForm, Start, TextCorruption
+from bertfam.corruption.text_corruption import RowForm, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.corruption.words import words_of
-from bertfam.features import FeatureSpec, RowShape
+from bertfam.features import FeatureSpec, RowShape, Start
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from bertfam.corruption.rewriting import (
     ShuffleNoise,
     run_begins,
 )
-from bertfam.corruption.text_corruption import RowForm, Start, TextCorruption
+from bertfam.corruption.text_corruption import RowForm, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.errors import UserError
-from bertfam.features import FeatureSpec, RowShape
+from bertfam.features import FeatureSpec, RowShape, Start
 
 # Places of targets in the published settings, all of inputs of 512 tokens: (what targets are, share of noise) -> places.
 _PUBLISHED_INPUTS = 512

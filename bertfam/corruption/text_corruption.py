@@ -3,14 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.features import FeatureSpec, RowShape
-
-Start = Literal["bos", "eos", "pad"]
+from bertfam.features import FeatureSpec, RowShape, Start
 
 
 class Corruption(Protocol):

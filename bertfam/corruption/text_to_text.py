@@ -6,10 +6,10 @@ from typing import get_args
 import numpy as np
 
 from bertfam.corruption.decoder_rows import sequence_features
-from bertfam.corruption.text_corruption import Start, TextCorruption
+from bertfam.corruption.text_corruption import TextCorruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.errors import UserError
-from bertfam.features import FeatureSpec, RowShape
+from bertfam.features import FeatureSpec, RowShape, Start
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertfam.corruption.decoder_rows import start_id
-from bertfam.corruption.text_corruption import Corruption, Start
+from bertfam.corruption.text_corruption import Corruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.documents import Documents
 from bertfam.data.packing import pack
 from bertfam.errors import UserError
+from bertfam.features import Start
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,15 @@ def embed_words(table: jax.Array, tokens: jax.Array, dtype: DTypeLike) -> jax.Ar
     return jnp.take(table, tokens, axis=0, mode="fill").astype(dtype)
 
 
+def check_length(length: int, longest: int) -> None:
+    """Raises UserError where rows of `length` tokens are longer than a model reads."""
+    if length > longest:
+        raise UserError(
+            f"rows of {length} tokens do not fit a model with max_length {longest}: "
+            f"use shorter rows or set max_length to at least {length}"
+        )
+
+
 def embed_positions(table: jax.Array, positions: jax.Array | None, length: int, dtype: DTypeLike) -> jax.Array:
     """Learned absolute positions -> dtype[length, embed] or dtype[batch, length, embed].
 
@@ -57,9 +66,5 @@ def embed_positions(table: jax.Array, positions: jax.Array | None, length: int, 
     """
     if positions is not None:
         return lookup_few(table, positions, dtype)
-    if length > table.shape[0]:
-        raise UserError(
-            f"rows of {length} tokens do not fit a model with max_length {table.shape[0]}: "
-            f"use shorter rows or set max_length to at least {length}"
-        )
+    check_length(length, table.shape[0])
     return table[:length].astype(dtype)

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
-from bertfam.errors import UserError
+from bertfam.features import Start
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import CrossAttention, Encoded, Row, SelfAttention
 from bertfam.layers.blocks import PostNormBlock
 from bertfam.layers.cache import Cache
 from bertfam.layers.dropout import Dropout
-from bertfam.layers.embeddings import Table, embed_positions, embed_words
+from bertfam.layers.embeddings import Table, check_length, embed_positions, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.heads import LmHead
@@ -23,7 +23,7 @@ from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
 from bertfam.models.encoder_decoder import training_flops
-from bertfam.models.generator import Start, collected_of, row_of
+from bertfam.models.generator import check_followed, collected_of, row_of
 from bertfam.models.sizes import Sizes
 
 # Rows of the position tables that lie before that of position 0 and are never read, whatever the padding's id is.
@@ -177,14 +177,6 @@ class _Network(nn.Module):
     config: BartConfig
     execution: Execution = Execution()
 
-    def _check_length(self, length: int) -> None:
-        longest = self.config.max_length
-        if length > longest:
-            raise UserError(
-                f"rows of {length} tokens do not fit a model with max_length {longest}: "
-                f"use shorter rows or set max_length to at least {length}"
-            )
-
     def _block(self, num_heads: int, feed_forward_size: int, *, causal: bool) -> partial[PostNormBlock]:
         """Makes a layer, in the decoder with another attention to what the encoder has read."""
         config, dtype = self.config, self.execution.compute_dtype
@@ -224,7 +216,7 @@ class Encoder(_Network):
         """
         check_collectable(collect)
         config = self.config
-        self._check_length(tokens.shape[1])
+        check_length(tokens.shape[1], config.max_length)
         embedded = Embeddings(config, self.execution, name="embeddings")(words, tokens, positions=positions, train=train)
         block = self._block(config.encoder_heads, config.encoder_size, causal=False)
         hidden, layers = Stack(block, config.encoder_layers, (), self.execution, name=AXIS)(
@@ -257,9 +249,8 @@ class Decoder(_Network):
         """
         check_collectable(collect, "cross_attention_probs")
         config = self.config
-        if cache is not None and positions is None:
-            raise ValueError("tokens that follow those of a cache are not at the positions 0, 1, 2, ...: positions must be given")
-        self._check_length(tokens.shape[1] if cache is None else cache.keys.shape[2])
+        check_followed(cache, positions)
+        check_length(tokens.shape[1] if cache is None else cache.keys.shape[2], config.max_length)
         embedded = Embeddings(config, self.execution, name="embeddings")(words, tokens, positions=positions, train=train)
         block = self._block(config.num_heads, config.feed_forward_size, causal=True)
         hidden, layers = Stack(block, config.num_layers, (), self.execution, name=AXIS)(

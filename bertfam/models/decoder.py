@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import flax.linen as nn
 import jax
 
-from bertfam.errors import UserError
+from bertfam.features import Start
 from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import SelfAttention
@@ -16,14 +16,14 @@ from bertfam.layers.blocks import ParallelBlock, PostNormBlock, PreNormBlock
 from bertfam.layers.cache import Cache
 from bertfam.layers.dense import Dense
 from bertfam.layers.dropout import Dropout
-from bertfam.layers.embeddings import Table, embed_positions, embed_words
+from bertfam.layers.embeddings import Table, check_length, embed_positions, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.initializers import Initializer, normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
-from bertfam.models.generator import Start, collected_of, row_of
+from bertfam.models.generator import check_followed, collected_of, row_of
 from bertfam.models.sizes import Sizes
 
 Block = Literal["post_norm", "pre_norm", "parallel"]
@@ -233,13 +233,8 @@ class Decoder(nn.Module):
         """
         check_collectable(collect)
         config, dtype = self.config, self.execution.compute_dtype
-        if cache is not None and positions is None:
-            raise ValueError("tokens that follow those of a cache are not at the positions 0, 1, 2, ...: positions must be given")
-        if tokens.shape[1] > config.max_length:
-            raise UserError(
-                f"rows of {tokens.shape[1]} tokens do not fit a model with max_length {config.max_length}: "
-                f"use shorter rows or set max_length to at least {tokens.shape[1]}"
-            )
+        check_followed(cache, positions)
+        check_length(tokens.shape[1], config.max_length)
         embedded = Embeddings(config, self.execution, name="embeddings")(words, tokens, positions=positions, train=train)
         row, per_layer = row_of(segment_ids, cache, positions), {} if cache is None else {"cache": cache.layers}
         packed = positions is not None

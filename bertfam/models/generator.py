@@ -5,12 +5,13 @@ Parameters are {"embeddings": {"table": float32[padded vocabulary, embed]}, "dec
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bertfam.features import Start
 from bertfam.layers.attention import Row
 from bertfam.layers.cache import Cache
 from bertfam.layers.embeddings import Table
@@ -18,8 +19,6 @@ from bertfam.layers.execution import Execution
 from bertfam.layers.heads import Head, LmHead
 
 _EXECUTION = Execution()
-
-Start = Literal["bos", "eos", "pad"]
 
 
 class GeneratorConfig(Protocol):
@@ -123,6 +122,12 @@ class GeneratorConfig(Protocol):
         """Matrix-product FLOPs of one row of one training step: 3 x forward; `length` tokens of the encoder, `targets` of the
         decoder, whose attention to itself counts half, as it is causal; the vocabulary head on all targets."""
         ...
+
+
+def check_followed(cache: Cache | None, positions: jax.Array | None) -> None:
+    """Raises ValueError where tokens that follow those of a cache have no positions, in a network that has such."""
+    if cache is not None and positions is None:
+        raise ValueError("tokens that follow those of a cache are not at the positions 0, 1, 2, ...: positions must be given")
 
 
 def row_of(segment_ids: jax.Array, cache: Cache | None, positions: jax.Array | None = None, bias: jax.Array | None = None) -> Row:

@@ -9,13 +9,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.errors import UserError
 from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import Row, SelfAttention
 from bertfam.layers.blocks import PreNormBlock
 from bertfam.layers.dropout import Dropout
-from bertfam.layers.embeddings import Table, embed_words
+from bertfam.layers.embeddings import Table, check_length, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.initializers import truncated_normal
@@ -198,11 +197,7 @@ class Encoder(nn.Module):
         """
         check_collectable(collect)
         config = self.config
-        if tokens.shape[1] > config.max_length:
-            raise UserError(
-                f"rows of {tokens.shape[1]} tokens do not fit a model with max_length {config.max_length}: "
-                f"use shorter rows or set max_length to at least {tokens.shape[1]}"
-            )
+        check_length(tokens.shape[1], config.max_length)
         embedded = Embeddings(config, self.execution, name="embeddings")(tokens, train=train)
         dtype, output_init = self.execution.compute_dtype, truncated_normal(config.output_initializer_range)
         normal = truncated_normal(config.initializer_range)

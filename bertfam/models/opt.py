@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from bertfam.features import Start
 from bertfam.layers.activations import Activation
 from bertfam.models.decoder import DecoderConfig
-from bertfam.models.generator import Start
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
+from bertfam.features import Start
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import CrossAttention, Encoded, Row, SelfAttention
 from bertfam.layers.blocks import PreNormBlock
@@ -23,7 +24,7 @@ from bertfam.layers.relative_bias import RelativeBias
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
 from bertfam.models.encoder_decoder import training_flops
-from bertfam.models.generator import Start, collected_of, row_of
+from bertfam.models.generator import collected_of, row_of
 from bertfam.models.sizes import TableSizes
 
 _EXECUTION = Execution()

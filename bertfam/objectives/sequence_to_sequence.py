@@ -6,8 +6,7 @@ from typing import ClassVar
 import jax
 
 from bertfam.errors import UserError
-from bertfam.features import FeatureSpec, RowShape, encoder_features
-from bertfam.models.generator import Start
+from bertfam.features import FeatureSpec, RowShape, Start, encoder_features
 from bertfam.objectives.language_model import Collected, LanguageModel
 from bertfam.objectives.objective import Batch, Tree
 
