@@ -6,7 +6,7 @@ from typing import Any
 from bertfam.errors import UserError
 from bertfam.models.bart import BartConfig
 from bertfam.models.bert_huggingface import ACTIVATIONS, WRITTEN_ACTIVATIONS, dense, norm
-from bertfam.models.mapping import Entry, GeneratorFamily, check_types, stated
+from bertfam.models.mapping import Entry, GeneratorFamily, check_types, generator_architectures, stated
 
 # their name -> ours; these have no default that fits every model
 _SIZES = {
@@ -123,15 +123,10 @@ BART = GeneratorFamily(
     config=BartConfig,
     objective="objectives/bart.gin",
     prefix="model.",
-    architectures={
-        frozenset({"embeddings", "encoder", "decoder"}): "BartForConditionalGeneration",
-        frozenset({"embeddings", "encoder", "decoder", "lm_head"}): "BartForConditionalGeneration",
-    },
+    architectures=generator_architectures("BartForConditionalGeneration", has_encoder=True),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,
-    heads=lambda config: {},
-    aliases={},
     tied=("lm_head.weight", "model.shared.weight"),
     buffers=(),
     old_names=dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"),

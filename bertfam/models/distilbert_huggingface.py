@@ -84,8 +84,6 @@ DISTILBERT = Family(
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,
-    heads=lambda config: {},
-    aliases={},
     tied=("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
     buffers=("position_ids",),
 )

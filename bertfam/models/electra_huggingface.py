@@ -53,7 +53,6 @@ ELECTRA = Family(
     config_to_huggingface=config_to_huggingface,
     entries=entries,
     heads=lambda config: {"rtd_head": replaced_token_head(config)},
-    aliases={},
     tied=("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
     buffers=("position_ids", "token_type_ids"),
 )

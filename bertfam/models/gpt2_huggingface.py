@@ -7,7 +7,7 @@ from bertfam.errors import UserError
 from bertfam.models.bert_huggingface import ACTIVATIONS, WRITTEN_ACTIVATIONS, dense, norm
 from bertfam.models.decoder import DecoderConfig
 from bertfam.models.gpt2 import Gpt2Config
-from bertfam.models.mapping import Entry, GeneratorFamily, check_is, check_types, stated
+from bertfam.models.mapping import Entry, GeneratorFamily, check_is, check_types, generator_architectures, stated
 
 # their name -> ours; these have no default that fits every model
 SIZES = {
@@ -127,15 +127,10 @@ GPT2 = GeneratorFamily(
     config=Gpt2Config,
     objective="objectives/causal_lm.gin",
     prefix="transformer.",
-    architectures={
-        frozenset({"embeddings", "decoder"}): "GPT2LMHeadModel",
-        frozenset({"embeddings", "decoder", "lm_head"}): "GPT2LMHeadModel",
-    },
+    architectures=generator_architectures("GPT2LMHeadModel"),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,
-    heads=lambda config: {},
-    aliases={},
     tied=("lm_head.weight", "transformer.wte.weight"),
     buffers=BUFFERS,
     old_names={},

@@ -7,7 +7,7 @@ from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.models.gpt import GptConfig
 from bertfam.models.gpt2_huggingface import BUFFERS, FIXED, read_values, stack_entries, written_values
-from bertfam.models.mapping import Entry, GeneratorFamily, check_is
+from bertfam.models.mapping import Entry, GeneratorFamily, check_is, generator_architectures
 
 # Of their `afn`: "gelu" is the approximation by tanh.
 _ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
@@ -43,15 +43,10 @@ GPT = GeneratorFamily(
     config=GptConfig,
     objective="objectives/causal_lm.gin",
     prefix="transformer.",
-    architectures={
-        frozenset({"embeddings", "decoder"}): "OpenAIGPTLMHeadModel",
-        frozenset({"embeddings", "decoder", "lm_head"}): "OpenAIGPTLMHeadModel",
-    },
+    architectures=generator_architectures("OpenAIGPTLMHeadModel"),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,
-    heads=lambda config: {},
-    aliases={},
     tied=("lm_head.weight", "transformer.tokens_embed.weight"),
     buffers=(*BUFFERS, "position_ids"),
     old_names={},

@@ -130,10 +130,10 @@ class Family:
       config_from_huggingface: config.json's content -> our config; raises UserError for what we have not.
       config_to_huggingface: our config -> config.json's content, without the architecture.
       entries: our config -> all entries of all parts.
-      heads: config -> the heads on hidden states by part, all but "mlm_head" and "lm_head".
-      aliases: tensors that a tied head has under two names: the one that is used where they differ -> the one written.
       tied: their head's table -> the word table, for heads that share it unless both are present and differ.
       buffers: endings of tensors that are no parameters.
+      heads: config -> the heads on hidden states by part, all but "mlm_head" and "lm_head".
+      aliases: tensors that a tied head has under two names: the one that is used where they differ -> the one written.
       old_names: endings of tensor names in old files -> today's.
       objectives_by_part: part -> gin file of the objective of models that have this part, in the place of `objective`.
     """
@@ -146,10 +146,10 @@ class Family:
     config_from_huggingface: Callable[[Mapping[str, Any]], Any]
     config_to_huggingface: Callable[[Any], dict[str, Any]]
     entries: Callable[[Any], tuple[Entry, ...]]
-    heads: Callable[[Any], Mapping[str, nn.Module]]
-    aliases: Mapping[str, str]
     tied: tuple[str, str]
     buffers: tuple[str, ...]
+    heads: Callable[[Any], Mapping[str, nn.Module]] = lambda config: {}
+    aliases: Mapping[str, str] = field(default_factory=dict)
     old_names: Mapping[str, str] = field(default_factory=lambda: _OLD_NAMES)
     objectives_by_part: Mapping[str, str] = field(default_factory=dict)
 
@@ -187,3 +187,9 @@ class GeneratorFamily(Family):
     def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
         """See `Family.init`."""
         return init_generator_parts(config, key, parts)
+
+
+def generator_architectures(name: str, *, has_encoder: bool = False) -> dict[frozenset[str], str]:
+    """The parts of a `GeneratorFamily` whose only class this is: its head is the word table, or has tensors of its own."""
+    body = frozenset({"embeddings", "decoder", *(["encoder"] if has_encoder else [])})
+    return {body: name, body | {"lm_head"}: name}

@@ -6,7 +6,7 @@ from typing import Any
 from bertfam.errors import UserError
 from bertfam.models.bert_huggingface import ACTIVATIONS, WRITTEN_ACTIVATIONS, norm
 from bertfam.models.gpt2_huggingface import TOKENS
-from bertfam.models.mapping import Entry, GeneratorFamily, Layout, check_is, check_types, stated
+from bertfam.models.mapping import Entry, GeneratorFamily, Layout, check_is, check_types, generator_architectures, stated
 from bertfam.models.opt import OptConfig
 
 # their name -> ours; these have no default that fits every model
@@ -123,15 +123,10 @@ OPT = GeneratorFamily(
     config=OptConfig,
     objective="objectives/causal_lm.gin",
     prefix="model.",
-    architectures={
-        frozenset({"embeddings", "decoder"}): "OPTForCausalLM",
-        frozenset({"embeddings", "decoder", "lm_head"}): "OPTForCausalLM",
-    },
+    architectures=generator_architectures("OPTForCausalLM"),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,
-    heads=lambda config: {},
-    aliases={},
     tied=("lm_head.weight", "model.decoder.embed_tokens.weight"),
     buffers=(),
     old_names={},

@@ -5,7 +5,7 @@ from typing import Any
 
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
-from bertfam.models.mapping import Entry, GeneratorFamily, Layout, check_types, stated
+from bertfam.models.mapping import Entry, GeneratorFamily, Layout, check_types, generator_architectures, stated
 from bertfam.models.t5 import T5Config
 
 # their name -> ours; these have no default that fits every model
@@ -146,15 +146,10 @@ T5 = GeneratorFamily(
     config=T5Config,
     objective="objectives/t5_random_spans.gin",
     prefix="",
-    architectures={
-        frozenset({"embeddings", "encoder", "decoder"}): "T5ForConditionalGeneration",
-        frozenset({"embeddings", "encoder", "decoder", "lm_head"}): "T5ForConditionalGeneration",
-    },
+    architectures=generator_architectures("T5ForConditionalGeneration", has_encoder=True),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,
-    heads=lambda config: {},
-    aliases={},
     tied=("lm_head.weight", "shared.weight"),
     # A table that old files have for the attention to the encoder, and that nothing reads.
     buffers=("EncDecAttention.relative_attention_bias.weight",),
