@@ -85,6 +85,7 @@ CONFIGURABLES = (
     "bertfam.objectives.structbert.MlmStructure",
     "bertfam.objectives.teacher.Teacher",
     "bertfam.partitioning.mesh.MeshShape",
+    "bertfam.partitioning.rules.Rules",
     "bertfam.training.optimizers.Adafactor",
     "bertfam.training.optimizers.AdamW",
     "bertfam.training.optimizers.BertAdam",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Stra
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.models.generator import init_generator
-from bertfam.partitioning.sharding import RULES, partition_spec, state_shardings
+from bertfam.partitioning.rules import Rules
+from bertfam.partitioning.sharding import partition_spec, state_shardings
 
 if TYPE_CHECKING:
     from bertfam.api import Generator
@@ -76,7 +78,7 @@ def generate(
       limits: what texts keep to.
       texts: how many of each prompt; of a beam search at most its beams, of `Greedy` one.
       batch_size: prompts at a time; with a mesh the next multiple of its parts.
-      mesh: devices over whose axes "data" and "fsdp" a batch is split; None: one device.
+      mesh: devices over whose axes of batches a batch is split; None: one device.
       execution: dtype and attention backend; float32 is full float32 on every platform.
 
     Returns:
@@ -94,7 +96,7 @@ def generate(
     if mesh is None:
         params: Any = jax.device_put(model.params)
     else:
-        parts = mesh.shape["data"] * mesh.shape["fsdp"]
+        parts = math.prod(mesh.shape[axis] for axis in Rules().axes("batch"))
         rows = -(-rows // parts) * parts
         boxed = jax.eval_shape(lambda key: init_generator(model.config, key), jax.random.key(0))
         params = jax.device_put(model.params, state_shardings(boxed, mesh))
@@ -136,7 +138,7 @@ def _on(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
     if mesh is None:
         yield
         return
-    with jax.set_mesh(mesh), nn.logical_axis_rules(list(RULES.items())):
+    with jax.set_mesh(mesh), nn.logical_axis_rules(Rules().items()):
         yield
 
 

@@ -25,6 +25,7 @@ class Request:
       causal: whether a token sees none behind it.
       key_length: keys in a row, where they are of another sequence or lie in a cache; None: the row's own.
       scale: what scores are multiplied with; None: 1 / sqrt(head_dim).
+      split: whether the tokens of a row are spread over devices.
       compute_capability: of an NVIDIA GPU, such as 9.0; None elsewhere.
     """
 
@@ -40,6 +41,7 @@ class Request:
     causal: bool = False
     key_length: int | None = None
     scale: float | None = None
+    split: bool = False
     compute_capability: float | None = None
 
     @classmethod
@@ -72,6 +74,7 @@ class Request:
             causal=causal,
             key_length=key_length,
             scale=scale,
+            split=jax.sharding.get_abstract_mesh().shape.get("sequence", 1) > 1,
             compute_capability=float(capability) if capability is not None else None,
         )
 
@@ -120,6 +123,7 @@ class Backend:
       run: the computation; callers see to it that `clashes` finds nothing.
       platforms, dtypes: where and on what it works.
       dropout, maps, packed, bias, window: whether it can do what the attributes of `Request` of these names ask for.
+      split: whether it can do the rows of `Request.split`.
       max_head_dim: largest head, which must also be a multiple of 8; None: any.
       min_compute_capability: of NVIDIA GPUs; None: any.
     """
@@ -133,6 +137,7 @@ class Backend:
     packed: bool = False
     bias: bool = False
     window: bool = False
+    split: bool = True
     max_head_dim: int | None = None
     min_compute_capability: float | None = None
 
@@ -149,6 +154,8 @@ class Backend:
             clashes.append("attention probabilities are asked for")
         if request.bias and not self.bias:
             clashes.append("scores have a bias")
+        if request.split and not self.split:
+            clashes.append("the tokens of a row are split over devices")
         if request.window is not None and not self.window:
             clashes.append(f"tokens see no further than {request.window // 2} others on each side")
         if self.max_head_dim and (request.head_dim > self.max_head_dim or request.head_dim % 8):

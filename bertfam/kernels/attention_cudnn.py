@@ -42,6 +42,7 @@ CUDNN = Backend(
     platforms=("gpu",),
     dtypes=("bfloat16", "float16"),
     bias=True,
+    split=False,
     max_head_dim=128,
     min_compute_capability=8.0,
 )

@@ -135,6 +135,9 @@ class _Attention(nn.Module):
             scale=self.scale,
             **options,
         )
+        # Where a row's tokens are split over devices, each device's queries need all keys.
+        heads = "heads" if key.shape[2] == self.num_heads else None
+        key, value = (nn.with_logical_constraint(each, ("batch", None, heads, None)) for each in (key, value))
         backend, _ = choose(request, self.execution.attention)
         dropout_key = self.make_rng("dropout") if request.dropout_rate and backend.dropout else None
         # [batch, length, heads, head_dim]

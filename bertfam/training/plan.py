@@ -72,10 +72,10 @@ def _local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
 
 def plan_text(plan: Mapping[str, Any]) -> str:
     """The plan for people."""
-    mesh = " x ".join(f"{axis} {size}" for axis, size in plan["mesh"].items())
+    mesh = " x ".join(f"{axis} {size}" for axis, size in plan["mesh"].items() if size > 1)
     lines = [
         f"parameters   {plan['parameters']:,}",
-        f"devices      {plan['devices']} x {plan['device']}, mesh {mesh}",
+        f"devices      {plan['devices']} x {plan['device']}{mesh and f', mesh {mesh}'}",
         f"state        {plan['state_bytes_per_device'] / 2**20:,.1f} MiB on each device (parameters and optimizer)",
     ]
     for name, size in plan["aux_bytes_per_device"].items():

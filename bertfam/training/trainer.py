@@ -17,7 +17,7 @@ from bertfam.errors import UserError
 from bertfam.evaluation.evaluator import evaluate
 from bertfam.features import FeatureSpec
 from bertfam.objectives.objective import Predictions
-from bertfam.partitioning.sharding import RULES, batch_shardings, check_batch, state_shardings
+from bertfam.partitioning.sharding import batch_shardings, check_batch, state_shardings
 from bertfam.suggest import did_you_mean
 from bertfam.training.activity import COMPILING, EVALUATING, INSPECTING, TRAINING, WAITING, Activity
 from bertfam.training.checkpoints import Checkpoints, on_devices
@@ -60,7 +60,7 @@ class Trainer:
         self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
         self.schedule = run.optimizer.schedule.build(run.total_steps)
         boxed = jax.eval_shape(self._fresh, jax.random.key(0))
-        self.shardings = state_shardings(boxed, mesh)
+        self.shardings = self._shardings(boxed)
         self.abstract_state: TrainState = on_devices(nn.meta.unbox(boxed), self.shardings)
         if run.keep_best is not None:
             self._check_metric(run.keep_best)
@@ -74,13 +74,23 @@ class Trainer:
         self._eval_step = jax.jit(make_eval_step(run.objective))
         self._predictions = jax.jit(run.objective.predictions, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
+    def _shardings(self, boxed: TrainState) -> TrainState:
+        rules = self.run.mesh.rules
+        shardings = state_shardings(boxed, self.mesh, rules)
+        if not self.run.mesh.zero1:
+            return shardings
+        further = {
+            name: state_shardings(getattr(boxed, name), self.mesh, rules, over="data") for name in ("opt_state", "average")
+        }
+        return shardings._replace(**further)
+
     def _fresh(self, key: jax.Array) -> TrainState:
         averaged = self.run.average_decay is not None
         return new_state(self.run.objective, self.optimizer, key, self.run.shape(0), averaged=averaged)
 
     def _stage(self, index: int) -> StageProgram:
         stage, shape = self.run.stages[index], self.run.shape(index)
-        check_batch(stage.batch_size, self.run.microbatches, self.mesh)
+        check_batch(stage.batch_size, self.run.microbatches, self.mesh, self.run.mesh.rules)
         features = self.run.objective.features(shape)
         peak = peak_flops(self.mesh.devices.flat[0])
         rates = Rates(
@@ -88,7 +98,7 @@ class Trainer:
             stage.batch_size * self.run.objective.flops(shape),
             None if peak is None else peak * self.mesh.size,
         )
-        return StageProgram(features, batch_shardings(features, self.mesh), stage.batch_size, rates)
+        return StageProgram(features, batch_shardings(features, self.mesh, self.run.mesh.rules), stage.batch_size, rates)
 
     def _check_metric(self, name: str) -> None:
         batch = {
@@ -103,7 +113,7 @@ class Trainer:
             raise UserError(f"Run.keep_best is {name!r}, which no evaluation measures{hint}")
 
     def _axis_rules(self) -> Any:
-        return nn.logical_axis_rules(list(RULES.items()))
+        return nn.logical_axis_rules(self.run.mesh.rules.items())
 
     def new_state(self) -> TrainState:
         """A fresh state, the same on every mesh."""

@@ -14,7 +14,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy  # noqa: E402
 from bertfam.partitioning.mesh import MeshShape  # noqa: E402
-from bertfam.partitioning.sharding import RULES, partition_spec  # noqa: E402
+from bertfam.partitioning.rules import Rules  # noqa: E402
+from bertfam.partitioning.sharding import partition_spec  # noqa: E402
 
 BATCH, LENGTH, EMBED, ROWS = 8, 10, 8, 32
 SETTINGS = VocabularyLoss(30, z_loss=0.01, label_smoothing=0.1, chunk=3)
@@ -52,7 +53,7 @@ def main():
     results, sums = [], []
     for shape in ((1, 1, 1), (4, 2, 1), (2, 2, 2)):
         mesh = MeshShape(*shape).build(jax.devices()[: int(np.prod(shape))])
-        with jax.set_mesh(mesh), nn.logical_axis_rules(list(RULES.items())):
+        with jax.set_mesh(mesh), nn.logical_axis_rules(Rules().items()):
             shardings = [NamedSharding(mesh, partition_spec(axes)) for axes in AXES]
             placed = [jax.device_put(*each) for each in zip(given, shardings, strict=True)]
             compiled = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True)).lower(*placed).compile()

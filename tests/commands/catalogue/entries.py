@@ -333,15 +333,15 @@ OPTIMIZERS = {
 MESH = {
     "a mesh of more devices": Entry(
         "pretrain {run} --gin.MeshShape.data=3",
-        "a mesh of data=3, fsdp=1, tensor=1 does not fit 1 device; the product of its axes must be their number",
+        "a mesh of data=3 does not fit 1 device; the product of its axes must be their number",
     ),
     "a mesh that leaves none for data": Entry(
         "pretrain {run} --gin.MeshShape.tensor=2",
-        "a mesh of data=-1, fsdp=1, tensor=2 does not fit 1 device; the product of its axes must be their number",
+        "a mesh of tensor=2 does not fit 1 device; the product of its axes must be their number",
     ),
     "an axis of nothing": Entry(
         "pretrain {run} --gin.MeshShape.fsdp=0",
-        "MeshShape: mesh axes must be at least 1 (data may be -1), not -1 x 0 x 1 (MeshShape.fsdp from --gin.MeshShape.fsdp=0)",
+        "MeshShape: the mesh axis fsdp must be at least 1, or -1, not 0 (MeshShape.fsdp from --gin.MeshShape.fsdp=0)",
     ),
     "microbatches that do not divide the batch": Entry(
         "pretrain {run} --gin.Run.microbatches=3",
