@@ -46,7 +46,7 @@ class MeshShape:
     def build(self, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
         """The mesh over `devices`, by default all; raises UserError where they do not fill it."""
         devices = list(jax.devices() if devices is None else devices)
-        slices = len({device.slice_index for device in devices}) if _are_tpus(devices) else 1
+        slices = len({getattr(device, "slice_index", 0) for device in devices}) if _are_tpus(devices) else 1
         sizes = {axis: getattr(self, axis) for axis in AXES}
         if sizes["replica"] == -1:
             sizes["replica"] = slices
