@@ -82,6 +82,7 @@ def train(args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tup
 
 def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Sequence[Override]], teachers: list[Opened]) -> int:
     from bertfam.errors import UserError
+    from bertfam.partitioning.code import check_modules
     from bertfam.training.activity import PREPARING, SAVING, Activity, shares
     from bertfam.training.hooks import ProfileHook, profiled_steps
     from bertfam.training.model_dir import begin_folder, begun_start, check_folder, check_goes_on
@@ -104,6 +105,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         named = flags.named_text(args, run.data)
     begins = [f"--{name}={getattr(args, name)}" for name in ("model_dir", *_START, "profile_steps")]
     processes.check_same("configuration", [*begins, *config.text().splitlines()])
+    check_modules(processes, config.modules)
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data import vocabularies
@@ -199,6 +201,8 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         warn([f"{told}, which compiles"])
     counts = {split: cache.counts(split) for split in SPLITS}
     plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
+    if not processes.alone:
+        plan["processes"] = {"told_by": processes.told_by, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)
     if begin:
         print(begin.told(), flush=True)

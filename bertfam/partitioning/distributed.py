@@ -5,6 +5,7 @@ Only process 0 tells the user anything; what is wrong with another is told by pr
 
 import contextlib
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,8 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from bertfam.errors import TrainingError, UserError, tell
+from bertfam.partitioning.code import check_code
+from bertfam.partitioning.environment import Membership, membership
 from bertfam.partitioning.rendezvous import Link, Lost, meet, named
 
 _ASK_AGAIN = 60.0  # seconds between lines that say who is waited for
@@ -27,15 +30,19 @@ class Gone(SystemExit):
 class Processes:
     """All processes of a run, seen from one of them; by default there is no other."""
 
-    def __init__(self, index: int = 0, links: Sequence[Link] = (), beside: Sequence[Link] = ()) -> None:
+    def __init__(
+        self, index: int = 0, links: Sequence[Link] = (), beside: Sequence[Link] = (), *, told_by: str = "flags"
+    ) -> None:
         """Process `index` from 0.
 
         Args:
           index: which it is.
           links: of process 0 to all others in order, of another to process 0.
           beside: a second set, over which another thread may gather at the same time.
+          told_by: who has said so, in words.
         """
-        self.index = index
+        self.index, self.told_by = index, told_by
+        self.hosts: list[str] = []  # the name of each process's machine, once they have told
         self.all_end = False  # whether all processes have agreed to end with an error
         self.beside = Processes(index, beside) if beside else self
         self._links = links
@@ -50,6 +57,10 @@ class Processes:
     def alone(self) -> bool:
         """Whether there is no other."""
         return not self._links
+
+    def place(self, index: int) -> str:
+        """Process 3, or where they are on several machines process 3 on NAME."""
+        return f"process {index}" + (f" on {self.hosts[index]}" if len(set(self.hosts)) > 1 else "")
 
     def gather(self, what: str, value: Any) -> list[Any]:
         """Every process's value (JSON), by process, on every process; none goes on before all have come here.
@@ -69,7 +80,7 @@ class Processes:
             try:
                 self._links[0].send(value)
             except Lost:
-                raise _gone([0], what) from None
+                raise self._gone([0], what) from None
 
     def collected(self, what: str) -> list[Any]:
         """The second half of `gather`: every process's value. Between the halves nothing else may be gathered."""
@@ -77,7 +88,7 @@ class Processes:
             try:
                 return self._links[0].receive()
             except Lost:
-                raise _gone([0], what) from None
+                raise self._gone([0], what) from None
         missing, values = dict(enumerate(self._links, 1)), {0: self._offered}
         other = 0
         try:
@@ -91,7 +102,7 @@ class Processes:
             for other, link in enumerate(self._links, 1):  # noqa: B007
                 link.send(found)
         except Lost:
-            raise _gone([other], what) from None
+            raise self._gone([other], what) from None
         return found
 
     def outlive(self, seconds: float) -> None:
@@ -109,7 +120,7 @@ class Processes:
         if self.first:
             ready = wait([link.connection for link in self.beside._links], _NOTICED)
             gone = [index for index, link in enumerate(self.beside._links, 1) if link.connection in ready]
-            return _gone(gone, "training") if gone else error
+            return self._gone(gone, "training") if gone else error
         try:
             self.beside._links[0].receive(_NOTICED)  # process 0 has told who is gone, see `abandon`
         except TimeoutError:
@@ -125,6 +136,11 @@ class Processes:
         for link in self.beside._links if self.first else ():
             with contextlib.suppress(Lost):
                 link.send(None)
+
+    def _gone(self, others: Sequence[int], what: str) -> Gone:
+        are, them = ("is", "its") if len(others) == 1 else ("are", "their")
+        who = self.place(others[0]) if len(others) == 1 else named(others)
+        return Gone(f"bertfam: error: {who} {are} gone before all were through with {what}; see {them} log")
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
@@ -150,7 +166,7 @@ class Processes:
             raise SystemExit(status)
         if status == 2:
             raise UserError(f"process {other}: {line}")
-        sys.exit(f"bertfam: error: process {other} has failed in {what} ({line}); see its log")
+        sys.exit(f"bertfam: error: {self.place(other)} has failed in {what} ({line}); see its log")
 
     def by_first(self, what: str, function: Callable[[], Any]) -> Any:
         """What process 0 does for all; the others wait for it. Returns on all what it has given there (JSON)."""
@@ -174,11 +190,6 @@ class Processes:
                     )
 
 
-def _gone(others: Sequence[int], what: str) -> Gone:
-    are = "is" if len(others) == 1 else "are"
-    return Gone(f"bertfam: error: {named(others)} {are} gone before all were through with {what}; see its log")
-
-
 def _fault(error: Exception | SystemExit | None) -> tuple[int, str] | None:
     """(exit status, what to tell of it)."""
     if error is None:
@@ -198,43 +209,46 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
     does, while they wait for it. Where all end, process 0 is the last: without its service JAX would kill the others.
 
     Args:
-      coordinator: HOST:PORT of process 0; None where there is one process.
+      coordinator: HOST:PORT of process 0.
       count: of processes.
-      index: this process, from 0.
+      index: this process, from 0. Of these three, what is None is what the environment says; see `membership`.
       seconds: how long to wait for the others.
 
     Raises:
       UserError: the three do not go together, or some process does not come.
     """
-    given = {"--coordinator": coordinator, "--num_processes": count, "--process_index": index}
-    missing = [flag for flag, value in given.items() if value is None]
-    if len(missing) == 3:
+    found = membership(Membership("flags", coordinator, count, index))
+    if found is None:
         yield Processes()
         return
-    if missing:
-        raise UserError(f"{' and '.join(missing)} missing: several processes need all of {', '.join(given)}")
+    coordinator, count, index = found.coordinator, found.count, found.index
     assert coordinator is not None and count is not None and index is not None
+    origin = "" if found.told_by == "flags" else f", as {found.told_by} say,"
     host, port = _address(coordinator)
     if not 1 <= count < 2**16:
         raise UserError(f"--num_processes={count} must be at least 1 and below 2^16")
     if not 0 <= index < count:
-        raise UserError(f"--process_index={index} is not among the {count} processes 0 to {count - 1}")
+        raise UserError(f"--process_index={index}{origin} is not among the {count} processes 0 to {count - 1}")
     if not seconds > 0:
         raise UserError(f"--initialization_timeout={seconds:g} is not more than 0")
-    processes = Processes(index, *(meet(host, port, index, count, seconds) for _ in range(2)))
+    links, beside = (meet(host, port, index, count, seconds) for _ in range(2))
+    processes = Processes(index, links, beside, told_by=found.told_by)
     try:
-        _start_jax(coordinator, count, index, seconds)
+        processes.hosts = processes.gather("their names", socket.gethostname())
+        check_code(processes)
+        _start_jax(coordinator, count, index, seconds, own_gpu(processes.hosts, index))
         if not processes.first:
             # The descriptor: libraries in C++ print too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         yield processes
         processes.gather("the end", None)
     except BaseException as error:
-        found = processes.explained(error)
-        status = tell(found)
-        if isinstance(found, Gone):
+        fault = processes.explained(error)
+        fault.add_note(f"in {processes.place(index)}")  # told below a traceback
+        status = tell(fault)
+        if isinstance(fault, Gone):
             processes.abandon()
-        if processes.all_end or processes.beside.all_end or isinstance(found, TrainingError | Gone):
+        if processes.all_end or processes.beside.all_end or isinstance(fault, TrainingError | Gone):
             processes.beside.outlive(_FAREWELL)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -248,10 +262,30 @@ def _address(coordinator: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _start_jax(coordinator: str, count: int, index: int, seconds: float) -> None:
+def own_gpu(hosts: Sequence[str], index: int) -> int | None:
+    """The only GPU that a process takes of those on its host, where others run there too; None: all that it sees.
+
+    Args:
+      hosts: the host of each process.
+      index: this process.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if hosts.count(hosts[index]) == 1 or "JAX_LOCAL_DEVICE_IDS" in os.environ or visible and "," not in visible:
+        return None  # alone there, or it has been given its own
+    return hosts[:index].count(hosts[index])
+
+
+def _start_jax(coordinator: str, count: int, index: int, seconds: float, gpu: int | None) -> None:
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # It would catch SIGTERM, so that a process which is told to end before training goes on; see bertfam.training.preemption.
     jax.config.update("jax_enable_preemption_service", False)
-    jax.distributed.initialize(coordinator, count, index, initialization_timeout=max(int(seconds), 1))
+    jax.distributed.initialize(
+        coordinator,
+        count,
+        index,
+        local_device_ids=gpu,
+        cluster_detection_method="deactivate",  # which would take one GPU on each node of SLURM, and ask metadata servers
+        initialization_timeout=max(int(seconds), 1),
+    )

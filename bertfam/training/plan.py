@@ -78,6 +78,12 @@ def plan_text(plan: Mapping[str, Any]) -> str:
         f"devices      {plan['devices']} x {plan['device']}{mesh and f', mesh {mesh}'}",
         f"state        {plan['state_bytes_per_device'] / 2**20:,.1f} MiB on each device (parameters and optimizer)",
     ]
+    if several := plan.get("processes"):
+        hosts = several["hosts"]
+        lines.append(
+            f"processes    {len(hosts)} on {len(set(hosts))} host{'' if len(set(hosts)) == 1 else 's'} ({several['told_by']}); "
+            f"process 0 is on {hosts[0]}"
+        )
     for name, size in plan["aux_bytes_per_device"].items():
         lines.append(f"{name:<12} {size / 2**20:,.1f} MiB on each device (neither trained nor saved)")
     for split, counts in plan["data"].items():

@@ -262,6 +262,17 @@ def test_one_that_is_gone_does_not_keep_the_others_waiting(together):
     assert third.code == f"bertfam: error: process 0 {ending}"
 
 
+def test_a_line_names_the_machine_where_there_are_several(together):
+    def fail(processes):
+        processes.hosts = ["a", "b", "b"]
+        with processes.together("the work"):
+            if processes.index == 2:
+                raise ValueError("a fault")
+
+    first, *_ = together(3, fail)
+    assert first.code == "bertfam: error: process 2 on b has failed in the work (ValueError: a fault); see its log"
+
+
 def test_one_process_asks_nobody():
     processes = Processes()
     assert processes.first and processes.gather("anything", {"a": 1}) == [{"a": 1}]
