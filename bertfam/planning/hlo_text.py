@@ -105,6 +105,32 @@ def bits(dtype: str) -> int:
     return 8 if dtype == "pred" else int(found[1]) if found else 0
 
 
+@dataclass(frozen=True)
+class Scope:
+    """A computation, and for the parameters of a fused one what it was called with."""
+
+    computation: Computation
+    arguments: tuple[str, ...] = ()
+    outer: "Scope | None" = None
+
+
+def follow(program: Program, scope: Scope, name: str) -> tuple[Instruction, Scope]:
+    """Where a value comes from, through copies, tuples and fusions."""
+    found = scope.computation.instructions[name]
+    if found.opcode in _SAME:
+        return follow(program, scope, found.operands[0])
+    if found.opcode == "fusion":
+        inner = program.computations[found.attribute("calls") or ""]
+        return follow(program, Scope(inner, tuple(found.operands), scope), inner.root)
+    if found.opcode == "parameter" and scope.outer is not None:
+        return follow(program, scope.outer, scope.arguments[int(found.inside)])
+    if found.opcode == "get-tuple-element":
+        whole, inner_scope = follow(program, scope, found.operands[0])
+        if whole.opcode == "tuple":
+            return follow(program, inner_scope, whole.operands[int(found.attribute("index") or 0)])
+    return found, scope
+
+
 def trip_count(program: Program, caller: Computation, loop: Instruction) -> int | None:
     """How often a `while` of `caller` turns; None where the program decides that while it runs.
 
@@ -115,10 +141,10 @@ def trip_count(program: Program, caller: Computation, loop: Instruction) -> int 
         return int(noted[1])
     condition = program.computations[loop.attribute("condition") or ""]
     body = program.computations[loop.attribute("body") or ""]
-    test, scope = _follow(program, _Scope(condition), condition.root)
+    test, scope = follow(program, Scope(condition), condition.root)
     if test.opcode != "compare" or len(test.operands) != 2:
         return None
-    left, right = (_follow(program, scope, name)[0] for name in test.operands)
+    left, right = (follow(program, scope, name)[0] for name in test.operands)
     direction = test.attribute("direction") or ""
     if left.opcode == "constant":
         left, right, direction = right, left, {"GT": "LT", "GE": "LE"}.get(direction, "")
@@ -128,32 +154,6 @@ def trip_count(program: Program, caller: Computation, loop: Instruction) -> int 
     if begins is None or limit is None or not grows or grows < 0 or direction not in ("LT", "LE"):
         return None
     return max(0, -(-(limit + (direction == "LE") - begins) // grows))
-
-
-@dataclass(frozen=True)
-class _Scope:
-    """A computation, and for the parameters of a fused one what it was called with."""
-
-    computation: Computation
-    arguments: tuple[str, ...] = ()
-    outer: "_Scope | None" = None
-
-
-def _follow(program: Program, scope: _Scope, name: str) -> tuple[Instruction, _Scope]:
-    """Where a value comes from, through copies, tuples and fusions."""
-    found = scope.computation.instructions[name]
-    if found.opcode in _SAME:
-        return _follow(program, scope, found.operands[0])
-    if found.opcode == "fusion":
-        inner = program.computations[found.attribute("calls") or ""]
-        return _follow(program, _Scope(inner, tuple(found.operands), scope), inner.root)
-    if found.opcode == "parameter" and scope.outer is not None:
-        return _follow(program, scope.outer, scope.arguments[int(found.inside)])
-    if found.opcode == "get-tuple-element":
-        whole, inner_scope = _follow(program, scope, found.operands[0])
-        if whole.opcode == "tuple":
-            return _follow(program, inner_scope, whole.operands[int(found.attribute("index") or 0)])
-    return found, scope
 
 
 def _number(found: Instruction) -> int | None:
@@ -169,24 +169,24 @@ def _element(found: Instruction) -> int | None:
 def _first(program: Program, caller: Computation, loop: Instruction, found: Instruction) -> int | None:
     """The constant that an element of a loop's state begins with."""
     index = _element(found)
-    state, scope = _follow(program, _Scope(caller), loop.operands[0])
+    state, scope = follow(program, Scope(caller), loop.operands[0])
     if index is None or state.opcode != "tuple":
         return None
-    return _number(_follow(program, scope, state.operands[index])[0])
+    return _number(follow(program, scope, state.operands[index])[0])
 
 
 def _step(program: Program, body: Computation, found: Instruction) -> int | None:
     """The constant by which an element of a loop's state grows at every turn."""
     index = _element(found)
-    state, scope = _follow(program, _Scope(body), body.root)
+    state, scope = follow(program, Scope(body), body.root)
     if index is None or state.opcode != "tuple":
         return None
-    after, scope = _follow(program, scope, state.operands[index])
+    after, scope = follow(program, scope, state.operands[index])
     if _element(after) == index:
         return 0
     if after.opcode != "add":
         return None
-    terms = [_follow(program, scope, name)[0] for name in after.operands]
+    terms = [follow(program, scope, name)[0] for name in after.operands]
     numbers = [number for number in map(_number, terms) if number is not None]
     return numbers[0] if len(numbers) == 1 and index in map(_element, terms) else None
 

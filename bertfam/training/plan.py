@@ -50,8 +50,8 @@ def make_plan(
         "device": device.device_kind,
         "devices": mesh.size,
         "peak_flops_per_device": peak_flops(device),
-        "state_bytes_per_device": sum(_local_bytes(leaf) for leaf in jax.tree.leaves(state._replace(aux={}))),
-        "aux_bytes_per_device": {name: sum(map(_local_bytes, jax.tree.leaves(tree))) for name, tree in state.aux.items()},
+        "state_bytes_per_device": sum(local_bytes(leaf) for leaf in jax.tree.leaves(state._replace(aux={}))),
+        "aux_bytes_per_device": {name: sum(map(local_bytes, jax.tree.leaves(tree))) for name, tree in state.aux.items()},
         "microbatches": run.microbatches,
     }
 
@@ -65,7 +65,7 @@ def settings(config: Any) -> str:
     return f"{type(config).__name__}({', '.join(told)})"
 
 
-def _local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+def local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
     assert leaf.sharding is not None
     return int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
 
