@@ -59,10 +59,13 @@ class Request:
         key_length: int | None = None,
         scale: float | None = None,
     ) -> "Request":
-        """The request on this process's devices; a window that reaches over the whole row is none."""
-        capability = getattr(jax.local_devices()[0], "compute_capability", None)
+        """The request on the devices of the mesh that is set, which may be those of a program that is only compiled here, or else
+        on this process's; a window that reaches over the whole row is none."""
+        device = jax.sharding.get_abstract_mesh().abstract_device
+        platform = jax.default_backend() if device is None else device.platform
+        capability = getattr(jax.local_devices()[0], "compute_capability", None) if platform == "gpu" else None
         return cls(
-            platform=jax.default_backend(),
+            platform=platform,
             dtype=dtype,
             length=length,
             head_dim=head_dim,

@@ -1,4 +1,4 @@
-"""What is known of devices: peak speeds, for model-FLOPs utilisation; a jaxlib that is too slow for them; compiling once."""
+"""What devices ask of a run: a jaxlib that is not too slow for them, and to compile once."""
 
 import re
 from pathlib import Path
@@ -9,24 +9,6 @@ from bertfam.errors import UserError
 
 # The first jaxlib that adds float32 scatters on GPUs at full speed; the ones before are hundreds of times slower.
 _GPU_JAXLIB = (0, 11, 1)
-
-# Dense bf16 matrix-product peaks of one JAX device by a part of its `device_kind`, FLOP/s, from the vendors' datasheets.
-_PEAKS = {
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "A100": 312e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5p": 459e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-}
-
-
-def peak_flops(device: jax.Device) -> float | None:
-    """The device's peak in FLOP/s; None where it is not known (a CPU)."""
-    return next((peak for kind, peak in _PEAKS.items() if kind in device.device_kind), None)
 
 
 def check_jaxlib(platform: str, version: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertfam.training.hardware import peak_flops
+from bertfam.partitioning.chips import peak_flops
 from bertfam.training.optimizers.layer_rates import layer_rates
 from bertfam.training.run import Run
 

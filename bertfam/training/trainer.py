@@ -17,12 +17,12 @@ from bertfam.errors import UserError
 from bertfam.evaluation.evaluator import evaluate
 from bertfam.features import FeatureSpec
 from bertfam.objectives.objective import Predictions
+from bertfam.partitioning.chips import peak_flops
 from bertfam.partitioning.sharding import batch_shardings, check_batch, state_shardings
 from bertfam.suggest import did_you_mean
 from bertfam.training.activity import COMPILING, EVALUATING, INSPECTING, TRAINING, WAITING, Activity
 from bertfam.training.checkpoints import Checkpoints, on_devices
 from bertfam.training.feeding import Batch, Prefetcher, global_batch
-from bertfam.training.hardware import peak_flops
 from bertfam.training.hooks import Hook
 from bertfam.training.inspection import make_inspection, scalars
 from bertfam.training.optimizers.tensors import describe
@@ -147,16 +147,28 @@ class Trainer:
             self.shardings.aux,
         )
 
-    def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
-        """Compiles a stage's step; returns it, and its time and memory in words."""
+    def lower_step(self, stage: int) -> jax.stages.Lowered:
+        """A stage's step, still to be compiled; its devices need not be here."""
+        with jax.set_mesh(self.mesh), self._axis_rules():
+            return self._step.lower(self.abstract_state, self._abstract_batch(stage))
+
+    def lower_evaluation(self, stage: int) -> jax.stages.Lowered:
+        """The evaluation of a batch of a stage's shape, still to be compiled; its devices need not be here."""
+        with jax.set_mesh(self.mesh), self._axis_rules():
+            return self._eval_step.lower(self.abstract_state.params, self._abstract_batch(stage), self.abstract_state.aux)
+
+    def _abstract_batch(self, stage: int) -> dict[str, jax.ShapeDtypeStruct]:
         program = self.stages[stage]
-        batch = {
+        return {
             name: jax.ShapeDtypeStruct((program.batch_size, *spec.shape), spec.dtype, sharding=program.shardings[name])
             for name, spec in program.features.items()
         }
+
+    def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
+        """Compiles a stage's step; returns it, and its time and memory in words."""
         began = time.monotonic()
-        with self.activity.during(COMPILING, long=True), jax.set_mesh(self.mesh), self._axis_rules():
-            compiled = self._step.lower(self.abstract_state, batch).compile()
+        with self.activity.during(COMPILING, long=True):
+            compiled = self.lower_step(stage).compile()
         memory = compiled.memory_analysis()
         told = f"compiled stage {stage + 1} in {time.monotonic() - began:.1f} s"
         if memory is not None:

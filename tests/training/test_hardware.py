@@ -1,33 +1,13 @@
-"""Peak speeds by device name, the jaxlib that GPUs need, and what is compiled once."""
+"""The jaxlib that GPUs need, and what is compiled once."""
 
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.training.hardware import check_jaxlib, peak_flops
-
-
-@pytest.mark.parametrize(
-    ("kind", "peak"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989e12),
-        ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA H200", 989e12),
-        ("NVIDIA A100-SXM4-40GB", 312e12),
-        ("TPU v4", 275e12),
-        ("TPU v5 lite", 197e12),
-        ("TPU v5p", 459e12),
-        ("TPU v5", 459e12),
-        ("TPU v6 lite", 918e12),
-        ("cpu", None),
-    ],
-)
-def test_peaks(kind, peak):
-    assert peak_flops(SimpleNamespace(device_kind=kind)) == peak
+from bertfam.training.hardware import check_jaxlib
 
 
 def test_old_jaxlibs_are_refused_on_gpus_alone():

@@ -1,0 +1,166 @@
+"""The programs that a run needs on a mesh, compiled without data and without the devices: training, evaluation, decoding."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.sharding import NamedSharding
+
+from bertfam.decoding.networks import Source, decode
+from bertfam.decoding.stepping import Ends, Prompts
+from bertfam.decoding.strategies import Greedy, Limits
+from bertfam.partitioning.sharding import partition_spec
+from bertfam.training.run import Run
+from bertfam.training.trainer import Trainer
+
+Kind = Literal["train", "evaluate", "decode"]
+KINDS: tuple[Kind, ...] = ("train", "evaluate", "decode")
+# Prompts that each device of a batch's axes goes on from.
+_PROMPTS = 8
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was compiled, or that the compiler found too large for the memory of a device.
+
+    Attributes:
+      job: what it does.
+      compiled: None where it is too large.
+      too_large: the compiler's words then, else None.
+      seconds: that compiling took.
+    """
+
+    job: "Job"
+    compiled: jax.stages.Compiled | None
+    too_large: str | None
+    seconds: float
+
+    @cached_property
+    def text(self) -> str:
+        """The optimised program; "" where it is too large."""
+        return "" if self.compiled is None else self.compiled.as_text() or ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program to compile.
+
+    Attributes:
+      kind: what for.
+      stage: of the run, whose shape it has.
+      rows: of the whole batch; of texts to write, how many.
+      length: tokens of a row; of texts to write, of a prompt (or source) and what is written.
+      flops: matrix-product FLOPs of one run of it on all devices, counted from the model's sizes.
+      turns: how often it reads the parameters at the least: once for each token that is written, else once.
+      trainer: of the run on the mesh.
+      lower: gives the program that is still to be compiled.
+    """
+
+    kind: Kind
+    stage: int
+    rows: int
+    length: int
+    flops: int
+    turns: int
+    trainer: Trainer
+    lower: Callable[[], jax.stages.Lowered]
+
+    @property
+    def name(self) -> str:
+        """As in tables: train 256 x 128."""
+        return f"{self.kind} {self.rows} x {self.length}"
+
+    def compile(self) -> Program:
+        """Compiles it; what is too large for the devices is told by the result, all other errors are raised."""
+        began = time.monotonic()
+        lowered = self.lower()
+        try:
+            compiled, too_large = lowered.compile(), None
+        except jax.errors.JaxRuntimeError as error:
+            if _OUT_OF_MEMORY not in str(error):
+                raise
+            compiled, too_large = None, str(error)
+        return Program(self, compiled, too_large, time.monotonic() - began)
+
+
+def jobs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> list[Job]:
+    """The programs of a sized run on a mesh.
+
+    There is a step of training for each length of its stages, with the largest batch of that length; a step of evaluation, and
+    for models that write text the greedy decoding of a batch, for the longest rows.
+
+    Raises:
+      UserError: where sizes do not divide over the mesh.
+    """
+    trainer = Trainer(run, mesh)
+    largest: dict[int, int] = {}
+    for index, stage in enumerate(run.stages):
+        if stage.length not in largest or stage.batch_size > run.stages[largest[stage.length]].batch_size:
+            largest[stage.length] = index
+    longest = largest[max(largest)]
+    found = [_training(trainer, index) for index in largest.values()] if "train" in kinds else []
+    if "evaluate" in kinds:
+        found.append(_evaluation(trainer, longest))
+    if "decode" in kinds and "decoder" in trainer.abstract_state.params:
+        found.append(_decoding(trainer, longest))
+    return found
+
+
+def compile_programs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> dict[str, Program]:
+    """The programs by their names, compiled; see `jobs`."""
+    return {job.name: job.compile() for job in jobs(run, mesh, kinds)}
+
+
+def _training(trainer: Trainer, stage: int) -> Job:
+    rows, length, flops = _sizes(trainer, stage)
+    return Job("train", stage, rows, length, flops, 1, trainer, lambda: trainer.lower_step(stage))
+
+
+def _evaluation(trainer: Trainer, stage: int) -> Job:
+    rows, length, flops = _sizes(trainer, stage)
+    return Job("evaluate", stage, rows, length, flops // 3, 1, trainer, lambda: trainer.lower_evaluation(stage))
+
+
+def _sizes(trainer: Trainer, stage: int) -> tuple[int, int, int]:
+    rows, shape = trainer.run.stages[stage].batch_size, trainer.run.shape(stage)
+    return rows, trainer.run.stages[stage].length, rows * trainer.run.objective.flops(shape)
+
+
+def _decoding(trainer: Trainer, stage: int) -> Job:
+    """Prompts of half a row, to which a decoder writes the other half; an encoder-decoder reads a row and writes its targets."""
+    run, mesh = trainer.run, trainer.mesh
+    config: Any = run.objective.model
+    shape = run.shape(stage)
+    new = shape.targets if config.has_encoder else max(run.stages[stage].length // 2, 1)
+    length = shape.length if config.has_encoder else run.stages[stage].length - new
+    rules = run.mesh.rules
+    split = NamedSharding(mesh, partition_spec(("batch",), rules))
+    rows = _PROMPTS * mesh.size // split.shard_shape((mesh.size,))[0]
+
+    def whole(length: int | None = None, dtype: Any = jnp.int32) -> Any:
+        return jax.ShapeDtypeStruct((rows,) if length is None else (rows, length), dtype, sharding=split)
+
+    def lower() -> jax.stages.Lowered:
+        tokens = whole(1 if config.has_encoder else length)
+        with jax.set_mesh(mesh), nn.logical_axis_rules(rules.items()):
+            return decode.lower(
+                trainer.abstract_state.params,
+                Prompts(tokens, whole(), whole(dtype=jnp.bool_)),
+                Source(whole(length), whole(length)) if config.has_encoder else None,
+                None,
+                config=config,
+                strategy=Greedy(),
+                limits=Limits(max_new_tokens=new),
+                ends=Ends((), 0, 0),
+                texts=1,
+                execution=run.objective.execution,
+            )
+
+    flops = rows * (config.flops(length, new) if config.has_encoder else config.flops(0, length + new)) // 3
+    return Job("decode", stage, rows, length + new, flops, new, trainer, lower)
