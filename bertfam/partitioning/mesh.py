@@ -46,21 +46,30 @@ class MeshShape:
     def build(self, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
         """The mesh over `devices`, by default all; raises UserError where they do not fill it."""
         devices = list(jax.devices() if devices is None else devices)
-        slices = len({getattr(device, "slice_index", 0) for device in devices}) if _are_tpus(devices) else 1
+        slices = slices_of(devices)
+        return jax.sharding.Mesh(_laid_out(self.sizes(len(devices), slices), devices, slices), AXES)
+
+    def sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
+        """The sizes of the mesh's axes over so many devices of so many slices; raises UserError where they do not fill it."""
         sizes = {axis: getattr(self, axis) for axis in AXES}
         if sizes["replica"] == -1:
             sizes["replica"] = slices
         if sizes["replica"] % slices:
             raise UserError(f"MeshShape.replica={self.replica} does not divide over the {slices} slices: use {slices}, or -1")
         given = math.prod(size for size in sizes.values() if size > 0)
-        shape = tuple(max(len(devices) // given, 1) if size == -1 else size for size in sizes.values())
-        if math.prod(shape) != len(devices):
+        shape = tuple(max(devices // given, 1) if size == -1 else size for size in sizes.values())
+        if math.prod(shape) != devices:
             told = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, shape, strict=True) if size > 1) or "data=1"
             raise UserError(
-                f"a mesh of {told} does not fit {len(devices)} device{'' if len(devices) == 1 else 's'}; the product of its axes "
-                "must be their number"
+                f"a mesh of {told} does not fit {devices} device{'' if devices == 1 else 's'}; the product of its axes must be "
+                "their number"
             )
-        return jax.sharding.Mesh(_laid_out(shape, devices, slices), AXES)
+        return shape
+
+
+def slices_of(devices: Sequence[jax.Device]) -> int:
+    """How many slices the devices are of: 1 where they are no TPUs, and where they are only compiled for and of one slice."""
+    return len({getattr(device, "slice_index", 0) for device in devices}) if _are_tpus(devices) else 1
 
 
 def _laid_out(shape: tuple[int, ...], devices: Sequence[jax.Device], slices: int) -> np.ndarray:

@@ -6,12 +6,14 @@ from typing import Any
 
 import jax
 from flax import linen as nn
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec
 from bertfam.layers.embeddings import ROW_MULTIPLE
 from bertfam.partitioning.rules import Axes, Rules, named
+
+AnyMesh = Mesh | AbstractMesh
 
 
 def partition_spec(axes: tuple[str | None, ...], rules: Rules = Rules()) -> PartitionSpec:  # noqa: B008 - frozen
@@ -26,7 +28,7 @@ def partition_spec(axes: tuple[str | None, ...], rules: Rules = Rules()) -> Part
     return PartitionSpec(*result)
 
 
-def state_shardings(boxed: Any, mesh: Mesh, rules: Rules = Rules(), *, over: str | None = None) -> Any:  # noqa: B008
+def state_shardings(boxed: Any, mesh: AnyMesh, rules: Rules = Rules(), *, over: str | None = None) -> Any:  # noqa: B008
     """The sharding of every leaf of a tree of shapes boxed with logical axes; boxless leaves are whole on every device.
 
     Args:
@@ -50,7 +52,7 @@ def state_shardings(boxed: Any, mesh: Mesh, rules: Rules = Rules(), *, over: str
     return jax.tree_util.tree_map_with_path(sharding, boxed, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
 
 
-def _split_further(spec: PartitionSpec, shape: tuple[int, ...], over: str, mesh: Mesh) -> PartitionSpec:
+def _split_further(spec: PartitionSpec, shape: tuple[int, ...], over: str, mesh: AnyMesh) -> PartitionSpec:
     if any(over in named(axes) for axes in spec):
         return spec
     for place, (size, axes) in enumerate(zip(shape, spec, strict=True)):
@@ -60,7 +62,7 @@ def _split_further(spec: PartitionSpec, shape: tuple[int, ...], over: str, mesh:
     return spec
 
 
-def batch_shardings(features: Mapping[str, FeatureSpec], mesh: Mesh, rules: Rules = Rules()) -> dict[str, NamedSharding]:  # noqa: B008
+def batch_shardings(features: Mapping[str, FeatureSpec], mesh: AnyMesh, rules: Rules = Rules()) -> dict[str, NamedSharding]:  # noqa: B008
     """The sharding of every feature of a batch.
 
     Raises:
@@ -72,7 +74,7 @@ def batch_shardings(features: Mapping[str, FeatureSpec], mesh: Mesh, rules: Rule
     return {name: NamedSharding(mesh, partition_spec(("batch", *spec.axes), rules)) for name, spec in features.items()}
 
 
-def check_batch(batch_size: int, microbatches: int, mesh: Mesh, rules: Rules = Rules()) -> None:  # noqa: B008
+def check_batch(batch_size: int, microbatches: int, mesh: AnyMesh, rules: Rules = Rules()) -> None:  # noqa: B008
     """Raises UserError where a batch cannot be cut into equal microbatches and device shares."""
     if batch_size % microbatches:
         raise UserError(
@@ -82,7 +84,7 @@ def check_batch(batch_size: int, microbatches: int, mesh: Mesh, rules: Rules = R
     _check_divisible("the number of rows in a microbatch", batch_size // microbatches, rules.axes("batch"), mesh)
 
 
-def _check_divisible(what: str, size: int, mesh_axes: Axes, mesh: Mesh, multiple: int = 1) -> None:
+def _check_divisible(what: str, size: int, mesh_axes: Axes, mesh: AnyMesh, multiple: int = 1) -> None:
     names = [name for name in named(mesh_axes) if mesh.shape[name] > 1]
     parts = math.prod(mesh.shape[name] for name in names)
     if size % parts:

@@ -8,6 +8,8 @@ import optax
 
 from bertfam.features import RowShape
 from bertfam.objectives.objective import Objective, Tree
+from bertfam.partitioning.mesh import MeshShape
+from bertfam.partitioning.sharding import AnyMesh, state_shardings
 
 
 class TrainState(NamedTuple):
@@ -48,3 +50,16 @@ def new_state(
     average = jax.tree.map(jnp.copy, params) if averaged else {}
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, optimizer.init(params), carry, aux, average, zero)
+
+
+def shardings_of(boxed: TrainState, mesh: AnyMesh, shape: MeshShape) -> TrainState:
+    """The sharding of every leaf of a state that is boxed with logical axis names, by the rules of the mesh's shape.
+
+    Raises:
+      UserError: where a parameter does not divide over the mesh.
+    """
+    shardings: TrainState = state_shardings(boxed, mesh, shape.rules)
+    if not shape.zero1:
+        return shardings
+    further = {name: state_shardings(getattr(boxed, name), mesh, shape.rules, over="data") for name in ("opt_state", "average")}
+    return shardings._replace(**further)

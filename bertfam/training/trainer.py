@@ -18,7 +18,7 @@ from bertfam.evaluation.evaluator import evaluate
 from bertfam.features import FeatureSpec
 from bertfam.objectives.objective import Predictions
 from bertfam.partitioning.chips import peak_flops
-from bertfam.partitioning.sharding import batch_shardings, check_batch, state_shardings
+from bertfam.partitioning.sharding import batch_shardings, check_batch
 from bertfam.suggest import did_you_mean
 from bertfam.training.activity import COMPILING, EVALUATING, INSPECTING, TRAINING, WAITING, Activity
 from bertfam.training.checkpoints import Checkpoints, on_devices
@@ -30,7 +30,7 @@ from bertfam.training.preemption import Stop
 from bertfam.training.progress import ProgressLog, Rates
 from bertfam.training.run import Run
 from bertfam.training.stages import locate
-from bertfam.training.state import TrainState, new_state
+from bertfam.training.state import TrainState, new_state, shardings_of
 from bertfam.training.step import INITIALISATION, TERM, make_eval_step, make_train_step
 
 
@@ -60,7 +60,7 @@ class Trainer:
         self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
         self.schedule = run.optimizer.schedule.build(run.total_steps)
         boxed = jax.eval_shape(self._fresh, jax.random.key(0))
-        self.shardings = self._shardings(boxed)
+        self.shardings = shardings_of(boxed, mesh, run.mesh)
         self.abstract_state: TrainState = on_devices(nn.meta.unbox(boxed), self.shardings)
         if run.keep_best is not None:
             self._check_metric(run.keep_best)
@@ -73,16 +73,6 @@ class Trainer:
         self._inspection = jax.jit(inspection, out_shardings=NamedSharding(mesh, PartitionSpec()))
         self._eval_step = jax.jit(make_eval_step(run.objective))
         self._predictions = jax.jit(run.objective.predictions, out_shardings=NamedSharding(mesh, PartitionSpec()))
-
-    def _shardings(self, boxed: TrainState) -> TrainState:
-        rules = self.run.mesh.rules
-        shardings = state_shardings(boxed, self.mesh, rules)
-        if not self.run.mesh.zero1:
-            return shardings
-        further = {
-            name: state_shardings(getattr(boxed, name), self.mesh, rules, over="data") for name in ("opt_state", "average")
-        }
-        return shardings._replace(**further)
 
     def _fresh(self, key: jax.Array) -> TrainState:
         averaged = self.run.average_decay is not None
