@@ -40,7 +40,7 @@ setup(
         "ml_dtypes",
         "numpy>=2.0",
         "optax>=0.2.5",
-        "orbax-checkpoint>=0.11",
+        "orbax-checkpoint>=0.12",
         "pyarrow",
         "safetensors",
         # Newer ones tell where pieces stand in bytes, not in characters, and want a protobuf newer than Beam does.
@@ -59,13 +59,16 @@ setup(
         "tpu": ["jax[tpu]>=0.10.2"],
         # jaxlib up to 0.11.0 adds float32 scatters hundreds of times too slowly on GPUs; 0.11.1 needs Python 3.12.
         "cuda": ["jax[cuda13]>=0.11.1"],
-        "gcs": ["gcsfs"],
+        # gs:// through fsspec, without TensorFlow.
+        "gcs": ["gcsfs", "universal-pathlib"],
         # Identifies languages for `bertfam clean --language`; from 0.4 on, probabilities of short and long texts compare.
         "clean": ["py3langid>=0.4"],
         "beam": ["apache-beam"],
         "benchmarks": ["datasets>=5", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [
             "apache-beam",
+            "gcp-storage-emulator",
+            "gcsfs",
             "mypy",
             "py3langid>=0.4",
             "pytest",
@@ -73,6 +76,7 @@ setup(
             "ruff",
             'torch==2.13.0; python_version < "3.12"',
             "transformers==5.24.0",
+            "universal-pathlib",
         ],
     },
 )

@@ -19,6 +19,7 @@ from bertfam.decoding.stepping import Ends
 from bertfam.decoding.strategies import Greedy, Limits, Strategy
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
+from bertfam.files import to_path
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.layers.gather import gather_positions
@@ -249,7 +250,7 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
 
     `average` reads the moving average of a MODEL_DIR's parameters in their place.
     """
-    folder = Path(path)
+    folder = to_path(path)
     if (folder / "config.gin").is_file():
         from bertfam.training.model_dir import open_model
 

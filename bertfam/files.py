@@ -1,4 +1,4 @@
-"""Files and folders that are complete or absent, and JSON that is an object."""
+"""Files and folders that are complete or absent, here or in a bucket (gs://, see `buckets`), and JSON that is an object."""
 
 import contextlib
 import errno
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bertfam import buckets
+from bertfam.buckets import is_remote
 from bertfam.errors import UserError
 
 _PARTIAL = ".partial"
@@ -19,8 +21,46 @@ _PARTIAL = ".partial"
 _FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
+def to_path(path: str | os.PathLike[str]) -> Path:
+    """What commands make of the names of files and folders: a path here, or one with the same methods in a bucket.
+
+    Raises:
+      UserError: the bucket cannot be used.
+    """
+    return buckets.open_path(str(path)) if is_remote(path) else Path(path)
+
+
+def cache_root(directory: str = "") -> Path:
+    """Where bertfam keeps what can be made again: `directory`, $BERTFAM_CACHE, $XDG_CACHE_HOME/bertfam or ~/.cache/bertfam."""
+    if given := directory or os.environ.get("BERTFAM_CACHE"):
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertfam"
+
+
+def local(folder: Path) -> Path:
+    """The folder, or of one in a bucket a copy on this machine, see `buckets.mirror`."""
+    return buckets.mirror(folder, cache_root()) if is_remote(folder) else folder
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copies a folder, which may lie in a bucket, to a place on this machine where there is nothing yet."""
+    if is_remote(source):
+        buckets.fetch(source, buckets.sizes(source), target)
+    else:
+        shutil.copytree(source, target)
+
+
+def check_whole(folder: Path) -> None:
+    """Raises UserError where the upload of a folder into a bucket was cut off; here folders are complete or absent."""
+    if is_remote(folder) and not buckets.is_whole(folder):
+        raise UserError(f"{folder} is not whole: the command that wrote it was stopped, or is at it still; give it again")
+
+
 def check_writable(folder: str | Path) -> None:
-    """Raises UserError unless the folder can be written into, or made where it is missing."""
+    """Raises UserError unless the folder can be written into, or made where it is missing; of a bucket only that it is there."""
+    if is_remote(folder):
+        to_path(folder)
+        return
     folder = Path(folder)
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not os.path.isdir(nearest):
@@ -31,6 +71,8 @@ def check_writable(folder: str | Path) -> None:
 
 def is_used(path: str | Path) -> bool:
     """Whether there is anything at a path: a file, or a folder that is not empty."""
+    if is_remote(path):
+        return buckets.is_used(to_path(path))
     return os.path.exists(path) and not (os.path.isdir(path) and not os.listdir(path))
 
 
@@ -43,7 +85,7 @@ def check_unused(folder: str | Path) -> None:
 
 @contextmanager
 def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path]:
-    """Gives a folder beside it to write into, which takes its place when all went well.
+    """Gives a folder beside it to write into, which takes its place when all went well (of a bucket: is uploaded to it).
 
     Otherwise it vanishes, and with it the parents that were made for it.
 
@@ -54,6 +96,11 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
     Raises:
       UserError: the folder is in use, or cannot be made, or the disk is full.
     """
+    if is_remote(folder):
+        check_unused(folder)
+        with buckets.new_folder(to_path(folder)) as staged:
+            yield staged
+        return
     target = Path(folder).absolute()
     (check_writable if first_wins else check_unused)(folder)
     made = [parent for parent in target.parents if not os.path.exists(parent)]  # the innermost first
@@ -130,6 +177,10 @@ def replaced_folder(folder: str | Path) -> Iterator[Path]:
     Raises:
       UserError: it cannot be made.
     """
+    if is_remote(folder):
+        with buckets.new_folder(to_path(folder)) as staged:
+            yield staged
+        return
     target = Path(folder).resolve()
     fresh, old = (target.with_name(f".{target.name}.{what}-{os.getpid()}") for what in ("new", "old"))
     with new_folder(fresh) as partial:
@@ -150,6 +201,9 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
       UserError: it cannot be written.
     """
+    if is_remote(path):
+        buckets.write(path, content)
+        return
     partial = None
     try:
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
@@ -185,6 +239,8 @@ def refusal(error: BaseException | None) -> str | None:
             return str(error) or "it took too long"
         if isinstance(error, OSError) and error.errno:
             return os.strerror(error.errno)
+        if why := buckets.refusal(error):
+            return why
         if found := _ERROR_CODE.search(str(error)):
             return os.strerror(int(found[1]))
         error = error.__cause__
@@ -200,7 +256,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from error
+        raise UserError(f"{path} cannot be read ({error.strerror or buckets.refusal(error) or 'it is not there'})") from error
     except ValueError as error:  # no JSON, or no UTF-8
         raise UserError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):

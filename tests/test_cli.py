@@ -68,9 +68,8 @@ MISTAKES = [
     (["toy"], "the following arguments are required: --model_dir (see bertfam toy --help)"),
     (["toy", "--model_dir"], "--model_dir needs a value: write --model_dir=VALUE (see bertfam toy --help)"),
     (
-        ["toy", "--model_dir=gs://bucket/m"],
-        "--model_dir=gs://bucket/m: it is not on this machine, and only local folders are supported yet; copy it here, or mount "
-        "the bucket",
+        ["toy", "--model_dir=s3://bucket/m"],
+        "--model_dir=s3://bucket/m: it is neither on this machine nor at gs://; copy it, or mount the bucket",
     ),
     (["toy", "--model_dir="], "--model_dir=: the value is empty; give one, or leave the flag out"),
     (["toy", "--model_dir=m", "--input_format=line"], "--input_format=line is no choice; did you mean lines?"),

@@ -1,10 +1,10 @@
 """`bertfam cache`: text to a token cache."""
 
 import argparse
-from pathlib import Path
 
 from bertfam.commands import flags
 from bertfam.errors import UserError
+from bertfam.files import to_path
 
 SUMMARY = "tokenise a corpus once, into a token cache"
 EXAMPLE = """\
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_config(parser)
     flags.add_text(parser)
     parser.add_argument(
-        "--output", type=flags.path, required=True, metavar="DIR", help="folder of the cache; one that is there is checked"
+        "--output", type=flags.folder, required=True, metavar="DIR", help="folder of the cache; one that is there is checked"
     )
     parser.add_argument(
         "--processes",
@@ -58,11 +58,11 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.data import cache_builder, vocabularies
     from bertfam.data.cache import TokenCache
     from bertfam.data.cache_work import clear_finished
-    from bertfam.files import check_unused
+    from bertfam.files import check_unused, is_used
     from bertfam.processes import cores
 
-    output, vocabulary = Path(args.output), vocabularies.load(data.vocabulary)
-    if (output / "cache.json").is_file():
+    output, vocabulary = to_path(args.output), vocabularies.load(data.vocabulary)
+    if is_used(output) and (output / "cache.json").is_file():
         cache_builder.check_sources(TokenCache(output), data.corpora, vocabulary)
         clear_finished(output)
         print(f"token cache: {output}, built already")

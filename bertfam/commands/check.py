@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
 from bertfam.errors import UserError, warn
+from bertfam.files import to_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,11 +50,10 @@ def main(args: argparse.Namespace) -> int:
     """Checks; returns the exit status."""
     import dataclasses
     import json
-    from pathlib import Path
 
     from bertfam.training.model_dir import check_folder, check_goes_on
 
-    model_dir = Path(args.model_dir) if args.model_dir else None
+    model_dir = to_path(args.model_dir) if args.model_dir else None
     if model_dir:
         check_folder(model_dir)
         began_with = model_dir / "config.gin"
@@ -76,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     cache = TokenCache(directory) if directory and is_used(directory) else None
     if not cache:
         check_buildable(run.data)
-    folder = cache.vocabulary_directory if cache else Path(str(run.data.vocabulary))
+    folder = cache.vocabulary_directory if cache else to_path(str(run.data.vocabulary))
     vocabulary = vocabularies.load(folder)
     for stage in run.stages:
         check_vocabulary_serves(run.data, vocabulary.token_ids, folder, stage.length)

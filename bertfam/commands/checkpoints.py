@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--copy_weights",
-        type=flags.path,
+        type=flags.folder,
         metavar="DIR",
         help="instead: make a model folder of one checkpoint's parameters, without the optimizer's state",
     )

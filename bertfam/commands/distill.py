@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("teacher")
     group.add_argument(
         "--teacher",
-        type=flags.path,
+        type=flags.folder,
         metavar="DIR",
         help="model folder or Hugging Face folder of any encoder; a run that goes on knows it already",
     )

@@ -26,7 +26,7 @@ EXAMPLE = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
     parser.add_argument("texts", type=flags.text, nargs="*", metavar="TEXT", help="texts to encode (default: the lines of stdin)")
-    parser.add_argument("--vocab", type=flags.path, required=True, metavar="DIR", help="vocabulary folder, of any kind")
+    parser.add_argument("--vocab", type=flags.folder, required=True, metavar="DIR", help="vocabulary folder, of any kind")
     parser.add_argument("--input", type=flags.path, metavar="FILE", help="a file with a text on each line, instead of TEXT")
     parser.add_argument(
         "--prompt",

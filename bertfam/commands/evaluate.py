@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, cast
 
 from bertfam.commands import flags
+from bertfam.files import to_path
 
 if TYPE_CHECKING:
     from bertfam.data.vocabularies import Vocabulary
@@ -30,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which split of the token cache, validation or train, or any of the task's with --task (default: validation)",
     )
     parser.add_argument(
-        "--cache_dir", type=flags.path, metavar="DIR", help="another token cache of the same vocabulary (default: the run's own)"
+        "--cache_dir",
+        type=flags.folder,
+        metavar="DIR",
+        help="another token cache of the same vocabulary (default: the run's own)",
     )
     parser.add_argument("--batches", type=int, metavar="N", help="at most so many batches (default: all)")
     parser.add_argument("--baselines", action="store_true", help="also score predictors that see no context, on the same targets")
@@ -174,7 +178,6 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _task(args: argparse.Namespace) -> int:
     """Measures and prints; returns the exit status."""
     import json
-    from pathlib import Path
 
     import jax
 
@@ -185,7 +188,7 @@ def _task(args: argparse.Namespace) -> int:
     from bertfam.training.checkpoints import choosing
 
     step = args.step
-    if (Path(args.model_dir) / "config.gin").is_file():
+    if (to_path(args.model_dir) / "config.gin").is_file():
         step = choosing.find(args.model_dir, step, ("average" if args.average else "params",))
     found = load_networks(args.model_dir, step=step, average=args.average).values()
     model = next((network for network in found if isinstance(network, Generator)), None)
@@ -226,7 +229,7 @@ def _minimal_pairs(args: argparse.Namespace) -> int:
     from bertfam.training.checkpoints import choosing
 
     step = args.step
-    if (Path(args.model_dir) / "config.gin").is_file():
+    if (to_path(args.model_dir) / "config.gin").is_file():
         step = choosing.find(args.model_dir, step, ("average" if args.average else "params",))
     scores = scorer(load_networks(args.model_dir, step=step, average=args.average))
     if not args.json:

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_model_dir(parser)
     parser.add_argument(
         "--output",
-        type=flags.path,
+        type=flags.folder,
         required=True,
         metavar="DIR",
         help="folder to make: config.json, safetensors, tokenizer files; one in it for each network where there are several",

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "text", type=flags.text, nargs="+", metavar="TEXT", help="a text with one [MASK] or more; several texts may be given"
     )
     parser.add_argument(
-        "--model_dir", type=flags.path, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
+        "--model_dir", type=flags.folder, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
     )
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
     parser.add_argument("--top_k", type=int, default=5, metavar="K", help="candidates a mask (default: 5)")

@@ -7,6 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from bertfam.buckets import is_remote
 from bertfam.data.formats import INPUT_FORMATS
 from bertfam.data.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError
@@ -29,11 +30,16 @@ _OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "lang
 
 
 def path(text: str) -> str:
-    """The type of every flag that names files or a folder: `~` is the home folder, and what is not on this machine is refused."""
+    """The type of flags that name files: `~` is the home folder, and what is not on this machine is refused."""
     if "://" in text:
-        raise argparse.ArgumentTypeError(
-            "it is not on this machine, and only local folders are supported yet; copy it here, or mount the bucket"
-        )
+        raise argparse.ArgumentTypeError("it is not on this machine, and must be; copy it here, or mount the bucket")
+    return os.path.expanduser(text)
+
+
+def folder(text: str) -> str:
+    """The type of flags that name a folder, here or in a bucket (gs://BUCKET/NAME)."""
+    if "://" in text and not is_remote(text):
+        raise argparse.ArgumentTypeError("it is neither on this machine nor at gs://; copy it, or mount the bucket")
     return os.path.expanduser(text)
 
 
@@ -55,7 +61,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--gin_file",
-        type=path,
+        type=folder,
         action="append",
         default=[],
         metavar="FILE",
@@ -76,10 +82,10 @@ def add_model_dir(parser: argparse.ArgumentParser, *, required: bool = True) -> 
     """--model_dir, the folder of a run: made by pretrain and import, read by the others."""
     parser.add_argument(
         "--model_dir",
-        type=path,
+        type=folder,
         required=required,
         metavar="DIR",
-        help="folder of the run: config.gin, vocab/, cache/, checkpoints/, metrics.jsonl",
+        help="folder of the run, here or at gs://: config.gin, vocab/, cache/, checkpoints/, metrics.jsonl",
     )
 
 
@@ -88,8 +94,8 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "several processes",
         "The same command with the same files, on each machine with another --process_index (launch/local.py does it on one\n"
-        "machine); --model_dir and the token cache must be folders that all of them share. What is left out is known from SLURM\n"
-        "(srun), GKE, the metadata of a Cloud TPU VM, and the index of a Kubernetes Job; --num_processes=1 trains alone there.",
+        "machine); --model_dir and the token cache must be folders that all of them share, or lie in a bucket (gs://).\n"
+        "What is left out is known from SLURM (srun), GKE, the metadata of a Cloud TPU VM, and the index of a Kubernetes Job; --num_processes=1 trains alone there.",
     )
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 runs, and a port there that is free")
     group.add_argument("--num_processes", type=int, metavar="N", help="how many there are")
@@ -211,14 +217,14 @@ def add_text(parser: argparse.ArgumentParser) -> None:
         metavar="GLOB",
         help="text files held out; without them a share of --input is held out; repeatable",
     )
-    group.add_argument("--vocab", type=path, metavar="DIR", help="vocabulary folder, as bertfam vocab writes it")
+    group.add_argument("--vocab", type=folder, metavar="DIR", help="vocabulary folder, as bertfam vocab writes it")
 
 
 def add_cache_dir(parser: argparse.ArgumentParser) -> None:
     """Where the token cache lies."""
     parser.add_argument(
         "--cache_dir",
-        type=path,
+        type=folder,
         metavar="DIR",
         help="token cache: one that bertfam cache has built needs no text and no --vocab; a missing one is built there "
         "(default: MODEL_DIR/cache)",

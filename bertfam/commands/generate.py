@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts", type=flags.path, metavar="FILE", help="a text file with one prompt a line, instead of PROMPT"
     )
     parser.add_argument(
-        "--model_dir", type=flags.path, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
+        "--model_dir", type=flags.folder, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
     )
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
     parser.add_argument(

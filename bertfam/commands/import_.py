@@ -19,12 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's flags."""
     parser.add_argument(
         "--input",
-        type=flags.path,
+        type=flags.folder,
         required=True,
         metavar="DIR",
         help="Hugging Face folder: config.json, safetensors, tokenizer files",
     )
-    parser.add_argument("--output", type=flags.path, required=True, metavar="MODEL_DIR", help="model folder to make")
+    parser.add_argument("--output", type=flags.folder, required=True, metavar="MODEL_DIR", help="model folder to make")
 
 
 def main(args: argparse.Namespace) -> int:

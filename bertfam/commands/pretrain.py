@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
+from bertfam.files import to_path
 
 if TYPE_CHECKING:
     from bertfam.config import Override
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_model_dir(parser)
     parser.add_argument(
         "--init_from",
-        type=flags.path,
+        type=flags.folder,
         metavar="DIR",
         help="model folder or Hugging Face folder whose weights a new run starts from; tokens are matched by their pieces",
     )
@@ -90,7 +90,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     activity = Activity()
 
     # -- Configuration: the flags', or what the folder began with
-    model_dir = Path(args.model_dir)
+    model_dir = to_path(args.model_dir)
     began_with = model_dir / "config.gin"
     with processes.together("the configuration"):
         check_folder(model_dir)
@@ -209,7 +209,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
 
     started = {name: getattr(args, name) for name in _START} if args.init_from and step is None else None
     if started:  # from elsewhere too
-        started["init_from"] = str(Path(args.init_from).absolute())
+        started["init_from"] = str(to_path(args.init_from).absolute())
 
     def make_model_dir() -> None:
         # A folder that is moved or copied takes its own cache along.

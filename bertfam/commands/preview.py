@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
 from bertfam.errors import UserError
+from bertfam.files import to_path
 
 if TYPE_CHECKING:
     from bertfam.config import Config
@@ -91,7 +92,7 @@ def main(args: argparse.Namespace) -> int:
         _check_page(Path(args.html), args.overwrite)
     if args.model_dir:
         read_run(args.model_dir)
-        args.gin_file = args.gin_file or [str(Path(args.model_dir) / "config.gin")]
+        args.gin_file = args.gin_file or [str(to_path(args.model_dir) / "config.gin")]
     config = flags.load_config(args)
     run = config.build("Run") if config.binds("Run.stages") else None  # objectives alone make no run
     data = run.data if run else config.build("TextData")

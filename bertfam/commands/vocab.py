@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertfam.buckets import is_remote
 from bertfam.commands import flags
 from bertfam.data.vocabularies.huggingface_files import NAMES
 from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.errors import UserError
-from bertfam.files import check_writable, new_folder, replaced_folder
+from bertfam.files import check_writable, is_used, new_folder, replaced_folder, to_path
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -97,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--character_coverage", type=float, metavar="SHARE", help="of the text's characters that get a piece (0.9995)"
     )
     parser.add_argument(
-        "--output", type=flags.path, required=True, metavar="DIR", help="folder to write, which must be empty or new"
+        "--output", type=flags.folder, required=True, metavar="DIR", help="folder to write, which must be empty or new"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a vocabulary that is in --output")
     flags.add_json(parser)
@@ -110,7 +111,7 @@ def main(args: argparse.Namespace) -> int:
     if args.sentinels is not None:
         layout = dataclasses.replace(layout, sentinels=args.sentinels)
     options = _options(args, layout)
-    output = Path(args.output)
+    output = to_path(args.output)
     _check_output(output, args.overwrite)
     data = flags.load_config(args).build("TextData")
     if not data.corpora:
@@ -252,12 +253,12 @@ def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
 def _check_output(output: Path, overwrite: bool) -> None:
     """Raises UserError unless a vocabulary may be written there."""
     if output.is_dir():
-        files = sorted(path.name for path in output.iterdir())
+        files = sorted(path.name for path in output.iterdir()) if is_used(output) else []
         if files and not overwrite:
             raise UserError(f"--output={output} is not empty (it holds {files[0]}): name another, or give --overwrite")
         if other := next((name for name in files if name not in NAMES), None):
             raise UserError(f"--output={output} holds {other}, which is no file of a vocabulary: name another folder")
-    elif os.path.lexists(output):
+    elif not is_remote(output) and os.path.lexists(output):
         raise UserError(f"--output={output} is a file: name a folder")
     check_writable(output)
 

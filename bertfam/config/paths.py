@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertfam.errors import UserError
+from bertfam.files import to_path
 from bertfam.suggest import nearest
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -20,7 +21,7 @@ def read(name: str, named_at: str) -> tuple[str, str]:
 
     `named_at` is the flag or the file and line that names it. Raises UserError when there is no such file.
     """
-    for path in (Path(name), packaged_folder() / name):
+    for path in (to_path(name), packaged_folder() / name):
         if path.is_file():
             try:
                 return shown(path), path.read_text(encoding="utf-8")
@@ -33,7 +34,7 @@ def read(name: str, named_at: str) -> tuple[str, str]:
                 ) from error
         if path.is_dir():
             raise UserError(f"{named_at}: {name} is a folder; name a gin file in it")
-    near = nearest(name, _candidates(Path(name).parent), count=3)
+    near = nearest(name, _candidates(to_path(name).parent), count=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "write a path, or a name as in gin_configs/"
     raise UserError(f"{named_at}: no gin file {name} here or among those of bertfam; {hint}")
 

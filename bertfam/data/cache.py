@@ -10,8 +10,13 @@ A feature is any ragged sequence of integers per document. Running text has two:
 token, without offsets of their own). A corpus of pairs says so in cache.json ("pairs": true): its documents are two sentences,
 inputs and targets, the first of which may be empty. The cache holds clean tokens, never noise. A corpus that is alone is named
 "text".
+
+Of a cache in a bucket each machine makes itself a copy under $BERTFAM_CACHE (see `buckets.mirror`) and maps that: the same bytes,
+so the same rows, at a disk's speed. Shuffled rows lie anywhere in the ids, so reading them from the bucket would take a request
+for each.
 """
 
+import functools
 import json
 import re
 from collections.abc import Iterable
@@ -22,6 +27,7 @@ import numpy as np
 
 from bertfam.data.documents import Documents
 from bertfam.errors import UserError
+from bertfam.files import check_whole, local, to_path
 
 FORMAT = 2
 
@@ -31,8 +37,9 @@ class TokenCache:
 
     def __init__(self, directory: str | Path, called: str | None = None) -> None:
         """Opens DIRECTORY, which messages call so; raises UserError where it is no cache, of another format, or not whole."""
-        self.directory = Path(directory)
+        self.directory = to_path(directory)
         self._called = called or str(directory)
+        check_whole(self.directory)
         manifest = self.directory / "cache.json"
         if not manifest.is_file():
             raise UserError(f"{self.directory} holds no token cache (no cache.json); build one with `bertfam cache`")
@@ -75,7 +82,7 @@ class TokenCache:
 
     def documents(self, split: str, corpus: str) -> Documents:
         """Maps a split of a corpus into memory."""
-        counts, folder = self.counts(split, corpus), self.directory / corpus / split
+        counts, folder = self.counts(split, corpus), self._here / corpus / split
         sentences = self._map(folder, "sentence_starts", "offsets", "int64", counts["documents"] + 1)
         starts = self._map(folder, "sentence_starts", "values", "int64", counts["sentences"] + 1)
         dtypes = self._of(corpus)[split]["dtypes"]
@@ -83,6 +90,11 @@ class TokenCache:
         units = self._map(folder, "units", "values", "uint8", counts["tokens"]) if "units" in dtypes else None
         name = f"the {split} split of {self._called}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
         return Documents(name, tokens, starts, sentences, units, self.has_pairs(corpus))
+
+    @functools.cached_property
+    def _here(self) -> Path:
+        """The cache, or of one in a bucket its copy on this machine."""
+        return local(self.directory)
 
     def has_pairs(self, corpus: str) -> bool:
         """Whether the documents of a corpus are pairs of inputs and targets."""

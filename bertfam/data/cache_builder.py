@@ -1,6 +1,8 @@
 """Builds a token cache from named corpora: complete or absent, with progress."""
 
+import hashlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -8,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bertfam import buckets
+from bertfam.buckets import is_remote
 from bertfam.data.cache import FORMAT, TokenCache, check_fingerprint, check_names, difference
 from bertfam.data.cache_progress import Progress
 from bertfam.data.cache_tokens import batches, token_dtype
@@ -18,7 +22,7 @@ from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import is_used
+from bertfam.files import cache_root, is_used, to_path
 
 _RECORD_SECONDS = 0.25  # between two records of what is done, at least
 _RECORD_SHARE = 0.05  # of the time, at most, goes into them, however slow the disk is
@@ -78,6 +82,11 @@ def build_with(
     fill: Filler, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, directory: str | Path, least_documents: int
 ) -> TokenCache:
     """`build`, with the tokens that `fill` writes."""
+    if is_remote(directory):
+        _build_remote(fill, corpora, vocabulary, to_path(directory), least_documents)
+        cache = TokenCache(directory)
+        check_sources(cache, corpora, vocabulary)
+        return cache
     # A link would be replaced by the cache; it leads to where the cache shall be.
     target = Path(os.path.realpath(directory) if os.path.islink(directory) else directory)
     check_names(corpora)
@@ -111,6 +120,19 @@ def build_with(
     cache = TokenCache(directory)
     check_fingerprint(cache, expected)
     return cache
+
+
+def _build_remote(
+    fill: Filler, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, target: Path, least_documents: int
+) -> None:
+    """Builds on this machine, in a folder where a build that is stopped goes on, and uploads."""
+    if not is_used(target):
+        staged = cache_root() / "buckets" / hashlib.sha256(str(target).encode()).hexdigest()[:16] / "cache"
+        if is_used(staged) and TokenCache(staged).fingerprint != fingerprint(corpora, vocabulary):
+            shutil.rmtree(staged)  # of other text, and its upload was stopped
+        build_with(fill, corpora, vocabulary, staged, least_documents)
+        buckets.upload(staged, target)
+        shutil.rmtree(staged.parent)
 
 
 def refuse_nothing(corpus: Corpus, split: str) -> None:

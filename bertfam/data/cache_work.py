@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from bertfam.buckets import is_remote
 from bertfam.data import vocabularies
 from bertfam.data.cache import FORMAT, difference
 from bertfam.data.vocabularies import Vocabulary
@@ -189,6 +190,8 @@ def work_folder(target: Path) -> Iterator[Work]:
 
 def clear_finished(directory: str | Path) -> None:
     """Removes what is left beside a cache that is in its place, where the process that built it was killed right after that."""
+    if is_remote(directory):
+        return
     folder = _beside(Path(os.path.realpath(directory)))
     with suppress(OSError), open(folder / "lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unless that process is at it

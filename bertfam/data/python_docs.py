@@ -14,7 +14,6 @@ import gzip
 import hashlib
 import importlib.metadata
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -32,7 +31,7 @@ from bertfam.data.python_packages import HELD_OUT, PACKAGES, Source, find_packag
 from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
-from bertfam.files import check_writable, new_folder, read_json
+from bertfam.files import cache_root, check_writable, new_folder, read_json
 from bertfam.processes import command, cores, environment
 
 _CHUNK_BYTES = 3 << 20  # of source a worker process
@@ -133,13 +132,6 @@ class PythonDocs(Corpus):
 
     def _held_out_name(self, source: Source) -> str | None:
         return next((name for name in (source.package, source.unit) if name in self.held_out), None)
-
-
-def cache_root(directory: str = "") -> Path:
-    """Where bertfam keeps what can be made again: `directory`, $BERTFAM_CACHE, $XDG_CACHE_HOME/bertfam or ~/.cache/bertfam."""
-    if given := directory or os.environ.get("BERTFAM_CACHE"):
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertfam"
 
 
 class _Tally:

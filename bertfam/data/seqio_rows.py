@@ -13,7 +13,6 @@ import tensorflow as tf
 from bertfam.data import cache_builder, vocabularies
 from bertfam.data.batches import CorruptedRows
 from bertfam.data.cache import TokenCache, check_fingerprint
-from bertfam.data.python_docs import cache_root
 from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.data.text_data import TextData
@@ -21,7 +20,7 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.errors import UserError
-from bertfam.files import is_used
+from bertfam.files import cache_root, is_used, to_path
 
 _ROWS_AT_ONCE = 256
 _ENDLESS = 2**62
@@ -145,7 +144,7 @@ class RowSource(seqio.DataSource):
             assert self.data.cache_dir is not None
             return TokenCache(self.data.cache_dir)
         vocabulary = None if given is None else vocabularies.load(given)
-        directory = Path(self.data.cache_dir) if self.data.cache_dir else self._default_directory(corpora, vocabulary)
+        directory = to_path(self.data.cache_dir) if self.data.cache_dir else self._default_directory(corpora, vocabulary)
         if is_used(directory):
             cache = TokenCache(directory)
             expected = cache_builder.fingerprint(corpora, vocabulary or vocabularies.load(cache.vocabulary_directory))

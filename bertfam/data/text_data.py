@@ -25,6 +25,7 @@ from bertfam.data.text_to_text import Chosen, PairFrame, TextPairs, WithPosition
 from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, FeatureSpec, RowShape, start_features
+from bertfam.files import to_path
 
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
@@ -190,7 +191,7 @@ class TextData:
 
     def cache_directory(self, model_dir: str | Path) -> Path:
         """Where the token cache of a run in MODEL_DIR lies."""
-        return Path(self.cache_dir) if self.cache_dir else Path(model_dir) / "cache"
+        return to_path(self.cache_dir) if self.cache_dir else to_path(model_dir) / "cache"
 
     def training(
         self,

@@ -17,7 +17,7 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.ends import ends_of
 from bertfam.errors import UserError
-from bertfam.files import check_unused, new_folder, read_json
+from bertfam.files import check_unused, check_whole, local, new_folder, read_json, to_path
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models.albert_huggingface import ALBERT
 from bertfam.models.bart_huggingface import BART
@@ -61,7 +61,8 @@ def read(folder: str | Path) -> Imported:
     Raises:
       UserError: when the folder is not complete, its model is not supported, or tensors do not fit its config.json.
     """
-    folder = Path(folder)
+    folder = to_path(folder)
+    check_whole(folder)
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder / 'config.json'} is missing: is {folder} a Hugging Face folder?")
     content = read_json(folder / "config.json")
@@ -73,7 +74,7 @@ def read(folder: str | Path) -> Imported:
         config = family.config_from_huggingface(content)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    tensors = _with_known_names(read_tensors(folder), family, folder)
+    tensors = _with_known_names(read_tensors(local(folder)), family, folder)
     config, tensors = _with_ties(config, tensors, family)
 
     entries = family.entries(config)

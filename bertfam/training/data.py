@@ -16,7 +16,7 @@ from bertfam.data.cache_builder import check_sources
 from bertfam.data.cache_work import clear_finished
 from bertfam.data.text_data import HeldOut, TextData
 from bertfam.errors import UserError
-from bertfam.files import is_used, read_json
+from bertfam.files import is_used, read_json, to_path
 from bertfam.training.run import Run
 from bertfam.training.schedules import InverseSquareRoot
 
@@ -118,7 +118,7 @@ def vocabulary_folder(data: TextData, directory: Path) -> Path:
     if is_used(directory):
         return TokenCache(directory).vocabulary_directory
     check_buildable(data)
-    return Path(str(data.vocabulary))
+    return to_path(str(data.vocabulary))
 
 
 def check_vocabulary(given: str | Path, model_dir: Path) -> None:

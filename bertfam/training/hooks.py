@@ -11,6 +11,7 @@ from bertfam.errors import UserError
 from bertfam.training.activity import EVALUATING, PROFILING, SAMPLING, SAVING
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.metrics import Writer
+from bertfam.training.spool import Spool
 from bertfam.training.state import TrainState
 
 # What a split of metrics.jsonl is called when it is told.
@@ -57,13 +58,15 @@ class Every:
 
 @dataclass(frozen=True)
 class SaveHook(Every):
-    """Starts a checkpoint; it is written while training goes on."""
+    """Starts a checkpoint, behind the metrics that lead up to it; it is written while training goes on."""
 
     doing: ClassVar[str] = SAVING
     checkpoints: Checkpoints
+    writer: Writer
 
     def after(self, step: int, state: TrainState) -> TrainState:
         """See `Hook.after`."""
+        self.writer.flush()
         self.checkpoints.save(state)
         return state
 
@@ -146,7 +149,8 @@ class ProfileHook:
 
     def __init__(self, first: int, last: int, directory: Path) -> None:
         """A profile of the updates that lead to the steps `first` to `last`; written under `directory`."""
-        self._first, self._last, self._directory, self._on = first, last, directory, False
+        self._first, self._last, self._directory = first, last, directory
+        self._spool: Spool | None = None
 
     def due(self, step: int) -> bool:
         """See `Hook.due`."""
@@ -159,15 +163,17 @@ class ProfileHook:
     def after(self, step: int, state: TrainState) -> TrainState:
         """See `Hook.after`."""
         if step < self._last:
-            jax.profiler.start_trace(str(self._directory))
-            self._on = True
+            self._spool = Spool(self._directory)
+            jax.profiler.start_trace(str(self._spool.folder))
         else:
             self.close()
         return state
 
     def close(self) -> None:
         """Writes what was recorded."""
-        if self._on:
-            self._on = False
+        if self._spool:
             jax.profiler.stop_trace()
+            self._spool.flush()
+            self._spool.close()
+            self._spool = None
             print(f"profile of the updates {self._first:,} to {self._last:,}: {self._directory}/plugins/profile", flush=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from bertfam.errors import TrainingError, UserError
 from bertfam.files import write_text
+from bertfam.training.spool import Spool
 from bertfam.training.step import NON_FINITE, Metrics
 
 
@@ -49,7 +50,8 @@ class MetricsWriter:
 
         What an interrupted run wrote beyond it is dropped, and scores of `step` whose last line, "eval", it could not write.
         """
-        path = model_dir / "metrics.jsonl"
+        self._spool = Spool(model_dir, "metrics.jsonl")
+        path = self._spool.folder / "metrics.jsonl"
         if path.exists():
             lines = [(_place(line), line) for line in path.read_text().splitlines()]
             evaluated = any(place == (step, "eval") for place, _ in lines)
@@ -57,7 +59,7 @@ class MetricsWriter:
             write_text(path, "".join(f"{line}\n" for line in kept))
         self._file = open(path, "a")
         self._fault: UserError | None = None
-        self._board = _Board(model_dir, step)
+        self._board = _Board(self._spool.folder, step)
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Adds one line: the step (updates made), the split ("train" or "eval") and the values; see `check`."""
@@ -75,6 +77,13 @@ class MetricsWriter:
             self._file.flush()
             for split, values in splits.items():
                 self._board.write(step, {f"{split}/{name}": value for name, value in values.items()})
+        if splits.keys() != {"train"}:
+            self.flush()
+
+    def flush(self) -> None:
+        """Brings what is written into a bucket, where MODEL_DIR lies in one: scores at once, the rest before a checkpoint."""
+        with self._noticed():
+            self._spool.flush()
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
         """Shows texts, one line each, in TensorBoard; see `check`."""
@@ -85,6 +94,8 @@ class MetricsWriter:
     def _noticed(self) -> Iterator[None]:
         try:
             yield
+        except UserError as error:
+            self._fault = self._fault or error
         except OSError as error:
             self._fault = self._fault or UserError(
                 f"{self._file.name} cannot be written ({error.strerror}); when that is mended, the same command goes on from the "
@@ -102,9 +113,11 @@ class MetricsWriter:
 
     def close(self) -> None:
         """Flushes and closes both."""
+        self.flush()
         for file in (self._file, self._board):
             with contextlib.suppress(OSError):  # what cannot be written has been told
                 file.close()
+        self._spool.close()
 
 
 class NoMetrics:
@@ -118,6 +131,9 @@ class NoMetrics:
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
         """Writes nothing."""
+
+    def flush(self) -> None:
+        """Has nothing to bring."""
 
     def failed(self) -> bool:
         """Never."""

@@ -25,7 +25,7 @@ from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import check_writable, clear_partial, read_json, write_text
+from bertfam.files import check_whole, check_writable, clear_partial, read_json, to_path, write_text
 from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state
 from bertfam.training.data import check_vocabulary
 from bertfam.training.run import Run, check_resumable, check_same_model
@@ -124,7 +124,8 @@ def begun_start(model_dir: Path) -> dict[str, Any]:
 
 def read_run(model_dir: str | Path) -> Run:
     """The configuration of a MODEL_DIR; raises UserError where there is none."""
-    path = Path(model_dir) / "config.gin"
+    path = to_path(model_dir) / "config.gin"
+    check_whole(path.parent)
     if not path.is_file():
         raise UserError(f"{model_dir} is no model folder (no config.gin); `bertfam pretrain` or `bertfam import` makes one")
     return load([str(path)]).build("Run")
@@ -146,8 +147,8 @@ def open_model(model_dir: str | Path, step: int | None = None, *, average: bool 
       UserError: where one of them is missing.
     """
     run = read_run(model_dir)
-    vocabulary = vocabularies.load(Path(model_dir) / "vocab")
-    _check_vocabulary(Path(model_dir), vocabulary)
+    vocabulary = vocabularies.load(to_path(model_dir) / "vocab")
+    _check_vocabulary(to_path(model_dir), vocabulary)
     run = run.sized(vocabulary.size)
     checkpoints = Checkpoints(model_dir, read_only=True)
     found = choosing.find(model_dir, step, ("average" if average else "params",))

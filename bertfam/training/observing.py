@@ -57,7 +57,7 @@ def make_hooks(
     def samples(updates: int, state: TrainState) -> list[str]:
         return sample_texts(trainer.predictions(state.params, *held_out(updates)), vocabulary, _SAMPLES)
 
-    hooks: list[Hook] = [SaveHook(run.checkpoint_every, run.total_steps, checkpoints)]
+    hooks: list[Hook] = [SaveHook(run.checkpoint_every, run.total_steps, checkpoints, writer)]
     if all(evaluations):
         if run.eval_every:
             hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer, set(evaluated)))

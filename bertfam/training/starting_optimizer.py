@@ -6,7 +6,6 @@ run's, whose warm-up keeps their first updates small.
 """
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from flax import linen as nn
 
 from bertfam.data.vocabularies.matching import Origins
 from bertfam.errors import UserError
+from bertfam.files import to_path
 from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state, newest
 from bertfam.training.model_dir import read_run
 from bertfam.training.optimizers.tensors import is_boxed
@@ -29,7 +29,7 @@ _FIX = "leave --init_optimizer out"
 
 def step_with_state(folder: str) -> int:
     """The newest step of a MODEL_DIR with its optimizer's state; raises UserError where there is none."""
-    if not (Path(folder) / "config.gin").is_file():
+    if not (to_path(folder) / "config.gin").is_file():
         raise UserError(f"{folder} is no folder of a run (no config.gin), and only runs have an optimizer's state; {_FIX}")
     last = newest(folder)
     if last is not None and not has_training_state(folder, last):

@@ -13,6 +13,7 @@ from bertfam.config import Override
 from bertfam.config.values import bindings_of
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.files import to_path
 from bertfam.interop import huggingface
 from bertfam.objectives.distillation import TEACHER
 from bertfam.objectives.teacher import Teacher
@@ -43,7 +44,7 @@ def open_teacher(folder: str, step: int | None = None, network: str | None = Non
     Raises:
       UserError: there is no such model.
     """
-    if (Path(folder) / "config.gin").is_file():
+    if (to_path(folder) / "config.gin").is_file():
         step = choosing.find(folder, step)
     model = api.load(folder, step=step, network=network)
     if isinstance(model, api.Generator):
@@ -61,9 +62,9 @@ def open_again(model_dir: str, folder: str, step: int | None = None, network: st
     Raises:
       UserError: there is no such model, or the student has learned of another.
     """
-    began = read_run(model_dir).objective.teachers if (Path(model_dir) / "config.gin").is_file() else {}
+    began = read_run(model_dir).objective.teachers if (to_path(model_dir) / "config.gin").is_file() else {}
     known = began.get(TEACHER)
-    if known and known.step is not None and step is None and known.step in choosing.steps(Path(folder) / "checkpoints"):
+    if known and known.step is not None and step is None and known.step in choosing.steps(to_path(folder) / "checkpoints"):
         step = known.step
     opened = open_teacher(folder, step, network)
     if known and opened.teacher.digest != known.digest and choosing.newest(model_dir) is not None:
@@ -78,7 +79,7 @@ def open_again(model_dir: str, folder: str, step: int | None = None, network: st
 
 def vocabulary_of(folder: str) -> Path:
     """The folder of a model's vocabulary."""
-    return Path(folder) / "vocab" if (Path(folder) / "config.gin").is_file() else Path(folder)
+    return to_path(folder) / "vocab" if (to_path(folder) / "config.gin").is_file() else to_path(folder)
 
 
 def digest(config: Any, params: dict[str, Any]) -> str:
@@ -98,7 +99,7 @@ def teacher_bindings(opened: Opened, origin: str) -> list[Override]:
     model = bindings_of(teacher.model, origin, scope=_SCOPE, without=("vocab_size",))
     own = {name: repr(getattr(teacher, name)) for name in ("has_head", "digest", "step", "network")}
     # A run may go on from elsewhere.
-    own |= {"folder": repr(str(Path(teacher.folder).absolute())), "model": f"@{_SCOPE}/{type(teacher.model).__name__}()"}
+    own |= {"folder": repr(str(to_path(teacher.folder).absolute())), "model": f"@{_SCOPE}/{type(teacher.model).__name__}()"}
     return [
         Override("Distillation.teacher = @Teacher()", origin),
         *(Override(f"Teacher.{name} = {value}", origin) for name, value in own.items()),

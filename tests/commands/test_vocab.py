@@ -196,8 +196,11 @@ def test_overwrites_only_when_told(text, capsys):
         (["--input=a.txt", "--output=a.txt/out"], "a.txt is no folder; name another"),
         (["--input_format=lines"], "--input_format says how --input is read: give --input=GLOB with it"),
         (["--task=python_docs", "--language=de"], "--language says how --input is read: it does not go with --task=python_docs"),
-        (["--input=gs://bucket/*.txt"], "--input=gs://bucket/*.txt: it is not on this machine, and only local folders"),
-        (["--input=a.txt", "--output=gs://bucket/vocab"], "--output=gs://bucket/vocab: it is not on this machine"),
+        (["--input=gs://bucket/*.txt"], "--input=gs://bucket/*.txt: it is not on this machine, and must be"),
+        (
+            ["--input=a.txt", "--output=s3://bucket/vocab"],
+            "--output=s3://bucket/vocab: it is neither on this machine nor at gs://",
+        ),
         (["--input=a.txt", "--output="], "--output=: the value is empty"),
     ],
 )

@@ -15,6 +15,7 @@ from toy_objective import LENGTH, Rows
 
 from bertfam.training.checkpoints import Checkpoints, choosing, digests, newest
 from bertfam.training.hooks import SaveHook
+from bertfam.training.metrics import NoMetrics
 from bertfam.training.preemption import Stop, signals_stop
 from bertfam.training.progress import ProgressLog
 from bertfam.training.stages import Stage
@@ -45,7 +46,7 @@ def test_a_signal_while_a_checkpoint_is_written(trainer, seed, tmp_path, monkeyp
     with signals_stop(stop):
         with closing(Checkpoints(tmp_path)) as checkpoints:
             killer.start()
-            state = trainer.train(trainer.new_state(), Rows(), log, [SaveHook(3, 12, checkpoints)], stop)
+            state = trainer.train(trainer.new_state(), Rows(), log, [SaveHook(3, 12, checkpoints, NoMetrics())], stop)
             checkpoints.save(state)
         # Here the command would be over.
         last = newest(tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertfam.data.vocabularies.vocabulary import Encoding, Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import read_json
+from bertfam.files import check_whole, read_json, to_path
 
 __all__ = ["Encoding", "Vocabulary", "load"]
 
@@ -18,7 +18,8 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     Raises:
       UserError: no such folder, nothing in it, or not a vocabulary that can be read.
     """
-    path = Path(folder)
+    path = to_path(folder)
+    check_whole(path)
     if not path.is_dir():
         raise UserError(f"{path} is no folder: a vocabulary is a folder with {_FILES} in it")
     if any(path.glob("*.model")):

@@ -24,7 +24,7 @@ from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sent
 from bertfam.data.vocabularies.pieces import is_ideograph
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
 from bertfam.errors import UserError
-from bertfam.files import read_json
+from bertfam.files import read_json, to_path
 
 ROBERTA = LAYOUTS["roberta"]
 _CLASSES = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
@@ -110,7 +110,7 @@ class ByteBpe(TokenizersVocabulary):
         Raises:
           UserError: it is no byte-level BPE, or its files do not fit each other.
         """
-        folder = Path(directory)
+        folder = to_path(directory)
         if (path := folder / "tokenizer.json").exists():
             pieces, merges, prefix = _read_tokenizer_json(path)
         else:

@@ -7,7 +7,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from bertfam.data.vocabularies.sentence_piece_model import (
 from bertfam.data.vocabularies.sentence_piece_training import count_words, learn_model
 from bertfam.data.vocabularies.vocabulary import Encoding
 from bertfam.errors import UserError
-from bertfam.files import read_json
+from bertfam.files import read_json, to_path
 
 SPACE = "▁"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -127,7 +126,7 @@ class SentencePiece(Pieces):
         Raises:
           UserError: it is no SentencePiece model.
         """
-        folder = Path(directory)
+        folder = to_path(directory)
         stated, config = read_config(folder), folder / "config.json"
         cleaning = stated_cleaning(stated, read_json(config) if config.exists() else {})
         sentinels: int | None = stated.get("extra_ids")
@@ -199,7 +198,7 @@ class SentencePiece(Pieces):
         layout = self.layout if before is None else self.layout.going_on(before)
         sentinels = [self._pieces[id] for id in self.token_ids.sentinels]
         write_files(
-            Path(directory),
+            to_path(directory),
             layout,
             own={"spiece.model": self.model},
             tokenizer_json=make_tokenizer(parse(self.model), layout, self._ids, sentinels, self.cleaning).to_str(pretty=True),

@@ -3,7 +3,6 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from bertfam.data.vocabularies.huggingface_files import write_files
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.data.vocabularies.pieces import Pieces
 from bertfam.data.vocabularies.vocabulary import Encoding
+from bertfam.files import to_path
 
 
 class TokenizersVocabulary(Pieces, ABC):
@@ -51,7 +51,7 @@ class TokenizersVocabulary(Pieces, ABC):
         """Writes the vocabulary's files and Hugging Face's, see `Vocabulary.save`."""
         layout = self.layout if before is None else self.layout.going_on(before)
         write_files(
-            Path(directory),
+            to_path(directory),
             layout,
             own=self._own_files(),
             tokenizer_json=self._with_controls(self._tokenizer(), layout).to_str(pretty=True),

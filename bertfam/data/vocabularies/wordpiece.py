@@ -21,7 +21,7 @@ from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sent
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
 from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
 from bertfam.errors import UserError
-from bertfam.files import read_json
+from bertfam.files import read_json, to_path
 
 BERT = LAYOUTS["bert"]
 SPECIAL_PIECES = BERT.controls
@@ -127,7 +127,7 @@ class WordPiece(TokenizersVocabulary):
         Raises:
           UserError: it is no WordPiece vocabulary, or nothing says whether it is cased.
         """
-        folder = Path(directory)
+        folder = to_path(directory)
         if (path := folder / "tokenizer.json").exists():
             pieces, switches = _read_tokenizer_json(path)
         else:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from bertfam.files import to_path
 from bertfam.training.checkpoints.choosing import newest
 from bertfam.training.checkpoints.store import Checkpoints, on_devices
 
@@ -10,4 +11,4 @@ __all__ = ["Checkpoints", "has_training_state", "newest", "on_devices"]
 
 def has_training_state(model_dir: str | Path, step: int) -> bool:
     """Whether a run can go on from a step; an imported model has its parameters alone."""
-    return (Path(model_dir) / "checkpoints" / str(step) / "rest").is_dir()
+    return (to_path(model_dir) / "checkpoints" / str(step) / "rest").is_dir()

@@ -4,13 +4,19 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+from bertfam.buckets import is_remote
 from bertfam.errors import UserError
+from bertfam.files import to_path
 from bertfam.training.checkpoints import digests
+
+# What Orbax's unfinished folders, and those that are about to be deleted, have in their names.
+UNFINISHED = ".orbax-checkpoint-tmp"
+DELETED = ".deleted"
 
 
 def folder(model_dir: str | Path) -> Path:
     """MODEL_DIR/checkpoints; raises UserError where that is a file."""
-    path = Path(model_dir).absolute() / "checkpoints"
+    path = to_path(model_dir).absolute() / "checkpoints"
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; move it away, for a folder belongs there")
     return path
@@ -26,7 +32,16 @@ def existing(model_dir: str | Path) -> Path:
 
 def steps(directory: Path) -> list[int]:
     """The steps of which there is anything, in order; complete or not."""
-    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else []
+    found = [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
+    return sorted(int(path.name) for path in found if not is_unfinished(path))
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a save or a deletion was cut off, or still goes on: by the name, which a finished one loses, or in a bucket, where
+    nothing is renamed, by the manifest."""
+    if UNFINISHED in path.name or path.name.endswith(DELETED):
+        return True
+    return is_remote(path) and path.name.isdigit() and not (path / digests.NAME).exists()
 
 
 def complete(directory: Path) -> list[int]:

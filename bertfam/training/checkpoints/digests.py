@@ -1,7 +1,8 @@
 """The manifest of a checkpoint: size and digest of every file of its items, so that no change of a single bit passes for good.
 
-It is written last, before the folder gets its name. Orbax's own notes beside the items are not in it: it adds the time to them
-even later, and nothing reads them.
+It is written last, before the folder gets its name; in a bucket, where it has its name from the beginning, a folder without one
+is unfinished. Orbax's own notes beside the items are not in it: it adds the time to them even later, and nothing reads them. A
+bucket's objects are read back and hashed as files are, so that a checkpoint may be copied from anywhere to anywhere.
 
 STEP/digests.json {"format": 1, "written": "2026-01-31T12:00:00+00:00",
                    "files": {"params/_METADATA": {"size": 1234, "sha256": "..."}, ...}}
@@ -17,8 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bertfam import buckets
+from bertfam.buckets import is_remote
 from bertfam.errors import UserError
-from bertfam.files import read_json, write_text
+from bertfam.files import read_json, refusal, write_text
 
 NAME = "digests.json"
 _FORMAT = 1
@@ -29,9 +32,9 @@ MISSING = f"no {NAME}: it was never finished"
 
 def write(folder: Path) -> None:
     """Writes the manifest of a checkpoint's folder; raises UserError or OSError where it cannot be written."""
-    paths = sorted(path for path in folder.glob("*/**/*") if path.is_file())
-    entries = [{"size": path.stat().st_size, "sha256": digest} for path, digest in zip(paths, _digests(paths), strict=True)]
-    files = dict(zip([path.relative_to(folder).as_posix() for path in paths], entries, strict=True))
+    sizes = {name: size for name, size in _sizes(folder).items() if "/" in name}
+    found = _digests([folder / name for name in sizes])
+    files = {name: {"size": size, "sha256": digest} for (name, size), digest in zip(sizes.items(), found, strict=True)}
     content = {"format": _FORMAT, "written": datetime.now(UTC).isoformat(timespec="seconds"), "files": files}
     write_text(folder / NAME, json.dumps(content, indent=1) + "\n")
 
@@ -57,13 +60,12 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
     except UserError:
         return f"{NAME} is damaged"
     chosen = {name: entry for name, entry in files.items() if not items or name.partition("/")[0] in items}
+    sizes = _sizes(folder)
     for name, entry in chosen.items():
-        try:
-            size = (folder / name).stat().st_size
-        except OSError:
+        if name not in sizes:
             return f"{name} is missing"
-        if size != entry["size"]:
-            return f"{name} has {size:,} bytes of {entry['size']:,}"
+        if sizes[name] != entry["size"]:
+            return f"{name} has {sizes[name]:,} bytes of {entry['size']:,}"
     if contents:
         total = sum(entry["size"] for entry in chosen.values())
         if tell and total >= _TOLD:
@@ -71,6 +73,8 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
         try:
             found = _digests([folder / name for name in chosen])
         except OSError as error:
+            if not error.filename:
+                return f"a file cannot be read ({refusal(error) or error})"
             return f"{Path(error.filename).relative_to(folder)} cannot be read ({error.strerror})"
         for (name, entry), digest in zip(chosen.items(), found, strict=True):
             if digest != entry["sha256"]:
@@ -88,11 +92,19 @@ def written(folder: Path) -> str | None:
 
 def size(folder: Path) -> int:
     """Bytes of all files in a folder, which may be being deleted."""
-    total = 0
-    for path in folder.rglob("*"):
+    return sum(_sizes(folder).values())
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of all files in a folder by name, in order; of a bucket by one list."""
+    if is_remote(folder):
+        return buckets.sizes(folder)
+    found = {}
+    for path in sorted(folder.rglob("*")):
         with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
+            if path.is_file():
+                found[path.relative_to(folder).as_posix()] = path.stat().st_size
+    return found
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
@@ -112,5 +124,5 @@ def _digests(paths: list[Path]) -> list[str]:
 
 
 def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, hashlib.sha256).hexdigest()

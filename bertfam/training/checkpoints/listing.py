@@ -4,10 +4,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bertfam.files import to_path
 from bertfam.training.checkpoints import digests
-from bertfam.training.checkpoints.choosing import steps
+from bertfam.training.checkpoints.choosing import DELETED, is_unfinished, steps
 from bertfam.training.checkpoints.store import Checkpoints
-from bertfam.training.checkpoints.tidying import SET_ASIDE, UNFINISHED
+from bertfam.training.checkpoints.tidying import SET_ASIDE
 from bertfam.training.retention import lines
 
 COMPLETE, DAMAGED, INCOMPLETE, ASIDE = "complete", "damaged", "incomplete", "set aside"
@@ -44,7 +45,7 @@ def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
     """All checkpoints of a MODEL_DIR by step; `verify` reads every byte of them."""
     opened = Checkpoints(model_dir, read_only=True)
     directory = opened.directory
-    measured = {split: lines(Path(model_dir), split) for split in ("train", "eval")}
+    measured = {split: lines(to_path(model_dir), split) for split in ("train", "eval")}
 
     def row(step: int, path: Path, state: str, fault: str | None = None) -> Row:
         metrics = {split: found[step] for split, found in measured.items() if step in found}
@@ -63,10 +64,10 @@ def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
         found.append(row(step, path, DAMAGED if fault else COMPLETE, fault))
     for path in directory.iterdir():
         number, dot, rest = path.name.partition(".")
-        if number.isdigit() and dot:
+        if number.isdigit():
             if dot + rest == SET_ASIDE:
                 found.append(row(int(number), path, ASIDE))
-            elif (dot + rest).startswith(UNFINISHED):
+            elif is_unfinished(path) and not rest.endswith(DELETED):
                 found.append(row(int(number), path, INCOMPLETE))
     opened.close()
     return sorted(found, key=lambda row: row.step)

@@ -14,8 +14,9 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
+from bertfam.buckets import is_remote
 from bertfam.errors import UserError
-from bertfam.files import refusal
+from bertfam.files import refusal, to_path
 from bertfam.partitioning.distributed import Processes
 from bertfam.training.checkpoints import choosing, digests
 from bertfam.training.checkpoints.agreeing import Elsewhere, finish_together
@@ -43,7 +44,7 @@ class _Digested(ocp.CompositeCheckpointHandler):
 
     def finalize(self, directory: epath.Path) -> None:
         super().finalize(directory)
-        digests.write(Path(directory))
+        digests.write(to_path(directory))
 
 
 @ocp.args.register_with_handler(_Digested, for_save=True, for_restore=True)
@@ -76,13 +77,17 @@ class Checkpoints:
         # Orbax tells every save in several lines of its own, and its errors as stack dumps besides raising them.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        self._model_dir, self._keep = Path(model_dir).absolute(), keep or Keep()
+        self._model_dir, self._keep = to_path(model_dir).absolute(), keep or Keep()
         self._processes = processes or Processes()
         self.directory = (choosing.existing if read_only else choosing.folder)(model_dir)  # MODEL_DIR/checkpoints
         if not read_only:
             self.directory.mkdir(parents=True, exist_ok=True)
             sys.unraisablehook = _without_closed_loops
-        self._orbax = ocp.AsyncCheckpointer(_Digested(), async_options=ocp.AsyncOptions(timeout_secs=_LONGEST_SAVE))
+        # In a bucket Orbax wants a file of its own in what is finished, which one copied there from a disk has not.
+        anywhere = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=True)
+        options = {"atomicity_options": anywhere} if is_remote(self.directory) else {}
+        waiting = ocp.AsyncOptions(timeout_secs=_LONGEST_SAVE)
+        self._orbax = ocp.AsyncCheckpointer(_Digested(), async_options=waiting, **options)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._saving: tuple[int, Future[None]] | None = None
         self._saved: int | None = None
@@ -107,7 +112,7 @@ class Checkpoints:
         args = _Items(**{name: ocp.args.StandardSave(tree) for name, tree in trees.items()})
         fault: Exception | None = None
         try:
-            self._orbax.save(self.directory / str(step), args=args)
+            self._orbax.save(self._of(step), args=args)
         except Exception as error:
             fault = error
         self._saved = step
@@ -190,11 +195,14 @@ class Checkpoints:
 
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
         args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
-        return self._orbax.restore(self.directory / str(step), args=args)
+        return self._orbax.restore(self._of(step), args=args)
+
+    def _of(self, step: int) -> epath.Path:
+        return epath.Path(str(self.directory / str(step)))
 
     def parts(self, step: int) -> frozenset[str]:
         """The networks and heads that a step's parameters hold; an imported model may lack heads of the objective."""
-        return frozenset(ocp.StandardCheckpointHandler().metadata(epath.Path(self.directory / str(step) / "params")).tree)
+        return frozenset(ocp.StandardCheckpointHandler().metadata(self._of(step) / "params").tree)
 
     def close(self) -> None:
         """Waits until everything is written; raises as `wait` does."""

@@ -3,12 +3,12 @@
 import shutil
 from pathlib import Path
 
-from bertfam.training.checkpoints.choosing import complete, folder, steps
+from bertfam import buckets
+from bertfam.buckets import is_remote
+from bertfam.training.checkpoints import digests
+from bertfam.training.checkpoints.choosing import DELETED, complete, folder, is_unfinished, steps
 from bertfam.training.retention import Keep, held_out
 
-# What Orbax's unfinished folders, and those that are about to be deleted, have in their names.
-UNFINISHED = ".orbax-checkpoint-tmp"
-_DELETED = ".deleted"
 SET_ASIDE = ".damaged"
 
 
@@ -22,13 +22,13 @@ def clear(model_dir: str | Path, step: int | None) -> None:
         if step is None or newer > step:
             aside = directory / f"{newer}{SET_ASIDE}"
             _remove(aside)
-            (directory / str(newer)).rename(aside)
+            _rename(directory / str(newer), aside)
 
 
 def clear_unfinished(directory: Path) -> None:
     """Deletes what saves and deletions that were cut off have left."""
     for path in directory.iterdir():
-        if UNFINISHED in path.name or path.name.endswith(_DELETED):
+        if is_unfinished(path):
             _remove(path)
 
 
@@ -46,14 +46,27 @@ def tidy(model_dir: Path, keep: Keep) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Deletes a checkpoint; one that is deleted in part has lost its name before."""
-    gone = path.with_name(path.name + _DELETED)
+    """Deletes a checkpoint; one that is deleted in part has lost its name before, or its manifest in a bucket."""
+    if is_remote(path):
+        (path / digests.NAME).unlink(missing_ok=True)
+        _remove(path)
+        return
+    gone = path.with_name(path.name + DELETED)
     path.rename(gone)
     _remove(gone)
 
 
+def _rename(path: Path, target: Path) -> None:
+    if is_remote(path):
+        buckets.move(path, target)
+    else:
+        path.rename(target)
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if is_remote(path):
+        buckets.remove(path)
+    elif path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -1,10 +1,9 @@
 """A model without its training: a MODEL_DIR of parameters alone, and their moving average where one is kept."""
 
-import shutil
 from pathlib import Path
 
 from bertfam.errors import UserError
-from bertfam.files import new_folder
+from bertfam.files import copy_folder, new_folder, to_path
 from bertfam.training.checkpoints import choosing, digests
 
 
@@ -26,14 +25,14 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
     """
     items = ("params", "average")
     found = choosing.find(model_dir, step, items)
-    if absent := next((name for name in ("config.gin", "vocab") if not (Path(model_dir) / name).exists()), None):
+    if absent := next((name for name in ("config.gin", "vocab") if not (to_path(model_dir) / name).exists()), None):
         raise UserError(f"{model_dir} has no {absent}, which a copy needs: put it back")
     with new_folder(target) as folder:
-        shutil.copy(Path(model_dir) / "config.gin", folder)
-        shutil.copytree(Path(model_dir) / "vocab", folder / "vocab")
+        (folder / "config.gin").write_bytes((to_path(model_dir) / "config.gin").read_bytes())
+        copy_folder(to_path(model_dir) / "vocab", folder / "vocab")
         copy = folder / "checkpoints" / "0"
         for item in items:
             if (saved := choosing.folder(model_dir) / str(found) / item).is_dir():
-                shutil.copytree(saved, copy / item)
+                copy_folder(saved, copy / item)
         digests.write(copy)
     return found

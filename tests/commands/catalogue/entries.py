@@ -898,9 +898,8 @@ FLAGS = {
         "--model_dir=: the value is empty; give one, or leave the flag out",
     ),
     "a bucket": Entry(
-        "evaluate --model_dir=gs://bucket/model",
-        "--model_dir=gs://bucket/model: it is not on this machine, and only local folders are supported yet; copy "
-        "it here, or mount the bucket",
+        "evaluate --model_dir=s3://bucket/model",
+        "--model_dir=s3://bucket/model: it is neither on this machine nor at gs://; copy it, or mount the bucket",
     ),
     "a missing flag": Entry(
         "export --model_dir=model",

@@ -1,0 +1,106 @@
+"""A local store that answers like Google's: the package's handlers on a server that takes many requests at once.
+
+`python fake_bucket.py` prints its address and serves until its stdin ends. Of the bucket "locked" everything is forbidden.
+"""
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from functools import partial
+from http.server import ThreadingHTTPServer
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from gcp_storage_emulator.exceptions import NotFound
+from gcp_storage_emulator.handlers import buckets
+from gcp_storage_emulator.server import RequestHandler, Router
+from gcp_storage_emulator.storage import Storage
+
+BUCKET, LOCKED = "bucket", "locked"
+
+
+class Handler(RequestHandler):
+    """Adds what TensorStore relies on: generations of objects, and requests that depend on them."""
+
+    turn = threading.Lock()  # the package's storage is for one request at a time
+    generation = None
+
+    def answer(self, method):
+        if f"/b/{LOCKED}/" in self.path:
+            self.refuse(403)
+            return
+        with self.turn:
+            url = urlsplit(self.path)
+            query = dict(parse_qsl(url.query))
+            found = re.fullmatch(r".*/b/([^/]+)/o(?:/([^/]+))?", url.path)
+            name = found and (found[2] or query.get("name"))
+            self.generation = self.current(found[1], unquote(name)) if name else None
+            now = self.generation or "0"
+            if query.get("ifGenerationMatch", now) != now:
+                self.refuse(412)
+            elif self.generation and query.get("ifGenerationNotMatch") == now:
+                self.refuse(304)
+            else:
+                Router(self).handle(method)
+
+    def current(self, bucket, name):
+        try:
+            return self.storage.get_file_obj(bucket, name)["generation"]
+        except NotFound:
+            return None
+
+    def refuse(self, code):
+        content = b"" if code == 304 else json.dumps({"error": {"code": code, "message": "no"}}).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def end_headers(self):
+        if self.generation and self.command == "GET":
+            self.send_header("x-goog-generation", self.generation)
+        super().end_headers()
+
+    def do_GET(self):
+        self.answer(self.command)
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+
+
+class Server(ThreadingHTTPServer):
+    request_queue_size = 256
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """A client that was killed, or has enough of an object, closes its end: nothing to tell."""
+
+
+@contextmanager
+def serving():
+    """The environment of processes that use the store, which serves as long."""
+    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        address = server.stdout.readline().strip()
+        yield {
+            "STORAGE_EMULATOR_HOST": address,
+            "TENSORSTORE_GCS_HTTP_URL": address,
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "anybody",
+            "FSSPEC_GCS_TOKEN": "anon",
+        }
+        server.stdin.close()
+
+
+def main():
+    logging.disable(logging.CRITICAL)
+    storage = Storage(use_memory_fs=True)
+    buckets.create_bucket(BUCKET, storage)
+    server = Server(("localhost", 0), partial(Handler, storage))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://localhost:{server.server_port}", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
