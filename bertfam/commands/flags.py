@@ -95,7 +95,8 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         "several processes",
         "The same command with the same files, on each machine with another --process_index (launch/local.py does it on one\n"
         "machine); --model_dir and the token cache must be folders that all of them share, or lie in a bucket (gs://).\n"
-        "What is left out is known from SLURM (srun), GKE, the metadata of a Cloud TPU VM, and the index of a Kubernetes Job; --num_processes=1 trains alone there.",
+        "What is left out is known from SLURM (srun), GKE, the metadata of a Cloud TPU VM, and the index of a Kubernetes Job;\n"
+        "--num_processes=1 trains alone there.",
     )
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 runs, and a port there that is free")
     group.add_argument("--num_processes", type=int, metavar="N", help="how many there are")
