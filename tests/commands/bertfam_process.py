@@ -1,7 +1,8 @@
 """`bertfam` in a process of its own that tells which modules it ended up with, and that may be killed at a step.
 
 DIE=STEP:SIGNAL:SAVED sends SIGNAL to the process after STEP updates, once the checkpoint of step SAVED is complete (0: at once);
-several with commas between. STUCK=STEP waits there for ever. With DIE_INDEX=I both are for process I of several alone.
+several with commas between. DIED=FOLDER keeps which signals have come, and lets none come again. STUCK=STEP waits there for
+ever. With DIE_INDEX=I both are for process I of several alone.
 EVALUATION=SIGNAL sends SIGNAL to the process as an evaluation begins.
 PACE=SECONDS makes every step so slow.
 NAN=STEP, several with commas between, makes the loss of the update after STEP updates infinite by infinite, which is no number.
@@ -35,6 +36,11 @@ def at_step(step, what):
 def die(number, saved, model_dir):
     from bertfam.training.checkpoints import newest
 
+    if "DIED" in os.environ:
+        came = Path(os.environ["DIED"], signal.Signals(number).name)
+        if came.exists():
+            return
+        came.touch()
     while saved and (newest(model_dir) or 0) < saved:
         time.sleep(0.01)
     os.kill(os.getpid(), number)

@@ -20,9 +20,10 @@ LAUNCHER = Path(__file__).parents[2] / "launch" / "local.py"
 NOT_LEARNED = ("tokens_per_second", "mfu", "waiting_for_data", "learning_rate")
 
 
-def launch(*words, processes=2, **environment):
+def launch(*words, processes=2, restarts=0, **environment):
     """Processes with a device each, which compile fast."""
-    command = [sys.executable, LAUNCHER, f"--processes={processes}", "--devices_per_process=1", "--grace=60", "--"]
+    flags = [f"--processes={processes}", "--devices_per_process=1", "--grace=60", f"--restarts={restarts}"]
+    command = [sys.executable, LAUNCHER, *flags, "--"]
     variables = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} | environment
     return subprocess.run(
         [*command, sys.executable, bertfam_process.__file__, *words],
@@ -106,17 +107,24 @@ def errors(done):
     return [line for line in done.stderr.splitlines() if "warning" not in line]
 
 
-def test_one_that_is_killed_ends_the_others_and_all_go_on_to_the_very_same_end(trained, two, tmp_path):
-    model_dir = cut(two[0], tmp_path / "model", 20)
-    done = launch(*trained.pretrain(model_dir), DIE="22:SIGKILL:0", DIE_INDEX="1")
-    assert done.returncode == 128 + 9
-    (told,) = errors(done)
-    assert told.startswith("bertfam: error: process 1 is gone before all were through with ") and told.endswith("; see its log")
-    assert newest(model_dir) == 20
-    done = launch(*trained.pretrain(model_dir))
+def test_preempted_and_then_killed_they_start_again_by_themselves_and_reach_the_very_same_end(trained, two, tmp_path):
+    """SIGTERM to one after 16 updates, of which all save the state; SIGKILL after 22, of which the others end."""
+    model_dir = cut(two[0], tmp_path / "model", 15)
+    deaths = {"DIE": "16:SIGTERM:0,22:SIGKILL:20", "DIE_INDEX": "1", "DIED": str(tmp_path), "PACE": "0.3"}
+    done = launch(*trained.pretrain(model_dir), restarts=3, **deaths)
     assert done.returncode == 0, done.stderr
+    preempted, gone, killed = [line for line in errors(done) if "the run was" in line or "is gone" in line]
+    assert preempted == "bertfam: the run was preempted, and its state is saved: starts it again (2 more restarts after this one)"
+    assert gone.startswith("bertfam: error: process 1 is gone before all were through with ") and gone.endswith("; see its log")
+    assert killed == "bertfam: the run was killed by signal 9: starts it again (1 more restarts after this one)"
+    resumed = [int(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("resumed from step ")]
+    assert resumed[0] == 15 < resumed[1] < 22 and resumed[2:] == [max(resumed[1], 20)]
     assert_equal_arrays(arrays(model_dir, 24), arrays(two[0], 24))
-    assert metrics(model_dir) == metrics(two[0])
+    # The stop ended an interval of its own; all other lines are those of the undisturbed run.
+    found, expected = metrics(model_dir), metrics(two[0])
+    shared = {key for key in found if key in expected and key[:2] != (20, "train")}
+    assert {key[0] for key in expected} - {key[0] for key in shared} <= {20}
+    assert {key: found[key] for key in shared} == {key: expected[key] for key in shared}
 
 
 def test_three_processes_learn_what_one_does_though_one_is_killed(trained, tmp_path):

@@ -71,11 +71,49 @@ def test_signals_are_passed_on(number):
         "signal.signal(signal.SIGINT, end); signal.signal(signal.SIGTERM, end)\n"
         "print('ready', flush=True); time.sleep(60)"
     )
-    with subprocess.Popen(command(program, processes=2), stdout=subprocess.PIPE, text=True) as launcher:
+    words = command(program, "--restarts=3", processes=2)  # none after a signal to the launcher
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
         assert sorted(launcher.stdout.readline() for _ in range(2)) == ["[1] ready\n", "ready\n"]
         launcher.send_signal(number)
         assert sorted(launcher.stdout) == [f"[1] got {number:d}\n", f"got {number:d}\n"]
     assert launcher.returncode == 75
+
+
+# Ends the first so many times in a way of its own, and then well.
+ENDS = """
+import pathlib
+times = pathlib.Path(f"times{index}"); before = len(times.read_text()) if times.exists() else 0
+times.write_text("x" * (before + 1))
+if before < TIMES: FAIL
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "why", "status"),
+    [
+        ("raise SystemExit(75)", "preempted, and its state is saved", 75),
+        ("raise SystemExit(76)", "stuck", 76),
+        ("index or os.kill(os.getpid(), 9); time.sleep(60)", "killed by signal 9", 137),
+    ],
+)
+def test_all_are_started_again(tmp_path, end, why, status):
+    program = ENDS.replace("FAIL", end)
+    words = ["--restarts=2", "--grace=0.2"]
+    done = subprocess.run(
+        command(program.replace("TIMES", "2"), *words, processes=2), capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0
+    again = [f"bertfam: the run was {why}: starts it again ({left} more restarts after this one)" for left in (1, 0)]
+    assert done.stderr.splitlines() == again
+    assert [(tmp_path / f"times{index}").read_text() for index in range(2)] == ["xxx", "xxx"]
+    done = subprocess.run(command(program.replace("TIMES", "9"), "--restarts=1", processes=1), capture_output=True, cwd=tmp_path)
+    assert done.returncode == status and (tmp_path / "times0").read_text() == "x" * 5
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_what_would_fail_again_is_not_started_again(status):
+    done = run(f"print('started', index); raise SystemExit({status})", "--restarts=3", processes=1)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "started 0\n", "")
 
 
 def test_it_says_how_to_be_called():

@@ -1,143 +1,168 @@
-"""The launch script against a gcloud that writes down how it was called, and runs what it is told to in a folder here."""
+"""launch/tpu_vm.py with a cloud whose two machines are folders here."""
 
-import json
-import os
 import shutil
 import subprocess
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from stand_ins import LAUNCH
 
-SCRIPT = Path(__file__).parents[2] / "launch" / "tpu_vm.sh"
-GCLOUD = """#!/usr/bin/env python3
-import json, os, subprocess, sys
-with open(os.environ["CALLS"], "a") as calls:
-    calls.write(json.dumps(sys.argv[1:]) + "\\n")
-if "describe" in sys.argv:
-    sys.exit(1 if os.environ["EXISTS"] == "0" else 0)
-if "scp" in sys.argv:
-    sys.exit(subprocess.run(["cp", sys.argv[5], os.environ["MACHINE"]]).returncode)
-command = next((part.removeprefix("--command=") for part in sys.argv if part.startswith("--command=")), "true")
-sys.exit(subprocess.run(["bash", "-c", command], cwd=os.environ["MACHINE"]).returncode)
-"""
-BERTFAM = """#!/bin/bash
-printf '%s\\n' "$@" > arguments
-exec -a "bertfam pretrain" sleep "$SECONDS_OF_TRAINING"
-"""
-WHERE = ("bert", "us-west4-a", "v5litepod-8", "v2-alpha-tpuv5-lite")
+AUTHOR = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
+COMMAND = ["--", "bertfam", "pretrain", "--model_dir=gs://b/m", "--input=my texts/*.txt", "--gin.X='$HOME; \"'", "a\nb"]
+WHERE = ["bert", "--zone=us-west4-a", "--poll_seconds=0.05", "--retry_seconds=0.01"]
 
 
-@pytest.fixture
-def machine(tmp_path):
-    """The home folder of the machine, with an environment in which pip does nothing and bertfam sleeps."""
-    for name, text in {"python": "#!/bin/sh\n", "pip": "#!/bin/sh\n", "bertfam": BERTFAM}.items():
-        program = tmp_path / "machine" / "venv" / "bin" / name
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(text)
-        program.chmod(0o755)
-    return tmp_path / "machine"
-
-
-@pytest.fixture
-def checkout(tmp_path):
-    """A repository with the script and one more file, committed."""
-    folder = tmp_path / "checkout"
-    (folder / "launch").mkdir(parents=True)
-    shutil.copy(SCRIPT, folder / "launch")
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A repository with the launchers and one more file, committed."""
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(LAUNCH, folder / "launch", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / ".gitignore").write_text("__pycache__")
     (folder / "file").write_text("committed")
-    author = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
-    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "One"]):
+    for words in (["init", "-q"], ["add", "."], [*AUTHOR, "commit", "-q", "-m", "One"]):
         subprocess.run(["git", *words], cwd=folder, check=True)
     return folder
 
 
 @pytest.fixture
-def launch(tmp_path, machine, checkout):
-    """launch(*arguments) runs the script: what is done, and the calls of gcloud."""
-    gcloud = tmp_path / "bin" / "gcloud"
-    gcloud.parent.mkdir()
-    gcloud.write_text(GCLOUD)
-    gcloud.chmod(0o755)
-    calls = tmp_path / "calls"
+def tpu_vm(cloud, checkout):
+    """tpu_vm(action, *flags) runs it."""
 
-    def run(*arguments, exists="0", seconds="0"):
-        calls.unlink(missing_ok=True)
-        environment = os.environ | {
-            "PATH": f"{gcloud.parent}:{os.environ['PATH']}",
-            "CALLS": str(calls),
-            "EXISTS": exists,
-            "MACHINE": str(machine),
-            "SECONDS_OF_TRAINING": seconds,
-        }
-        done = subprocess.run(
-            ["bash", checkout / "launch" / "tpu_vm.sh", *arguments], env=environment, capture_output=True, text=True
-        )
-        return done, [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
+    def run(action, *flags, command=COMMAND):
+        wanted = ["--slice=v5e-8"] if action in ("train", "up", "run") else []
+        words = [*WHERE, *wanted, *flags, *(command if action in ("train", "run") else [])]
+        return cloud.launch(checkout / "launch" / "tpu_vm.py", action, *words)
 
     return run
 
 
-def arguments_of(machine):
-    """The flags that bertfam was started with over there."""
-    end = time.monotonic() + 10
-    while not (machine / "arguments").exists() or not (machine / "arguments").read_text():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return (machine / "arguments").read_text().splitlines()
-
-
-def test_makes_the_machine_and_starts_with_every_flag_as_it_was_given(launch, machine):
-    flags = ["--input=my texts/*.txt", "--vocab=vocab", "--gin.Run.seed=1; rm -rf /"]
-    done, calls = launch(*WHERE, *flags)
-    assert done.returncode == 0 and done.stderr == ""
-    assert [call[3] for call in calls] == ["describe", "create", "ssh", "scp", "ssh", "ssh"]
-    assert all(call[-1] == "--zone=us-west4-a" for call in calls)
-    assert "--accelerator-type=v5litepod-8" in calls[1]
-    assert arguments_of(machine) == ["pretrain", *flags]
-    assert "started: tail -f pretrain.log" in done.stdout
-
-
-def test_keeps_a_machine_that_exists(launch):
-    done, calls = launch(*WHERE, "--model_dir=model", exists="1")
+def test_trains_from_nothing_to_the_end_with_every_flag_as_it_was_given(cloud, tpu_vm):
+    done = tpu_vm("train", "--spot", "--project=p")
     assert done.returncode == 0, done.stderr
-    assert "create" not in [call[3] for call in calls]
+    assert done.stdout == "run on w0\n"  # process 0's
+    assert [line for line in done.stderr.splitlines() if " is " in line] == [
+        "bertfam: bert is WAITING_FOR_RESOURCES: waits until it is ACTIVE",
+        "bertfam: bert is PROVISIONING: waits until it is ACTIVE",
+    ]
+    waits = ["describe", "describe", "create", "describe", "describe", "describe"]
+    assert cloud.verbs() == [*waits, "jobs", "scp", "install", "start", "follow", "jobs"]
+    assert all(words[-2:] == ["--zone=us-west4-a", "--project=p"] for words in cloud.calls())
+    for machine in cloud.machines:
+        assert (machine / "arguments").read_text() == "".join(f"{word}\n" for word in COMMAND[2:])
+        assert (machine / "bertfam" / "file").read_text() == "committed"
+        assert (machine / "job.status").read_text() == "0\n"
+    told = tpu_vm("status")
+    assert (told.returncode, told.stdout) == (0, "bert: ACTIVE: 0, 0\n")
+    told = tpu_vm("logs")
+    assert (told.returncode, told.stdout) == (0, "run on w0\n")
 
 
-def test_what_travels_is_the_commit_into_a_fresh_folder(launch, machine, checkout):
+def test_what_travels_is_the_commit_into_a_fresh_folder(cloud, tpu_vm, checkout):
+    (cloud.folder / "state").write_text("ACTIVE")
+    for machine in cloud.machines:
+        (machine / "bertfam").mkdir()
+        (machine / "bertfam" / "stale").touch()
     (checkout / "file").write_text("changed")
-    (machine / "bertfam").mkdir()
-    (machine / "bertfam" / "stale").touch()
-    done, _ = launch(*WHERE, "--model_dir=model")
-    assert done.returncode == 0
-    assert done.stderr == (
-        f"warning: {checkout} has changes that are not committed; they stay here, and the commit without them runs\n"
-    )
-    assert sorted(path.name for path in (machine / "bertfam").iterdir()) == ["file", "launch"]
-    assert (machine / "bertfam" / "file").read_text() == "committed"
+    done = tpu_vm("run")
+    (checkout / "file").write_text("committed")
+    told = f"bertfam: warning: {checkout} has changes that are not committed; the commit without them runs\n"
+    assert (done.returncode, done.stderr) == (0, told)
+    for machine in cloud.machines:
+        assert sorted(path.name for path in (machine / "bertfam").iterdir()) == [".gitignore", "file", "launch"]
+        assert (machine / "bertfam" / "file").read_text() == "committed"
 
 
-def test_starts_nothing_while_the_last_run_is_on(launch, machine):
-    done, _ = launch(*WHERE, "--model_dir=model", seconds="60")
-    assert done.returncode == 0
-    arguments_of(machine)
-    process = int((machine / "pretrain.pid").read_text())
-    try:
-        again, calls = launch(*WHERE, "--model_dir=other", exists="1")
-        assert again.returncode == 1 and [call[3] for call in calls] == ["describe", "ssh"]
-        assert "bert: the last run is still on, nothing was started" in again.stderr
-        assert arguments_of(machine) == ["pretrain", "--model_dir=model"]
-    finally:
-        os.kill(process, 15)
-    while Path(f"/proc/{process}").exists() and "Z" not in Path(f"/proc/{process}/stat").read_text():
-        time.sleep(0.01)
-    (machine / "arguments").unlink()
-    done, _ = launch(*WHERE, "--model_dir=other", exists="1")
+def test_starts_again_after_75_on_the_same_machines_and_on_others_when_they_were_taken_away(cloud, tpu_vm):
+    cloud.ends(75, "gone", 0)
+    done = tpu_vm("train", "--restarts=2")
     assert done.returncode == 0, done.stderr
-    assert arguments_of(machine) == ["pretrain", "--model_dir=other"]
+    assert done.stdout.endswith("run on w0\n" * 3)  # the whole log, which the folders here keep
+    again = [line for line in done.stderr.splitlines() if "starts it again" in line or "away" in line]
+    assert again == [
+        "bertfam: the run was preempted, and its state is saved: starts it again (1 more restarts after this one)",
+        "bertfam: the machines of bert were taken away",
+        "bertfam: the run was killed by signal 9: starts it again (0 more restarts after this one)",
+    ]
+    assert cloud.verbs().count("create") == 2 and cloud.verbs().count("delete") == 1 and cloud.verbs().count("start") == 3
 
 
-def test_says_how_to_call_it(launch):
-    done, calls = launch("bert")
-    assert done.returncode == 2 and not calls
-    assert "launch/tpu_vm.sh NAME ZONE ACCELERATOR_TYPE RUNTIME_VERSION PRETRAIN_FLAGS..." in done.stderr
+@pytest.mark.parametrize("end", [1, 2])
+def test_does_not_start_again_what_would_fail_again(cloud, tpu_vm, end):
+    cloud.ends(end)
+    done = tpu_vm("train")
+    assert done.returncode == end and cloud.verbs().count("start") == 1 and "again" not in done.stderr
+
+
+def test_gives_up_after_so_many_restarts(cloud, tpu_vm):
+    cloud.ends(75, 75)
+    done = tpu_vm("train", "--restarts=1")
+    assert done.returncode == 75 and cloud.verbs().count("start") == 2
+
+
+def test_a_run_that_is_on_is_joined_by_train_refused_by_run_and_ended_by_stop(cloud, tpu_vm):
+    cloud.ends("wait")
+    assert tpu_vm("up").returncode == 0
+    assert tpu_vm("run").returncode == 0
+    refused = tpu_vm("run")
+    told = "error: a run is still on at bert, nothing was started; see launch/tpu_vm.py logs, stop"
+    assert (refused.returncode, refused.stderr) == (1, f"bertfam: {told}\n")
+    assert cloud.verbs()[-2:] == ["start", "jobs"]
+    assert tpu_vm("status").stdout == "bert: ACTIVE: running, running\n"
+    with ThreadPoolExecutor() as pool:
+        joined = pool.submit(tpu_vm, "train")
+        while "follow" not in cloud.verbs():
+            time.sleep(0.05)
+        assert tpu_vm("stop").returncode == 0
+        joined = joined.result()
+    assert joined.returncode == 75 and "again" not in joined.stderr and cloud.verbs().count("start") == 1
+    assert tpu_vm("status").stdout == "bert: ACTIVE: stopped, stopped\n"
+    assert [(machine / "job.status").read_text() for machine in cloud.machines] == ["75\n"] * 2
+
+
+def test_calls_that_fail_are_tried_again_where_that_is_safe(cloud, tpu_vm):
+    cloud.fails("scp 1 lost", "install 255 lost", "follow 255 lost", "jobs 255 lost")
+    done = tpu_vm("train")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "failed" in line]
+    call = "bertfam: gcloud compute tpus queued-resources"
+    assert told == [
+        f"{call} scp has failed with 1, tries again in 0.01 s",
+        f"{call} ssh has failed with 255, tries again in 0.01 s",
+        f"{call} ssh has failed with 255",
+        f"{call} ssh has failed with 255, tries again in 0.01 s",
+    ]
+    assert cloud.verbs().count("start") == 1
+
+
+def test_what_fails_for_good_is_one_line_and_its_status(cloud, tpu_vm):
+    cloud.fails("create 1 ERROR: quota exceeded")
+    done = tpu_vm("train")
+    assert done.returncode == 1 and cloud.verbs() == ["describe", "describe", "create"]
+    # gcloud has said why.
+    assert done.stderr.splitlines() == [
+        "ERROR: quota exceeded",
+        "bertfam: error: gcloud compute tpus queued-resources create has failed with 1",
+    ]
+    cloud.fails(*["describe 1 ERROR: permission denied"] * 4)
+    done = tpu_vm("status")
+    last = "bertfam: error: gcloud compute tpus queued-resources describe has failed with 1: ERROR: permission denied"
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == last
+    assert cloud.verbs()[3:] == ["describe"] * 4
+
+
+def test_a_request_that_gets_no_machines(cloud, tpu_vm):
+    (cloud.folder / "state").write_text("FAILED")
+    done = tpu_vm("up")
+    told = "bertfam: error: bert is FAILED and gets no machines; launch/tpu_vm.py down deletes it\n"
+    assert (done.returncode, done.stderr) == (1, told)
+    assert tpu_vm("status").stdout == "bert: FAILED\n"
+    assert tpu_vm("down").returncode == 0 and tpu_vm("status").stdout == "bert: there is none\n"
+
+
+def test_fetch_copies_a_folder(cloud, tpu_vm):
+    (cloud.folder / "state").write_text("ACTIVE")
+    (cloud.machines[0] / "my model").mkdir()
+    (cloud.machines[0] / "my model" / "config.gin").write_text("x")
+    done = tpu_vm("fetch", "--folder=my model", f"--to={cloud.folder / 'here'}")
+    assert done.returncode == 0 and (cloud.folder / "here" / "config.gin").read_text() == "x"

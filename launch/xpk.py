@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Trains on TPU slices of a GKE cluster that XPK manages (github.com/AI-Hypercomputer/xpk, flags as of its version 1.16).
+
+  launch/xpk.py create bert --cluster=my-cluster --slice=2xv5e-16 --image=us-docker.pkg.dev/my-project/images/bertfam -- \\
+    bertfam pretrain --gin_file=runs/bert_base.gin --vocab=gs://my-bucket/vocab --cache_dir=gs://my-bucket/cache \\
+    --model_dir=gs://my-bucket/bert
+
+The image is that of launch/gke.py. Where a pod ends with 75 (preempted: the state is saved), 76, 1 (a machine is gone, a fault)
+or by a signal, XPK's JobSet starts all again, --restarts times at most; 2 (a mistake in the command) ends it. `delete` has the
+run save its state and removes it.
+"""
+
+import argparse
+import re
+import shlex
+import sys
+
+import common
+import slices
+import xla_flags
+
+ACTIONS = ("create", "delete")
+
+
+def main() -> int:
+    """Does one of the actions; returns the exit status."""
+    options, command = parse(sys.argv[1:])
+    runner = common.Runner(options.dry_run, options.retry_seconds)
+    where = [f"--cluster={options.cluster}", f"--workload={options.name}"]
+    where += [f"--{flag}={value}" for flag, value in (("project", options.project), ("zone", options.zone)) if value]
+    if options.action == "delete":
+        runner.run(["xpk", "workload", "delete", *where, "--force"], retries=3)
+        return 0
+    wanted = options.slice
+    variables = xla_flags.environment(wanted.kind, options.xla_flags)
+    flags = [
+        f"--tpu-type={wanted.accelerator_type}",
+        f"--num-slices={wanted.count}",
+        f"--docker-image={options.image}",
+        f"--max-restarts={options.restarts}",
+        f"--restart-on-exit-codes=1,{common.SAVED},{common.STUCK}",
+        f"--termination-grace-period-seconds={options.grace}",
+        *(["--spot"] if options.spot else []),
+        *(f"--env={name}={value}" for name, value in variables.items()),
+        f"--command={in_manifest(command)}",
+    ]
+    runner.run(["xpk", "workload", "create", *where, *flags])
+    return 0
+
+
+def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags, and the command after `--`."""
+    parser = common.make_parser(__file__, __doc__, "ACTION NAME --cluster=CLUSTER [flags] [-- COMMAND ...]")
+    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
+    parser.add_argument("name", type=common.name, metavar="NAME", help="of the workload")
+    parser.add_argument("--cluster", required=True, help="name of the cluster")
+    parser.add_argument("--project", help="(gcloud's)")
+    parser.add_argument("--zone", help="(gcloud's)")
+    parser.add_argument("--slice", type=slices.slice_name, metavar="SLICE", help="create: v5e-16, 2xv6e-256, v5p-128")
+    parser.add_argument("--image", help="create: the container image, with the command in it")
+    parser.add_argument("--spot", action="store_true", help="create: on machines that cost less and may be taken away")
+    parser.add_argument("--restarts", type=common.count, default=100, metavar="N", help="create: start again at most (100)")
+    parser.add_argument("--grace", type=common.count, default=300, metavar="SECONDS", help="create: to save the state in (300)")
+    parser.add_argument("--xla_flags", action="store_true", help="create: set the kind's compiler flags of launch/xla_flags.py")
+    parser.add_argument("--retry_seconds", type=float, default=5, metavar="S", help="before a failed call is tried again (5)")
+    common.add_dry_run(parser)
+    options, command = common.parse(parser, words)
+    if options.action == "create":
+        for flag in ("slice", "image"):
+            if not getattr(options, flag):
+                parser.error(f"create needs --{flag}")
+        common.need_command(parser, command)
+    return options, command
+
+
+def in_manifest(command: list[str]) -> str:
+    """The command as bash reads it on one line; XPK puts it into a manifest, in which a line's end would break the YAML.
+
+    Kubernetes makes $ of $$ there, and would put a variable in the place of $(NAME).
+    """
+
+    def quoted(word: str) -> str:
+        if word.isprintable():
+            return shlex.quote(word)
+        escaped = re.sub(r"[\\']", r"\\\g<0>", word)
+        return "$'" + "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in escaped) + "'"
+
+    return " ".join(map(quoted, command)).replace("$", "$$")
+
+
+if __name__ == "__main__":
+    common.run_main(main)

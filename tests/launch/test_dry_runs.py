@@ -1,0 +1,63 @@
+"""What the launchers say that they would run, to the letter; `python tests/launch/test_dry_runs.py` writes the files anew."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+COMMAND = ["--", "bertfam", "pretrain", "--gin_file=runs/bert_base.gin", "--model_dir=gs://b/m"]
+# Spaces, quotes of both kinds, variables for the shell and for Kubernetes, a line's end, a backslash, an umlaut.
+ODD = [*COMMAND, "--input=my texts/*.txt", "--gin.A='it''s'", '--gin.B="$HOME $(HOME) `id`"', "--gin.C=1\n2\\n", "--gin.D=ü;#"]
+VM = ["bert", "--zone=us-west4-a"]
+IMAGE = "--image=us-docker.pkg.dev/p/images/bertfam:1"
+CASES = {
+    "local": ["local.py", "--processes=2", "--devices_per_process=4", "--restarts=3", *ODD],
+    "tpu_vm_train": ["tpu_vm.py", "train", *VM, "--slice=v5e-16", "--spot", "--valid_until=6h", "--xla_flags", *ODD],
+    "tpu_vm_up_two_slices": ["tpu_vm.py", "up", *VM, "--project=p", "--slice=2xv5p-128", "--guaranteed", "--runtime=v3"],
+    "tpu_vm_stop": ["tpu_vm.py", "stop", *VM],
+    "tpu_vm_status": ["tpu_vm.py", "status", *VM],
+    "tpu_vm_fetch": ["tpu_vm.py", "fetch", *VM, "--folder=my model", "--to=here's"],
+    "tpu_vm_down": ["tpu_vm.py", "down", *VM],
+    "gke_create": ["gke.py", "create", "bert", "--slice=2xv6e-16", IMAGE, "--spot", "--service_account=trainer", *ODD],
+    "gke_create_one_machine": ["gke.py", "create", "bert", "--namespace=n", "--slice=v5e-8", IMAGE, "--xla_flags", *COMMAND],
+    "gke_logs": ["gke.py", "logs", "bert"],
+    "gke_status": ["gke.py", "status", "bert"],
+    "gke_delete": ["gke.py", "delete", "bert"],
+    "slurm": ["slurm.py", "bert", "--nodes=2", "--time=1-00:00:00", "--sbatch=--partition=gpu", "--xla_flags", *ODD],
+    "xpk_create": ["xpk.py", "create", "bert", "--cluster=c", "--slice=2xv5e-256", IMAGE, "--xla_flags", *ODD],
+    "xpk_delete": ["xpk.py", "delete", "bert", "--cluster=c", "--project=p", "--zone=z"],
+}
+
+
+def dry_run(words):
+    """What is printed, without what is not the same everywhere."""
+    script, *flags = words
+    if "--" in flags:
+        flags.insert(flags.index("--"), "--dry_run")
+    else:
+        flags.append("--dry_run")
+    environment = {name: value for name, value in os.environ.items() if name not in ("PATH", "XLA_FLAGS")}
+    done = subprocess.run(
+        [sys.executable, "-S", ROOT / "launch" / script, *flags], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return re.sub(r"localhost:\d+", "localhost:PORT", done.stdout.replace(str(ROOT), "CHECKOUT"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_prints_what_it_would_run(name):
+    assert dry_run(CASES[name]) == (HERE / "golden" / f"{name}.txt").read_text()
+
+
+def test_no_file_is_left_over():
+    assert {path.stem for path in (HERE / "golden").iterdir()} == set(CASES)
+
+
+if __name__ == "__main__":
+    for name, words in CASES.items():
+        (HERE / "golden" / f"{name}.txt").write_text(dry_run(words))

@@ -1,0 +1,59 @@
+"""What is wrong with the flags of a launcher is one line, and nothing is run."""
+
+import re
+
+import pytest
+from stand_ins import LAUNCH
+
+COMMAND = ["--", "bertfam", "pretrain", "--model_dir=model"]
+VM = ["bert", "--zone=z"]
+NO_SLICE = "'v9-3' is no slice; write v5e-16, 2xv6e-256, v5p-128 (v4, v5e, v5p, v6e)"
+SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tpu_vm.py", "up", *VM], "up needs --slice"),
+        (["tpu_vm.py", "up", *VM, "--slice=v9-3"], f"argument --slice: {NO_SLICE}"),
+        (["tpu_vm.py", "up", *VM, "--slice=v6e-12"], f"argument --slice: 'v6e-12': there is no v6e-12; there are {SIZES}"),
+        (["tpu_vm.py", "run", *VM, "--slice=v5e-8"], "no command: write it after --"),
+        (
+            ["tpu_vm.py", "train", *VM, "--slice=v5e-8", *COMMAND],
+            "--model_dir is on machines that may be taken away: give a folder on gs://, or --restarts=0",
+        ),
+        (["tpu_vm.py", "fetch", *VM], "fetch needs --folder"),
+        (["gke.py", "create", "bert", "--slice=v5e-8", *COMMAND], "create needs --image"),
+        (
+            ["gke.py", "delete", "My Run"],
+            "argument NAME: 'My Run': up to 40 letters a to z, digits and -, a letter first",
+        ),
+        (["gke.py", "create", "bert", "--restarts=-1"], "argument --restarts: '-1' is no whole number from 0 on"),
+        (["xpk.py", "create", "bert", "--cluster=c", "--image=i", *COMMAND], "create needs --slice"),
+        (["slurm.py", "bert"], "no command: write it after --"),
+        (
+            ["slurm.py", "bert", "--sbatch=--comment=a b", *COMMAND],
+            "'--comment=a b' cannot stand in a batch script: no spaces, quotes, # or \\",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(cloud, words, told):
+    done = cloud.launch(*words)
+    assert (done.returncode, done.stdout) == (2, "") and not cloud.calls()
+    assert done.stderr.splitlines()[-1] == f"launch/{words[0]}: error: {told}"
+
+
+def test_a_program_that_is_not_there(cloud):
+    done = cloud.launch("gke.py", "delete", "bert", PATH="/nowhere")
+    assert (done.returncode, done.stderr) == (2, "bertfam: error: there is no command kubectl\n")
+
+
+@pytest.mark.parametrize("script", ["local.py", "tpu_vm.py", "gke.py", "slurm.py", "xpk.py"])
+def test_the_example_of_the_help_works_when_it_is_pasted(cloud, script):
+    told = cloud.launch(script, "--help")
+    (example,) = re.findall(rf"^  (launch/{script} (?:.*\\\n)*.*)$", told.stdout, re.MULTILINE)
+    words = example.replace("\\\n", " ").split()[1:]
+    words.insert(words.index("--"), "--dry_run")
+    done = cloud.launch(script, *words)
+    assert (done.returncode, done.stderr.replace("warning", "")) == (0, done.stderr.replace("warning", "")) and done.stdout
+    assert (LAUNCH / script).stat().st_mode & 0o111

@@ -1,0 +1,84 @@
+"""launch/slurm.py: what sbatch gets, and what the job does when its step ends."""
+
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+COMMAND = ["bertfam", "pretrain", "--model_dir=my model", "--gin.A=$HOME $(id) 'x'", 'a\n"b"']
+
+
+@pytest.fixture
+def job(cloud):
+    """job(step, *flags, **variables) submits a job and starts what sbatch has got; STEP is what srun runs."""
+
+    def start(step, *flags, **variables):
+        done = cloud.launch("slurm.py", "bert", *flags, "--", *COMMAND)
+        assert (done.returncode, done.stderr) == (0, "")
+        script = (cloud.folder / "read").read_text()
+        (cloud.folder / "calls").unlink()
+        environment = os.environ | {"PATH": f"{cloud.folder / 'bin'}:{os.environ['PATH']}", "CLOUD": str(cloud.folder)}
+        environment |= {"STEP": step, "SLURM_JOB_ID": "17"} | variables
+        return subprocess.Popen(["bash", "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+REQUEUED = ["scontrol", "requeue", "17"]
+
+
+@pytest.mark.parametrize(
+    ("status", "variables", "again", "told"),
+    [
+        (0, {}, False, ""),
+        (1, {}, False, ""),
+        (2, {}, False, ""),
+        (75, {}, True, "bertfam: ended with 75; the job is queued again\n"),
+        (76, {"SLURM_RESTART_COUNT": "2"}, True, "bertfam: ended with 76; the job is queued again\n"),
+        (137, {}, True, "bertfam: ended with 137; the job is queued again\n"),
+        (75, {"SLURM_RESTART_COUNT": "3"}, False, "bertfam: ended with 75; after 3 restarts it is not queued again\n"),
+        (75, {"JOB_STATE": "COMPLETING"}, False, ""),  # scancel
+    ],
+)
+def test_the_end_of_the_step_says_what_follows(cloud, job, status, variables, again, told):
+    process = job(f"exit {status}", "--restarts=3", **variables)
+    assert process.communicate()[0] == told and process.returncode == status
+    calls = cloud.calls()
+    assert calls[0] == ["srun", *COMMAND]  # every word survives
+    assert (calls[-1] == REQUEUED) is again and not (calls[1:] and not told and calls[-1] == REQUEUED)
+
+
+def test_the_signal_before_the_time_is_over_reaches_the_step_which_saves_its_state(cloud, job):
+    step = "trap 'sleep 0.2; exit 75' TERM; echo $$ > \"$CLOUD/step.pid\"; while :; do sleep 0.05; done"
+    process = job(step, "--grace=60")
+    while not (cloud.folder / "step.pid").exists():
+        time.sleep(0.02)
+    process.terminate()
+    assert process.communicate()[0] == "bertfam: ended with 75; the job is queued again\n" and process.returncode == 75
+    assert ["scancel", "--signal=TERM", "17"] in cloud.calls() and cloud.calls()[-1] == REQUEUED
+
+
+def test_what_sbatch_reads(cloud):
+    done = cloud.launch("slurm.py", "bert", "--nodes=3", "--gpus_per_node=4", "--sbatch=--account=me", "--", *COMMAND)
+    assert done.returncode == 0 and cloud.calls() == [["sbatch"]]
+    flags = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", (cloud.folder / "read").read_text(), re.MULTILINE))
+    assert flags == {
+        "job-name": "bert",
+        "output": "bert-%j.out",
+        "open-mode": "append",
+        "nodes": "3",
+        "gpus-per-node": "4",
+        "ntasks-per-node": "4",
+        "requeue": "",
+        "signal": "B:TERM@120",
+        "account": "me",
+    }
+
+
+def test_what_sbatch_refuses_is_its_line_and_status(cloud):
+    cloud.fails("sbatch 1 sbatch: error: invalid partition specified: no")
+    done = cloud.launch("slurm.py", "bert", "--sbatch=--partition=no", "--", *COMMAND)
+    lines = ["sbatch: error: invalid partition specified: no", "bertfam: error: sbatch has failed with 1"]
+    assert done.returncode == 1 and done.stderr.splitlines() == lines and len(cloud.calls()) == 1

@@ -1,0 +1,67 @@
+"""The tables of the launchers: slices are those of `bertfam plan`, and the TPU compiler knows every flag."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertfam.planning.slices import parse
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "launch"))
+import slices  # noqa: E402
+import xla_flags  # noqa: E402
+
+sys.path.pop(0)
+TOPOLOGIES = {"v4": "v4:2x2x4", "v5e": "v5e:4x4", "v5p": "v5p:2x2x4", "v6e": "v6e:4x4"}
+COMPILE = """
+import json, sys
+import jax, numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+for topology, flags in json.loads(sys.argv[1]):
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    rows = NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec("data"))
+    x = jax.ShapeDtypeStruct((256, 256), np.float32, sharding=rows)
+    jax.jit(lambda x: (x @ x.T).sum(0)).lower(x).compile(compiler_options=flags)
+    print("compiled", topology)
+"""
+
+
+@pytest.mark.parametrize("kind", ["v5e", "v5p", "v6e"])
+def test_slices_are_those_of_plan(kind):
+    sizes = [size for size in (2**power for power in range(14)) if size * slices.KINDS[kind].chips_counted <= 8192]
+    compared = 0
+    for size in sizes:
+        try:
+            here = slices.slice_name(f"2x{kind}-{size}")
+        except slices.argparse.ArgumentTypeError:
+            continue
+        there = parse(f"2x{kind}-{size}")
+        assert (here.topology, here.count) == ("x".join(map(str, there.shape)), there.count)
+        assert parse(f"2x{here.accelerator_type}") == type(there)(f"2x{here.accelerator_type}", there.kind, there.shape, 2)
+        compared += 1
+    assert compared >= 8
+
+
+def test_every_kind_of_chip_has_flags():
+    assert set(xla_flags.FLAGS) == {*slices.KINDS, "gpu"} and set(TOPOLOGIES) == set(slices.KINDS)
+    assert xla_flags.environment("gpu", True).keys() == {"XLA_FLAGS"} and xla_flags.environment("v5e", False) == {}
+
+
+def test_the_tpu_compiler_knows_the_flags():
+    pytest.importorskip("libtpu")
+    flags = {kind: dict(flag[2:].split("=") for flag in xla_flags.FLAGS[kind]) for kind in TOPOLOGIES}
+    wanted = [(TOPOLOGIES[kind], flags[kind]) for kind in TOPOLOGIES]
+    variables = {"TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    variables |= {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, json.dumps(wanted)],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.splitlines() == [f"compiled {topology}" for topology in TOPOLOGIES.values()], done.stderr

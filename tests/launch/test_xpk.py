@@ -1,0 +1,41 @@
+"""launch/xpk.py: what xpk is called with."""
+
+import subprocess
+
+COMMAND = ["bertfam", "pretrain", "--gin.A=$HOME $(id) $$ 'x' \\", 'a\n\t"b"', "plain", "ü'\n"]
+FLAGS = ["--cluster=c", "--slice=2xv5e-16", "--image=registry/bertfam:1"]
+
+
+def test_create(cloud):
+    done = cloud.launch("xpk.py", "create", "bert", *FLAGS, "--restarts=5", "--spot", "--", *COMMAND)
+    assert (done.returncode, done.stderr) == (0, "")
+    (words,) = cloud.calls()
+    assert words[:-1] == [
+        "xpk",
+        "workload",
+        "create",
+        "--cluster=c",
+        "--workload=bert",
+        "--tpu-type=v5litepod-16",
+        "--num-slices=2",
+        "--docker-image=registry/bertfam:1",
+        "--max-restarts=5",
+        "--restart-on-exit-codes=1,75,76",
+        "--termination-grace-period-seconds=300",
+        "--spot",
+    ]
+    # One line, since XPK puts it into YAML; then Kubernetes makes $ of $$, and bash reads it.
+    command = words[-1].removeprefix("--command=")
+    assert command.isprintable() and "$" not in command.replace("$$", "")
+    read = subprocess.run(["bash", "-c", f"printf '%s\\0' {command.replace('$$', '$')}"], capture_output=True, text=True)
+    assert read.stdout.split("\0")[:-1] == COMMAND
+
+
+def test_delete_is_tried_again_and_create_is_not(cloud):
+    cloud.fails("delete 1 lost", "create 3 no such cluster")
+    done = cloud.launch("xpk.py", "delete", "bert", "--cluster=c", "--retry_seconds=0.01")
+    assert done.returncode == 0 and cloud.verbs() == ["delete", "delete"]
+    assert cloud.calls()[0] == ["xpk", "workload", "delete", "--cluster=c", "--workload=bert", "--force"]
+    done = cloud.launch("xpk.py", "create", "bert", *FLAGS, "--", *COMMAND)
+    assert done.returncode == 3 and cloud.verbs()[2:] == ["create"]
+    assert done.stderr.splitlines() == ["no such cluster", "bertfam: error: xpk workload create has failed with 3"]
