@@ -69,6 +69,7 @@ setup(
             "apache-beam",
             "gcp-storage-emulator",
             "gcsfs",
+            "jax[tpu]>=0.10.2",  # the compiler that plans for TPUs
             "mypy",
             "py3langid>=0.4",
             "pytest",

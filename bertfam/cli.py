@@ -41,6 +41,7 @@ COMMANDS = {
     "cache": Command("cache", "tokenise a corpus once, into a token cache"),
     "preview": Command("preview", "show corrupted training rows, decoded"),
     "check": Command("check", "validate a configuration without compiling"),
+    "plan": Command("plan", "compile a run for slices that you do not have, and say what fits"),
     "pretrain": Command("pretrain", "train a model"),
     "distill": Command("distill", "train a student to say what a trained model says"),
     "evaluate": Command(

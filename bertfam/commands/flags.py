@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bertfam.buckets import is_remote
@@ -254,6 +255,22 @@ def load_config(args: argparse.Namespace) -> Config:
     if args.alpha is not None and not config.refers_to("Mixture"):
         raise UserError("--alpha says how much there is of each language: give --language_input=CODE=GLOB with it")
     return config
+
+
+def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
+    """The configuration of --gin_file and --gin.NAME=value alone, then of the lines `more`: of commands that read no text.
+
+    Raises:
+      UserError: for a mistake in the configuration, or without any file.
+    """
+    import dataclasses
+
+    from bertfam.config import load
+
+    if not args.gin_file:
+        raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
+    config = load([_DEFAULTS, *args.gin_file], [*args.gin_bindings, *more], args.module_import)
+    return dataclasses.replace(config, files=tuple(args.gin_file))  # those that messages name
 
 
 def named_text(args: argparse.Namespace, data: TextData) -> TextData:

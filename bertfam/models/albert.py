@@ -1,6 +1,7 @@
 """ALBERT (Lan et al. 2020): a BERT whose layers are one, with narrow tables."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bertfam.layers.activations import Activation
 from bertfam.models.bert import BertConfig, Sharing
@@ -12,6 +13,8 @@ class AlbertConfig(BertConfig):
 
     The paper's table 4 is `sharing` "all", "attention", "feed_forward" and "none"; its table 3, `embedding_size`.
     """
+
+    published_vocab_size: ClassVar[int | None] = 30_000
 
     embedding_size: int | None = 128
     sharing: Sharing = "all"

@@ -55,6 +55,7 @@ class BartConfig(Sizes):
     """
 
     objective_file: ClassVar[str] = "objectives/bart.gin"
+    published_vocab_size: ClassVar[int | None] = 50_265
 
     num_layers: int = 6
     max_length: int = 1024

@@ -63,6 +63,7 @@ class BertConfig(Sizes):
     """
 
     objective_file: ClassVar[str] = "objectives/mlm.gin"
+    published_vocab_size: ClassVar[int | None] = 30_522
 
     position_offset: int = 0
     embedding_size: int | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bertfam.layers.activations import Activation
 from bertfam.models.bert import BertConfig
@@ -15,6 +16,8 @@ class ErnieConfig(BertConfig):
       task_type_vocab_size: rows of a table of tasks, as ERNIE 2.0 and 3.0 have one (3). All text is of the first task, the one of
         words. 0: there is no such table.
     """
+
+    published_vocab_size: ClassVar[int | None] = 18_000
 
     activation: Activation = "relu"
     task_type_vocab_size: int = 0

@@ -1,6 +1,7 @@
 """GPT-2 (Radford, Wu, Child, Luan, Amodei, Sutskever 2019): normalised before each sublayer, and after the last layer."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bertfam.models.decoder import DecoderConfig
 
@@ -11,6 +12,8 @@ class Gpt2Config(DecoderConfig):
 
     Kernels whose products are added to the residual sum start smaller by sqrt of their number (section 2.3).
     """
+
+    published_vocab_size: ClassVar[int | None] = 50_257
 
     max_length: int = 1024
     scale_residual_init: bool = True

@@ -55,6 +55,7 @@ class ModernBertConfig(Sizes):
     """
 
     objective_file: ClassVar[str] = "objectives/modernbert.gin"
+    published_vocab_size: ClassVar[int | None] = 50_368
 
     num_layers: int = 22
     feed_forward_size: int = 1152

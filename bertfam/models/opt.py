@@ -1,6 +1,7 @@
 """OPT (Zhang, Roller, Goyal et al. 2022): GPT-2 with ReLU, and positions whose table begins with two rows that are never read."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bertfam.features import Start
 from bertfam.layers.activations import Activation
@@ -15,6 +16,8 @@ class OptConfig(DecoderConfig):
     `last_norm`. Initial values are those of section 2.2: a deviation of 0.006, divided by sqrt(2 num_layers) where products are
     added to the residual sum. There is no dropout on embeddings.
     """
+
+    published_vocab_size: ClassVar[int | None] = 50_272
 
     max_length: int = 2048
     position_offset: int = 2

@@ -1,6 +1,7 @@
 """PaLM (Chowdhery et al. 2022): attention and a SwiGLU beside each other, one head of keys and values, rotary positions."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bertfam.layers.activations import Activation
 from bertfam.models.decoder import Block, DecoderConfig
@@ -13,6 +14,8 @@ class PalmConfig(DecoderConfig):
     y = x + MLP(LN(x)) + attention(LN(x)) with one LN for both and no bias anywhere (section 2). Kernels start from a deviation of
     1 / sqrt(inputs), the word table from 1, and as it is the head's too, logits are divided by sqrt(hidden_size) (section 5).
     """
+
+    published_vocab_size: ClassVar[int | None] = 256_000
 
     num_layers: int = 32
     hidden_size: int = 4096

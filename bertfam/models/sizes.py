@@ -17,9 +17,11 @@ class TableSizes:
 
     Attributes:
       objective_file: the gin file of an objective that trains such a model.
+      published_vocab_size: tokens of the family's published models, for plans without a vocabulary; None: they differ.
     """
 
     objective_file: ClassVar[str]
+    published_vocab_size: ClassVar[int | None] = None
 
     vocab_size: int | None = None
     table_rows: int | None = None

@@ -60,6 +60,7 @@ class T5Config(TableSizes):
     """
 
     objective_file: ClassVar[str] = "objectives/t5_random_spans.gin"
+    published_vocab_size: ClassVar[int | None] = 32_100
 
     num_layers: int = 12
     num_encoder_layers: int | None = None

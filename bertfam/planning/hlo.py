@@ -13,6 +13,7 @@ from bertfam.planning.replica_groups import replica_groups
 _COLLECTIVE = re.compile(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute|collective-broadcast)(-start)?"
 )
+_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 # Computations that an instruction runs.
 _CALLED = re.compile(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.-]+)|branch_computations=\{([^}]*)\}")
 
@@ -111,6 +112,7 @@ def _called(instruction: Instruction) -> list[str]:
 
 def _collective(instruction: Instruction, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
     """The instruction's collective; nothing where it is none, or where every device talks to itself alone."""
+    yield from _between_slices(instruction, times, mesh)
     found = _COLLECTIVE.fullmatch(instruction.opcode)
     if found is None:
         return
@@ -127,3 +129,19 @@ def _collective(instruction: Instruction, times: int | None, mesh: jax.sharding.
     scale = groups.shape[1] if kind == "reduce-scatter" else 1
     told = re.sub(r"\{[^}]*\}", "", shape)
     yield Collective(kind, axes, groups.shape[1], scale * size(shape), times, told, instruction.op_name)
+
+
+def _between_slices(instruction: Instruction, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
+    """What a device has to do with other slices: the TPU compiler has a send to the network's runtime and a receive from it."""
+    found = _TRANSFER.search(instruction.attributes)
+    if found is None:
+        return
+    kind = found[1].lower().replace("_", "-")
+    if instruction.opcode != ("recv" if kind == "all-gather" else "send"):
+        return
+    slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
+    others = [np.diff(slices, axis=axis).any() for axis in range(slices.ndim)]
+    axes = tuple(name for name, other in zip(mesh.axis_names, others, strict=True) if other)
+    shape = parts(instruction.shape)[0]
+    told = re.sub(r"\{[^}]*\}", "", shape)
+    yield Collective(kind, axes, len(np.unique(slices)), size(shape), times, told, instruction.op_name)

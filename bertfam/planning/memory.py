@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from bertfam.planning.allocations import too_large
 from bertfam.training.plan import local_bytes
 from bertfam.training.state import TrainState
 
@@ -70,6 +71,25 @@ def memory(
         code=told.generated_code_size_in_bytes,
         other=max(0, arguments + results - parameters - optimizer - rows),  # a program leaves out arguments that it does not read
     )
+
+
+def memory_of_too_large(
+    message: str, state: TrainState, batch: Mapping[str, jax.ShapeDtypeStruct], *, gradients: int = 1
+) -> Memory:
+    """What a program needs that the compiler found too large; see `memory`.
+
+    Args:
+      message: the compiler's, whose total is taken: what is no parameter, optimizer, batch or gradient counts as temporaries.
+      state: as there.
+      batch: as there.
+      gradients: as there.
+    """
+    parameters, rows = _bytes(state.params), _bytes(batch)
+    optimizer = _bytes((state.opt_state, state.average))
+    needed, _ = too_large(message) or (0, 0)
+    rest = max(0, needed - parameters - optimizer - rows)
+    estimate = min(gradients * parameters, rest)
+    return Memory(parameters, optimizer, rows, estimate, temporaries=rest - estimate, code=0, other=0)
 
 
 def _bytes(tree: Any) -> int:

@@ -15,6 +15,8 @@ from bertfam.decoding.networks import Source, decode
 from bertfam.decoding.stepping import Ends, Prompts
 from bertfam.decoding.strategies import Greedy, Limits
 from bertfam.partitioning.sharding import partition_spec
+from bertfam.planning.allocations import Allocation, dumped
+from bertfam.planning.memory import Memory, memory, memory_of_too_large
 from bertfam.training.run import Run
 from bertfam.training.trainer import Trainer
 
@@ -34,17 +36,34 @@ class Program:
       compiled: None where it is too large.
       too_large: the compiler's words then, else None.
       seconds: that compiling took.
+      largest: the largest arrays, where `Job.compile` was asked for them.
     """
 
     job: "Job"
     compiled: jax.stages.Compiled | None
     too_large: str | None
     seconds: float
+    largest: tuple[Allocation, ...] = ()
 
     @cached_property
     def text(self) -> str:
         """The optimised program; "" where it is too large."""
         return "" if self.compiled is None else self.compiled.as_text() or ""
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What it needs of a device's memory, also where that is more than there is."""
+        trainer = self.job.trainer
+        state, batch, gradients = trainer.abstract_state, trainer.abstract_batch(self.job.stage), 0
+        if self.job.kind == "train":
+            gradients = 1 if trainer.run.microbatches == 1 else 2
+        else:
+            state = state._replace(opt_state={}, average={})
+        if self.job.kind == "decode":
+            batch = {}
+        if self.compiled is not None:
+            return memory(self.compiled, state, batch, gradients=gradients)
+        return memory_of_too_large(self.too_large or "", state, batch, gradients=gradients)
 
 
 @dataclass(frozen=True)
@@ -76,17 +95,23 @@ class Job:
         """As in tables: train 256 x 128."""
         return f"{self.kind} {self.rows} x {self.length}"
 
-    def compile(self) -> Program:
-        """Compiles it; what is too large for the devices is told by the result, all other errors are raised."""
+    def compile(self, largest: int = 0) -> Program:
+        """Compiles it; what is too large for the devices is told by the result, all other errors are raised.
+
+        Args:
+          largest: so many of the largest arrays are found, too.
+        """
         began = time.monotonic()
         lowered = self.lower()
-        try:
-            compiled, too_large = lowered.compile(), None
-        except jax.errors.JaxRuntimeError as error:
-            if _OUT_OF_MEMORY not in str(error):
-                raise
-            compiled, too_large = None, str(error)
-        return Program(self, compiled, too_large, time.monotonic() - began)
+        with dumped() as dump:
+            try:
+                compiled, too_large = lowered.compile(compiler_options=dump.options if largest else None), None
+            except jax.errors.JaxRuntimeError as error:
+                if _OUT_OF_MEMORY not in str(error):
+                    raise
+                compiled, too_large = None, str(error)
+            found = tuple(dump.largest(largest)) if largest else ()
+        return Program(self, compiled, too_large, time.monotonic() - began, found)
 
 
 def jobs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> list[Job]:

@@ -4,6 +4,7 @@ import importlib.util
 import math
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -96,6 +97,7 @@ class Slice:
             raise UserError(f"the slice {self.name} needs the TPU compiler, which needs no TPU: pip install 'bertfam[tpu]'")
         from jax.experimental.topologies import get_topology_desc
 
+        os.environ |= _COMPILER
         several = {"num_slices": self.count} if self.count > 1 else {}
         try:
             found = get_topology_desc(platform="tpu", topology_name=f"{self.kind}:{_times(self.shape)}", **several)
@@ -127,24 +129,28 @@ def parse(name: str) -> Slice:
 
 
 def prepare(slices: Sequence[Slice]) -> None:
-    """Sets what JAX and the TPU compiler read of the environment, before JAX is imported.
+    """Sets what JAX reads of the environment; to be called before JAX is imported.
 
     Args:
-      slices: with `here` among them JAX looks for accelerators, else not.
+      slices: with `here` among them nothing is set, and JAX uses the accelerators of this machine; else it looks for none.
     """
-    wanted = {
-        "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server, which only TPU machines have
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost",  # these two: the compiler would complain on stderr that it has none
-        "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-        "TPU_MIN_LOG_LEVEL": "3",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",  # JAX could write, but not read, what is compiled for devices that are not here
-    }
-    if any(each.is_here for each in slices):
-        return
-    for variable, value in (wanted | {"JAX_PLATFORMS": "cpu"}).items():
-        os.environ[variable] = value
+    if "jax" not in sys.modules and not any(each.is_here for each in slices):
+        os.environ |= _JAX
+
+
+# What the compiler reads as it is loaded.
+_COMPILER = {
+    "TPU_SKIP_MDS_QUERY": "1",  # no question to the metadata server that only TPU machines have
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",  # without these two it complains on stderr
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+_JAX = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # it could write, but not read, programs for devices that are not here
+}
 
 
 def _unknown(prefix: str) -> str:

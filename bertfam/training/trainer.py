@@ -59,9 +59,9 @@ class Trainer:
         self.tensors = describe(params)
         self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
         self.schedule = run.optimizer.schedule.build(run.total_steps)
-        boxed = jax.eval_shape(self._fresh, jax.random.key(0))
-        self.shardings = shardings_of(boxed, mesh, run.mesh)
-        self.abstract_state: TrainState = on_devices(nn.meta.unbox(boxed), self.shardings)
+        self.boxed_state: TrainState = jax.eval_shape(self._fresh, jax.random.key(0))
+        self.shardings = shardings_of(self.boxed_state, mesh, run.mesh)
+        self.abstract_state: TrainState = on_devices(nn.meta.unbox(self.boxed_state), self.shardings)
         if run.keep_best is not None:
             self._check_metric(run.keep_best)
         self.stages = [self._stage(index) for index in range(len(run.stages))]
@@ -140,14 +140,15 @@ class Trainer:
     def lower_step(self, stage: int) -> jax.stages.Lowered:
         """A stage's step, still to be compiled; its devices need not be here."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return self._step.lower(self.abstract_state, self._abstract_batch(stage))
+            return self._step.lower(self.abstract_state, self.abstract_batch(stage))
 
     def lower_evaluation(self, stage: int) -> jax.stages.Lowered:
         """The evaluation of a batch of a stage's shape, still to be compiled; its devices need not be here."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return self._eval_step.lower(self.abstract_state.params, self._abstract_batch(stage), self.abstract_state.aux)
+            return self._eval_step.lower(self.abstract_state.params, self.abstract_batch(stage), self.abstract_state.aux)
 
-    def _abstract_batch(self, stage: int) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self, stage: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes and shardings of a stage's batch."""
         program = self.stages[stage]
         return {
             name: jax.ShapeDtypeStruct((program.batch_size, *spec.shape), spec.dtype, sharding=program.shardings[name])

@@ -1,6 +1,7 @@
 """The mistakes that people make, and the line that each gets: name -> command line, line, files (see `catalogue.Entry`)."""
 
 from catalogue import Changed, Copy, Entry
+from planning import PLANNING
 from writing import WRITING
 
 # gin files, gin flags, and settings that clash.
@@ -870,8 +871,8 @@ DISK = {
 FLAGS = {
     "no command": Entry(
         "",
-        "no command given; one of clean, vocab, encode, cache, preview, check, pretrain, distill, evaluate, fill, generate, "
-        "checkpoints, export, import",
+        "no command given; one of clean, vocab, encode, cache, preview, check, plan, pretrain, distill, evaluate, fill, "
+        "generate, checkpoints, export, import",
     ),
     "a misspelt command": Entry(
         "pretrian {run}",
@@ -1071,4 +1072,5 @@ GROUPS = {
     "disk": DISK,
     "flags": FLAGS,
     "writing": WRITING,
+    "planning": PLANNING,
 }

@@ -1,0 +1,148 @@
+"""`bertfam plan`: whether a run fits on slices that nobody here has, what it sends there, and how long a step takes at least."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from bertfam.commands import flags
+from bertfam.errors import UserError, warn
+from bertfam.planning.slices import HERE, Slice, parse, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bertfam.planning.programs import Job
+    from bertfam.planning.report import Row
+    from bertfam.training.run import Run
+
+SUMMARY = "compile a run for slices that you do not have, and say what fits"
+EXAMPLE = """\
+  bertfam plan --gin_file=runs/bert_base.gin --gin_file=models/bert_tiny.gin --slice=v5e-4 --gin.BATCH_SIZE=8
+  bertfam plan --gin_file=runs/bert_base.gin --gin_file=meshes/fsdp.gin --slice=v5e-16 --slice=v5p-128 --slice=2xv5e-256
+
+The step of training (one for each length of rows), a step of evaluation, and for models that write text the greedy decoding of 8
+prompts a device are compiled by the compiler that the slice's machines use; nothing is run, and no text is read. Bytes are the
+compiler's; FLOPs are counted from the model's sizes; times are lower bounds, of published speeds, and no measurements.
+Names count as Google's do: v5e-16 (or v5litepod-16) and v6e-256 chips, v5p-128 TensorCores, which are 64 chips; 2xv5e-256 is two
+slices. The compiler's words for them are v5e:4x4, v5p:4x4x4 and 2xv5e:4x4, of TPU7x tpu7x:4x4x4. --slice=here compiles for the
+devices of this machine. TPUs need `pip install 'bertfam[tpu]'`, which brings their compiler, and no TPU.
+The status is 0 when all was compiled, whether it fits or not: "fits" of --json tells."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's flags."""
+    flags.add_config(parser)
+    group = parser.add_argument_group("what to plan")
+    group.add_argument(
+        "--slice",
+        action="append",
+        required=True,
+        metavar="NAME",
+        help=f"a slice, as v5e-16, v5p-128, 2xv5e-256 or v5e:4x4, or {HERE}; repeatable",
+    )
+    group.add_argument(
+        "--vocab_size", type=int, metavar="N", help="tokens of the vocabulary (default: as in the family's published models)"
+    )
+    group.add_argument("--vocab", type=flags.path, metavar="DIR", help="vocabulary folder, whose size is taken")
+    group.add_argument(
+        "--program",
+        action="append",
+        choices=("train", "evaluate", "decode"),
+        help="compile only this; repeatable (default: all that the run has)",
+    )
+    group.add_argument(
+        "--shardings", action="store_true", help="also print how every parameter, moment and feature is split over the mesh"
+    )
+    flags.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Plans; returns the exit status."""
+    slices = _slices(args.slice)
+    prepare(slices)
+
+    # -- The run
+    import json
+
+    run = _sized(args, flags.load_files(args).build("Run"))
+
+    # -- Its programs on every slice; whatever does not divide is told before anything is compiled
+    import jax
+
+    from bertfam.planning.programs import KINDS, jobs
+    from bertfam.planning.report import largest_text, tables
+    from bertfam.planning.shardings import shardings, shardings_text
+
+    kinds = args.program or KINDS
+    planned = [(slice, jobs(run, run.mesh.build(slice.devices()), kinds)) for slice in slices]
+    if not any(found for _, found in planned):
+        raise UserError(f"the run has no program to {' or '.join(kinds)}; leave --program out")
+    split = {slice.name: shardings(found[0].trainer) for slice, found in planned if args.shardings and found}
+
+    # -- Compiling
+    rows = _compiled([(slice, job) for slice, found in planned for job in found])
+
+    # -- Told
+    if args.json:
+        leaves = jax.tree.leaves(planned[0][1][0].trainer.abstract_state.params)
+        model = {"parameters": sum(leaf.size for leaf in leaves), "vocab_size": run.objective.model.vocab_size}
+        print(json.dumps(model | {"programs": rows} | ({"shardings": split} if args.shardings else {})))
+        return 0
+    for name, table in split.items():
+        print(f"-- {name}\n{shardings_text(table)}\n")
+    print(tables(rows))
+    for row in rows:
+        if not row["fits"]:
+            print(f"\n{largest_text(row)}")
+    return 0
+
+
+def _slices(names: Sequence[str]) -> list[Slice]:
+    found = [parse(name) for name in dict.fromkeys(names)]
+    if len(found) > 1 and any(each.is_here for each in found):
+        raise UserError(
+            f"--slice={HERE} uses the accelerators that are here and other slices none: plan them one after the other"
+        )
+    return found
+
+
+def _sized(args: argparse.Namespace, run: Run) -> Run:
+    """The run with the size of a vocabulary: that which is given, the configuration's own, or the family's."""
+    if args.vocab and args.vocab_size is not None:
+        raise UserError("--vocab and --vocab_size both say how many tokens there are; give one of them")
+    if args.vocab:
+        from pathlib import Path
+
+        from bertfam.data import vocabularies
+
+        return run.sized(vocabularies.load(Path(args.vocab)).size)
+    if args.vocab_size is not None:
+        if args.vocab_size < 1:
+            raise UserError(f"--vocab_size={args.vocab_size} must be at least 1")
+        return run.sized(args.vocab_size)
+    model: Any = run.objective.model
+    if model.vocab_size is not None:
+        return run
+    if model.published_vocab_size is None:
+        raise UserError(f"{type(model).__name__} has no vocabulary of its own: give --vocab_size=N or --vocab=DIR")
+    warn([f"taking the {model.published_vocab_size:,} tokens of the published models; --vocab_size=N or --vocab=DIR for others"])
+    return run.sized(model.published_vocab_size)
+
+
+def _compiled(found: Sequence[tuple[Slice, Job]]) -> list[Row]:
+    """Compiles all, and tells how far it is on stderr."""
+    from bertfam.planning.report import row
+    from bertfam.training.plan import duration
+
+    rows: list[Row] = []
+    began = time.monotonic()
+    for done, (slice, job) in enumerate(found):
+        left = f", about {duration((time.monotonic() - began) / done * (len(found) - done))} left" if done else ""
+        print(f"[{done + 1}/{len(found)}] {slice.name}: {job.name}{left}", file=sys.stderr, flush=True)
+        rows.append(row(job.compile(largest=10), slice))
+    took = duration(time.monotonic() - began)
+    print(f"compiled {len(found)} program{'s' * (len(found) > 1)} in {took}", file=sys.stderr, flush=True)
+    return rows

@@ -1,0 +1,99 @@
+"""How a run's parameters, optimizer state, batches and activations are split over a mesh, as a table."""
+
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from bertfam.partitioning.rules import named
+from bertfam.training.plan import local_bytes
+from bertfam.training.trainer import Trainer
+
+
+def shardings(trainer: Trainer) -> list[dict[str, Any]]:
+    """A row for every array of the state, for every feature of a batch, and for every logical axis of activations.
+
+    Each has `part` ("parameters", "optimizer", ...), `name`, `shape`, logical `axes`, the mesh axes `over` which each is split
+    (those of more than one device), and `bytes` of a device; axes of activations, whose sizes differ, have no shape and no bytes.
+    """
+    found = []
+    for part, title in _PARTS.items():
+        boxed = _leaves(getattr(trainer.boxed_state, part), is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+        for name, leaf in _leaves(getattr(trainer.abstract_state, part)).items():
+            found.append(_row(title, name, leaf, getattr(boxed[name], "names", ())))
+    for stage in {stage.length: index for index, stage in enumerate(trainer.run.stages)}.values():
+        features = trainer.stages[stage].features
+        for name, leaf in trainer.abstract_batch(stage).items():
+            found.append(_row(f"batch of {trainer.run.stages[stage].length} tokens", name, leaf, ("batch", *features[name].axes)))
+    for axis, axes in trainer.run.mesh.rules.items():
+        if axis != "embed":  # of parameters alone
+            over = [[name for name in named(axes) if trainer.mesh.shape[name] > 1]]
+            found.append({"part": "activations", "name": axis, "shape": None, "axes": [axis], "over": over, "bytes": None})
+    return found
+
+
+_PARTS = {"params": "parameters", "opt_state": "optimizer", "average": "average", "carry": "carry", "aux": "aux"}
+
+
+def _row(part: str, name: str, leaf: jax.ShapeDtypeStruct, axes: tuple[str | None, ...]) -> dict[str, Any]:
+    sharding: Any = leaf.sharding
+    spec = [*sharding.spec, *[None] * (len(leaf.shape) - len(sharding.spec))]
+    return {
+        "part": part,
+        "name": name,
+        "shape": list(leaf.shape),
+        "axes": list(axes) or [None] * len(leaf.shape),
+        "over": [[name for name in named(each) if sharding.mesh.shape[name] > 1] for each in spec],
+        "bytes": local_bytes(leaf),
+    }
+
+
+def shardings_text(rows: list[dict[str, Any]]) -> str:
+    """The same for people: an array a line, "heads 12 / tensor" for an axis of 12 that is split over the mesh axis tensor.
+
+    Moments that are split as their parameter is are told on its line.
+    """
+    moments: dict[str, list[dict[str, Any]]] = {}
+    parameters = {row["name"]: row for row in rows if row["part"] == "parameters"}
+    for row in rows:
+        owner = _owner(row["name"], parameters) if row["part"] == "optimizer" else None
+        if owner and (row["shape"], row["over"]) == (parameters[owner]["shape"], parameters[owner]["over"]):
+            moments.setdefault(owner, []).append(row)
+    told = {id(row) for found in moments.values() for row in found}
+    lines, part = [], None
+    for row in rows:
+        if row["part"] != part:
+            part = row["part"]
+            sizes = [each["bytes"] for each in rows if each["part"] == part and each["bytes"] is not None]
+            lines.append(part + (f": {sum(sizes) / 2**20:,.2f} MiB of each device" if sizes else ""))
+        if id(row) not in told:
+            alike = moments.get(row["name"], []) if part == "parameters" else []
+            names = ", ".join(each["name"].removesuffix(row["name"]).strip("/") for each in alike)
+            lines.append(_line(row) + (f"  and of the optimizer {names}" if names else ""))
+    return "\n".join(lines)
+
+
+def _owner(name: str, parameters: dict[str, Any]) -> str | None:
+    """The parameter whose name a name ends with."""
+    parts = name.split("/")
+    ends = ("/".join(parts[place:]) for place in range(len(parts)))
+    return next((end for end in ends if end in parameters), None)
+
+
+def _line(row: dict[str, Any]) -> str:
+    axes = []
+    for axis, size, over in zip(row["axes"], row["shape"] or [None] * len(row["axes"]), row["over"], strict=True):
+        words = " ".join(str(word) for word in (axis, size) if word is not None)
+        axes.append(words + (f" / {' x '.join(over)}" if over else ""))
+    size = "" if row["bytes"] is None else f"{row['bytes'] / 2**20:10,.2f} MiB  "
+    return f"  {size}{row['name']}  [{', '.join(axes)}]"
+
+
+def _leaves(tree: Any, is_leaf: Any = None) -> dict[str, Any]:
+    """The leaves of a tree by name."""
+    found = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
+    return {"/".join(map(_key, path)): leaf for path, leaf in found}
+
+
+def _key(key: Any) -> str:
+    return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))

@@ -1,0 +1,86 @@
+"""`bertfam plan`: slices of chips that are not here, and the devices that are."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bertfam import cli
+
+# A word table that a chip does not hold with its moments, and eight of them do.
+TINY = [
+    *("plan", "--gin_file=runs/bert_base.gin", "--gin_file=models/bert_tiny.gin", "--gin_file=meshes/fsdp.gin"),
+    *("--gin.Run.stages=(@Stage(),)", "--gin.Stage.length=16", "--gin.BATCH_SIZE=8", "--gin.BertConfig.num_layers=1"),
+]
+LARGE = [*TINY, "--vocab_size=10000000", "--program=train"]
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """As a user runs it, in a process that has not imported JAX yet."""
+    words = [*LARGE, "--slice=v5e-1", "--slice=2xv5e-4", "--json", "--shardings"]
+    done = subprocess.run([sys.executable, "-m", "bertfam", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_progress_is_all_that_stderr_has(planned):
+    first, second, last = planned[1].splitlines()
+    assert first == "[1/2] v5e-1: train 8 x 16"
+    assert second.startswith("[2/2] 2xv5e-4: train 8 x 16, about ")
+    assert last.startswith("compiled 2 programs in ")
+
+
+def test_a_run_that_one_chip_does_not_hold(planned):
+    row = planned[0]["programs"][0]
+    assert (row["slice"], row["topology"], row["chips"], row["fits"]) == ("v5e-1", "v5e:1x1", 1, False)
+    table = 128 * 4 * 10_000_000
+    memory = row["memory"]
+    assert memory["parameters"] == pytest.approx(table, rel=0.02)
+    assert memory["optimizer"] == pytest.approx(2 * table, rel=0.02)
+    assert memory["total"] > row["memory_limit"] == int(15.75 * 2**30)
+    assert memory["total"] == sum(size for name, size in memory.items() if name != "total")
+    assert "10000" in row["largest"][0]["shape"]
+
+
+def test_two_slices_that_hold_it(planned):
+    row = planned[0]["programs"][1]
+    assert (row["chips"], row["fits"], row["rows_per_device"]) == (8, True, 1)
+    assert row["mesh"] == {"replica": 2, "data": 1, "fsdp": 4, "sequence": 1, "tensor": 1}
+    assert row["memory"]["parameters"] == pytest.approx(128 * 10_000_000, rel=0.05)
+    # The gradients of the table, in whatever pieces, go from slice to slice, and parameters within.
+    axes = {axis for each in row["collectives"] for axis in each["axes"]}
+    assert axes == {"replica", "fsdp"}
+    between = sum(each["bytes"] for each in row["collectives"] if each["axes"] == ["replica"])
+    assert between >= row["memory"]["parameters"] * 0.98
+    bound = row["bound"]
+    assert bound["binds"] == "dcn" and bound["seconds"] == bound["dcn"] >= between / 3.125e9 * 0.98
+
+
+def test_how_all_is_split(planned):
+    for name, parts in (("v5e-1", 1), ("2xv5e-4", 4)):
+        table = {(row["part"], row["name"]): row for row in planned[0]["shardings"][name]}
+        words = table["parameters", "encoder/embeddings/word/table"]
+        assert words["axes"] == ["vocab", "embed"] and words["over"] == [[], ["fsdp"] if parts > 1 else []]
+        assert words["bytes"] == words["shape"][0] * 128 * 4 // parts
+        moments = [row for (part, path), row in table.items() if part == "optimizer" and path.endswith("word/table")]
+        assert [row["bytes"] for row in moments] == 2 * [words["bytes"]]
+    assert table["batch of 16 tokens", "encoder_input_tokens"]["over"] == [["replica", "fsdp"], []]
+    assert table["activations", "batch"]["over"] == [["replica", "fsdp"]]
+
+
+def test_the_devices_that_are_here(capsys):
+    words = [*TINY, "--slice=here", "--program=evaluate", "--shardings"]
+    assert cli.main([*words, "--vocab_size=100"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("[1/1] here: evaluate 8 x 16\ncompiled 1 program in ")
+    assert "encoder/layers/attention/query/kernel  [layers 1, embed 128, heads 2, head_dim 64]  and of the optimizer" in out
+    assert "evaluate 8 x 16" in out
+
+
+def test_the_vocabulary_of_the_published_models(capsys):
+    assert cli.main([*TINY, "--slice=here", "--program=evaluate", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "taking the 30,522 tokens of the published models" in err
+    assert json.loads(out)["vocab_size"] == 30522

@@ -1,0 +1,52 @@
+"""The lower bound of a program's time."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from bertfam.partitioning.chips import Chip
+from bertfam.planning.bounds import bound, moved_bytes, sent_bytes
+from bertfam.planning.hlo import Collective
+from bertfam.planning.memory import Memory
+
+MESH = SimpleNamespace(shape={"replica": 2, "data": 1, "fsdp": 4, "sequence": 1, "tensor": 1})
+
+
+def collective(kind, devices, *axes, times=1):
+    return Collective(kind, axes, devices, 1000, times, "f32[250]", "")
+
+
+@pytest.mark.parametrize(
+    ("found", "within", "between"),
+    [
+        (collective("all-reduce", 4, "fsdp"), 1500, 0),
+        (collective("all-gather", 4, "fsdp", times=12), 12 * 750, 0),
+        (collective("reduce-scatter", 4, "fsdp"), 750, 0),
+        (collective("all-to-all", 4, "fsdp"), 750, 0),
+        (collective("collective-permute", 2, "fsdp"), 1000, 0),
+        (collective("all-reduce", 2, "replica"), 0, 1000),
+        # Each of the 4 devices of a slice brings a quarter of the sum to the other slice.
+        (collective("all-reduce", 8, "replica", "fsdp"), 1500, 250),
+    ],
+)
+def test_what_is_sent(found, within, between):
+    assert sent_bytes([found], MESH) == (within, between)
+
+
+def test_what_binds():
+    chip = Chip("toy", "toy", 100.0, 10**9, 10.0, "", ici_bandwidth=1.0, dcn_bandwidth=0.5, devices=2)
+    found = [collective("all-reduce", 8, "replica", "fsdp")]
+    # A device is half a chip.
+    least = bound(chip, flops=1e5, moved=100, found=found, mesh=MESH)
+    assert vars(least) == {"compute": 2000, "memory": 20, "ici": 3000, "dcn": 1000}
+    assert (least.seconds, least.binds) == (3000, "ici")
+    assert bound(chip, flops=1e6, moved=100, found=[], mesh=MESH).binds == "compute"
+
+
+def test_what_is_moved():
+    sizes = {"temporaries": 10**6, "code": 10**6, "other": 10**6}
+    # A step reads 100 + 200 + 7, writes 100 + 200, and both with the gradients; an evaluation reads 100 + 7.
+    assert moved_bytes(Memory(parameters=100, optimizer=200, batch=7, gradients=100, **sizes)) == 807
+    evaluation = Memory(parameters=100, optimizer=0, batch=7, gradients=0, **sizes)
+    assert moved_bytes(evaluation) == 107
+    assert moved_bytes(evaluation, turns=10) == 1007
