@@ -225,6 +225,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
 
     from bertfam.training import preemption, watchdog
     from bertfam.training.hardware import keep_compilations
+    from bertfam.training.hosts import HostTimes
     from bertfam.training.metrics import MetricsWriter, NoMetrics
     from bertfam.training.observing import make_hooks
     from bertfam.training.plan import duration
@@ -258,7 +259,8 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         hooks = make_hooks(trainer, checkpoints, evaluations, vocabulary, writer, stop, evaluated)
         if profiled:
             hooks.append(profile)
-        log = ProgressLog(writer, activity, start, run.total_steps, run.log_every, run.flops_after)
+        hosts = HostTimes(processes, stop, writer)
+        log = ProgressLog(writer, activity, start, run.total_steps, run.log_every, run.flops_after, hosts)
         stop.reasons += [checkpoints.failed, writer.failed]
         state = trainer.train(state, StagedBatches(run.stages, sources), log, hooks, stop)
         with processes.together("the metrics"):

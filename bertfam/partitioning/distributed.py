@@ -234,7 +234,7 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
     links, beside = (meet(host, port, index, count, seconds) for _ in range(2))
     processes = Processes(index, links, beside, told_by=found.told_by)
     try:
-        processes.hosts = processes.gather("their names", socket.gethostname())
+        processes.hosts = processes.beside.hosts = processes.gather("their names", socket.gethostname())
         check_code(processes)
         _start_jax(coordinator, count, index, seconds, own_gpu(processes.hosts, index))
         if not processes.first:

@@ -62,22 +62,27 @@ class MetricsWriter:
         self._board = _Board(self._spool.folder, step)
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        """Adds one line: the step (updates made), the split ("train" or "eval") and the values; see `check`."""
+        """Adds one line: the step (updates made), the split ("train" or "eval") and the values; see `check`.
+
+        A value that is a list is not shown in TensorBoard.
+        """
         self.write_all(step, {split: values})
 
     def write_all(self, step: int, splits: Mapping[str, Mapping[str, Any]]) -> None:
         """Adds a line for each split, all or none of them; see `check`."""
         # NaN is no JSON.
         lines = [
-            {"step": step, "split": split} | {name: value if math.isfinite(value) else None for name, value in values.items()}
+            {"step": step, "split": split}
+            | {name: value if isinstance(value, list) or math.isfinite(value) else None for name, value in values.items()}
             for split, values in splits.items()
         ]
         with self._noticed():
             self._file.write("".join(f"{json.dumps(line)}\n" for line in lines))
             self._file.flush()
             for split, values in splits.items():
-                self._board.write(step, {f"{split}/{name}": value for name, value in values.items()})
-        if splits.keys() != {"train"}:
+                numbers = {name: value for name, value in values.items() if not isinstance(value, list)}
+                self._board.write(step, {f"{split}/{name}": value for name, value in numbers.items()})
+        if not splits.keys() <= {"train", "hosts"}:
             self.flush()
 
     def flush(self) -> None:

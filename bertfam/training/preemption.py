@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from bertfam.partitioning.distributed import Processes
 
@@ -31,6 +32,8 @@ class Stop:
         self.asked: str | None = None  # the signal that this process got
         self.reasons: list[Callable[[], bool]] = []  # others for which it may want to stop
         self.due = False  # all processes stop
+        self.tell: Callable[[], Any] = lambda: None  # what this process tells the others along with it (JSON)
+        self.heard: list[Any] = []  # what all have told, by process, in the last round that has ended
         self._processes = processes or Processes()
         self._asks = 0
         self._round: tuple[int, float] | None = None  # the question and the time at which the round under way began
@@ -53,17 +56,20 @@ class Stop:
         began, since = self._round
         said = self._processes.collected(_WHAT)
         self._round = None
-        self.due = any(wished for wished, _ in said)
+        self.due = any(wished for wished, *_ in said)
+        self.heard = [told for *_, told in said]
         if self.due:
             return True
-        seconds = (time.monotonic() - since) / (self._asks - began)
-        self._begin(wish, min(max(int(_ROUND / max(seconds, 1e-9)), 1), _LONGEST))
+        asked = self._asks - began
+        seconds = (time.monotonic() - since) / asked
+        # At most twice as many as before: the first steps are handed to the devices ahead, and seem to take no time.
+        self._begin(wish, min(max(int(_ROUND / max(seconds, 1e-9)), 1), 2 * asked, _LONGEST))
         # How long the next round is, all learn from the first, and in the round before it.
         self._end = self._asks + said[0][1]
         return False
 
     def _begin(self, wish: bool, asks: int) -> None:
-        self._processes.offer(_WHAT, [wish, asks])
+        self._processes.offer(_WHAT, [wish, asks, self.tell()])
         self._round, self._end = (self._asks, time.monotonic()), self._asks + 1
 
     def meet(self, what: str) -> None:

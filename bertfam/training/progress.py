@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from bertfam.training.activity import COMPILING, TRAINING, WAITING, Activity
+from bertfam.training.hosts import HostTimes
 from bertfam.training.metrics import Writer, check_finite, means
 from bertfam.training.plan import duration
 from bertfam.training.step import EMPTY, NON_FINITE, SKIPPED, Metrics
@@ -31,7 +32,14 @@ class ProgressLog:
     """Collects each step's metrics without waiting for them; writes a line every `every` steps once they are there."""
 
     def __init__(
-        self, writer: Writer, activity: Activity, start: int, total: int, every: int, flops_after: Callable[[int], int]
+        self,
+        writer: Writer,
+        activity: Activity,
+        start: int,
+        total: int,
+        every: int,
+        flops_after: Callable[[int], int],
+        hosts: HostTimes | None = None,
     ) -> None:
         """A log of a run that goes on at `start`.
 
@@ -42,8 +50,10 @@ class ProgressLog:
           total: the updates of the whole run.
           every: updates between lines.
           flops_after: the work that is left after a step, by which the time left is told.
+          hosts: which of several processes is late.
         """
         self._writer, self._activity, self._total, self._every, self._flops_after = writer, activity, total, every, flops_after
+        self.hosts = hosts or HostTimes()
         self._start = self._step = start
         self._current: list[Metrics] = []
         self._due: deque[tuple[int, list[Metrics], dict[str, float]]] = deque()
@@ -97,6 +107,7 @@ class ProgressLog:
         ahead = self._flops_after(self._step)
         left = ahead * passed / (self._flops_after(self._start) - ahead)
         values = {"learning_rate": learning_rate, **speed, "seconds_left": left}
+        self.hosts.report(self._step)
         self._due.append((self._step, self._current, values))
         self._current, self._mark, self._tokens, self._flops = [], now, 0, 0
 

@@ -214,6 +214,7 @@ class Trainer:
             return self.stages[locate(self.run.stages, step)[0]].batch(source, step)
 
         def call(hooks: Sequence[Hook], step: int, state: TrainState) -> TrainState:
+            log.hosts.pause()
             for hook in hooks:
                 with activity.during(hook.doing, long=True):
                     state = hook.after(step, state)
@@ -234,19 +235,23 @@ class Trainer:
                     if step == start:
                         stop.meet("compiling")
                     compiled_stage = stage
+                    log.hosts.pause()
                 activity.begin(TRAINING)
                 batch, idle = batches.take(log.busy)
                 activity.move(idle, WAITING)
                 if self.run.inspect_every and (step + 1) % self.run.inspect_every == 0:
                     jax.block_until_ready(state)
+                    log.hosts.pause()
                     with activity.during(INSPECTING, long=True):
                         log.write(step + 1, "inspect", self.inspect(state, batch))
+                log.hosts.begin(log.busy(), idle)
                 state, metrics = train_step(state, batch)
                 if begins:
                     # On its first run a program makes its cuDNN kernels, which fails while another thread copies to the GPU.
                     jax.block_until_ready(state)
                 batches.refill()
                 stops = stop.ask()
+                log.hosts.handed()  # here, for it may have waited for another process
                 due = [hook for hook in hooks if hook.due(step + 1)]
                 if due or stops:
                     # The interval that ends here has all of its own time.

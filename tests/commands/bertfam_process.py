@@ -4,7 +4,7 @@ DIE=STEP:SIGNAL:SAVED sends SIGNAL to the process after STEP updates, once the c
 several with commas between. DIED=FOLDER keeps which signals have come, and lets none come again. STUCK=STEP waits there for
 ever. With DIE_INDEX=I both are for process I of several alone.
 EVALUATION=SIGNAL sends SIGNAL to the process as an evaluation begins.
-PACE=SECONDS makes every step so slow.
+PACE=SECONDS makes every step so slow; with PACE_INDEX=I those of process I of several.
 NAN=STEP, several with commas between, makes the loss of the update after STEP updates infinite by infinite, which is no number.
 MARKS=FILE has it write there what it is doing; see phases.py.
 MODULES=FILE lists the modules that are loaded at the end.
@@ -88,13 +88,13 @@ if __name__ == "__main__":
 
     if "MARKS" in os.environ:
         mark(os.environ["MARKS"], sys.argv[1])
-    if "PACE" in os.environ:
-        at_step(None, lambda step: time.sleep(float(os.environ["PACE"])))
     if "NAN" in os.environ:
         spoil({int(step) for step in os.environ["NAN"].split(",")})
     if "EVALUATION" in os.environ:
         at_evaluation(lambda: os.kill(os.getpid(), signal.Signals[os.environ["EVALUATION"]]))
     flags = dict(word.partition("=")[::2] for word in sys.argv)
+    if "PACE" in os.environ and os.environ.get("PACE_INDEX") in (None, flags.get("--process_index")):
+        at_step(None, lambda step: time.sleep(float(os.environ["PACE"])))
     if os.environ.get("DIE_INDEX") in (None, flags.get("--process_index")):
         for death in filter(None, os.environ.get("DIE", "").split(",")):
             step, name, saved = death.split(":")

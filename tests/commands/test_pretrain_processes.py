@@ -37,7 +37,7 @@ def launch(*words, processes=2, restarts=0, **environment):
 def metrics(model_dir):
     """{(step, split, name): value} of what was learned."""
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if line["split"] != "time"]
+    lines = [line for line in lines if line["split"] not in ("time", "hosts")]
     keys = [(line["step"], line["split"], name) for line in lines for name in line if name not in ("step", "split")]
     assert len(set(keys)) == len(keys)
     values = [line[name] for line in lines for name in line if name not in ("step", "split")]

@@ -1,6 +1,7 @@
 """Signals, a watchdog, a full disk: how `pretrain` ends before it is finished, and that nothing is lost by it."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -63,14 +64,14 @@ def test_a_second_signal_ends_at_once(trained, tmp_path):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_all_processes_save_the_same_step(trained, tmp_path, count):
-    """SIGTERM to the last of them alone."""
+    """SIGTERM to the last of them alone, which is also the only one that is slow, and seen to be."""
     # Eight rows are no rows for three.
     if count == 3:
         flags, model_dir = ["--gin.BATCH_SIZE=9"], tmp_path / "model"
     else:
         flags, model_dir = [], cut(trained.model_dir, tmp_path / "model", 15)
     variables = {"XLA_FLAGS": "--xla_backend_optimization_level=0", "PACE": "0.4"}
-    variables |= {"DIE": "17:SIGTERM:0", "DIE_INDEX": str(count - 1)}
+    variables |= {"DIE": "17:SIGTERM:0", "DIE_INDEX": str(count - 1), "PACE_INDEX": str(count - 1)}
     command = [sys.executable, LAUNCHER, f"--processes={count}", "--devices_per_process=1", "--grace=20", "--"]
     done = subprocess.run(
         [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
@@ -83,6 +84,9 @@ def test_all_processes_save_the_same_step(trained, tmp_path, count):
     last = newest(model_dir)
     assert 17 < last < 24 and whole(model_dir)[-1] == last
     assert f"stopped after step {last} of 24, which is saved; the same command goes on" in done.stdout.splitlines()
+    lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    idle = [sum(times) for times in zip(*(line["idle_seconds"] for line in lines if line["split"] == "hosts"), strict=True)]
+    assert len(idle) == count and max(idle) == idle[-1]
 
 
 def test_a_run_that_is_stuck_tells_where_and_ends(trained, tmp_path):

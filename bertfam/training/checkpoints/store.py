@@ -18,7 +18,7 @@ from bertfam.buckets import is_remote
 from bertfam.errors import UserError
 from bertfam.files import refusal, to_path
 from bertfam.partitioning.distributed import Processes
-from bertfam.training.checkpoints import choosing, digests
+from bertfam.training.checkpoints import choosing, digests, reading
 from bertfam.training.checkpoints.agreeing import Elsewhere, finish_together
 from bertfam.training.checkpoints.tidying import clear_unfinished, tidy
 from bertfam.training.retention import Keep
@@ -194,6 +194,8 @@ class Checkpoints:
         return self._restore(step, {item: like})[item]
 
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
+        if reading.worth_while(like.values(), self._processes.hosts):
+            return {name: reading.restore(self._of(step) / name, tree) for name, tree in like.items()}
         args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
         return self._orbax.restore(self._of(step), args=args)
 

@@ -1,0 +1,80 @@
+"""One of several processes that read a checkpoint: python reading_process.py FOLDER PORT COUNT INDEX.
+
+The checkpoint is FOLDER/checkpoint. FOLDER/INDEX.json gets the bytes that it has read of the disk: of the way of every process
+for itself, and of `reading`; and where what they have found is not equal, bit for bit.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+ROWS = 240
+
+
+def values():
+    """Random bits: negative zeros, infinities and every kind of NaN among them."""
+    bits = np.random.default_rng(0)
+    found = {
+        "whole": bits.integers(0, 2**32, (ROWS, 1024), np.uint32).view(np.float32),
+        "half": bits.integers(0, 2**16, (ROWS, 1024), np.uint16).view(ml_dtypes.bfloat16),
+        "split": bits.integers(0, 2**32, (ROWS, 1024), np.uint32).view(np.float32),
+        "more": bits.integers(0, 2**32, (ROWS, 1024), np.uint32).view(np.float32),
+        "numbers": bits.integers(-(2**31), 2**31, (ROWS, 512), np.int32),
+        "flags": bits.integers(0, 2, (ROWS, 1024)).astype(bool),
+        "small": np.float32(7),
+    }
+    found["whole"][0] = -0.0
+    return found
+
+
+def main(folder, port, count, index):
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"localhost:{port}", count, index, cluster_detection_method="deactivate")
+    from bertfam.training.checkpoints import reading
+
+    # Two devices a process: fsdp within it, copies on all.
+    mesh = jax.make_mesh((1, count, 2), ("replica", "data", "fsdp"), axis_types=(AxisType.Auto,) * 3)
+    specs = {"split": PartitionSpec(None, "fsdp"), "more": PartitionSpec(("data", "fsdp"))}
+    expected = values()
+    like = {
+        name: jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, specs.get(name, PartitionSpec())))
+        for name, value in expected.items()
+    }
+    # Worth while for a model of another size, on several hosts.
+    assert not reading.worth_while([like], ["a", "b"])
+    reading._LEAST = 2**20
+    assert reading.worth_while([like], ["a", "b"]) and not reading.worth_while([like], ["a", "a"])
+
+    def bytes_read():
+        (line,) = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("rchar")]
+        return int(line.split()[1])
+
+    def alone():
+        args = jax.tree.map(lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype), like)
+        with ocp.PyTreeCheckpointer() as orbax:
+            return orbax.restore(folder / "checkpoint", item=like, restore_args=args, partial_restore=True)
+
+    told = {}
+    for name, read in (("all", alone), ("once", lambda: reading.restore(epath.Path(folder / "checkpoint"), like))):
+        before, began = bytes_read(), time.monotonic()
+        found = read()
+        told[name], told[f"{name} seconds"] = bytes_read() - before, time.monotonic() - began
+        told[f"{name} differs"] = [
+            leaf
+            for leaf, value in expected.items()
+            for shard in found[leaf].addressable_shards
+            if np.asarray(shard.data).tobytes() != value[shard.index].tobytes()
+        ] + [leaf for leaf in like if found[leaf].sharding != like[leaf].sharding]
+    (folder / f"{index}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -1,0 +1,35 @@
+"""Several processes restore a checkpoint: each byte is read by one of them, and all have it, bit for bit."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import orbax.checkpoint as ocp
+import reading_process
+
+COUNT = 2
+
+
+def test_what_all_hold_is_read_by_one(tmp_path):
+    with ocp.PyTreeCheckpointer() as orbax:
+        orbax.save(tmp_path / "checkpoint", reading_process.values())
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, reading_process.__file__, tmp_path, str(port), str(COUNT), str(index)], env=os.environ | variables
+        )
+        for index in range(COUNT)
+    ]
+    assert [process.wait(120) for process in started] == [0] * COUNT
+    told = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(COUNT)]
+    print(told)
+    assert all(one["once differs"] == [] for one in told)
+    size = sum(value.nbytes for value in map(np.asarray, reading_process.values().values()))
+    assert all(one["all"] > 0.8 * size for one in told)
+    assert all(one["once"] < 0.7 * one["all"] for one in told)
