@@ -20,6 +20,7 @@ from bertfam.errors import UserError
 
 SCHEME = "gs://"
 _MARKER = ".uploading"
+_CHECKED = "md5"  # an upload whose bytes are others in the store fails
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -88,7 +89,7 @@ def write(path: Path, content: bytes) -> None:
       UserError: it cannot be written.
     """
     try:
-        _fs(path).pipe_file(_name(path), content)
+        _fs(path).pipe_file(_name(path), content, consistency=_CHECKED)
     except Exception as error:  # any, as in `_check_bucket`
         why = refusal(error) or f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"{path} cannot be written ({why})") from error
@@ -131,7 +132,8 @@ def upload(folder: Path, target: Path) -> None:
     try:
         write(target / _MARKER, b"")
         remove(target, but=_MARKER)
-        _fs(target).put([str(path) for path in files], [_name(target / path.relative_to(folder).as_posix()) for path in files])
+        names = [_name(target / path.relative_to(folder).as_posix()) for path in files]
+        _fs(target).put([str(path) for path in files], names, consistency=_CHECKED)
         _fs(target).rm_file(_name(target / _MARKER))
     except UserError:
         raise

@@ -3,6 +3,7 @@
 import pydoc_data.topics
 from dataclasses import dataclass
 
+import fake_bucket
 import jax
 import numpy as np
 import pytest
@@ -55,6 +56,18 @@ def cache(cache_dir):
 @pytest.fixture(scope="session")
 def tokens(vocabulary):
     return vocabulary.token_ids
+
+
+@pytest.fixture(scope="session")
+def bucket(tmp_path_factory):
+    """Address of a bucket on a server of this session, with a folder of copies of its own on this machine."""
+    with fake_bucket.serving() as environment, pytest.MonkeyPatch.context() as patch:
+        environment |= {"BERTFAM_CACHE": str(tmp_path_factory.mktemp("copies"))}
+        # What bertfam sets is forgotten at the end.
+        environment |= {"EPATH_USE_TF": "", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield f"gs://{fake_bucket.BUCKET}"
 
 
 @pytest.fixture(scope="session")

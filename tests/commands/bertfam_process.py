@@ -7,6 +7,7 @@ EVALUATION=SIGNAL sends SIGNAL to the process as an evaluation begins.
 PACE=SECONDS makes every step so slow; with PACE_INDEX=I those of process I of several.
 NAN=STEP, several with commas between, makes the loss of the update after STEP updates infinite by infinite, which is no number.
 MARKS=FILE has it write there what it is doing; see phases.py.
+ABSENT=NAME stands for a machine where the package NAME is not installed.
 MODULES=FILE lists the modules that are loaded at the end.
 """
 
@@ -71,6 +72,17 @@ def mark(path, command):
     atexit.register(marks.mark, "cache" if command == "cache" else "main", None)
 
 
+class Absent:
+    """A finder of modules before all others, for which a package does not exist."""
+
+    def __init__(self, package):
+        self.package = package
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == self.package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 def at_evaluation(what):
     from bertfam.training.trainer import Trainer
 
@@ -84,6 +96,9 @@ def at_evaluation(what):
 
 
 if __name__ == "__main__":
+    if "ABSENT" in os.environ:
+        sys.meta_path.insert(0, Absent(os.environ["ABSENT"]))
+
     from bertfam.cli import main
 
     if "MARKS" in os.environ:
