@@ -42,6 +42,12 @@ def local(folder: Path) -> Path:
     return buckets.mirror(folder, cache_root()) if is_remote(folder) else folder
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder with its parents where it is missing; in a bucket one is there with its first object."""
+    if not is_remote(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def copy_folder(source: Path, target: Path) -> None:
     """Copies a folder, which may lie in a bucket, to a place on this machine where there is nothing yet."""
     if is_remote(source):

@@ -25,7 +25,7 @@ from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import check_whole, check_writable, clear_partial, read_json, to_path, write_text
+from bertfam.files import check_whole, check_writable, clear_partial, make_folder, read_json, to_path, write_text
 from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state
 from bertfam.training.data import check_vocabulary
 from bertfam.training.run import Run, check_resumable, check_same_model
@@ -100,7 +100,7 @@ def begin_folder(
       UserError: something cannot be written.
     """
     try:
-        model_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(model_dir)
     except OSError as error:
         raise UserError(f"{model_dir} cannot be made ({error.strerror}); choose another --model_dir") from error
     for folder in (model_dir, model_dir / "vocab"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertfam.data.vocabularies.layouts import Layout, sentinel_pieces
 from bertfam.errors import UserError
-from bertfam.files import read_json, write_bytes, write_text
+from bertfam.files import make_folder, read_json, write_bytes, write_text
 
 # A class that takes tokenizer.json as it is, whatever the model's family.
 GENERIC_CLASS = "PreTrainedTokenizerFast"
@@ -55,7 +55,7 @@ def write_files(
         config["pad_token_type_id"] = layout.pad_type
     if model_max_length is not None:
         config["model_max_length"] = model_max_length
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, content in own.items():
         write_bytes(folder / name, content)
     write_text(folder / "special_tokens_map.json", json.dumps(special, indent=2) + "\n")

@@ -16,7 +16,7 @@ from etils import epath
 
 from bertfam.buckets import is_remote
 from bertfam.errors import UserError
-from bertfam.files import refusal, to_path
+from bertfam.files import make_folder, refusal, to_path
 from bertfam.partitioning.distributed import Processes
 from bertfam.training.checkpoints import choosing, digests, reading
 from bertfam.training.checkpoints.agreeing import Elsewhere, finish_together
@@ -81,7 +81,7 @@ class Checkpoints:
         self._processes = processes or Processes()
         self.directory = (choosing.existing if read_only else choosing.folder)(model_dir)  # MODEL_DIR/checkpoints
         if not read_only:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_folder(self.directory)
             sys.unraisablehook = _without_closed_loops
         # In a bucket Orbax wants a file of its own in what is finished, which one copied there from a disk has not.
         anywhere = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=True)
