@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--vocab_size", type=int, metavar="N", help="tokens of the vocabulary (default: as in the family's published models)"
     )
-    group.add_argument("--vocab", type=flags.path, metavar="DIR", help="vocabulary folder, whose size is taken")
+    group.add_argument("--vocab", type=flags.folder, metavar="DIR", help="vocabulary folder, whose size is taken")
     group.add_argument(
         "--program",
         action="append",
@@ -114,11 +114,9 @@ def _sized(args: argparse.Namespace, run: Run) -> Run:
     if args.vocab and args.vocab_size is not None:
         raise UserError("--vocab and --vocab_size both say how many tokens there are; give one of them")
     if args.vocab:
-        from pathlib import Path
-
         from bertfam.data import vocabularies
 
-        return run.sized(vocabularies.load(Path(args.vocab)).size)
+        return run.sized(vocabularies.load(args.vocab).size)
     if args.vocab_size is not None:
         if args.vocab_size < 1:
             raise UserError(f"--vocab_size={args.vocab_size} must be at least 1")
