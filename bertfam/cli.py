@@ -3,8 +3,8 @@
 A module under bertfam.commands gives SUMMARY (one line), add_arguments(parser), main(args) -> exit status, and EXAMPLE
 (shown under its --help) if it likes. At its top it imports nothing heavy, so that help answers at once.
 
-Exit status: the command's own, 2 for a user's mistake, 1 for a run whose numbers are no longer finite (one line on stderr
-each), 130 when interrupted, 141 when the reader of a pipe has gone. Faults of bertfam itself keep their traceback.
+Exit status: the command's own, 2 for a user's mistake, 1 for a run whose numbers are no longer finite, or not what they were (one
+line on stderr each), 130 when interrupted, 141 when the reader of a pipe has gone. Faults of bertfam itself keep their traceback.
 """
 
 import argparse
@@ -50,6 +50,7 @@ COMMANDS = {
     "fill": Command("fill", "fill the [MASK]s of a text"),
     "generate": Command("generate", "let a model write text"),
     "checkpoints": Command("checkpoints", "list a run's checkpoints and verify them"),
+    "replay": Command("replay", "recompute an update of a run and compare: whether a device computes wrongly"),
     "export": Command("export", "write a Hugging Face folder from a trained model"),
     "import": Command("import_", "make a model folder from a Hugging Face folder"),
 }

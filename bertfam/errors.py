@@ -14,7 +14,7 @@ class UserError(Exception):
 
 
 class TrainingError(Exception):
-    """A run that cannot go on although nothing that was given is wrong: its numbers are no longer finite.
+    """What ends a command although nothing given is wrong: a run's numbers are no longer finite, or a device is at fault.
 
     The message is one line that says what happened and what to try. The command line prints it as `bertfam: error: MESSAGE`
     and exits with code 1.

@@ -14,6 +14,7 @@ import numpy as np
 
 from bertfam.errors import TrainingError, UserError
 from bertfam.files import write_text
+from bertfam.training.digest import DIGEST
 from bertfam.training.spool import Spool
 from bertfam.training.step import NON_FINITE, Metrics
 
@@ -81,8 +82,9 @@ class MetricsWriter:
             self._file.flush()
             for split, values in splits.items():
                 numbers = {name: value for name, value in values.items() if not isinstance(value, list)}
-                self._board.write(step, {f"{split}/{name}": value for name, value in numbers.items()})
-        if not splits.keys() <= {"train", "hosts"}:
+                if split != DIGEST:  # which makes no curve
+                    self._board.write(step, {f"{split}/{name}": value for name, value in numbers.items()})
+        if not splits.keys() <= {"train", "hosts", DIGEST}:
             self.flush()
 
     def flush(self) -> None:

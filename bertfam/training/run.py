@@ -38,6 +38,8 @@ class Run:
       log_every: updates between lines of metrics.
       inspect_every: updates between looks inside the step (see `make_inspection`), which take about one more step's time;
         0 never looks.
+      digest_every: updates between digests of gradient and parameters (see `Digest`), which `bertfam replay` compares; they take
+        about one more step's time; 0 records none.
       eval_every: updates between evaluations; 0 never evaluates.
       eval_batches: at most so many batches an evaluation; None evaluates all held-out rows.
       sample_every: updates between looks at what the model predicts for the first held-out rows; 0 never looks.
@@ -60,6 +62,7 @@ class Run:
     seed: int = 0
     log_every: int = 50
     inspect_every: int = 0
+    digest_every: int = 0
     eval_every: int = 1000
     eval_batches: int | None = None
     sample_every: int = 0
@@ -78,7 +81,8 @@ class Run:
         for name in ("microbatches", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
-        for name, what in (("eval_every", "evaluates"), ("inspect_every", "looks"), ("sample_every", "looks")):
+        looks = (("inspect_every", "looks"), ("digest_every", "records any"), ("sample_every", "looks"))
+        for name, what in (("eval_every", "evaluates"), *looks):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative; 0 never {what}")
         for name in ("eval_batches", "keep_checkpoints", "keep_every"):
@@ -178,7 +182,7 @@ _SEQUENCES = (
 _FREE = {
     "Run": {
         *("mesh", "microbatches", "non_finite", "log_every", "inspect_every", "eval_every", "eval_batches", "sample_every"),
-        *("checkpoint_every", "watchdog_seconds", "keep_checkpoints", "keep_every", "keep_best"),
+        *("digest_every", "checkpoint_every", "watchdog_seconds", "keep_checkpoints", "keep_every", "keep_best"),
     },
     "Stage": {"steps"},
     "TextData": {"corpus", "vocabulary", "cache_dir"},

@@ -22,6 +22,7 @@ from bertfam.partitioning.sharding import batch_shardings, check_batch
 from bertfam.suggest import did_you_mean
 from bertfam.training.activity import COMPILING, EVALUATING, INSPECTING, TRAINING, WAITING, Activity
 from bertfam.training.checkpoints import Checkpoints, on_devices
+from bertfam.training.digest import DIGEST, Digest, Digester, disagreement, suspects
 from bertfam.training.feeding import Batch, Prefetcher, global_batch
 from bertfam.training.hooks import Hook
 from bertfam.training.inspection import make_inspection, scalars
@@ -71,6 +72,7 @@ class Trainer:
         self._step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
         inspection = make_inspection(run.objective, self.optimizer, self.tensors, **pieces)
         self._inspection = jax.jit(inspection, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        self._digester = Digester(run.objective, self.shardings.params, **pieces)
         self._eval_step = jax.jit(make_eval_step(run.objective))
         self._predictions = jax.jit(run.objective.predictions, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
@@ -203,6 +205,27 @@ class Trainer:
         with jax.set_mesh(self.mesh), self._axis_rules():
             return scalars(jax.device_get(self._inspection(state, batch)))
 
+    def digest(self, state: TrainState, batch: Batch) -> Digest:
+        """What the devices hold of the gradient of this batch and of the parameters; see `Digester`."""
+        with jax.set_mesh(self.mesh), self._axis_rules():
+            return self._digester(state, batch)
+
+    def _look(self, update: int, state: TrainState, batch: Batch, log: ProgressLog) -> None:
+        """Writes down what an update looks like inside, and its digests, where they are due."""
+        looks, digests = (bool(every) and update % every == 0 for every in (self.run.inspect_every, self.run.digest_every))
+        if not (looks or digests):
+            return
+        jax.block_until_ready(state)
+        log.hosts.pause()
+        with self.activity.during(INSPECTING, long=True):
+            if looks:
+                log.write(update, "inspect", self.inspect(state, batch))
+            if digests:
+                digest = self.digest(state, batch)
+                log.write(update, DIGEST, digest.line())
+                if found := suspects([digest.copies]):
+                    print(f"step {update:,}: {disagreement(found)}", flush=True)
+
     def train(
         self, state: TrainState, source: BatchSource, log: ProgressLog, hooks: Sequence[Hook], stop: Stop | None = None
     ) -> TrainState:
@@ -239,11 +262,7 @@ class Trainer:
                 activity.begin(TRAINING)
                 batch, idle = batches.take(log.busy)
                 activity.move(idle, WAITING)
-                if self.run.inspect_every and (step + 1) % self.run.inspect_every == 0:
-                    jax.block_until_ready(state)
-                    log.hosts.pause()
-                    with activity.during(INSPECTING, long=True):
-                        log.write(step + 1, "inspect", self.inspect(state, batch))
+                self._look(step + 1, state, batch, log)
                 log.hosts.begin(log.busy(), idle)
                 state, metrics = train_step(state, batch)
                 if begins:

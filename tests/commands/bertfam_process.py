@@ -6,6 +6,8 @@ ever. With DIE_INDEX=I both are for process I of several alone.
 EVALUATION=SIGNAL sends SIGNAL to the process as an evaluation begins.
 PACE=SECONDS makes every step so slow; with PACE_INDEX=I those of process I of several.
 NAN=STEP, several with commas between, makes the loss of the update after STEP updates infinite by infinite, which is no number.
+FLIP=DEVICE:WHAT flips a bit of what that device holds: "parameter" of one as a checkpoint is restored, "rows" of every batch;
+several with commas between.
 MARKS=FILE has it write there what it is doing; see phases.py.
 ABSENT=NAME stands for a machine where the package NAME is not installed.
 MODULES=FILE lists the modules that are loaded at the end.
@@ -62,6 +64,35 @@ def spoil(steps):
     StagedBatches.rows = spoilt
 
 
+def flip(device, what):
+    """As a device would whose memory is at fault, or what reads it."""
+    import jax
+    import numpy as np
+
+    from bertfam.training import trainer
+
+    def flipped(array):
+        held = [np.array(shard.data) for shard in array.addressable_shards]
+        for shard, value in zip(array.addressable_shards, held, strict=True):
+            value.view(np.uint8).flat[0] ^= shard.device.id == device
+        placed = [jax.device_put(value, shard.device) for value, shard in zip(held, array.addressable_shards, strict=True)]
+        return jax.make_array_from_single_device_arrays(array.shape, array.sharding, placed)
+
+    def restored(self, *args, of=trainer.Trainer.restored):
+        state = of(self, *args)
+        first, *others = jax.tree.leaves(state.params)
+        return state._replace(params=jax.tree.unflatten(jax.tree.structure(state.params), [flipped(first), *others]))
+
+    def batch(self, *args, of=trainer.StageProgram.batch):
+        found = of(self, *args)
+        return found | {"encoder_input_tokens": flipped(found["encoder_input_tokens"])}
+
+    if what == "rows":
+        trainer.StageProgram.batch = batch
+    else:
+        trainer.Trainer.restored = restored
+
+
 def mark(path, command):
     from phases import mark_phases
 
@@ -105,6 +136,9 @@ if __name__ == "__main__":
         mark(os.environ["MARKS"], sys.argv[1])
     if "NAN" in os.environ:
         spoil({int(step) for step in os.environ["NAN"].split(",")})
+    for flipped in filter(None, os.environ.get("FLIP", "").split(",")):
+        device, _, what = flipped.partition(":")
+        flip(int(device), what)
     if "EVALUATION" in os.environ:
         at_evaluation(lambda: os.kill(os.getpid(), signal.Signals[os.environ["EVALUATION"]]))
     flags = dict(word.partition("=")[::2] for word in sys.argv)

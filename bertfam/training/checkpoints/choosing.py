@@ -54,22 +54,23 @@ def newest(model_dir: str | Path) -> int | None:
     return max(complete(folder(model_dir)), default=None)
 
 
-def choose(model_dir: str | Path, *, items: Collection[str] = ()) -> int | None:
+def choose(model_dir: str | Path, *, items: Collection[str] = (), before: int | None = None) -> int | None:
     """The newest step whose every byte is as it was written; each newer one that is not is named in a warning.
 
     Args:
       model_dir: the run's folder.
+      before: looks at earlier steps alone.
       items: what of a checkpoint is needed; by default all of it.
 
     Returns:
-      the step; None where nothing was ever saved.
+      the step; None where nothing was ever saved, or nothing so early.
 
     Raises:
       UserError: there are checkpoints, and none is whole.
     """
     directory = folder(model_dir)
     faults: dict[int, str] = {}
-    for step in reversed(steps(directory)):
+    for step in reversed([step for step in steps(directory) if before is None or step < before]):
         wrong = digests.fault(directory / str(step), contents=True, items=items, tell=True)
         if wrong is None:
             for bad, why in faults.items():

@@ -644,6 +644,27 @@ CHECKPOINTS = {
         "evaluate --model_dir={trained}/model --step=7",
         "{trained}/model/checkpoints has no step 7; it has 5, 10, 15, 20, 24",
     ),
+    "an update that a run does not have": Entry(
+        "replay --model_dir={trained}/model --step=25",
+        "--step=25 is no update of this run, which has 1 to 24",
+    ),
+    "an update before all checkpoints": Entry(
+        "replay --model_dir={trained}/model --step=5",
+        "{trained}/model/checkpoints has no checkpoint before --step=5; it has 5, 10, 15, 20, 24",
+    ),
+    "an update before the checkpoint": Entry(
+        "replay --model_dir={trained}/model --step=12 --checkpoint=15",
+        "--checkpoint=15 is not before --step=12: give an earlier one",
+    ),
+    "a damaged checkpoint to replay from": Entry(
+        "replay --model_dir=model --step=12 --checkpoint=7",
+        "{here}/model/checkpoints/7 is damaged (digests.json is damaged); use another: 5, 10, 15, 20, 24",
+        {"model": Copy("{trained}/model"), "model/checkpoints/7/digests.json": "{"},
+    ),
+    "a replay of no arrangement": Entry(
+        "replay --model_dir={trained}/model --step=12 --times=0",
+        "--times=0 is less than 1",
+    ),
     "no average": Entry(
         "export --model_dir={trained}/model --output=out --average",
         "step 24 of {trained}/model has no moving average, which Run.average_decay keeps",
@@ -872,7 +893,7 @@ FLAGS = {
     "no command": Entry(
         "",
         "no command given; one of clean, vocab, encode, cache, preview, check, plan, pretrain, distill, evaluate, fill, "
-        "generate, checkpoints, export, import",
+        "generate, checkpoints, replay, export, import",
     ),
     "a misspelt command": Entry(
         "pretrian {run}",

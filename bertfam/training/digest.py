@@ -1,0 +1,146 @@
+"""Digests of a step's gradient and parameters on every device: a chip that computes or remembers wrongly shows.
+
+A digest is the sum modulo 2^32 of a hash of each element's bits and place. It is exact, whatever the order of the sum; one bit
+that is flipped always changes it, several escape once in 2^32. Devices that hold the same shard must have the same digest.
+"""
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bertfam.objectives.objective import Batch, Objective
+from bertfam.training.state import TrainState
+from bertfam.training.step import make_gradient
+
+DIGEST = "digest"  # the split of its lines in metrics.jsonl
+# (leaf, number of its shard) -> device -> digest of the shard as the device holds it.
+Copies = Mapping[tuple[str, int], Mapping[str, int]]
+
+
+def hashed(leaf: jax.Array) -> jax.Array:
+    """A hash of each element, a bijection of its bits that depends on its place: uint32 of the leaf's shape."""
+    bits = jax.lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}").astype(jnp.uint32)
+    strides = np.cumprod([1, *leaf.shape[:0:-1]])[::-1] if leaf.ndim else ()
+    for axis, stride in enumerate(strides):
+        bits ^= jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis) * np.uint32(stride * 0x9E3779B9 % 2**32)
+    # As MurmurHash3 ends.
+    bits = (bits ^ bits >> 16) * np.uint32(0x85EBCA6B)
+    bits = (bits ^ bits >> 13) * np.uint32(0xC2B2AE35)
+    return bits ^ bits >> 16
+
+
+def local_digests(leaves: list[jax.Array], shardings: list[NamedSharding]) -> jax.Array:
+    """What each device holds of each leaf: uint32[devices, leaves], the devices in the mesh's order."""
+    mesh = shardings[0].mesh
+
+    def sums(*terms: jax.Array) -> jax.Array:
+        return jnp.stack([jnp.sum(each, dtype=jnp.uint32) for each in terms])[None]
+
+    specs = tuple(sharding.spec for sharding in shardings)
+    own = jax.shard_map(sums, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(mesh.axis_names), check_vma=False)
+    return own(*map(hashed, leaves))
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Of one update: of the gradient that it follows, and of the parameters before it.
+
+    Attributes:
+      loss: float32, exact.
+      program: a number of what has computed it: the program, the kind and number of devices, the compiler. Where it is equal, so
+        must be all else.
+      copies: by shard and device.
+    """
+
+    loss: float
+    program: int
+    copies: Copies
+
+    def leaves(self) -> dict[str, int]:
+        """By leaf, "gradient/..." or "parameter/...": the same on every mesh. Where devices disagree, most of them are right."""
+        found: dict[str, int] = defaultdict(int)
+        for (leaf, _), held in self.copies.items():
+            found[leaf] = (found[leaf] + Counter(held.values()).most_common(1)[0][0]) % 2**32
+        return dict(found)
+
+    def line(self) -> dict[str, float]:
+        """What is written down of it."""
+        return {"loss": self.loss, "program": self.program, **self.leaves()}
+
+
+def suspects(copies: Iterable[Copies]) -> dict[str, list[str]]:
+    """The devices that hold another value than most that hold the same shard, with its leaves; all, where none are most."""
+    held: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
+    for each in copies:
+        for shard, by_device in each.items():
+            held[shard] += by_device.items()
+    found: dict[str, set[str]] = defaultdict(set)
+    for (leaf, _), pairs in held.items():
+        (most, count), *others = Counter(value for _, value in pairs).most_common()
+        for device, value in pairs if others else ():
+            if value != most or count == others[0][1]:
+                found[device].add(leaf)
+    return {device: sorted(leaves) for device, leaves in sorted(found.items())}
+
+
+def disagreement(found: Mapping[str, list[str]]) -> str:
+    """What `suspects` has found, in words."""
+    leaves = sorted({leaf for each in found.values() for leaf in each})
+    more = f" and {len(leaves) - 1} more" if leaves[1:] else ""
+    return f"silent data corruption on {' or '.join(found)}, which holds another {leaves[0]}{more} than other devices"
+
+
+class Digester:
+    """Computes digests by a program of its own, so that the step is the same whether it is recorded or not."""
+
+    def __init__(self, objective: Objective, shardings: Any, *, seed: int, microbatches: int) -> None:
+        """Of a run's objective, seed and microbatches; `shardings` are those of the parameters."""
+        gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
+        self._shardings = {"gradient": shardings, "parameter": shardings}
+        self._mesh: Mesh = jax.tree.leaves(shardings)[0].mesh
+        self._compiled: dict[Any, tuple[Callable[..., Any], int]] = {}
+
+        def digest(state: TrainState, batch: Batch) -> tuple[jax.Array, jax.Array]:
+            gradient, _, metrics = gradient_of(state, batch)
+            leaves = jax.tree.leaves({"gradient": gradient, "parameter": state.params})
+            return metrics["loss"].total, local_digests(leaves, jax.tree.leaves(self._shardings))
+
+        self._digest = jax.jit(digest, out_shardings=NamedSharding(self._mesh, PartitionSpec()))
+
+    def __call__(self, state: TrainState, batch: Batch) -> Digest:
+        """The digest of the update that `state` and `batch` lead to; it changes nothing."""
+        shapes = tuple(value.shape for value in batch.values())
+        if shapes not in self._compiled:
+            lowered = self._digest.lower(state, batch)
+            self._compiled[shapes] = lowered.compile(), _number(lowered.as_text(), self._mesh)
+        compute, program = self._compiled[shapes]
+        loss, values = jax.device_get(compute(state, batch))
+        return Digest(float(loss), program, self._copies(state.params, values))
+
+    def _copies(self, params: Any, values: np.ndarray) -> Copies:
+        devices = list(self._mesh.devices.flat)
+        shapes = jax.tree_util.tree_leaves_with_path({"gradient": params, "parameter": params})
+        copies: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+        for (path, leaf), sharding, column in zip(shapes, jax.tree.leaves(self._shardings), values.T, strict=True):
+            places = sharding.devices_indices_map(leaf.shape)
+            numbers = {place: number for number, place in enumerate(dict.fromkeys(str(places[device]) for device in devices))}
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            for device, value in zip(devices, column, strict=True):
+                copies[name, numbers[str(places[device])]][str(device)] = int(value)
+        return copies
+
+
+def _number(text: str, mesh: Mesh) -> int:
+    """48 bits of what decides the result of a program, so far as it can be known; JSON keeps them exactly."""
+    device = mesh.devices.flat[0]
+    flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+    parts = (text, device.device_kind, device.client.platform_version, jax.lib.__version__, *flags)
+    return int.from_bytes(hashlib.sha256("\0".join(parts).encode()).digest()[:6])

@@ -1,0 +1,82 @@
+"""`bertfam replay` on four simulated devices: a run that recorded digests, devices that are at fault, other devices."""
+
+import json
+import shutil
+
+import pytest
+from command_line import bertfam, listing
+from model_folders import metrics
+
+from bertfam import cli
+
+FOUR = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+THREE = (
+    "Run.stages=(@short/Stage(),)",
+    "short/Stage.steps=3",
+    "CHECKPOINT_EVERY=2",
+    "EVAL_EVERY=0",
+    "LinearDecay.warmup_steps=0",
+    "Run.digest_every=1",
+)
+
+
+@pytest.fixture(scope="module")
+def recorded(trained, tmp_path_factory):
+    """MODEL_DIR of three updates, each with its digests."""
+    model_dir = tmp_path_factory.mktemp("replay") / "model"
+    flags = [f"--cache_dir={trained.model_dir / 'cache'}", *(f"--gin.{flag}" for flag in THREE)]
+    done = bertfam(*trained.pretrain(model_dir, *flags), XLA_FLAGS=FOUR)
+    assert done.returncode == 0, done.stderr
+    assert "silent" not in done.stdout
+    return model_dir
+
+
+def test_all_agree_and_nothing_is_written(recorded):
+    before = listing(recorded)
+    done = bertfam("replay", f"--model_dir={recorded}", "--step=3", XLA_FLAGS=FOUR)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "replays updates 3 to 3 from the checkpoint of step 2"
+    assert "arrangement 2: cpu:1, cpu:2, cpu:3, cpu:0" in lines
+    line = [line for line in metrics(recorded) if line["split"] == "digest"][-1]
+    assert f"loss {line['loss']!r}, {len(line) - 4} digests" in lines and len(line) > 40
+    assert "1 recorded digest compared, bit by bit" in lines
+    assert "1 logged interval compared, 1 equal in all bits" in lines
+    assert lines[-1] == f"update 3 of {recorded}: all agree"
+    assert listing(recorded) == before
+
+
+def test_devices_at_fault_are_named(recorded):
+    """One whose memory has lost a bit of a parameter, one that reads other rows than it is given."""
+    words = ["replay", f"--model_dir={recorded}", "--step=3", "--times=1", "--json"]
+    done = bertfam(*words, XLA_FLAGS=FOUR, FLIP="1:parameter,2:rows")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("bertfam: error: silent data corruption on cpu:1 or cpu:2, which holds another gradient/")
+    found = json.loads(done.stdout)["suspects"]
+    assert list(found) == ["cpu:1", "cpu:2"]
+    assert "parameter/encoder/embeddings/norm/bias" in found["cpu:1"]
+    assert len(found["cpu:2"]) > 20 and not [leaf for leaf in found["cpu:2"] if not leaf.startswith("gradient/")]
+
+
+def test_on_one_device_losses_are_compared(recorded, tmp_path):
+    model_dir = shutil.copytree(recorded, tmp_path / "model")
+    log = model_dir / "metrics.jsonl"
+    line = [line for line in metrics(recorded) if line["split"] == "digest"][-1]
+    log.write_text(log.read_text().replace(f'"digest", "loss": {line["loss"]!r}', '"digest", "loss": 9.5'))
+    done = bertfam("replay", f"--model_dir={model_dir}", "--step=3", "--times=1")
+    assert done.returncode == 1
+    told = "update 3 was recorded by another program, mesh, kind of devices or compiler: its losses alone are compared"
+    assert told in done.stdout.splitlines()
+    (error,) = done.stderr.splitlines()
+    assert error.startswith("bertfam: error: the loss of update 3 is ") and error.endswith(" and was 9.5")
+
+
+def test_a_model_without_a_training_state(trained, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    assert cli.main(["checkpoints", f"--model_dir={trained.model_dir}", f"--copy_weights={copy}", "--step=5"]) == 0
+    capsys.readouterr()
+    assert cli.main(["replay", f"--model_dir={copy}", "--step=1"]) == 2
+    assert capsys.readouterr().err == (
+        f"bertfam: error: {copy}/checkpoints/0 holds an imported model, no training state: give a run\n"
+    )

@@ -1,0 +1,110 @@
+"""Digests: any flipped bit shows, and whose it is."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertfam.objectives.objective import Sum
+from bertfam.training.digest import Digest, disagreement, hashed, suspects
+from bertfam.training.replaying import Replayed, compare
+
+digest = jax.jit(lambda leaf: jnp.sum(hashed(leaf), dtype=jnp.uint32))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_every_flipped_bit_and_every_swap_changes_a_digest(dtype):
+    leaf = np.asarray(jax.random.normal(jax.random.key(0), (3, 5, 2)).astype(dtype))
+    found = {int(digest(leaf))}
+    for bit in range(8 * leaf.nbytes):
+        other = leaf.copy()
+        other.reshape(-1).view(np.uint8)[bit // 8] ^= np.uint8(1 << bit % 8)
+        found.add(int(digest(other)))
+    for place in range(1, leaf.size):
+        other = leaf.copy().reshape(-1)
+        other[[0, place]] = other[[place, 0]]
+        found.add(int(digest(other.reshape(leaf.shape))))
+    assert len(found) == 1 + 8 * leaf.nbytes + leaf.size - 1
+
+
+def test_zeros_of_both_signs_and_their_number_show():
+    zeros = [np.zeros(4, np.float32), -np.zeros(4, np.float32), np.zeros(5, np.float32), np.float32(0)]
+    assert len({int(digest(leaf)) for leaf in zeros}) == 4
+
+
+def test_the_odd_device_is_named():
+    copies = {("gradient/a", 0): {"d0": 1, "d1": 1, "d2": 7}, ("gradient/b", 1): {"d0": 3, "d1": 3, "d2": 3}}
+    assert suspects([copies]) == {"d2": ["gradient/a"]}
+    assert disagreement(suspects([copies])) == "silent data corruption on d2, which holds another gradient/a than other devices"
+    assert list(suspects([{("gradient/a", 0): {"d0": 1, "d1": 2}}])) == ["d0", "d1"]
+    assert suspects([{("gradient/a", 0): {"d0": 1}, ("gradient/a", 1): {"d1": 2}}]) == {}
+
+
+SAME = Digest(2.5, 17, {("gradient/a", 0): {"d0": 1, "d1": 1}, ("parameter/a", 0): {"d0": 2, "d1": 2}})
+
+
+def changed(leaf, **values):
+    return dataclasses.replace(SAME, copies=SAME.copies | {(leaf, 0): values})
+
+
+def replayed(digest=SAME, *, platform="cpu", devices=("d0", "d1"), again=None, alone=None):
+    metrics = {step: {"loss": Sum(np.float32(step), np.float32(1))} for step in (5, 6)}
+    return Replayed(list(devices), platform, metrics, {6: digest}, again or digest, alone)
+
+
+RECORD = SAME.line()
+
+
+def told(*found, recorded=RECORD, logged=5.5):
+    return compare(found, {6: recorded} if recorded else {}, {4: {"loss": 0.0}, 6: {"loss": logged}})
+
+
+def test_what_agrees():
+    verdict = told(replayed(), replayed())
+    assert not verdict.faults and not verdict.suspects
+    assert verdict.notes == ["1 recorded digest compared, bit by bit", "1 logged interval compared, 1 equal in all bits"]
+
+
+def test_two_devices_that_disagree_are_judged_by_the_record():
+    wrong = changed("parameter/a", d0=2, d1=3)
+    assert told(replayed(wrong)).suspects == {"d1": ["parameter/a"]}
+    assert list(told(replayed(wrong), recorded=None).suspects) == ["d0", "d1"]
+
+
+def test_a_group_that_computes_the_same_rows_otherwise():
+    verdict = told(replayed(alone=changed("gradient/a", d0=5, d1=1)))
+    assert list(verdict.suspects) == ["d0", "d1"] and len(verdict.faults) == 1
+
+
+def test_arrangements_that_differ():
+    other = changed("gradient/a", d0=5, d1=5)
+    (fault,) = told(replayed(), replayed(other)).faults
+    assert fault == ("silent data corruption: arrangement 2 of the devices computed another update 6 than the first (gradient/a)")
+    # Where more than two accelerators add, the order may be that of their places; a loss that is far off is a fault there too.
+    four = {"platform": "gpu", "devices": ("d0", "d1", "d2", "d3")}
+    assert not told(replayed(**four), replayed(other, **four)).faults
+    assert told(replayed(**four), replayed(dataclasses.replace(other, loss=3.0), **four)).faults
+
+
+def test_a_platform_that_does_not_repeat_bits_is_not_accused():
+    other = changed("gradient/a", d0=5, d1=5)
+    gpu = told(replayed(platform="gpu", again=other), recorded=other.line())
+    assert not gpu.faults and gpu.notes[0].startswith("this platform does not repeat bits")
+    assert told(replayed(again=other)).faults
+
+
+def test_the_run_recorded_something_else():
+    (fault,) = told(replayed(), recorded=RECORD | {"gradient/a": 9}).faults
+    assert fault.startswith("update 6 is not what the run recorded (gradient/a): ")
+    # By another program only losses tell.
+    other = {"program": 18, "gradient/a": 9}
+    assert not told(replayed(), recorded=RECORD | other, logged=5.5005).faults
+    assert told(replayed(), recorded=RECORD | other | {"loss": 2.6}).faults == ["the loss of update 6 is 2.5 and was 2.6"]
+
+
+def test_what_was_logged():
+    assert told(replayed(), logged=5.5005).faults == ["the mean loss of updates 5 to 6 is 5.5 and was 5.5005"]
+    assert not told(replayed(), recorded=None, logged=5.5005).faults
+    assert told(replayed(), recorded=None, logged=5.6).faults
