@@ -1,0 +1,124 @@
+"""What fits where: models and slices through `bertfam plan`, and the tables of docs/planning.md.
+
+    python -m benchmarks.plans --output=plans
+    python -m benchmarks.plans --output=plans --only=bert_base --only=gpt2_xl
+
+Each plan is a process of its own, whose answer is kept in OUTPUT: the same line again goes on where it was stopped, and prints
+the tables of what is there. No TPU is needed. A step takes the compiler minutes on two cores.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import measuring
+
+SLICES = ("v5e-16", "v6e-64", "v5p-128", "v5e-256", "2xv5e-128")
+_ALL = ("--gin_file=meshes/fsdp.gin",)
+_SIXTEEN = ("--gin.MeshShape.fsdp=16",)
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Study:
+    """A run to plan.
+
+    Attributes:
+      title: of the model.
+      flags: of its files, changes and mesh.
+      slices: where.
+    """
+
+    title: str
+    flags: tuple[str, ...]
+    slices: tuple[str, ...] = SLICES
+
+
+def _study(title: str, run: str, model: str, mesh: Sequence[str]) -> Study:
+    return Study(title, (f"--gin_file=runs/{run}.gin", f"--gin_file=models/{model}.gin", *mesh))
+
+
+def _roberta(rows: int, remat: str) -> Study:
+    flags = ("--gin_file=runs/roberta_base.gin", f"--gin.BATCH_SIZE={256 * rows}", f'--gin.Execution.remat="{remat}"')
+    return Study(f"RoBERTa-base, {rows} rows a chip, remat {remat}", flags, ("v5e-256",))
+
+
+STUDIES = {
+    "bert_base": _study("BERT-base", "bert_base", "bert_base", _SIXTEEN),
+    "bert_large": _study("BERT-large", "bert_base", "bert_large", _SIXTEEN),
+    "albert_xxlarge": _study("ALBERT-xxlarge", "albert_base", "albert_xxlarge", _SIXTEEN),
+    "modernbert_large": _study("ModernBERT-large", "modernbert_base", "modernbert_large", _SIXTEEN),
+    "gpt2_xl": _study("GPT-2 XL", "gpt2_small", "gpt2_xl", _SIXTEEN),
+    "t5_1_1_xxl": _study("T5 1.1 XXL", "t5_1_1_base", "t5_1_1_xxl", _ALL),
+    "palm_62b": _study("PaLM 62B", "palm_8b", "palm_62b", _ALL),
+} | {f"roberta_{rows}_{remat}": _roberta(rows, remat) for remat in ("none", "full") for rows in (8, 16, 32, 64, 128)}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Plans what is not there yet, and prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="folder of the answers")
+    parser.add_argument("--only", action="append", choices=tuple(STUDIES), help="only this one; repeatable")
+    args = parser.parse_args(argv)
+    args.output.mkdir(parents=True, exist_ok=True)
+    for name in args.only or STUDIES:
+        for slice in STUDIES[name].slices:
+            plan(args.output, name, slice)
+    print(table(args.output, [name for name in STUDIES if not name.startswith("roberta")]))
+    print()
+    print(table(args.output, [name for name in STUDIES if name.startswith("roberta")]))
+
+
+def plan(output: Path, name: str, slice: str) -> None:
+    """Writes what `bertfam plan` answers, unless it has been; a refusal is an answer, too."""
+    file = output / f"{name}-{slice}.json"
+    if file.exists():
+        return
+    words = ["plan", *STUDIES[name].flags, f"--slice={slice}", "--program=train", "--json"]
+    print(f"{name} on {slice}", file=sys.stderr, flush=True)
+    done = subprocess.run([sys.executable, "-m", "bertfam", *words], capture_output=True, text=True)
+    if done.returncode not in (0, 2):
+        raise SystemExit(done.stderr)
+    refused = {"refused": done.stderr.strip().splitlines()[-1].removeprefix("bertfam: error: ")}
+    file.write_text(done.stdout if done.returncode == 0 else json.dumps(refused))
+
+
+def table(output: Path, names: Sequence[str]) -> str:
+    """A Markdown table of the answers that are there."""
+    head = ("model", "slice", "chips", "mesh", "step, rows x tokens", "rows a chip", "GiB a chip", "fits", "at least*", "binds")
+    return measuring.table(head, [line for name in names for line in _lines(output, name)])
+
+
+def _lines(output: Path, name: str) -> Iterator[tuple[str, ...]]:
+    study = STUDIES[name]
+    for slice in study.slices:
+        file = output / f"{name}-{slice}.json"
+        if not file.exists():
+            continue
+        answer: dict[str, Any] = json.loads(file.read_text())
+        if "refused" in answer:
+            yield study.title, slice, "", "", "", "", "", f"refused: {answer['refused']}", "", ""
+            continue
+        for row in answer["programs"]:
+            least = row["bound"]
+            yield (
+                study.title,
+                slice,
+                str(row["chips"]),
+                " x ".join(f"{axis} {size}" for axis, size in row["mesh"].items() if size > 1),
+                f"{row['rows']} x {row['length']}",
+                f"{row['rows_per_device']:g}",
+                f"{row['memory']['total'] / _GIB:.2f} of {row['memory_limit'] / _GIB:.2f}",
+                "yes" if row["fits"] else "no",
+                f"{least['seconds'] * 1e3:,.3g} ms" if least else "",
+                least["binds"] if least else "",
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The tables of what fits where."""
+
+import json
+
+import pytest
+
+from benchmarks import plans
+from bertfam import cli
+from bertfam.commands import plan as command
+from bertfam.planning import slices
+
+ROW = {
+    "chips": 16,
+    "mesh": {"replica": 1, "data": 2, "fsdp": 8, "sequence": 1, "tensor": 1},
+    "rows": 256,
+    "length": 128,
+    "rows_per_device": 16.0,
+    "memory": {"total": 3 * 2**29},
+    "memory_limit": 2**34,
+    "fits": True,
+    "bound": {"seconds": 0.0123, "binds": "ici"},
+}
+
+
+def test_a_table(tmp_path):
+    (tmp_path / "bert_base-v5e-16.json").write_text(json.dumps({"programs": [ROW]}))
+    (tmp_path / "bert_base-v5e-256.json").write_text(json.dumps({"refused": "256 rows do not divide"}))
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in plans.table(tmp_path, ["bert_base"]).splitlines()]
+    assert len(lines) == 4
+    assert lines[2][:7] == ["BERT-base", "v5e-16", "16", "data 2 x fsdp 8", "256 x 128", "16", "1.50 of 16.00"]
+    assert lines[2][7:] == ["yes", "12.3 ms", "ici"]
+    assert lines[3][7] == "refused: 256 rows do not divide"
+
+
+@pytest.mark.parametrize("name", plans.STUDIES)
+def test_every_study_is_a_run(name, monkeypatch, capsys):
+    """With its flags, up to its devices."""
+
+    class Reached(Exception):
+        pass
+
+    def devices(self):
+        raise Reached
+
+    monkeypatch.setattr(slices.Slice, "devices", devices)
+    monkeypatch.setattr(command, "prepare", lambda slices: None)
+    with pytest.raises(Reached):
+        cli.main(["plan", *plans.STUDIES[name].flags, *(f"--slice={each}" for each in plans.STUDIES[name].slices)])
