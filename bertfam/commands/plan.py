@@ -12,7 +12,7 @@ from bertfam.errors import UserError, warn
 from bertfam.planning.slices import HERE, Slice, parse, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bertfam.planning.programs import Job
     from bertfam.planning.report import Row
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--vocab_size", type=int, metavar="N", help="tokens of the vocabulary (default: as in the family's published models)"
     )
-    group.add_argument("--vocab", type=flags.folder, metavar="DIR", help="vocabulary folder, whose size is taken")
+    group.add_argument("--vocab", type=flags.path, metavar="DIR", help="vocabulary folder, whose size is taken")
     group.add_argument(
         "--program",
         action="append",
@@ -67,7 +67,8 @@ def main(args: argparse.Namespace) -> int:
     # -- The run
     import json
 
-    run = _sized(args, flags.load_files(args).build("Run"))
+    make = _maker(args)
+    run = make(())
 
     # -- Its programs on every slice; whatever does not divide is told before anything is compiled
     import jax
@@ -77,7 +78,13 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.planning.shardings import shardings, shardings_text
 
     kinds = args.program or KINDS
-    planned = [(slice, jobs(run, run.mesh.build(slice.devices()), kinds)) for slice in slices]
+    planned = []
+    for slice in slices:
+        devices = slice.devices()
+        try:
+            planned.append((slice, jobs(run, run.mesh.build(devices), kinds)))
+        except UserError as error:
+            raise UserError(f"{slice.name}: {error}") from error
     if not any(found for _, found in planned):
         raise UserError(f"the run has no program to {' or '.join(kinds)}; leave --program out")
     split = {slice.name: shardings(found[0].trainer) for slice, found in planned if args.shardings and found}
@@ -109,25 +116,31 @@ def _slices(names: Sequence[str]) -> list[Slice]:
     return found
 
 
-def _sized(args: argparse.Namespace, run: Run) -> Run:
-    """The run with the size of a vocabulary: that which is given, the configuration's own, or the family's."""
+def _maker(args: argparse.Namespace) -> Callable[[Sequence[str]], Run]:
+    """What gives the run, with lines of gin added to its files, and with the size of a vocabulary: that which is given, the
+    configuration's own, or the family's."""
     if args.vocab and args.vocab_size is not None:
         raise UserError("--vocab and --vocab_size both say how many tokens there are; give one of them")
+    if args.vocab_size is not None and args.vocab_size < 1:
+        raise UserError(f"--vocab_size={args.vocab_size} must be at least 1")
+    run: Run = flags.load_files(args).build("Run")
+    model: Any = run.objective.model
+    size = args.vocab_size
     if args.vocab:
         from bertfam.data import vocabularies
 
-        return run.sized(vocabularies.load(args.vocab).size)
-    if args.vocab_size is not None:
-        if args.vocab_size < 1:
-            raise UserError(f"--vocab_size={args.vocab_size} must be at least 1")
-        return run.sized(args.vocab_size)
-    model: Any = run.objective.model
-    if model.vocab_size is not None:
-        return run
-    if model.published_vocab_size is None:
-        raise UserError(f"{type(model).__name__} has no vocabulary of its own: give --vocab_size=N or --vocab=DIR")
-    warn([f"taking the {model.published_vocab_size:,} tokens of the published models; --vocab_size=N or --vocab=DIR for others"])
-    return run.sized(model.published_vocab_size)
+        size = vocabularies.load(args.vocab).size
+    elif size is None and model.vocab_size is None:
+        size = model.published_vocab_size
+        if size is None:
+            raise UserError(f"{type(model).__name__} has no vocabulary of its own: give --vocab_size=N or --vocab=DIR")
+        warn([f"taking the {size:,} tokens of the family's published models; --vocab_size=N or --vocab=DIR for others"])
+
+    def make(lines: Sequence[str]) -> Run:
+        run: Run = flags.load_files(args, lines).build("Run")
+        return run.sized(size or model.vocab_size)
+
+    return make
 
 
 def _compiled(found: Sequence[tuple[Slice, Job]]) -> list[Row]:

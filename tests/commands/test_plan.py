@@ -82,5 +82,5 @@ def test_the_devices_that_are_here(capsys):
 def test_the_vocabulary_of_the_published_models(capsys):
     assert cli.main([*TINY, "--slice=here", "--program=evaluate", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert "taking the 30,522 tokens of the published models" in err
+    assert "taking the 30,522 tokens of the family's published models" in err
     assert json.loads(out)["vocab_size"] == 30522

@@ -35,12 +35,12 @@ PLANNING = {
     ),
     "a batch that does not divide": Entry(
         f"{_PLAN} --slice=v5e-8 --gin.BATCH_SIZE=12",
-        "the number of rows in a microbatch is 12, which does not divide over the 8 parts of mesh axis data; use 8 or 16, or a "
-        "mesh axis of 1, 2, 3, 4, 6",
+        "v5e-8: the number of rows in a microbatch is 12, which does not divide over the 8 parts of mesh axis data; use 8 or 16, "
+        "or a mesh axis of 1, 2, 3, 4, 6",
     ),
     "heads that do not divide": Entry(
         f"{_PLAN} --slice=v5e-8 --gin.MeshShape.tensor=8 --gin.MeshShape.data=1",
-        "heads of params/encoder/layers/attention/key/bias is 2, which does not divide over the 8 parts of mesh axis tensor; use "
-        "8, or a mesh axis of 1, 2",
+        "v5e-8: heads of params/encoder/layers/attention/key/bias is 2, which does not divide over the 8 parts of mesh axis "
+        "tensor; use 8, or a mesh axis of 1, 2",
     ),
 }
