@@ -19,7 +19,6 @@ from bertfam.decoding.stepping import Ends
 from bertfam.decoding.strategies import Greedy, Limits, Strategy
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
-from bertfam.files import to_path
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.layers.gather import gather_positions
@@ -27,6 +26,7 @@ from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, pooler, sentence_head, word_table
 from bertfam.models.generator import GeneratorConfig, logits, words_of
+from bertfam.paths import to_path
 
 ONLY = "encoder"  # the name of the only network of a folder
 WRITER = "generator"  # and of one that writes text

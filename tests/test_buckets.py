@@ -4,7 +4,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from bertfam import buckets, files
+from bertfam import buckets, files, paths
 from bertfam.data.cache import TokenCache
 from bertfam.errors import UserError
 from bertfam.training.checkpoints import choosing, digests, tidying
@@ -24,12 +24,12 @@ def test_a_folder_appears_whole_and_is_replaced_whole(place):
         (folder / "inner" / "a").write_text("1")
         (folder / "b").write_bytes(bytes(5_300_000))  # which is sent in pieces
         assert not files.is_used(place)
-    assert buckets.sizes(files.to_path(place)) == {"b": 5_300_000, "inner/a": 1}
+    assert buckets.sizes(paths.to_path(place)) == {"b": 5_300_000, "inner/a": 1}
     with pytest.raises(UserError, match="exists already"), files.new_folder(place):
         pass
     with files.replaced_folder(place) as folder:
         (folder / "c").write_text("23")
-    assert buckets.sizes(files.to_path(place)) == {"c": 2}
+    assert buckets.sizes(paths.to_path(place)) == {"c": 2}
 
 
 def test_every_byte_arrives(place):
@@ -37,7 +37,7 @@ def test_every_byte_arrives(place):
     with files.new_folder(place) as folder:
         for number, content in enumerate(contents):
             (folder / str(number)).write_bytes(content)
-    found = files.local(files.to_path(place))
+    found = paths.local(paths.to_path(place))
     assert [(found / str(number)).read_bytes() for number in range(len(contents))] == contents
 
 
@@ -49,7 +49,7 @@ def test_an_upload_that_is_cut_off_is_refused_and_written_anew(place, monkeypatc
         fs.put_file(local[0], remote[0])
         raise Killed
 
-    fs = files.to_path(place).fs
+    fs = paths.to_path(place).fs
     with monkeypatch.context() as patch, pytest.raises(Killed), files.new_folder(place) as folder:
         (folder / "cache.json").write_text("{}")
         (folder / "ids").write_text("1")
@@ -59,30 +59,30 @@ def test_an_upload_that_is_cut_off_is_refused_and_written_anew(place, monkeypatc
     assert not files.is_used(place)
     with files.new_folder(place) as folder:
         (folder / "ids").write_text("2")
-    assert buckets.sizes(files.to_path(place)) == {"ids": 1} and files.is_used(place)
+    assert buckets.sizes(paths.to_path(place)) == {"ids": 1} and files.is_used(place)
 
 
 def test_nothing_is_uploaded_of_a_folder_that_fails(place):
     with pytest.raises(UserError, match=f"{place}/a is wrong"), files.new_folder(place) as folder:
         (folder / "a").write_text("1")
         raise UserError(f"{folder / 'a'} is wrong")
-    assert not files.to_path(place).exists()
+    assert not paths.to_path(place).exists()
 
 
 def test_a_copy_on_this_machine_has_the_bytes_of_the_bucket(place, cache, monkeypatch):
-    buckets.upload(cache.directory, files.to_path(place))
+    buckets.upload(cache.directory, paths.to_path(place))
     here, there = cache.documents("train", "text"), TokenCache(place).documents("train", "text")
     for name in ("tokens", "sentence_starts", "sentence_bounds"):
         np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
-    first = files.local(files.to_path(place))
-    assert files.local(files.to_path(place)) == first
-    files.write_text(files.to_path(place) / "cache.json", "{}")
-    assert files.local(files.to_path(place)) != first  # what lies there now
+    first = paths.local(paths.to_path(place))
+    assert paths.local(paths.to_path(place)) == first
+    files.write_text(paths.to_path(place) / "cache.json", "{}")
+    assert paths.local(paths.to_path(place)) != first  # what lies there now
 
     with monkeypatch.context() as patch, pytest.raises(UserError, match="came with other bytes"):
         patch.setattr(buckets, "fetch", spoilt(buckets.fetch))
-        files.write_text(files.to_path(place) / "cache.json", "{ }")
-        files.local(files.to_path(place))
+        files.write_text(paths.to_path(place) / "cache.json", "{ }")
+        paths.local(paths.to_path(place))
 
 
 def spoilt(fetch):
@@ -95,7 +95,7 @@ def spoilt(fetch):
 
 
 def saved(model_dir, step, content=b"values"):
-    folder = files.to_path(model_dir) / "checkpoints" / str(step)
+    folder = paths.to_path(model_dir) / "checkpoints" / str(step)
     for name in ("params/a", "rest/d/b"):
         files.write_bytes(folder / name, content)
     digests.write(folder)
@@ -106,8 +106,8 @@ def test_checkpoints_that_are_cut_off_damaged_or_old(place, capsys):
     one, two, three = (saved(place, step) for step in (1, 2, 3))
     files.write_bytes(two / "params/a", b"valuet")  # a flipped bit
     files.write_bytes(three / "rest/d/b", b"value")  # truncated
-    files.write_bytes(files.to_path(place) / "checkpoints" / "4" / "params/a", b"values")  # killed in the save
-    directory = files.to_path(place) / "checkpoints"
+    files.write_bytes(paths.to_path(place) / "checkpoints" / "4" / "params/a", b"values")  # killed in the save
+    directory = paths.to_path(place) / "checkpoints"
     assert choosing.steps(directory) == [1, 2, 3] and choosing.complete(directory) == [1, 2]
     assert choosing.choose(place) == 1
     told = capsys.readouterr().err
@@ -117,13 +117,13 @@ def test_checkpoints_that_are_cut_off_damaged_or_old(place, capsys):
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2.damaged", "3.damaged"]
     for step in (2, 3, 4):
         saved(place, step)
-    tidying.tidy(files.to_path(place), Keep(newest=2))
+    tidying.tidy(paths.to_path(place), Keep(newest=2))
     assert sorted(path.name for path in directory.iterdir()) == ["3", "4"]
     assert one.exists() is False and choosing.choose(place) == 4
 
 
 def test_metrics_are_there_with_each_score_and_at_the_end(place):
-    model_dir = files.to_path(place)
+    model_dir = paths.to_path(place)
     writer = MetricsWriter(model_dir, 0)
     writer.write(1, "train", {"loss": 3.0})
     assert not model_dir.exists()
@@ -141,13 +141,13 @@ def test_metrics_are_there_with_each_score_and_at_the_end(place):
 
 
 def test_metrics_that_cannot_be_written_are_told_at_the_end(place, monkeypatch):
-    writer = MetricsWriter(files.to_path(place), 0)
+    writer = MetricsWriter(paths.to_path(place), 0)
 
     def refuse(name, content, **options):
         raise OSError("Forbidden: b/bucket/o")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.to_path(place).fs, "pipe_file", refuse)
+        patch.setattr(paths.to_path(place).fs, "pipe_file", refuse)
         writer.write(1, "eval", {"loss": 2.0})
     assert writer.failed()
     with pytest.raises(UserError, match=r"metrics.jsonl cannot be written \(no permission\)|events.* cannot be written"):
@@ -165,7 +165,7 @@ def test_metrics_that_cannot_be_written_are_told_at_the_end(place, monkeypatch):
 )
 def test_buckets_that_cannot_be_used(bucket, address, message):
     with pytest.raises(UserError, match=message):
-        files.to_path(address)
+        paths.to_path(address)
 
 
 def test_packages_that_are_not_installed(bucket, monkeypatch):
@@ -175,4 +175,4 @@ def test_packages_that_are_not_installed(bucket, monkeypatch):
     buckets._check_bucket.cache_clear()
     monkeypatch.setattr(fsspec, "filesystem", absent)
     with pytest.raises(UserError, match=r"pip install 'bertfam\[gcs\]'"):
-        files.to_path(f"{bucket}/model")
+        paths.to_path(f"{bucket}/model")

@@ -4,7 +4,7 @@ import argparse
 
 from bertfam.commands import flags
 from bertfam.errors import UserError
-from bertfam.files import to_path
+from bertfam.paths import to_path
 
 SUMMARY = "tokenise a corpus once, into a token cache"
 EXAMPLE = """\

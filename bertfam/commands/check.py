@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
 from bertfam.errors import UserError, warn
-from bertfam.files import to_path
+from bertfam.paths import to_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, cast
 
 from bertfam.commands import flags
-from bertfam.files import to_path
+from bertfam.paths import to_path
 
 if TYPE_CHECKING:
     from bertfam.data.vocabularies import Vocabulary

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
-from bertfam.files import to_path
+from bertfam.paths import to_path
 
 if TYPE_CHECKING:
     from bertfam.config import Override

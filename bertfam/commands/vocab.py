@@ -18,7 +18,8 @@ from bertfam.commands import flags
 from bertfam.data.vocabularies.huggingface_files import NAMES
 from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.errors import UserError
-from bertfam.files import check_writable, is_used, new_folder, replaced_folder, to_path
+from bertfam.files import check_writable, is_used, new_folder, replaced_folder
+from bertfam.paths import to_path
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -27,7 +27,7 @@ import numpy as np
 
 from bertfam.data.documents import Documents
 from bertfam.errors import UserError
-from bertfam.files import check_whole, local, to_path
+from bertfam.paths import check_whole, local, to_path
 
 FORMAT = 2
 

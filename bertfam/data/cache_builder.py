@@ -22,7 +22,8 @@ from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import cache_root, is_used, to_path
+from bertfam.files import is_used
+from bertfam.paths import cache_root, to_path
 
 _RECORD_SECONDS = 0.25  # between two records of what is done, at least
 _RECORD_SHARE = 0.05  # of the time, at most, goes into them, however slow the disk is

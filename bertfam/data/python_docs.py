@@ -31,7 +31,8 @@ from bertfam.data.python_packages import HELD_OUT, PACKAGES, Source, find_packag
 from bertfam.data.sources import Corpus
 from bertfam.data.splits import SPLITS
 from bertfam.errors import UserError
-from bertfam.files import cache_root, check_writable, new_folder, read_json
+from bertfam.files import check_writable, new_folder, read_json
+from bertfam.paths import cache_root
 from bertfam.processes import command, cores, environment
 
 _CHUNK_BYTES = 3 << 20  # of source a worker process

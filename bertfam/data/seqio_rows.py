@@ -20,7 +20,8 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.errors import UserError
-from bertfam.files import cache_root, is_used, to_path
+from bertfam.files import is_used
+from bertfam.paths import cache_root, to_path
 
 _ROWS_AT_ONCE = 256
 _ENDLESS = 2**62

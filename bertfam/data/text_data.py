@@ -25,7 +25,7 @@ from bertfam.data.text_to_text import Chosen, PairFrame, TextPairs, WithPosition
 from bertfam.data.two_segments import TwoSegments
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, FeatureSpec, RowShape, start_features
-from bertfam.files import to_path
+from bertfam.paths import to_path
 
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]

@@ -16,7 +16,8 @@ from bertfam.data.cache_builder import check_sources
 from bertfam.data.cache_work import clear_finished
 from bertfam.data.text_data import HeldOut, TextData
 from bertfam.errors import UserError
-from bertfam.files import is_used, read_json, to_path
+from bertfam.files import is_used, read_json
+from bertfam.paths import to_path
 from bertfam.training.run import Run
 from bertfam.training.schedules import InverseSquareRoot
 

@@ -25,7 +25,8 @@ from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import check_whole, check_writable, clear_partial, make_folder, read_json, to_path, write_text
+from bertfam.files import check_writable, clear_partial, read_json, write_text
+from bertfam.paths import check_whole, make_folder, to_path
 from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state
 from bertfam.training.data import check_vocabulary
 from bertfam.training.run import Run, check_resumable, check_same_model

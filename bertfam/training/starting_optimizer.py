@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bertfam.data.vocabularies.matching import Origins
 from bertfam.errors import UserError
-from bertfam.files import to_path
+from bertfam.paths import to_path
 from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state, newest
 from bertfam.training.model_dir import read_run
 from bertfam.training.optimizers.tensors import is_boxed

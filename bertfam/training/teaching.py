@@ -13,10 +13,10 @@ from bertfam.config import Override
 from bertfam.config.values import bindings_of
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import to_path
 from bertfam.interop import huggingface
 from bertfam.objectives.distillation import TEACHER
 from bertfam.objectives.teacher import Teacher
+from bertfam.paths import to_path
 from bertfam.training.checkpoints import choosing
 from bertfam.training.model_dir import read_run
 from bertfam.training.run import Run

@@ -7,7 +7,7 @@ import pytest
 from command_line import bertfam
 from model_folders import metrics
 
-from bertfam import cli, files
+from bertfam import cli, files, paths
 from bertfam.training.checkpoints import newest
 
 
@@ -33,12 +33,12 @@ def made(trained, bucket, tmp_path_factory):
 
 def test_a_killed_run_gives_the_losses_of_one_on_a_disk(made, trained):
     home, _ = made
-    assert metrics(files.to_path(home) / "model") == metrics(trained.model_dir)
+    assert metrics(paths.to_path(home) / "model") == metrics(trained.model_dir)
 
 
 def test_the_cache_has_the_bytes_of_one_on_a_disk(made, trained):
     home, _ = made
-    there, here = files.local(files.to_path(home) / "cache"), trained.model_dir / "cache"
+    there, here = paths.local(paths.to_path(home) / "cache"), trained.model_dir / "cache"
     names = sorted(path.relative_to(here) for path in here.rglob("*.bin"))
     assert len(names) == 8 and all((there / name).read_bytes() == (here / name).read_bytes() for name in names)
 
@@ -53,7 +53,7 @@ def test_no_tensorflow_where_it_is_installed(made):
 def test_scores_of_the_command_are_those_of_the_run(made):
     home, folder = made
     scores = json.loads((folder / "scores.json").read_text())
-    (last,) = [line for line in metrics(files.to_path(home) / "model") if line["split"] == "eval" and line["step"] == 24]
+    (last,) = [line for line in metrics(paths.to_path(home) / "model") if line["split"] == "eval" and line["step"] == 24]
     assert scores["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-6)
 
 
@@ -72,7 +72,7 @@ def test_export_import_and_weights_fill_alike(made, capsys):
 
 def test_the_list_of_checkpoints_finds_a_flipped_byte(made, capsys):
     home, _ = made
-    folder = files.to_path(home) / "model" / "checkpoints" / "15"
+    folder = paths.to_path(home) / "model" / "checkpoints" / "15"
     path = next(path for path in folder.rglob("*") if path.is_file() and path.parent.name == "d")
     content = path.read_bytes()
     files.write_bytes(path, content[:-1] + bytes([content[-1] ^ 1]))

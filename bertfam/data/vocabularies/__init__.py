@@ -5,7 +5,8 @@ from pathlib import Path
 
 from bertfam.data.vocabularies.vocabulary import Encoding, Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import check_whole, read_json, to_path
+from bertfam.files import read_json
+from bertfam.paths import check_whole, to_path
 
 __all__ = ["Encoding", "Vocabulary", "load"]
 

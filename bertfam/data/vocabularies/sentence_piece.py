@@ -30,7 +30,8 @@ from bertfam.data.vocabularies.sentence_piece_model import (
 from bertfam.data.vocabularies.sentence_piece_training import count_words, learn_model
 from bertfam.data.vocabularies.vocabulary import Encoding
 from bertfam.errors import UserError
-from bertfam.files import read_json, to_path
+from bertfam.files import read_json
+from bertfam.paths import to_path
 
 SPACE = "▁"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bertfam.files import to_path
+from bertfam.paths import to_path
 from bertfam.training.checkpoints.choosing import newest
 from bertfam.training.checkpoints.store import Checkpoints, on_devices
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertfam.buckets import is_remote
 from bertfam.errors import UserError
-from bertfam.files import to_path
+from bertfam.paths import to_path
 from bertfam.training.checkpoints import digests
 
 # What Orbax's unfinished folders, and those that are about to be deleted, have in their names.

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertfam.files import to_path
+from bertfam.paths import to_path
 from bertfam.training.checkpoints import digests
 from bertfam.training.checkpoints.choosing import DELETED, is_unfinished, steps
 from bertfam.training.checkpoints.store import Checkpoints

@@ -16,8 +16,9 @@ from etils import epath
 
 from bertfam.buckets import is_remote
 from bertfam.errors import UserError
-from bertfam.files import make_folder, refusal, to_path
+from bertfam.files import refusal
 from bertfam.partitioning.distributed import Processes
+from bertfam.paths import make_folder, to_path
 from bertfam.training.checkpoints import choosing, digests, reading
 from bertfam.training.checkpoints.agreeing import Elsewhere, finish_together
 from bertfam.training.checkpoints.tidying import clear_unfinished, tidy

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from bertfam.errors import UserError
-from bertfam.files import copy_folder, new_folder, to_path
+from bertfam.files import new_folder
+from bertfam.paths import copy_folder, to_path
 from bertfam.training.checkpoints import choosing, digests
 
 
