@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--vocab_size", type=int, metavar="N", help="tokens of the vocabulary (default: as in the family's published models)"
     )
-    group.add_argument("--vocab", type=flags.path, metavar="DIR", help="vocabulary folder, whose size is taken")
+    group.add_argument("--vocab", type=flags.folder, metavar="DIR", help="vocabulary folder, whose size is taken")
     group.add_argument(
         "--program",
         action="append",
