@@ -1,7 +1,7 @@
 """What fits where: models and slices through `bertfam plan`, and the tables of docs/planning.md.
 
     python -m benchmarks.plans --output=plans
-    python -m benchmarks.plans --output=plans --only=bert_base --only=gpt2_xl
+    python -m benchmarks.plans --output=plans --only=bert_base --only=gpt2_xl --slice=v5e-16
 
 Each plan is a process of its own, whose answer is kept in OUTPUT: the same line again goes on where it was stopped, and prints
 the tables of what is there. No TPU is needed. A step takes the compiler minutes on two cores.
@@ -64,10 +64,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder of the answers")
     parser.add_argument("--only", action="append", choices=tuple(STUDIES), help="only this one; repeatable")
+    parser.add_argument("--slice", action="append", choices=SLICES, help="only there; repeatable")
     args = parser.parse_args(argv)
     args.output.mkdir(parents=True, exist_ok=True)
     for name in args.only or STUDIES:
-        for slice in STUDIES[name].slices:
+        for slice in args.slice or STUDIES[name].slices:
             plan(args.output, name, slice)
     print(table(args.output, [name for name in STUDIES if not name.startswith("roberta")]))
     print()

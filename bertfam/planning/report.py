@@ -62,7 +62,7 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 _NOTES = """\
-rows, GiB and MB are of one device, as compiled; gradients*: an estimate, the bytes of the parameters, no longer temporary here.
+program: rows of the whole batch x tokens; rows, GiB, MB: of one device, as compiled; gradients*: an estimate, as the parameters.
 at least*: a lower bound of the time, from FLOPs, bytes and published speeds, and what binds; an estimate, not a measurement."""
 
 
@@ -101,9 +101,7 @@ def _work_table(rows: Sequence[Row]) -> str:
     body = []
     for each in rows:
         found = sorted(each["collectives"], key=lambda one: -one["bytes"])
-        talk = ", ".join(
-            f"{one['kind']} {'+'.join(one['axes'])} {one['bytes'] / 1e6:,.0f}" for one in found if one["bytes"] >= 5e5
-        )
+        talk = [f"{one['kind']} {'+'.join(one['axes'])} {one['bytes'] / 1e6:,.0f}" for one in found if one["bytes"] >= 5e5]
         least = each["bound"]
         body.append(
             (

@@ -1,0 +1,43 @@
+"""The tables of plans."""
+
+from bertfam.planning.report import largest_text, tables
+
+GIB = 2**30
+ROW = {
+    "slice": "2xv5e-8",
+    "chips": 16,
+    "mesh": {"replica": 2, "data": 1, "fsdp": 8, "sequence": 1, "tensor": 1},
+    "program": "train 256 x 128",
+    "rows_per_device": 16.0,
+    "fits": False,
+    "memory": {
+        **{"parameters": GIB, "optimizer": 2 * GIB, "batch": GIB // 4, "gradients": GIB},
+        **{"temporaries": 12 * GIB, "code": GIB // 4, "other": GIB // 2, "total": 17 * GIB},
+    },
+    "memory_limit": int(15.75 * GIB),
+    "collectives": [
+        {"kind": "all-gather", "axes": ["fsdp"], "bytes": 1_234_000_000},
+        {"kind": "all-reduce", "axes": ["replica", "fsdp"], "bytes": 2_000_000_000},
+        {"kind": "all-reduce", "axes": ["fsdp"], "bytes": 1000},
+    ],
+    "flops": 17.9e12,
+    "bound": {"seconds": 0.00568, "binds": "compute"},
+    "largest": [{"bytes": 3 * GIB, "shape": "f32[8,128,4096]", "where": "Encoder/layers/attention: dot_general"}],
+}
+HERE = ROW | {"slice": "here", "fits": True, "memory_limit": None, "collectives": [], "bound": None}
+
+
+def test_tables():
+    memory, work = ([line.split() for line in table.splitlines()] for table in tables([ROW, HERE]).split("\n\n")[:2])
+    assert memory[2] == ("2xv5e-8 16 replica 2 x fsdp 8 train 256 x 128 16 1.00 2.00 1.00 13.00 17.00 15.75 NO".split())
+    assert memory[3][-3:] == ["17.00", "?", "yes"]
+    assert work[1] == (
+        "2xv5e-8 train 256 x 128 17.9 T 5.68 ms compute all-reduce replica+fsdp 2,000, all-gather fsdp 1,234".split()
+    )
+    assert work[2] == "here train 256 x 128 17.9 T ? ? -".split()
+
+
+def test_the_largest_arrays():
+    title, line = largest_text(ROW).splitlines()
+    assert title == "2xv5e-8, train 256 x 128: the largest arrays"
+    assert line.split(maxsplit=3) == ["3.00", "GiB", "f32[8,128,4096]", "Encoder/layers/attention: dot_general"]
