@@ -28,6 +28,10 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
     if chip is not None and program.compiled:
         flops = job.flops / mesh.size
         least = bound(chip, flops=flops, moved=moved_bytes(needs, job.turns), found=found, mesh=mesh)
+    attention = None
+    if job.kind == "train":
+        with jax.set_mesh(mesh):
+            attention = job.trainer.run.objective.attention(job.trainer.run.shape(job.stage))
     return {
         "slice": slice.name,
         "topology": slice.topology,
@@ -41,6 +45,7 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
         "length": job.length,
         "rows_per_device": job.rows / _parts(job.trainer.run.mesh.rules.axes("batch"), mesh),
         "microbatches": job.trainer.run.microbatches if job.kind == "train" else 1,
+        "attention": attention,
         "fits": program.compiled is not None and (limit is None or needs.total <= limit),
         "memory": dataclasses.asdict(needs) | {"total": needs.total},
         "memory_limit": limit,

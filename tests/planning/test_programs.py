@@ -1,0 +1,53 @@
+"""Which programs a run has on a mesh, and what is told of them before they are compiled."""
+
+import jax
+import pytest
+
+from bertfam.config import load
+from bertfam.kernels.attention_backend import Request
+from bertfam.partitioning.mesh import MeshShape
+from bertfam.planning.programs import jobs
+from bertfam.planning.slices import parse
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return MeshShape().build(parse("v5e-4").devices())
+
+
+def run(files, *lines):
+    return load([f"{file}.gin" for file in files], lines).build("Run").sized(1000)
+
+
+def test_a_step_for_each_length_and_the_evaluation_of_the_longest(mesh):
+    found = jobs(run(["runs/bert_base", "models/bert_tiny"]), mesh)
+    assert [job.name for job in found] == ["train 256 x 128", "train 256 x 512", "evaluate 256 x 512"]
+    assert found[2].flops == found[1].flops // 3
+
+
+def test_a_batch_that_grows_is_planned_at_its_largest(mesh):
+    lines = (
+        "Run.stages = (@Ramp(),)",
+        "Ramp.steps = 40",
+        "Ramp.length = 64",
+        "Ramp.first_batch_size = 32",
+        "Ramp.batch_size = 96",
+    )
+    assert [job.name for job in jobs(run(["runs/bert_base", "models/bert_tiny"], *lines), mesh, ["train"])] == ["train 96 x 64"]
+
+
+def test_decoding(mesh):
+    (decoder,) = jobs(run(["runs/quickstart_gpt2"], "Stage.length = 64"), mesh, ["decode"])
+    # 8 prompts of half a row for each of the 4 devices; the other half is written, a token a turn.
+    assert (decoder.name, decoder.turns) == ("decode 32 x 64", 32)
+    (answers,) = jobs(run(["runs/quickstart_t5"], "Stage.length = 64"), mesh, ["decode"])
+    assert answers.name == f"decode 32 x {64 + answers.turns}"
+
+
+def test_attention_is_chosen_for_the_devices_of_the_mesh(mesh):
+    def platform():
+        return Request.here("bfloat16", 128, 64, False, 0.0).platform
+
+    with jax.set_mesh(mesh):
+        assert platform() == "tpu"
+    assert platform() == jax.default_backend()
