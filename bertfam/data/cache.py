@@ -12,8 +12,8 @@ inputs and targets, the first of which may be empty. The cache holds clean token
 "text".
 
 Of a cache in a bucket each machine makes itself a copy under $BERTFAM_CACHE (see `buckets.mirror`) and maps that: the same bytes,
-so the same rows, at a disk's speed. Shuffled rows lie anywhere in the ids, so reading them from the bucket would take a request
-for each.
+so the same rows, at a disk's speed. Shuffled rows lie anywhere in the ids, and reading them from the bucket takes a request each:
+256 rows of 128 tokens took 291 ms from a store on the same machine, and 0.8 ms from the copy (2 cores, 2026-11-28).
 """
 
 import functools
