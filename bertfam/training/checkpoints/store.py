@@ -85,8 +85,9 @@ class Checkpoints:
             make_folder(self.directory)
             sys.unraisablehook = _without_closed_loops
         # In a bucket Orbax wants a file of its own in what is finished, which one copied there from a disk has not.
-        anywhere = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=True)
-        options = {"atomicity_options": anywhere} if is_remote(self.directory) else {}
+        options = {}
+        if is_remote(self.directory):
+            options["atomicity_options"] = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=True)
         waiting = ocp.AsyncOptions(timeout_secs=_LONGEST_SAVE)
         self._orbax = ocp.AsyncCheckpointer(_Digested(), async_options=waiting, **options)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
