@@ -18,10 +18,9 @@ def replica_groups(attributes: str, count: int) -> np.ndarray:
     if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
         return np.array(re.findall(r"(\d+),(\d+)", pairs[1]), np.int64).reshape(-1, 2)
     if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes):
-        source = np.arange(count).reshape(_numbers(iota[2]))
-        return source.transpose(_numbers(iota[3]) if iota[3] else None).reshape(_numbers(iota[1]))
-    if named := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", attributes):
-        return _of_axes(*named.groups())
+        return _transposed(iota[2], iota[3]).reshape(_numbers(iota[1]))
+    if named := re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S*)\))? \{([^}]*)\}", attributes):
+        return _ids(named[2], count)[_of_axes(named[1], named[3])]
     listed = re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", attributes)
     if listed is None:
         raise ValueError(f"groups of devices are written in a form that is not known: {attributes[:200]}")
@@ -32,8 +31,26 @@ def replica_groups(attributes: str, count: int) -> np.ndarray:
     return np.array(groups)
 
 
+def _ids(text: str | None, count: int) -> np.ndarray:
+    """The partitions in the order of a mesh: "[2,4]T(1,0)", "0,2,1,3", or as they are numbered."""
+    if not text:
+        return np.arange(count)
+    iota = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    return _transposed(iota[1], iota[2]).reshape(-1) if iota else np.array(_numbers(text))
+
+
+def _transposed(sizes: str, order: str | None) -> np.ndarray:
+    source = np.arange(np.prod(_numbers(sizes))).reshape(_numbers(sizes))
+    return source.transpose(_numbers(order) if order else None)
+
+
 def _of_axes(axes: str, over: str) -> np.ndarray:
-    """Of "'a'=2,'b'=4" and the axes over which devices talk, or parts of axes: "'b':(2)2", the second 2 of 4 = 2 x 2."""
+    """Places in the order of a mesh that talk to one another.
+
+    Args:
+      axes: "'a'=2,'b'=4".
+      over: the axes over which devices talk, or parts of axes: "'a'", "'b':(2)2", the second 2 of 4 = 2 x 2.
+    """
     sizes = {name: int(number) for name, number in re.findall(r"'([^']+)'=(\d+)", axes)}
     talking: dict[str, list[tuple[int, int]]] = {name: [] for name in sizes}
     for name, before, part in re.findall(r"'?([\w.-]+)'?(?::\((\d+)\)(\d+))?", over):
