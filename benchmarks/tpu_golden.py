@@ -120,7 +120,7 @@ def measure(case: Case) -> tuple[dict[str, int], list[str]]:
 
     run = load([case.run_file], case.bindings).build("Run").sized(case.vocabulary)
     mesh = run.mesh.build(slices.parse(case.slice).devices())
-    job = jobs(run, mesh, ("train",))[0]
+    job = jobs(run, mesh, {"train"})[0]
     program = job.compile()
     if program.compiled is None:
         return {}, [f"it does not fit: {program.too_large}"]

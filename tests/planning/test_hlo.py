@@ -1,0 +1,314 @@
+"""Collectives of programs: written by hand, with bytes counted by hand, and of one that is compiled here."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bertfam.planning.hlo import by_axes, collectives
+from bertfam.planning.hlo_text import bits, parse, size
+from bertfam.planning.replica_groups import replica_groups
+
+
+class Mesh:
+    """As of `jax.sharding.Mesh`, without devices."""
+
+    def __init__(self, **sizes):
+        self.axis_names, self.devices = tuple(sizes), np.arange(np.prod(list(sizes.values()))).reshape(*sizes.values())
+        self.size = self.devices.size
+
+
+CUBE = Mesh(data=2, fsdp=2, tensor=2)
+ADD = """
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+"""
+
+
+def entry(*lines):
+    return (
+        f"HloModule m, num_partitions=8\n{ADD}\nENTRY %main (p: f32[8]) -> f32[8] {{\n"
+        + "".join(f"  {line}\n" for line in ("%p = f32[8]{0} parameter(0)", *lines))
+        + "}\n"
+    )
+
+
+def one(line, mesh=CUBE):
+    (found,) = collectives(entry(line), mesh)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ("{{0,1},{2,3},{4,5},{6,7}}", ("tensor",)),
+        ("{{0,2},{1,3},{4,6},{5,7}}", ("fsdp",)),
+        ("{{0,1,2,3},{4,5,6,7}}", ("fsdp", "tensor")),
+        ("[4,2]<=[8]", ("tensor",)),
+        ("[2,4]<=[8]", ("fsdp", "tensor")),
+        ("[4,2]<=[2,4]T(1,0)", ("data",)),
+        ("[4,2]<=[2,2,2]T(0,2,1)", ("fsdp",)),
+        ("[1,8]<=[8]", ("data", "fsdp", "tensor")),
+        ("mesh['a'=2,'b'=4] {'a'}", ("data",)),
+        ("mesh['a'=2,'b'=4] {'b'}", ("fsdp", "tensor")),
+        ("mesh['a'=2,'b'=4] {'b':(1)2}", ("fsdp",)),
+        ("mesh['a'=2,'b'=4] {'b':(2)2}", ("tensor",)),
+        ("mesh['a'=2,'b'=2,'c'=2] {'c','a'}", ("data", "tensor")),
+        ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}", ("tensor",)),
+        ("{}", ("data", "fsdp", "tensor")),
+    ],
+)
+def test_every_form_of_groups_gives_the_axes(groups, expected):
+    found = one(f"%r = f32[8]{{0}} all-reduce(%p), channel_id=1, replica_groups={groups}, use_global_device_ids=true")
+    assert found.axes == expected and found.bytes == 32
+    assert found.devices == 2 ** len(expected)
+
+
+def test_groups_of_no_known_form_are_refused():
+    with pytest.raises(ValueError, match="not known"):
+        replica_groups(", channel_id=1, replica_groups=new['a']", 8)
+
+
+def test_devices_that_talk_to_themselves_alone_send_nothing():
+    assert not collectives(entry("%r = f32[8]{0} all-reduce(%p), replica_groups={{0}}, to_apply=%add"), CUBE)
+    assert not collectives(entry("%r = f32[8]{0} all-reduce(%p), channel_id=1, replica_groups=[8,1]<=[8]"), CUBE)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "count", "axes"),
+    [
+        ("%g = bf16[16,4]{1,0:T(8,128)(2,1)} all-gather(%p), replica_groups=[4,2]<=[8]", "all-gather", 128, ("tensor",)),
+        # What it reads, of which each of 4 keeps a quarter.
+        ("%s = f32[2]{0} reduce-scatter(%p), replica_groups=[2,4]<=[8]", "reduce-scatter", 32, ("fsdp", "tensor")),
+        ("%r = (f32[8]{0}, bf16[3]{0}, pred[5]{0}) all-reduce(%p, %p), replica_groups=[4,2]<=[8]", "all-reduce", 43, ("tensor",)),
+        ("%t = s4[7]{0} all-to-all(%p), replica_groups=[4,2]<=[8]", "all-to-all", 4, ("tensor",)),
+        (
+            "%c = f8e4m3fn[6]{0} collective-permute(%p), source_target_pairs={{0,4},{4,0},{1,5},{5,1}}",
+            "collective-permute",
+            6,
+            ("data",),
+        ),
+        # Started here, done later: (what it reads, what it gives).
+        ("%g = (f32[8]{0}, f32[16]{0}) all-gather-start(%p), replica_groups=[4,2]<=[8]", "all-gather", 64, ("tensor",)),
+        (
+            "%g = ((f32[8]{0}, s8[2]{0}), (f32[16]{0}, s8[4]{0})) all-gather-start(%p, %p), replica_groups=[4,2]<=[8]",
+            "all-gather",
+            68,
+            ("tensor",),
+        ),
+        ("%r = f32[8]{0} all-reduce-start(%p), replica_groups=[4,2]<=[8], to_apply=%add", "all-reduce", 32, ("tensor",)),
+        (
+            "%c = (f32[8]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start(%p), source_target_pairs={{0,1},{1,0}}",
+            "collective-permute",
+            32,
+            ("tensor",),
+        ),
+        (
+            "%s = ((f32[8]{0}), f32[4]{0}) reduce-scatter-start(%p), replica_groups=[4,2]<=[8], to_apply=%add",
+            "reduce-scatter",
+            32,
+            ("tensor",),
+        ),
+    ],
+)
+def test_bytes_of_each_kind(line, kind, count, axes):
+    found = one(line)
+    assert (found.kind, found.bytes, found.axes, found.times) == (kind, count, axes, 1)
+
+
+def test_what_is_done_later_is_counted_once():
+    lines = (
+        "%g = (f32[8]{0}, f32[16]{0}) all-gather-start(%p), replica_groups=[4,2]<=[8]",
+        "ROOT %d = f32[16]{0} all-gather-done(%g)",
+    )
+    assert len(collectives(entry(*lines), CUBE)) == 1
+
+
+WRAPPED = """
+%wrapped (q: f32[8]) -> f32[4] {
+  %q = f32[8]{0} parameter(0)
+  ROOT %s = f32[4]{0} reduce-scatter(%q), channel_id=3, replica_groups=[4,2]<=[8], to_apply=%add, metadata={op_name="jit(f)/s"}
+}
+"""
+
+
+def test_what_a_computation_is_started_for():
+    start = "%a = ((f32[8]{0}), f32[4]{0}, u32[]) async-start(%p), calls=%wrapped"
+    (found,) = collectives(WRAPPED + entry(start, "ROOT %d = f32[4]{0} async-done(%a), calls=%wrapped"), CUBE)
+    assert (found.kind, found.bytes, found.op_name) == ("reduce-scatter", 32, "jit(f)/s")
+
+
+def fused(name, *lines):
+    return (
+        f"%{name} (q: f32[8]) -> f32[8] {{\n  %q = f32[8]{{0}} parameter(0)\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+    )
+
+
+def test_fusions_of_the_tpu_compiler():
+    gather = "%g{} = f32[16]{{0}} all-gather(%q), channel_id=5, replica_groups=[4,2]<=[8]"
+    scatter = fused(
+        "all-reduce-scatter.1",
+        "%r = f32[8]{0} all-reduce(%q), channel_id=6, replica_groups=[2,4]<=[8], to_apply=%add",
+        "ROOT %s = f32[2]{0} dynamic-slice(%r, %q), dynamic_slice_sizes={2}",
+    )
+    begun, beside = fused("begun", gather.format(1)), fused("beside", gather.format(2))
+    text = (
+        begun
+        + beside
+        + scatter
+        + entry(
+            '%a = f32[16]{0} fusion(%p), kind=kCustom, calls=%begun, metadata={op_name="jit(f)/gather"}',
+            "%b = f32[16]{0} fusion(%p), kind=kOutput, calls=%beside",
+            'ROOT %c = f32[2]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1, metadata={op_name="jit(f)/scatter"}',
+        )
+    )
+    first, second = collectives(text, CUBE)  # the gather, which runs beside another fusion, once
+    assert (first.kind, first.bytes, first.op_name) == ("all-gather", 64, "jit(f)/gather")
+    assert (second.kind, second.bytes, second.op_name, second.axes) == (
+        "reduce-scatter",
+        32,
+        "jit(f)/scatter",
+        ("fsdp", "tensor"),
+    )
+
+
+def loop(name, limit, *lines, step="%one", begins="0"):
+    """A loop that counts its state's first element; its body does `lines`."""
+    state, lines = "(s32[], f32[8]{0}, s32[])", "".join(f"  {line}\n" for line in lines)
+    return f"""
+%{name}_body (s: {state}) -> {state} {{
+  %s = {state} parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[8]{{0}} get-tuple-element(%s), index=1
+  %n = s32[] get-tuple-element(%s), index=2
+  %one = s32[] constant(1)
+  %two = s32[] constant(2)
+  %zero = s32[] constant({begins})
+  %next = s32[] add(%i, {step})
+{lines}  ROOT %t = {state} tuple(%next, %x, %n)
+}}
+%{name}_condition (s: {state}) -> pred[] {{
+  %s = {state} parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %n = s32[] get-tuple-element(%s), index=2
+  %limit = s32[] constant({limit})
+  ROOT %c = pred[] compare(%i, {"%n" if limit is None else "%limit"}), direction=LT
+}}
+"""
+
+
+def turn(name, initial="%start", noted=""):
+    return f"%w{name} = (s32[], f32[8]{{0}}, s32[]) while({initial}), condition=%{name}_condition, body=%{name}_body{noted}"
+
+
+REDUCE = "%r = f32[8]{0} all-reduce(%x), channel_id=1, replica_groups=[4,2]<=[8], to_apply=%add"
+START = ("%zero = s32[] constant(0)", "%six = s32[] constant(6)", "%copied = s32[] copy(%zero)")
+START += ("%start = (s32[], f32[8]{0}, s32[]) tuple(%copied, %p, %six)",)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (loop("a", 5, REDUCE) + entry(*START, turn("a")), 5),
+        (loop("a", 5, REDUCE, step="%two") + entry(*START, turn("a")), 3),
+        # The limit is in the loop's state, which no turn changes.
+        (loop("a", None, REDUCE) + entry(*START, turn("a")), 6),
+        (loop("a", 5, REDUCE) + entry(*START, turn("a", noted=', backend_config={"known_trip_count":{"n":"7"}}')), 7),
+        # It begins where the program's input says.
+        (loop("a", 5, REDUCE) + entry(*START, "%other = (s32[], f32[8]{0}, s32[]) custom-call(%p)", turn("a", "%other")), None),
+        # It grows by what the program finds.
+        (loop("a", 5, REDUCE, step="%n") + entry(*START, turn("a")), None),
+        # A loop of 5 turns in one of 4, beside which there is another of 3.
+        (
+            loop("b", 5, REDUCE)
+            + loop("c", 3)
+            + loop("a", 4, "%in = (s32[], f32[8]{0}, s32[]) tuple(%zero, %x, %n)", turn("b", "%in"), turn("c", "%in"))
+            + entry(*START, turn("a")),
+            20,
+        ),
+        (
+            loop("b", 5, REDUCE)
+            + loop("a", 4, "%in = (s32[], f32[8]{0}, s32[]) custom-call(%x)", turn("b", "%in"))
+            + entry(*START, turn("a")),
+            None,
+        ),
+    ],
+)
+def test_executions_in_loops(text, expected):
+    (found,) = collectives(text, CUBE)
+    assert found.times == expected
+    assert by_axes([found]) == {"all-reduce": {("tensor",): 32 * (expected or 1)}}
+
+
+def test_a_comparison_in_a_fusion_and_one_with_its_sides_exchanged():
+    text = loop("a", 5, REDUCE) + entry(*START, turn("a"))
+    compare = "%test (l: s32[], r: s32[]) -> pred[] {\n  %l = s32[] parameter(0)\n  %r = s32[] parameter(1)\n" + (
+        "  ROOT %e = pred[] compare(%r, %l), direction=GT\n}\n"
+    )
+    fused = text.replace("compare(%i, %limit), direction=LT", "fusion(%i, %limit), kind=kLoop, calls=%test")
+    assert collectives(compare + fused, CUBE)[0].times == 5
+    assert collectives(text.replace("direction=LT", "direction=LE"), CUBE)[0].times == 6
+    assert collectives(text.replace("direction=LT", "direction=NE"), CUBE)[0].times is None
+
+
+def test_branches_and_calls():
+    branches = "".join(fused(name, REDUCE.replace("%x", "%q")) for name in ("left", "right", "called"))
+    lines = (
+        "%c = f32[8]{0} conditional(%p, %p, %p), branch_computations={%left, %right}",
+        "%d = f32[8]{0} call(%p), to_apply=%called",
+    )
+    assert len(collectives(branches + entry(*lines), CUBE)) == 3
+
+
+def test_sizes():
+    assert [bits(dtype) for dtype in ("f32", "bf16", "f8e5m2", "s4", "pred", "c64", "token", "u64")] == [
+        32,
+        16,
+        8,
+        4,
+        8,
+        64,
+        0,
+        64,
+    ]
+    assert size("(f32[2,3]{1,0:T(8,128)}, s32[], token[], s4[3]{0:E(4)})") == 24 + 4 + 2
+    assert size("bf16[<=8,2]") == 32
+
+
+def test_lines_of_programs():
+    program = parse(entry('ROOT %r = f32[8]{0} custom-call(%p, /*index=1*/%p), custom_call_target="f(x", index=3'))
+    made = program.computations[program.entry].instructions["r"]
+    assert (made.opcode, made.operands, made.attribute("index"), program.entry) == ("custom-call", ["p", "p"], "3", "main")
+
+
+PROGRAM = """
+import json
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from bertfam.planning.hlo import by_axes, collectives
+
+mesh = jax.make_mesh((2, 4), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
+place = lambda shape, *axes: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*axes)))
+def f(kernels, x):
+    def layer(x, kernel):
+        whole = jax.lax.with_sharding_constraint(kernel, NamedSharding(mesh, P()))
+        return jax.lax.with_sharding_constraint(jnp.tanh(x @ whole), NamedSharding(mesh, P(("data", "fsdp")))), None
+    return jax.lax.scan(layer, x, kernels)[0].sum()
+compiled = jax.jit(f).lower(place((5, 64, 64), None, "fsdp"), place((16, 64), ("data", "fsdp"))).compile()
+found = by_axes(collectives(compiled.as_text(), mesh))
+print(json.dumps({f"{kind} {'+'.join(axes)}": count for kind, of in found.items() for axes, count in of.items()}))
+"""
+
+
+def test_a_program_that_is_compiled_here():
+    """Five layers whose kernels, 64 x 64 of float32, are gathered over fsdp; then one number is summed over all devices."""
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=os.environ | environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"all-gather fsdp": 5 * 64 * 64 * 4, "all-reduce data+fsdp": 4}
