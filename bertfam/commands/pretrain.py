@@ -233,6 +233,8 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
 
     keep_compilations(model_dir)
     stop = preemption.Stop(processes)
+    # Profiles are named by host and time, which processes may share.
+    traces = model_dir if processes.first else model_dir / f"process_{processes.index}"
     with (
         # Of several processes process 0 ends last: without the service of JAX in it, no other could tell where it stands.
         watchdog.watching(
@@ -241,7 +243,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         preemption.signals_stop(stop),
         closing(Checkpoints(model_dir, keep=run.keep, processes=processes.beside)) as checkpoints,
         closing(MetricsWriter(model_dir, start) if processes.first else NoMetrics()) as writer,
-        closing(ProfileHook(*(profiled or (0, 0)), model_dir)) as profile,
+        closing(ProfileHook(*(profiled or (0, 0)), traces)) as profile,
     ):
         if begin:
             state = begin.state(trainer)

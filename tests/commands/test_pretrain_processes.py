@@ -11,7 +11,7 @@ import bertfam_process
 import numpy as np
 import pytest
 from command_line import bertfam
-from model_folders import arrays, assert_equal_arrays, cut
+from model_folders import arrays, assert_equal_arrays, cut, remount
 from test_init_from import ONE
 
 from bertfam.training.checkpoints import newest
@@ -127,17 +127,43 @@ def test_preempted_and_then_killed_they_start_again_by_themselves_and_reach_the_
     assert {key: found[key] for key in shared} == {key: expected[key] for key in shared}
 
 
-def test_three_processes_learn_what_one_does_though_one_is_killed(trained, tmp_path):
-    """Batches of nine rows, which divide over three; a cache that is there already."""
-    flags = ["--gin.BATCH_SIZE=9", f"--cache_dir={trained.model_dir / 'cache'}"]
+def test_one_then_two_then_three_processes_learn_what_one_does(trained, tmp_path):
+    """Batches of six rows, which divide over all of them; of the two one is killed. Each of the three leaves its profile."""
+    flags = ["--gin.BATCH_SIZE=6", f"--cache_dir={trained.model_dir / 'cache'}"]
     alone = bertfam(*trained.pretrain(tmp_path / "one", *flags))
     assert alone.returncode == 0, alone.stderr
-    words = trained.pretrain(tmp_path / "three", *flags)
-    done = launch(*words, processes=3, DIE="14:SIGKILL:10", DIE_INDEX="2")
-    assert done.returncode == 128 + 9 and newest(tmp_path / "three") == 10
-    done = launch(*words, processes=3)
-    assert done.returncode == 0 and "resumed from step 10" in done.stdout.splitlines(), done.stderr
-    assert metrics(tmp_path / "three") == pytest.approx(metrics(tmp_path / "one"), rel=1e-5, abs=1e-5)
+    model_dir = cut(tmp_path / "one", tmp_path / "more", 10)
+    words = trained.pretrain(model_dir, *flags)
+    done = launch(*words, DIE="17:SIGKILL:15", DIE_INDEX="1")
+    assert done.returncode == 128 + 9 and newest(model_dir) == 15
+    assert "resumed from step 10" in done.stdout.splitlines()
+    done = launch(*words, "--profile_steps=19-20", processes=3)
+    assert done.returncode == 0 and "resumed from step 15" in done.stdout.splitlines(), done.stderr
+    left, expected = (
+        {key: value for key, value in metrics(folder).items() if key[:2] not in ((18, "train"), (20, "train"))}
+        for folder in (model_dir, tmp_path / "one")
+    )  # where a profile ends an interval
+    assert left == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    for folder in (model_dir, model_dir / "process_1", model_dir / "process_2"):
+        assert len(list(folder.glob("plugins/profile/*/*.xplane.pb"))) == 1
+
+
+def test_what_ends_one_process_ends_two(trained, two, small_disk):
+    """With a line: a folder that only can be read, and a loss that is no number."""
+    disk = small_disk(8)
+    model_dir = cut(two[0], disk / "model", 20)
+    remount(disk, "ro")
+    words = trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}")
+    done = launch(*words)
+    assert (done.returncode, errors(done)) == (
+        2,
+        [f"bertfam: error: {model_dir}/config.gin cannot be written (Read-only file system)"],
+    )
+    remount(disk, "rw")
+    done = launch(*words, NAN="21")
+    assert done.returncode == 1 and newest(model_dir) == 20
+    (told,) = errors(done)  # the launcher shows once what both tell
+    assert told.removeprefix("[1] ").startswith("bertfam: error: the update that leads to step 22 has loss nan")
 
 
 def test_one_that_is_stuck_tells_where_and_ends_and_so_do_the_others(trained, two, tmp_path):
