@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile_steps",
         metavar="FIRST-LAST",
-        help="record a profile of these updates, as 100-104, in MODEL_DIR/plugins/profile (for TensorBoard or Perfetto)",
+        help="record a profile of these updates, as 100-104, in MODEL_DIR/plugins/profile, for TensorBoard or Perfetto (of "
+        "process I > 0 in MODEL_DIR/process_I)",
     )
     flags.add_processes(parser)
 

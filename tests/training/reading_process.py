@@ -6,17 +6,17 @@ for itself, and of `reading`; and where what they have found is not equal, bit f
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import jax
 import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 from etils import epath
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-ROWS = 240
+ROWS = 600  # with less, TensorStore reads what lies between two arrays rather than twice
 
 
 def values():
@@ -54,8 +54,8 @@ def main(folder, port, count, index):
     assert reading.worth_while([like], ["a", "b"]) and not reading.worth_while([like], ["a", "a"])
 
     def bytes_read():
-        (line,) = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("rchar")]
-        return int(line.split()[1])
+        metrics = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
+        return sum(value["value"] for metric in metrics for value in metric["values"])
 
     def alone():
         args = jax.tree.map(lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype), like)
@@ -64,9 +64,9 @@ def main(folder, port, count, index):
 
     told = {}
     for name, read in (("all", alone), ("once", lambda: reading.restore(epath.Path(folder / "checkpoint"), like))):
-        before, began = bytes_read(), time.monotonic()
+        before = bytes_read()
         found = read()
-        told[name], told[f"{name} seconds"] = bytes_read() - before, time.monotonic() - began
+        told[name] = bytes_read() - before
         told[f"{name} differs"] = [
             leaf
             for leaf, value in expected.items()

@@ -28,8 +28,10 @@ def test_what_all_hold_is_read_by_one(tmp_path):
     ]
     assert [process.wait(120) for process in started] == [0] * COUNT
     told = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(COUNT)]
-    print(told)
     assert all(one["once differs"] == [] for one in told)
-    size = sum(value.nbytes for value in map(np.asarray, reading_process.values().values()))
-    assert all(one["all"] > 0.8 * size for one in told)
-    assert all(one["once"] < 0.7 * one["all"] for one in told)
+    values = {name: np.asarray(value).nbytes for name, value in reading_process.values().items()}
+    # One piece on the disk holds all of an array, so whoever has a part of it that nobody else has reads it too.
+    everywhere = values.pop("more")
+    assert all(one["all"] > 0.9 * (sum(values.values()) + everywhere) for one in told)
+    assert sum(one["once"] for one in told) < 1.1 * (sum(values.values()) + COUNT * everywhere)
+    assert max(one["once"] for one in told) < 0.7 * told[0]["all"]

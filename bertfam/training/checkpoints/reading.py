@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-_LEAST = 2**28  # bytes that all hold, from which on reading them once takes less time than compiling what tells them takes more
+_LEAST = 2**28  # bytes that several hold; for less the program that spreads them takes longer to compile (an estimate)
 _SMALL = 2**16  # bytes of an array that is read by all
 _AT_ONCE = 2**28  # bytes on a device that travel at once
 
