@@ -30,7 +30,7 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
         least = bound(chip, flops=flops, moved=moved_bytes(needs, job.turns), found=found, mesh=mesh)
     attention = None
     if job.kind == "train":
-        with jax.set_mesh(mesh):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # what it computes for a trace is computed here
             attention = job.trainer.run.objective.attention(job.trainer.run.shape(job.stage))
     return {
         "slice": slice.name,

@@ -6,7 +6,8 @@ import pytest
 from bertfam.config import load
 from bertfam.kernels.attention_backend import Request
 from bertfam.partitioning.mesh import MeshShape
-from bertfam.planning.programs import jobs
+from bertfam.planning.programs import Program, jobs
+from bertfam.planning.report import row
 from bertfam.planning.slices import parse
 
 
@@ -51,3 +52,13 @@ def test_attention_is_chosen_for_the_devices_of_the_mesh(mesh):
     with jax.set_mesh(mesh):
         assert platform() == "tpu"
     assert platform() == jax.default_backend()
+
+
+@pytest.mark.parametrize("name", ["quickstart_gpt2", "quickstart_t5"])
+def test_what_is_told_of_a_program_that_is_too_large(mesh, name):
+    (job,) = jobs(run([f"runs/{name}"]), mesh, ["train"])
+    message = "the total memory required for HLO temporaries (20.00G) exceeds available HBM (15.75G)"
+    told = row(Program(job, None, message, 1.0), parse("v5e-4"))
+    assert not told["fits"] and told["bound"] is None
+    assert told["memory"]["total"] == 20 * 2**30 and told["memory_limit"] == int(15.75 * 2**30)
+    assert "on tpu" in told["attention"]
