@@ -154,4 +154,4 @@ def test_numbers_for_people():
         "1 h 02 min",
         "100 h 00 min",
     ]
-    assert [si(value) for value in (0, 12.34, 1234, 12_340_000, 5.6e15)] == ["0 ", "12.3 ", "1.23 k", "12.3 M", "5.6e+03 T"]
+    assert [si(value) for value in (0, 12.34, 1234, 12_340_000, 5.6e15)] == ["0 ", "12.3 ", "1.23 k", "12.3 M", "5.6 P"]
