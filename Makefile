@@ -11,7 +11,7 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 # Huge pages for large arrays on Linux: a CPU step of the quickstart spends a fifth of its time on page faults without them.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test lint format
+.PHONY: quickstart test tpu-golden lint format
 
 # Trains a small BERT on the documentation of the installed Python packages, exports it and tries it out.
 quickstart: $(VENV)/installed
@@ -29,6 +29,10 @@ quickstart: $(VENV)/installed
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest -n 2
+
+# Compiles the steps of published models for TPU slices, and compares what they cost with what is on record: 10 minutes.
+tpu-golden: $(VENV)/installed-test
+	$(BIN)/python -m benchmarks.tpu_golden large
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

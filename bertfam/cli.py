@@ -17,7 +17,7 @@ from itertools import takewhile
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from bertfam import __version__
+from bertfam import __version__, libtpu
 from bertfam.errors import TrainingError, UserError, tell
 from bertfam.suggest import did_you_mean
 
@@ -107,6 +107,7 @@ def _run(argv: list[str]) -> int:
         args = _parse(name, module, flags)
     except SystemExit:  # --help or --version: argparse has answered
         return 0
+    libtpu.quieten()
     return module.main(args)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from bertfam import libtpu
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ def prepare(slices: Sequence[Slice]) -> None:
 _COMPILER = {
     "TPU_SKIP_MDS_QUERY": "1",  # no question to the metadata server that only TPU machines have
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",  # without these two it complains on stderr
-    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    **libtpu.PLACE,
     "TPU_MIN_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
