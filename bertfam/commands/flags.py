@@ -258,7 +258,7 @@ def load_config(args: argparse.Namespace) -> Config:
 
 
 def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
-    """The configuration of --gin_file and --gin.NAME=value alone, then of the lines `more`: of commands that read no text.
+    """The configuration of --gin_file, the lines `more`, and --gin.NAME=value alone: of commands that read no text.
 
     Raises:
       UserError: for a mistake in the configuration, or without any file.
@@ -269,7 +269,7 @@ def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
 
     if not args.gin_file:
         raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
-    config = load([_DEFAULTS, *args.gin_file], [*args.gin_bindings, *more], args.module_import)
+    config = load([_DEFAULTS, *args.gin_file], [*more, *args.gin_bindings], args.module_import)
     return dataclasses.replace(config, files=tuple(args.gin_file))  # those that messages name
 
 

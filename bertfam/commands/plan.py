@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from bertfam.planning.slices import HERE, Slice, parse, prepare
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bertfam.planning.advice import Advice
     from bertfam.planning.programs import Job
     from bertfam.planning.report import Row
     from bertfam.training.run import Run
@@ -56,19 +59,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shardings", action="store_true", help="also print how every parameter, moment and feature is split over the mesh"
     )
+    parser.add_argument(
+        "--no_advice",
+        action="store_true",
+        help="look for no change with which a training step fits that does not (some compiling)",
+    )
+    group = parser.add_argument_group("the fastest layout")
+    group.add_argument(
+        "--search",
+        action="store_true",
+        help="estimate all meshes, recomputations and numbers of microbatches, compile the best five, and write the fastest",
+    )
+    group.add_argument("--output", type=flags.path, metavar="FILE", help="gin file to write, for --gin_file; with --search")
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Plans; returns the exit status."""
     slices = _slices(args.slice)
+    if args.search != bool(args.output) or (args.search and len(slices) > 1):
+        raise UserError("--search and --output=FILE go together, for one --slice")
+    if args.search and os.path.exists(args.output):
+        raise UserError(f"--output={args.output} exists; name a file that does not")
     prepare(slices)
 
     # -- The run
+    import dataclasses
     import json
 
     make = _maker(args)
     run = make(())
+    if args.search:
+        return _search(args, run, slices[0])
 
     # -- Its programs on every slice; whatever does not divide is told before anything is compiled
     import jax
@@ -92,11 +114,15 @@ def main(args: argparse.Namespace) -> int:
     # -- Compiling
     rows = _compiled([(slice, job) for slice, found in planned for job in found])
 
+    # -- What would make the training steps fit that do not
+    advised = {} if args.no_advice else _advised(make, slices, rows)
+
     # -- Told
     if args.json:
         leaves = jax.tree.leaves(planned[0][1][0].trainer.abstract_state.params)
         model = {"parameters": sum(leaf.size for leaf in leaves), "vocab_size": run.objective.model.vocab_size}
-        print(json.dumps(model | {"programs": rows} | ({"shardings": split} if args.shardings else {})))
+        advice = {name: advice and dataclasses.asdict(advice) for name, (advice, _) in advised.items()}
+        print(json.dumps(model | {"programs": rows, "advice": advice} | ({"shardings": split} if args.shardings else {})))
         return 0
     for name, table in split.items():
         print(f"-- {name}\n{shardings_text(table)}\n")
@@ -104,6 +130,8 @@ def main(args: argparse.Namespace) -> int:
     for row in rows:
         if not row["fits"]:
             print(f"\n{largest_text(row)}")
+    for _, text in advised.values():
+        print(f"\n{text}")
     return 0
 
 
@@ -157,3 +185,53 @@ def _compiled(found: Sequence[tuple[Slice, Job]]) -> list[Row]:
     took = duration(time.monotonic() - began)
     print(f"compiled {len(found)} program{'s' * (len(found) > 1)} in {took}", file=sys.stderr, flush=True)
     return rows
+
+
+def _advised(
+    make: Callable[[Sequence[str]], Run], slices: Sequence[Slice], rows: Sequence[Row]
+) -> dict[str, tuple[Advice | None, str]]:
+    """By the slice that a training step does not fit: what is advised, and that in words."""
+    from bertfam.partitioning.chips import memory_bytes
+    from bertfam.planning.advice import advice_text, advise, least_devices
+
+    found = {}
+    for slice in slices:
+        devices = slice.devices()
+        memory = memory_bytes(devices[0])
+        if memory and any(row["slice"] == slice.name and row["kind"] == "train" and not row["fits"] for row in rows):
+            print(f"{slice.name}: looking for a change that fits", file=sys.stderr, flush=True)
+            advice = advise(make, devices, memory)
+            least = None if advice else least_devices(make(()), memory)
+            found[slice.name] = advice, advice_text(advice, slice.name, memory, least)
+    return found
+
+
+def _search(args: argparse.Namespace, run: Run, slice: Slice) -> int:
+    """Writes the fastest layout of the run's training step on the slice; returns the exit status."""
+    import json
+    from pathlib import Path
+
+    from bertfam.files import write_text
+    from bertfam.partitioning.chips import chip_of, memory_bytes
+    from bertfam.planning.search import fits, gin_text, rows, search, table
+
+    devices = slice.devices()
+    chip, memory = chip_of(devices[0]), memory_bytes(devices[0])
+    if chip is None or memory is None:
+        raise UserError(f"--search: the speed and memory of {devices[0].device_kind} are not known; name another --slice")
+    found = search(run, devices, chip, memory, lambda line: print(line, file=sys.stderr, flush=True))
+    told, best = rows(found, chip, memory), found[0]
+    if not fits(best, memory):
+        raise UserError(f"--search: none of the {len(found)} layouts that were compiled fits {slice.name}; take more chips")
+    write_text(Path(args.output), gin_text(best, slice.name, memory, _command(args)))
+    print(json.dumps({"layouts": told, "output": args.output}) if args.json else f"{table(told)}\n\nwritten to {args.output}")
+    return 0
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The search's command line, quoted for a shell, in one line."""
+    words = [f"--gin_file={name}" for name in args.gin_file]
+    words += ["--gin." + "=".join(binding.split(" = ", 1)) for binding in args.gin_bindings]
+    words += [f"--slice={name}" for name in args.slice]
+    words += [f"--{flag}={value}" for flag in ("vocab_size", "vocab") if (value := getattr(args, flag)) is not None]
+    return " ".join(shlex.join(["bertfam", "plan", *words, "--search", f"--output={args.output}"]).splitlines())

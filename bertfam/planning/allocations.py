@@ -57,10 +57,9 @@ class Dump:
 
     def largest(self, count: int = 10) -> list[Allocation]:
         """The largest places for temporaries, the largest first; none where the program came from a cache of compilations."""
-        files = [path for path in self.folder.glob("*after_optimizations.txt") if self._buffers(path).exists()]
-        if not files:
+        path = self._program()
+        if path is None:
             return []
-        path = max(files, key=lambda path: path.stat().st_size)
         program = parse(path.read_text())
         homes = {made.name: computation for computation in program.computations.values() for made in computation}
         found: dict[tuple[int, int], Allocation] = {}
@@ -69,6 +68,16 @@ class Dump:
             # Of all that use the place, what is told most precisely.
             found[size, offset] = max(found.get((size, offset), made), made, key=lambda each: each.where.count("/"))
         return sorted(found.values(), key=lambda each: -each.bytes)[:count]
+
+    @property
+    def text(self) -> str:
+        """The optimised program; "" where it came from a cache of compilations."""
+        path = self._program()
+        return "" if path is None else path.read_text()
+
+    def _program(self) -> Path | None:
+        files = (path for path in self.folder.glob("*after_optimizations.txt") if self._buffers(path).exists())
+        return max(files, key=lambda path: path.stat().st_size, default=None)
 
     @staticmethod
     def _buffers(program: Path) -> Path:

@@ -47,17 +47,16 @@ class Bound:
         return max(vars(self), key=lambda name: vars(self)[name])
 
 
-def bound(chip: Chip, *, flops: float, moved: float, found: Iterable[Collective], mesh: jax.sharding.Mesh) -> Bound:
+def bound(chip: Chip, *, flops: float, moved: float, sent: tuple[float, float]) -> Bound:
     """The bound of a program.
 
     Args:
       chip: what the devices are, or are parts of.
       flops: matrix-product FLOPs of a device.
       moved: bytes that a device reads and writes at least; see `moved_bytes`.
-      found: the program's collectives; those in loops of unknown length count once.
-      mesh: their devices.
+      sent: bytes that a device sends at least; see `sent_bytes`.
     """
-    within, between = sent_bytes(found, mesh)
+    within, between = sent
     return Bound(
         compute=flops * chip.devices / chip.flops,
         memory=moved * chip.devices / chip.hbm_bandwidth,
@@ -79,6 +78,10 @@ def sent_bytes(found: Iterable[Collective], mesh: jax.sharding.Mesh) -> tuple[fl
     """Bytes that a device sends at least in one run: to others of its slice, and to other slices.
 
     What goes over both is first brought together in each slice, so that a device sends its share of it to other slices.
+
+    Args:
+      found: the program's collectives; those in loops of unknown length count once.
+      mesh: their devices.
     """
     within = between = 0.0
     for each in found:

@@ -22,6 +22,7 @@ from bertfam.training.trainer import Trainer
 
 Kind = Literal["train", "evaluate", "decode"]
 KINDS: tuple[Kind, ...] = ("train", "evaluate", "decode")
+TRAINING: tuple[Kind, ...] = ("train",)
 # Prompts that each device of a batch's axes goes on from.
 _PROMPTS = 8
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
@@ -37,6 +38,7 @@ class Program:
       too_large: the compiler's words then, else None.
       seconds: that compiling took.
       largest: the largest arrays, where `Job.compile` was asked for them.
+      written: the optimised program as the compiler has written it down, "" where it has not.
     """
 
     job: "Job"
@@ -44,11 +46,15 @@ class Program:
     too_large: str | None
     seconds: float
     largest: tuple[Allocation, ...] = ()
+    written: str = ""
 
     @cached_property
     def text(self) -> str:
         """The optimised program; "" where it is too large."""
-        return "" if self.compiled is None else self.compiled.as_text() or ""
+        if self.compiled is None:
+            return ""
+        # JAX cannot read some programs for TPUs back from the compiler (libtpu 0.0.52: "async-update instruction").
+        return self.written or self.compiled.as_text() or ""
 
     @cached_property
     def memory(self) -> Memory:
@@ -103,15 +109,16 @@ class Job:
         """
         began = time.monotonic()
         lowered = self.lower()
+        writes = largest or self.trainer.mesh.devices.flat[0].platform == "tpu"
         with dumped() as dump:
             try:
-                compiled, too_large = lowered.compile(compiler_options=dump.options if largest else None), None
+                compiled, too_large = lowered.compile(compiler_options=dump.options if writes else None), None
             except jax.errors.JaxRuntimeError as error:
                 if _OUT_OF_MEMORY not in str(error):
                     raise
                 compiled, too_large = None, str(error)
             found = tuple(dump.largest(largest)) if largest else ()
-        return Program(self, compiled, too_large, time.monotonic() - began, found)
+            return Program(self, compiled, too_large, time.monotonic() - began, found, dump.text)
 
 
 def jobs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> list[Job]:

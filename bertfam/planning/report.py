@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from bertfam.partitioning.chips import chip_of, memory_bytes
-from bertfam.planning.bounds import bound, moved_bytes
+from bertfam.planning.bounds import bound, moved_bytes, sent_bytes
 from bertfam.planning.hlo import by_axes, collectives
 from bertfam.planning.programs import Program
 from bertfam.planning.slices import Slice
@@ -27,7 +27,7 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
     least = None
     if chip is not None and program.compiled:
         flops = job.flops / mesh.size
-        least = bound(chip, flops=flops, moved=moved_bytes(needs, job.turns), found=found, mesh=mesh)
+        least = bound(chip, flops=flops, moved=moved_bytes(needs, job.turns), sent=sent_bytes(found, mesh))
     attention = None
     if job.kind == "train":
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # what it computes for a trace is computed here

@@ -26,10 +26,11 @@ def planned():
 
 
 def test_progress_is_all_that_stderr_has(planned):
-    first, second, last = planned[1].splitlines()
+    first, second, last, advising = planned[1].splitlines()
     assert first == "[1/2] v5e-1: train 8 x 16"
     assert second.startswith("[2/2] 2xv5e-4: train 8 x 16, about ")
     assert last.startswith("compiled 2 programs in ")
+    assert advising == "v5e-1: looking for a change that fits" and planned[0]["advice"] == {"v5e-1": None}
 
 
 def test_a_run_that_one_chip_does_not_hold(planned):

@@ -37,10 +37,10 @@ def test_what_binds():
     chip = Chip("toy", "toy", 100.0, 10**9, 10.0, "", ici_bandwidth=1.0, dcn_bandwidth=0.5, devices=2)
     found = [collective("all-reduce", 8, "replica", "fsdp")]
     # A device is half a chip.
-    least = bound(chip, flops=1e5, moved=100, found=found, mesh=MESH)
+    least = bound(chip, flops=1e5, moved=100, sent=sent_bytes(found, MESH))
     assert vars(least) == {"compute": 2000, "memory": 20, "ici": 3000, "dcn": 1000}
     assert (least.seconds, least.binds) == (3000, "ici")
-    assert bound(chip, flops=1e6, moved=100, found=[], mesh=MESH).binds == "compute"
+    assert bound(chip, flops=1e6, moved=100, sent=(0, 0)).binds == "compute"
 
 
 def test_what_is_moved():

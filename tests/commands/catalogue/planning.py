@@ -43,4 +43,15 @@ PLANNING = {
         "v5e-8: heads of params/encoder/layers/attention/key/bias is 2, which does not divide over the 8 parts of mesh axis "
         "tensor; use 8, or a mesh axis of 1, 2",
     ),
+    "a search that writes nothing": Entry(
+        f"{_PLAN} --slice=v5e-4 --search", "--search and --output=FILE go together, for one --slice"
+    ),
+    "a search for two slices": Entry(
+        f"{_PLAN} --slice=v5e-4 --slice=v5e-8 --search --output=mesh.gin",
+        "--search and --output=FILE go together, for one --slice",
+    ),
+    "a search into a file that is there": Entry(
+        f"{_PLAN} --slice=v5e-4 --search --output={{trained}}/run.gin",
+        "--output={trained}/run.gin exists; name a file that does not",
+    ),
 }

@@ -1,0 +1,145 @@
+"""The fastest layout of a run on a slice: the best by estimate are compiled."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import Any
+
+import jax
+
+from bertfam.errors import UserError
+from bertfam.partitioning.chips import Chip
+from bertfam.partitioning.mesh import slices_of
+from bertfam.partitioning.rules import AXES
+from bertfam.planning.advice import usable
+from bertfam.planning.bounds import Bound, bound, moved_bytes, sent_bytes
+from bertfam.planning.changes import mesh_lines
+from bertfam.planning.hlo import collectives
+from bertfam.planning.layouts import Layout, described, layouts, longest
+from bertfam.planning.programs import TRAINING, Program, jobs
+from bertfam.planning.report import columns
+from bertfam.training.run import Run
+
+# How many layouts are compiled.
+COMPILED = 5
+_GIB = 2**30
+
+
+def search(
+    run: Run, devices: Sequence[jax.Device], chip: Chip, memory: int, tell: Callable[[str], None] = lambda line: None
+) -> list[Layout]:
+    """The best layouts by estimate, one of a mesh, compiled: those that fit first, the one with the lowest bound foremost.
+
+    Args:
+      run: sized.
+      devices: of the slice.
+      chip: what they are, or are parts of.
+      memory: bytes of one.
+      tell: is given a line for each that is compiled.
+
+    Raises:
+      UserError: where none divides, or is estimated to fit.
+    """
+    left = layouts(run, len(devices), slices_of(devices), chip, usable(memory))
+    if not left:
+        raise UserError(
+            f"no mesh of {len(devices)} devices is estimated to hold this run, however much is recomputed: take more chips"
+        )
+    done: list[Layout] = []
+    while left and len(done) < COMPILED:
+        layout = left[0]
+        tell(f"[{len(done) + 1}/{COMPILED}] {described(layout.run)}")
+        mesh = layout.run.mesh.build(devices)
+        (job,) = (job for job in jobs(layout.run, mesh, TRAINING) if job.stage == longest(run))
+        program = job.compile()
+        done.append(dataclasses.replace(layout, program=program, at_least=_bound_of(program, layout, chip)))
+        if fits(done[-1], memory):  # others of this mesh are no better
+            left = [each for each in left if _sizes(each) != _sizes(layout)]
+        else:  # those that are estimated to need as much will not either
+            too_much = program.memory.total / layout.estimated.total
+            left = [each for each in left[1:] if each.estimated.total * too_much <= usable(memory)]
+    return sorted(done, key=lambda layout: (not fits(layout, memory), layout.order))
+
+
+def fits(layout: Layout, memory: int) -> bool:
+    """Whether it fits devices that have so many bytes."""
+    return layout.is_compiled and layout.bytes <= usable(memory)
+
+
+def rows(found: Sequence[Layout], chip: Chip, memory: int) -> list[dict[str, Any]]:
+    """The compiled layouts with their estimates beside them, as JSON: bytes of a device, and bounds in seconds."""
+    return [
+        {
+            "layout": described(each.run),
+            "mesh": {name: getattr(each.run.mesh, name) for name in (*AXES, "zero1")},
+            "remat": each.run.objective.execution.remat,
+            "microbatches": each.run.microbatches,
+            "estimated_bytes": each.estimated.total,
+            "bytes": each.bytes,
+            "fits": fits(each, memory),
+            "estimated_bound": dataclasses.asdict(each.estimated.bound(chip)),
+            "bound": dataclasses.asdict(each.at_least) if each.is_compiled else None,
+        }
+        for each in found
+    ]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The same for people."""
+    head = ("layout", "GiB est.*", "GiB", "fits", "at least est.*", "at least*", "binds")
+    body = []
+    for row in rows:
+        bounds = row["bound"]
+        body.append(
+            (
+                row["layout"],
+                f"{row['estimated_bytes'] / _GIB:.2f}",
+                f"{row['bytes'] / _GIB:.2f}",
+                "yes" if row["fits"] else "NO",
+                f"{max(row['estimated_bound'].values()):.4g} s",
+                f"{max(bounds.values()):.4g} s" if bounds else "-",
+                max(bounds, key=bounds.get) if bounds else "-",
+            )
+        )
+    return f"{columns(head, body, left=(0, 6))}\n\n{_NOTES}"
+
+
+_NOTES = """\
+GiB of each device, as compiled; est.*: estimated before compiling, from the trace of one row's gradient.
+at least*: a lower bound of a step, from FLOPs (with what is computed twice), bytes and published speeds; not measured."""
+
+
+def gin_text(layout: Layout, slice: str, memory: int, command: str) -> str:
+    """A gin file that makes this layout of the run, whatever mesh it had, and says where it comes from.
+
+    Args:
+      layout: compiled.
+      slice: the name of the slice.
+      memory: bytes of one of its devices.
+      command: that found it, in one line.
+    """
+    run, least = layout.run, layout.at_least
+    lines = [
+        f"# {type(run.objective.model).__name__} on {slice}: {described(run)}.",
+        "#",
+        f"#   {command}",
+        "#",
+        f"# Compiled on {date.today()}, not measured: {layout.bytes / _GIB:.2f} of {memory / _GIB:.2f} GiB of each device.",
+        f"# By published speeds a step takes at least {least.seconds:.4g} s ({least.binds} binds), an estimate.",
+        "",
+        *mesh_lines(run.mesh),
+        f"Run.microbatches = {run.microbatches}",
+        f'Execution.remat = "{run.objective.execution.remat}"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _bound_of(program: Program, layout: Layout, chip: Chip) -> Bound:
+    """From what was compiled, but for the FLOPs, which count what is computed twice."""
+    mesh = program.job.trainer.mesh
+    found = collectives(program.text, mesh) if program.compiled else []
+    return bound(chip, flops=layout.estimated.flops, moved=moved_bytes(program.memory), sent=sent_bytes(found, mesh))
+
+
+def _sizes(layout: Layout) -> tuple[int, ...]:
+    return tuple(getattr(layout.run.mesh, axis) for axis in AXES)

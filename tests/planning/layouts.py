@@ -1,0 +1,38 @@
+"""Run by test_estimate.py in a process of its own, with eight simulated devices: one JSON object on stdout."""
+
+import dataclasses
+import json
+
+import jax
+
+from bertfam.partitioning.mesh import MeshShape
+from bertfam.planning.estimate import estimate
+from bertfam.planning.programs import TRAINING, jobs
+from bertfam.training.plan import local_bytes
+from bertfam.training.trainer import Trainer
+
+import small  # isort: skip
+
+MESHES = {
+    "fsdp": MeshShape(data=1, fsdp=-1),
+    "tensor": MeshShape(fsdp=2, tensor=2),
+    "sequence": MeshShape(replica=2, sequence=2),
+    "zero1": MeshShape(data=4, fsdp=2, zero1=True),
+}
+
+
+def found():
+    result = {}
+    for name, mesh in MESHES.items():
+        run = dataclasses.replace(small.run(), mesh=mesh, average_decay=0.9)
+        estimated, state = estimate(run, 8), Trainer(run, mesh.build()).abstract_state
+        result[name] = {
+            "estimated": [estimated.parameters, estimated.optimizer],
+            "split": [sum(map(local_bytes, jax.tree.leaves(tree))) for tree in (state.params, (state.opt_state, state.average))],
+        }
+    (job,) = jobs(run, mesh.build(), TRAINING)
+    memory = job.compile().memory
+    return result | {"compiled": [memory.parameters, memory.optimizer, memory.other, memory.total, estimated.total]}
+
+
+print(json.dumps(found()))

@@ -1,0 +1,111 @@
+"""Estimates of a step on a mesh: exact where they say so, and in the order of what is compiled where not."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small
+
+from bertfam.config.build import load
+from bertfam.errors import UserError
+from bertfam.partitioning.chips import CHIPS
+from bertfam.partitioning.mesh import MeshShape
+from bertfam.planning.estimate import estimate
+from bertfam.planning.layouts import described, layouts
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def on_eight():
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "layouts.py")],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_state_is_exact(on_eight):
+    sizes = {name: found["estimated"] for name, found in on_eight.items() if name != "compiled"}
+    assert sizes == {name: found["split"] for name, found in on_eight.items() if name != "compiled"}
+    assert len({tuple(found) for found in sizes.values()}) == len(sizes)
+    parameters, optimizer, other, total, estimated = on_eight["compiled"]
+    assert [parameters, optimizer] == sizes["zero1"]
+    assert other < 2000  # what a step takes beside them is its number, and it gives metrics
+    assert 0.3 < estimated / total < 1.5
+
+
+def of(run, devices=1, **changed):
+    return estimate(dataclasses.replace(run, **changed), devices)
+
+
+@pytest.fixture(scope="module")
+def base():
+    """BERT-base on a batch of 128 rows."""
+    bindings = ["Run.stages = (@Stage(),)", "BATCH_SIZE = 128"]
+    return load(["runs/bert_base.gin"], bindings).build("Run").sized(30522)
+
+
+def test_what_each_option_changes(base):
+    none = of(base)
+    # 12 layers, and the embeddings and heads, forward and twice as much backward.
+    assert none.flops == pytest.approx(128 * base.objective.flops(base.shape(0)), rel=0.01)
+    pieces = of(base, microbatches=4)
+    assert pieces.activations == pytest.approx(none.activations / 4, rel=0.1)
+    assert (pieces.gradients, pieces.flops) == (2 * none.gradients, none.flops)
+
+    spread = of(base, 4)
+    assert (spread.parameters, spread.optimizer) == (none.parameters, none.optimizer)
+    assert spread.activations == pytest.approx(none.activations / 4, rel=0.1)
+    # The whole gradient, float32, to the others and back.
+    assert spread.sent == pytest.approx(2 * 3 / 4 * none.parameters, rel=0.01) and none.sent == 0
+
+    split = of(base, 4, mesh=MeshShape(data=1, fsdp=-1))
+    assert split.parameters == pytest.approx(none.parameters / 4, rel=0.01)
+    heads = of(base, 4, mesh=MeshShape(tensor=4))
+    assert split.activations < heads.activations < none.activations
+    assert heads.sent > split.sent
+    assert of(base, 4, mesh=MeshShape(replica=2)).sent_between == pytest.approx(none.parameters, rel=0.01)
+
+
+def test_recomputing(base):
+    def with_remat(remat):
+        execution = dataclasses.replace(base.objective.execution, remat=remat)
+        return of(base, objective=dataclasses.replace(base.objective, execution=execution))
+
+    none, dots, full = map(with_remat, ("none", "dots", "full"))
+    # Each layer's input, bfloat16[128, 128, 768], the logits, float32[128, 20, 30592], and little more.
+    least = 12 * 128 * 128 * 768 * 2 + 128 * 20 * 30592 * 4
+    assert least < full.activations < 1.1 * least
+    assert full.activations < dots.activations / 4 < none.activations / 4
+    assert full.flops == pytest.approx(4 / 3 * none.flops, rel=0.03)
+    assert none.flops < dots.flops < 1.02 * none.flops
+
+
+def test_sizes_that_do_not_divide(base):
+    with pytest.raises(UserError, match="MeshShape|heads"):
+        of(base, 8, mesh=MeshShape(tensor=8))
+    with pytest.raises(UserError, match="microbatches"):
+        of(base, microbatches=3)
+
+
+def test_the_order_of_layouts():
+    run = small.run()
+    chip = next(chip for chip in CHIPS if chip.name == "v5e")
+    found = layouts(run, 8, 1, chip, chip.hbm_bytes)
+    # Nothing that fits in any way gains by splitting parameters, pieces, or computing anything twice.
+    assert described(found[0].run).endswith("1 microbatch")
+    assert found[0].order <= found[-1].order
+    assert {layout.run.mesh.tensor for layout in found} == {1, 2}  # heads
+    tight = layouts(run, 8, 1, chip, found[-1].estimated.total // 3)
+    assert tight and max(layout.estimated.total for layout in tight) <= found[-1].estimated.total // 3
+    assert layouts(run, 8, 1, chip, 1000) == []
