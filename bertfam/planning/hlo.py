@@ -14,6 +14,9 @@ _COLLECTIVE = re.compile(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute|collective-broadcast)(-start)?"
 )
 _TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+# Of a TPU program's asynchronous collective, which is written again in every fusion that it runs beside and where it ends; where
+# it begins, this is -1.
+_GOES_ON = re.compile(r'"flag_start":"\d')
 # Computations that an instruction runs.
 _CALLED = re.compile(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.-]+)|branch_computations=\{([^}]*)\}")
 
@@ -71,18 +74,13 @@ def by_axes(found: Iterable[Collective]) -> dict[str, dict[tuple[str, ...], int]
 
 def _run(program: Program, computation: Computation, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
     """The collectives of a computation that runs so often, and of what it calls."""
-    channels: set[str] = set()
     for instruction in computation:
         if instruction.opcode == "while":
             turns = trip_count(program, computation, instruction)
             inner = None if times is None or turns is None else times * turns
             yield from _run(program, program.computations[instruction.attribute("body") or ""], inner, mesh)
         elif instruction.opcode == "fusion":
-            for found, channel in _fused(program, instruction, times, mesh):
-                # An asynchronous one is written in every fusion that it runs beside.
-                if channel not in channels:
-                    yield found
-                channels.update(filter(None, [channel]))
+            yield from _fused(program, instruction, times, mesh)
         elif instruction.opcode in ("call", "conditional", "async-start"):
             for name in _called(instruction):
                 yield from _run(program, program.computations[name], times, mesh)
@@ -90,19 +88,18 @@ def _run(program: Program, computation: Computation, times: int | None, mesh: ja
             yield from _collective(instruction, times, mesh)
 
 
-def _fused(
-    program: Program, fusion: Instruction, times: int | None, mesh: jax.sharding.Mesh
-) -> Iterator[tuple[Collective, str | None]]:
-    """The collectives inside a fusion, and their channels."""
+def _fused(program: Program, fusion: Instruction, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
+    """The collectives that a fusion does or begins."""
     for name in _called(fusion):
         for instruction in program.computations[name]:
             if instruction.opcode == "fusion":
                 yield from _fused(program, instruction, times, mesh)
+            if _GOES_ON.search(instruction.attributes):
+                continue
             for each in _collective(instruction, times, mesh):
                 # The TPU compiler's reduce-scatter: an all-reduce of which a device takes its slice.
                 scatters = each.kind == "all-reduce" and name.startswith("all-reduce-scatter")
-                told = replace(each, kind="reduce-scatter" if scatters else each.kind, op_name=each.op_name or fusion.op_name)
-                yield told, instruction.attribute("channel_id")
+                yield replace(each, kind="reduce-scatter" if scatters else each.kind, op_name=each.op_name or fusion.op_name)
 
 
 def _called(instruction: Instruction) -> list[str]:

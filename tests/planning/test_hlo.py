@@ -151,31 +151,24 @@ def fused(name, *lines):
 
 
 def test_fusions_of_the_tpu_compiler():
-    gather = "%g{} = f32[16]{{0}} all-gather(%q), channel_id=5, replica_groups=[4,2]<=[8]"
-    scatter = fused(
-        "all-reduce-scatter.1",
-        "%r = f32[8]{0} all-reduce(%q), channel_id=6, replica_groups=[2,4]<=[8], to_apply=%add",
-        "ROOT %s = f32[2]{0} dynamic-slice(%r, %q), dynamic_slice_sizes={2}",
-    )
-    begun, beside = fused("begun", gather.format(1)), fused("beside", gather.format(2))
-    text = (
-        begun
-        + beside
-        + scatter
-        + entry(
-            '%a = f32[16]{0} fusion(%p), kind=kCustom, calls=%begun, metadata={op_name="jit(f)/gather"}',
-            "%b = f32[16]{0} fusion(%p), kind=kOutput, calls=%beside",
-            'ROOT %c = f32[2]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1, metadata={op_name="jit(f)/scatter"}',
+    """A gather that begins, runs beside another fusion and ends is one; so is each scatter, also on one channel."""
+    gather = "%g = f32[16]{{0}} all-gather(%q), channel_id=5, replica_groups=[4,2]<=[8], backend_config={{{}}}"
+    pieces = {"begun": -1, "beside": 2, "ended": 2}
+    text = "".join(fused(name, gather.format(f'"config":{{"flag_start":"{flag}"}}')) for name, flag in pieces.items())
+    for number, count in enumerate((8, 12)):
+        text += fused(
+            f"all-reduce-scatter.{number}",
+            f"%r = f32[{count}]{{0}} all-reduce(%q), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add",
+            f"ROOT %s = f32[{count // 4}]{{0}} dynamic-slice(%r, %q), dynamic_slice_sizes={{{count // 4}}}",
         )
-    )
-    first, second = collectives(text, CUBE)  # the gather, which runs beside another fusion, once
-    assert (first.kind, first.bytes, first.op_name) == ("all-gather", 64, "jit(f)/gather")
-    assert (second.kind, second.bytes, second.op_name, second.axes) == (
-        "reduce-scatter",
-        32,
-        "jit(f)/scatter",
-        ("fsdp", "tensor"),
-    )
+    names = [*pieces, "all-reduce-scatter.0", "all-reduce-scatter.1"]
+    lines = (f'%{name}.f = f32[8]{{0}} fusion(%p), calls=%{name}, metadata={{op_name="jit(f)/{name}"}}' for name in names)
+    found = collectives(text + entry(*lines), CUBE)
+    assert [(each.kind, each.bytes, each.axes, each.op_name) for each in found] == [
+        ("all-gather", 64, ("tensor",), "jit(f)/begun"),
+        ("reduce-scatter", 32, ("fsdp", "tensor"), "jit(f)/all-reduce-scatter.0"),
+        ("reduce-scatter", 48, ("fsdp", "tensor"), "jit(f)/all-reduce-scatter.1"),
+    ]
 
 
 def loop(name, limit, *lines, step="%one", begins="0"):

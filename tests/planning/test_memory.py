@@ -16,7 +16,7 @@ HLO = """HloModule jit_step
   %new = f32[100]{0} parameter(1)
   %at = s32[] parameter(2)
   %row = f32[1,100]{1,0} bitcast(%new)
-  ROOT %kept = f32[4,100]{1,0} dynamic-update-slice(%old, %row, %at, %at), metadata={op_name="jit(step)/jvp(Net)/layers/while/body/update"}
+  ROOT %kept = f32[4,100]{1,0} dynamic-update-slice(%old, %row, %at, %at), metadata={op_name="jit(step)/jvp(Net)/update"}
 }
 
 ENTRY %main (p: f32[4,100], i: s32[]) -> f32[100] {
