@@ -80,7 +80,7 @@ def plan(output: Path, name: str, slice: str) -> None:
     file = output / f"{name}-{slice}.json"
     if file.exists():
         return
-    words = ["plan", *STUDIES[name].flags, f"--slice={slice}", "--program=train", "--json"]
+    words = ["plan", *STUDIES[name].flags, f"--slice={slice}", "--program=train", "--no_advice", "--json"]
     print(f"{name} on {slice}", file=sys.stderr, flush=True)
     done = subprocess.run([sys.executable, "-m", "bertfam", *words], capture_output=True, text=True)
     if done.returncode not in (0, 2):

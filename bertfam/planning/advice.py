@@ -18,7 +18,7 @@ from bertfam.training.run import Run
 # Of a device's memory; the rest is for what is in no program, as the batches to come.
 _SHARE = 0.97
 # What is estimated to need more than so many times the memory is not compiled; estimates were up to so much too high.
-_SLACK = 1.3
+_SLACK = 1.15
 # The most programs that are compiled for one piece of advice.
 _TRIES = 8
 _GIB = 2**30

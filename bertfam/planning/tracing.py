@@ -49,7 +49,7 @@ class Traced:
 
     Attributes:
       kept: what the forward pass leaves to the backward pass, beside the parameters.
-      largest: the largest array of all that has rows.
+      largest: the largest array of one layer that has rows.
       summed: results of matrix products over a split axis, and how many of each: their parts are summed over devices.
       flops: of matrix products for each row, with what is computed twice.
     """
@@ -87,7 +87,7 @@ def trace(objective: Objective, shape: RowShape, boxed: Any) -> Traced:
     traced, out = jax.make_jaxpr(gradient, return_shape=True)(params, carry, aux, batch, key)
     kept = {var for var in _computed(traced.jaxpr, traced.jaxpr.outvars[: len(out[0])]) if not names.is_parameter(var)}
     products = list(_products(traced.jaxpr, 1))
-    arrays = [names.array(var) for eqn, _ in _equations(traced.jaxpr, 1) for var in eqn.outvars]
+    arrays = [names.array(var) for eqn, _ in _equations(traced.jaxpr, 1) for var in eqn.outvars if not names.is_stacked(var)]
     summed = Counter[Array]()
     for eqn, times in products:
         if names.sums_a_split_axis(eqn) and (array := names.array(eqn.outvars[0])).by_row:
@@ -118,6 +118,12 @@ class _Names:
         """Whether it is a parameter as it is stored, in another shape at most."""
         shape, dtype = var.aval.shape, var.aval.dtype  # type: ignore[attr-defined]
         return (math.prod(shape), dtype) in self._parameters
+
+    def is_stacked(self, var: Any) -> bool:
+        """Whether it is what a loop reads or gives at all of its turns."""
+        shape = var.aval.shape
+        axes = self._axes(shape)
+        return "batch" in axes and math.prod(shape[: axes.index("batch")]) > 1
 
     def array(self, var: Any) -> Array:
         """What is known of a variable."""
