@@ -64,6 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="look for no change with which a training step fits that does not (some compiling)",
     )
+    parser.add_argument(
+        "--most_rows",
+        action="store_true",
+        help="also find the most rows a device, at once, of the last stage that fit (some compiling)",
+    )
     group = parser.add_argument_group("the fastest layout")
     group.add_argument(
         "--search",
@@ -116,13 +121,18 @@ def main(args: argparse.Namespace) -> int:
 
     # -- What would make the training steps fit that do not
     advised = {} if args.no_advice else _advised(make, slices, rows)
+    most = _most_rows(run, slices) if args.most_rows else {}
 
     # -- Told
     if args.json:
         leaves = jax.tree.leaves(planned[0][1][0].trainer.abstract_state.params)
         model = {"parameters": sum(leaf.size for leaf in leaves), "vocab_size": run.objective.model.vocab_size}
         advice = {name: advice and dataclasses.asdict(advice) for name, (advice, _) in advised.items()}
-        print(json.dumps(model | {"programs": rows, "advice": advice} | ({"shardings": split} if args.shardings else {})))
+        print(
+            json.dumps(
+                model | {"programs": rows, "advice": advice, "most_rows": most} | ({"shardings": split} if args.shardings else {})
+            )
+        )
         return 0
     for name, table in split.items():
         print(f"-- {name}\n{shardings_text(table)}\n")
@@ -132,6 +142,8 @@ def main(args: argparse.Namespace) -> int:
             print(f"\n{largest_text(row)}")
     for _, text in advised.values():
         print(f"\n{text}")
+    for name, found in most.items():
+        print(f"\n{name}: as compiled, at most {found:,} rows of {run.stages[-1].length} a device fit at once")
     return 0
 
 
@@ -203,6 +215,20 @@ def _advised(
             advice = advise(make, devices, memory)
             least = None if advice else least_devices(make(()), memory)
             found[slice.name] = advice, advice_text(advice, slice.name, memory, least)
+    return found
+
+
+def _most_rows(run: Run, slices: Sequence[Slice]) -> dict[str, int]:
+    """By slices whose memory is known."""
+    from bertfam.partitioning.chips import memory_bytes
+    from bertfam.planning.advice import most_rows
+
+    found = {}
+    for slice in slices:
+        devices = slice.devices()
+        if memory := memory_bytes(devices[0]):
+            print(f"{slice.name}: looking for the most rows that fit", file=sys.stderr, flush=True)
+            found[slice.name] = most_rows(run, devices, memory)
     return found
 
 

@@ -10,6 +10,7 @@ import jax
 
 from bertfam.errors import UserError
 from bertfam.partitioning.mesh import MeshShape, slices_of
+from bertfam.partitioning.rules import AXES
 from bertfam.planning.changes import changes, with_remat
 from bertfam.planning.estimate import estimate
 from bertfam.planning.programs import TRAINING, compile_programs
@@ -89,25 +90,30 @@ def needed_bytes(run: Run, devices: Sequence[jax.Device]) -> int:
 def most_rows(run: Run, devices: Sequence[jax.Device], memory: int) -> int:
     """The most rows a device, in one microbatch of the last stage, with which its step fits, as compiled; 0: not even one.
 
-    Twice as many are tried until they do not fit, then half-way between, to within an eighth.
+    From what is estimated to fit it goes up or down in steps of an eighth.
 
     Raises:
       UserError: where sizes do not divide over the mesh.
     """
-    mesh = run.mesh.build(devices)
-    parts = math.prod(mesh.shape[axis] for axis in run.mesh.rules.axes("batch"))
+    count, slices = len(devices), slices_of(devices)
+    sizes = dict(zip(AXES, run.mesh.sizes(count, slices), strict=True))
+    parts = math.prod(sizes[axis] for axis in run.mesh.rules.axes("batch"))
+
+    def of(rows: int) -> Run:
+        stage = dataclasses.replace(run.stages[-1], batch_size=rows * parts)
+        return dataclasses.replace(run, stages=(stage,), microbatches=1)
 
     def fits(rows: int) -> bool:
-        stage = dataclasses.replace(run.stages[-1], batch_size=rows * parts)
-        return needed_bytes(dataclasses.replace(run, stages=(stage,), microbatches=1), devices) <= usable(memory)
+        return needed_bytes(of(rows), devices) <= usable(memory)
 
-    fit, too_many = 0, 1
-    while fits(too_many):
-        fit, too_many = too_many, 2 * too_many
-    while too_many - fit > max(fit // 8, 1):
-        middle = (fit + too_many) // 2
-        fit, too_many = (middle, too_many) if fits(middle) else (fit, middle)
-    return fit
+    few, many = (estimate(of(rows), count, slices=slices).total for rows in (1, 2))
+    rows = max(1 + (usable(memory) - few) // (many - few), 1)
+    step = max(rows // 8, 1)
+    if not fits(rows):
+        return next((less for less in range(rows - step, 0, -step) if fits(less)), 0)
+    while fits(rows + step):
+        rows += step
+    return rows
 
 
 def least_devices(run: Run, memory: int) -> int | None:
