@@ -57,7 +57,17 @@ def params():
 
 
 @pytest.mark.parametrize(
-    "shape", ["bf16[40,30]", "f32[1,40,30]", "bf16[3,40,30]", "bf16[50,40]", "s32[8,12]", "(bf16[50,40], f32[40,30])"]
+    "shape",
+    [
+        "bf16[40,30]",
+        "f32[1,40,30]",
+        "bf16[3,40,30]",
+        "bf16[50,40]",
+        "f32[8,12]",
+        "bf16[40,2,30]",
+        "s32[8,12,40]",
+        "(bf16[50,40], f32[40,30])",
+    ],
 )
 def test_gathered_parameters_and_small_arrays_are_expected(params, shape):
     assert unexpected([gather(shape)], params, tokens=96) == []
