@@ -7,6 +7,7 @@ import fake_bucket
 import jax
 import numpy as np
 import pytest
+import xla
 
 from bertfam.data.cache import TokenCache
 from bertfam.data.cache_builder import build
@@ -15,6 +16,8 @@ from bertfam.data.sources import Corpus
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
+
+xla.hurry()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,5 @@
 """A very small BERT and batches for it, which the tests of objectives, training and partitioning share."""
 
-from functools import partial
-
-import jax
 import numpy as np
 
 from bertfam.features import RowShape
@@ -12,10 +9,6 @@ from bertfam.objectives.bert import MlmNsp
 
 SHAPE = RowShape(length=16, predictions=4)
 VOCABULARY = 50
-
-# Compiling takes much longer than running here: half of it goes into optimising.
-FAST = {"xla_backend_optimization_level": 0}
-jit = partial(jax.jit, compiler_options=FAST)
 
 
 def objective(dropout=0.0, **changes):

@@ -1,9 +1,11 @@
 """The ablation of distillation, on two updates of tiny networks; what is done is not done again."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+import xla
 
 from benchmarks.measuring import ROOT
 from benchmarks.training_runs import metrics
@@ -17,9 +19,8 @@ def test_a_teacher_and_its_students(cache_dir, tmp_path):
     words = [f"--{name}={value}" for name, value in sizes.items()]
     words += [f"--cache={cache_dir}", f"--output={tmp_path}", "--dtype=float32"]
     for again, runs in ((False, "mlm,triple"), (True, "mlm")):
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.distillation", *words, f"--runs={runs}"], capture_output=True, text=True, cwd=ROOT
-        )
+        command = [sys.executable, "-m", "benchmarks.distillation", *words, f"--runs={runs}"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.devices())
         assert done.returncode == 0, done.stderr
         assert again == all("finished already" in (tmp_path / f"{name}.log").read_text() for name in ("teacher", "mlm"))
         if not again:

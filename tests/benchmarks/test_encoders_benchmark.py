@@ -1,10 +1,12 @@
 """The comparison of encoders, on a few updates of two tiny ones."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+import xla
 
 from benchmarks.encoders import ENCODERS, run_file
 from benchmarks.measuring import ROOT
@@ -14,7 +16,8 @@ pytest.importorskip("psutil")
 
 
 def run(*words):
-    done = subprocess.run([sys.executable, "-m", "benchmarks.encoders", *words], capture_output=True, text=True, cwd=ROOT)
+    command = [sys.executable, "-m", "benchmarks.encoders", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.devices())
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+import xla
 
 from benchmarks import cross_entropy
 from benchmarks.generators import GENERATORS, run_file
@@ -16,7 +18,8 @@ pytest.importorskip("psutil")
 
 
 def run(*words):
-    done = subprocess.run([sys.executable, "-m", "benchmarks.generators", *words], capture_output=True, text=True, cwd=ROOT)
+    command = [sys.executable, "-m", "benchmarks.generators", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.devices())
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bertfam_process
+import xla
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ def write_texts(folder, *, held_out=slice(20, 23), copies=1):
 
 def started(words, environment, **options):
     """A command in a process of its own, which compiles fast and remembers what it compiled."""
-    flags = "--xla_backend_optimization_level=0"
-    environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"} | {name: str(value) for name, value in environment.items()}
+    environment = xla.devices() | {name: str(value) for name, value in environment.items()}
     command = [sys.executable, bertfam_process.__file__, *map(str, words)]
     return subprocess.Popen(command, env=os.environ | environment, **options)
 

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import xla
 from command_line import bertfam, listing
 
 from bertfam import cli
@@ -39,8 +40,7 @@ def test_the_scores_are_those_of_the_run(trained, capsys):
 def test_on_several_devices_also_where_they_divide_no_batch(trained, tmp_path):
     """In a process of its own, which imports neither TensorFlow nor seqio nor torch."""
     modules = tmp_path / "modules.json"
-    flags = "--xla_force_host_platform_device_count=3 --xla_backend_optimization_level=0"
-    done = bertfam("evaluate", f"--model_dir={trained.model_dir}", "--json", XLA_FLAGS=flags, MODULES=modules)
+    done = bertfam("evaluate", f"--model_dir={trained.model_dir}", "--json", MODULES=modules, **xla.devices(3))
     assert done.returncode == 0, done.stderr
     assert_scores_of_the_run(json.loads(done.stdout), trained)
     assert not {"tensorflow", "seqio", "torch"} & set(json.loads(modules.read_text()))

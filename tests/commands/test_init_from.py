@@ -6,6 +6,7 @@ import subprocess
 import jax
 import numpy as np
 import pytest
+import xla
 from command_line import bertfam, started
 from model_folders import arrays, assert_equal_arrays, metrics
 
@@ -93,11 +94,10 @@ def test_tokens_begin_as_they_would_on_any_mesh_or_anew(trained, rewritten, tmp_
     found = {}
     flags = [f"--gin_file={trained.folder / 'run.gin'}", f"--cache_dir={rewritten / 'cache'}", f"--init_from={trained.model_dir}"]
     words = ["pretrain", *flags, *ONE]
-    devices = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
     variants = {
         "whole": ([], {}),
-        "split": (["--gin.MeshShape.data=1", "--gin.MeshShape.tensor=2"], {"XLA_FLAGS": devices}),
-        "data": (["--init_optimizer"], {"XLA_FLAGS": devices}),
+        "split": (["--gin.MeshShape.data=1", "--gin.MeshShape.tensor=2"], xla.devices(2)),
+        "data": (["--init_optimizer"], xla.devices(2)),
         "anew": (["--init_new_rows=random"], {}),
     }
     for name, (flags, environment) in variants.items():

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import xla
 from command_line import bertfam
 from model_folders import arrays, cut
 from safetensors.numpy import load_file
@@ -28,19 +29,21 @@ assert cli.main(sys.argv[3:]) == 0
 """
 
 
-def flags(devices):
-    return f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-
-
 @pytest.fixture(scope="module")
 def eight(trained, tmp_path_factory):
     """MODEL_DIR of three updates on eight devices."""
     model_dir = tmp_path_factory.mktemp("eight") / "model"
     settings = [f"--gin.{setting}" for setting in (*THREE, "MeshShape.fsdp=4", "MeshShape.tensor=2")]
     words = trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *settings)
-    done = bertfam(*words, XLA_FLAGS=flags(8))
+    done = bertfam(*words, **xla.devices(8))
     assert done.returncode == 0, done.stderr
-    assert json.loads((model_dir / "plan.json").read_text())["mesh"] == {"data": 1, "fsdp": 4, "tensor": 2}
+    assert json.loads((model_dir / "plan.json").read_text())["mesh"] == {
+        "replica": 1,
+        "data": 1,
+        "fsdp": 4,
+        "sequence": 1,
+        "tensor": 2,
+    }
     return model_dir
 
 
@@ -53,7 +56,7 @@ def test_it_is_evaluated_exported_and_goes_on(trained, eight, tmp_path, devices)
         [sys.executable, "-c", ALL, model_dir, tmp_path / "exported", *words],
         capture_output=True,
         text=True,
-        env=os.environ | {"XLA_FLAGS": flags(devices), "JAX_PLATFORMS": "cpu"},
+        env=os.environ | xla.devices(devices),
     )
     assert done.returncode == 0, done.stderr
     assert "resumed from step 2" in done.stdout.splitlines()

@@ -12,6 +12,7 @@ from model_folders import arrays, assert_equal_arrays, cut, metrics
 from bertfam import api
 from bertfam.config import load
 from bertfam.data import vocabularies
+from bertfam.partitioning.mesh import AXES
 from bertfam.training.checkpoints import newest
 
 
@@ -25,7 +26,7 @@ def test_the_folder_holds_what_is_needed_to_go_on(trained):
     found = {vocabularies.load(path / "vocab").fingerprint for path in (trained.model_dir, trained.model_dir / "cache")}
     assert found == {vocabularies.load(trained.folder / "vocab").fingerprint}
     plan = json.loads((trained.model_dir / "plan.json").read_text())
-    assert plan["steps"] == 24 and plan["mesh"] == {"data": 1, "fsdp": 1, "tensor": 1}
+    assert plan["steps"] == 24 and plan["mesh"] == dict.fromkeys(AXES, 1)
     assert [stage["tokens_per_step"] for stage in plan["stages"]] == [8 * 16, 8 * 24]
     fingerprint = json.loads((trained.model_dir / "fingerprint.json").read_text())
     assert fingerprint["corpora"]["text"]["train"][0]["name"] == "train.txt"

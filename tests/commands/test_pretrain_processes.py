@@ -10,6 +10,7 @@ from pathlib import Path
 import bertfam_process
 import numpy as np
 import pytest
+import xla
 from command_line import bertfam
 from model_folders import arrays, assert_equal_arrays, cut, remount
 from test_init_from import ONE
@@ -24,12 +25,11 @@ def launch(*words, processes=2, restarts=0, **environment):
     """Processes with a device each, which compile fast."""
     flags = [f"--processes={processes}", "--devices_per_process=1", "--grace=60", f"--restarts={restarts}"]
     command = [sys.executable, LAUNCHER, *flags, "--"]
-    variables = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} | environment
     return subprocess.run(
         [*command, sys.executable, bertfam_process.__file__, *words],
         capture_output=True,
         text=True,
-        env=os.environ | variables,
+        env=os.environ | xla.devices() | environment,
         timeout=300,
     )
 

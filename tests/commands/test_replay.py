@@ -4,12 +4,13 @@ import json
 import shutil
 
 import pytest
+import xla
 from command_line import bertfam, listing
 from model_folders import metrics
 
 from bertfam import cli
 
-FOUR = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+FOUR = xla.devices(4)
 THREE = (
     "Run.stages=(@short/Stage(),)",
     "short/Stage.steps=3",
@@ -25,7 +26,7 @@ def recorded(trained, tmp_path_factory):
     """MODEL_DIR of three updates, each with its digests."""
     model_dir = tmp_path_factory.mktemp("replay") / "model"
     flags = [f"--cache_dir={trained.model_dir / 'cache'}", *(f"--gin.{flag}" for flag in THREE)]
-    done = bertfam(*trained.pretrain(model_dir, *flags), XLA_FLAGS=FOUR)
+    done = bertfam(*trained.pretrain(model_dir, *flags), **FOUR)
     assert done.returncode == 0, done.stderr
     assert "silent" not in done.stdout
     return model_dir
@@ -33,7 +34,7 @@ def recorded(trained, tmp_path_factory):
 
 def test_all_agree_and_nothing_is_written(recorded):
     before = listing(recorded)
-    done = bertfam("replay", f"--model_dir={recorded}", "--step=3", XLA_FLAGS=FOUR)
+    done = bertfam("replay", f"--model_dir={recorded}", "--step=3", **FOUR)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "replays updates 3 to 3 from the checkpoint of step 2"
@@ -49,7 +50,7 @@ def test_all_agree_and_nothing_is_written(recorded):
 def test_devices_at_fault_are_named(recorded):
     """One whose memory has lost a bit of a parameter, one that reads other rows than it is given."""
     words = ["replay", f"--model_dir={recorded}", "--step=3", "--times=1", "--json"]
-    done = bertfam(*words, XLA_FLAGS=FOUR, FLIP="1:parameter,2:rows")
+    done = bertfam(*words, **FOUR, FLIP="1:parameter,2:rows")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("bertfam: error: silent data corruption on cpu:1 or cpu:2, which holds another gradient/")

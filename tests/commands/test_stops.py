@@ -12,6 +12,7 @@ import time
 import bertfam_process
 import phases
 import pytest
+import xla
 from command_line import bertfam, listing
 from model_folders import arrays, assert_equal_arrays, cut, remount, whole
 from test_pretrain_processes import LAUNCHER
@@ -70,14 +71,13 @@ def test_all_processes_save_the_same_step(trained, tmp_path, count):
         flags, model_dir = ["--gin.BATCH_SIZE=9"], tmp_path / "model"
     else:
         flags, model_dir = [], cut(trained.model_dir, tmp_path / "model", 15)
-    variables = {"XLA_FLAGS": "--xla_backend_optimization_level=0", "PACE": "0.4"}
-    variables |= {"DIE": "17:SIGTERM:0", "DIE_INDEX": str(count - 1), "PACE_INDEX": str(count - 1)}
+    variables = {"PACE": "0.4", "PACE_INDEX": str(count - 1), "DIE": "17:SIGTERM:0", "DIE_INDEX": str(count - 1)}
     command = [sys.executable, LAUNCHER, f"--processes={count}", "--devices_per_process=1", "--grace=20", "--"]
     done = subprocess.run(
         [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
         capture_output=True,
         text=True,
-        env=os.environ | variables,
+        env=os.environ | xla.devices() | variables,
         timeout=300,
     )
     assert done.returncode == 75, done.stderr
@@ -187,13 +187,12 @@ def test_a_full_disk_ends_all_processes_with_one_line(trained, small_disk, what)
     else:
         flags = ["--gin.Run.log_every=1", "--gin.CHECKPOINT_EVERY=100", "--gin.TRAIN_STEPS=60"]
     command = [sys.executable, LAUNCHER, "--processes=2", "--devices_per_process=1", "--grace=60", "--"]
-    variables = {"XLA_FLAGS": "--xla_backend_optimization_level=0", "PACE": "0.2"}
     with subprocess.Popen(
         [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | variables,
+        env=os.environ | xla.devices() | {"PACE": "0.2"},
     ) as launcher:
         for line in launcher.stdout:
             if what == "metrics" and line.startswith("step 16/72"):

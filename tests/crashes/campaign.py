@@ -18,7 +18,8 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "commands")]
+_TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(_TESTS / "crashes"), str(_TESTS / "commands"), str(_TESTS)]
 
 from disturbances import other_rows  # noqa: E402
 from kills import everything, kill_rows, total  # noqa: E402

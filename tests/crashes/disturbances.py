@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 
+import xla
 from model_folders import CannotMount, cut, disk, remount, whole
 from rows import Row
 from stories import BOUNDARY_STEP, CHECKPOINT_EVERY, STEPS, Ground, Story
@@ -162,8 +163,7 @@ def skips(ground: Ground) -> Row:
 def other_mesh(ground: Ground, axis: str) -> Row:
     """Killed on one device, finished on two; and the other way round."""
     row, chance = Row(f"SIGKILL, and on with {axis}=2", 2), ground.random(axis)
-    one = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    two = {"XLA_FLAGS": f"{one['XLA_FLAGS']} --xla_force_host_platform_device_count=2"}
+    one, two = xla.devices(), xla.devices(2)
     story = Story(ground, f"on-two-{axis}").with_cache()
     story.go(137, aim=Aim("training", chance.randint(6, 15)), **one)
     story.flags = (f"--gin.MeshShape.{axis}=2",)

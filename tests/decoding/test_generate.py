@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_gpt2
+import xla
 from flax import linen as nn
 from small_gpt2 import CONFIG, END, PROMPTS, VOCABULARY
 
@@ -123,10 +124,9 @@ def test_seeds_and_numbers_of_texts_give_other_texts(model):
 
 
 def test_texts_are_the_same_on_four_devices():
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
     done = subprocess.run(
         [sys.executable, small_gpt2.__file__],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        env=os.environ | xla.devices(4),
         capture_output=True,
         text=True,
     )
@@ -221,7 +221,7 @@ def test_the_command_writes_what_the_api_does(model, folder, tmp_path):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
     flags = ["--strategy=sample", "--seed=3", "--max_new_tokens=8", "--num_return=2", "--json"]
     command = [sys.executable, "-m", "bertfam", "generate", f"--model_dir={folder}", f"--prompts={tmp_path / 'prompts.txt'}"]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True)
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, env=os.environ | xla.devices())
     assert done.returncode == 0, done.stderr
     strategy, limits, texts = small_gpt2.ON_MESHES[0]
     expected = model.generate(PROMPTS, strategy, limits, texts=texts)

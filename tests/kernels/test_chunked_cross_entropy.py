@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+import xla
 
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy, token_scores
 
@@ -68,12 +68,12 @@ def test_value_and_every_gradient_are_those_of_the_plain_one(chunk):
             )(*given)
             return loss, tuple(others), gradients
 
-        ours, theirs = (tiny.jit(both, static_argnums=0)(function) for function in (chunked_cross_entropy, plain))
+        ours, theirs = (jax.jit(both, static_argnums=0)(function) for function in (chunked_cross_entropy, plain))
         assert jax.tree.structure(ours) == jax.tree.structure(theirs)
         jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5), ours, theirs)
         assert not np.any(ours[2][1][REAL:])  # rows that are no token
         # Where nothing is differentiated the sums are made in another way.
-        sums = tiny.jit(chunked_cross_entropy, static_argnums=5)(*given, settings)
+        sums = jax.jit(chunked_cross_entropy, static_argnums=5)(*given, settings)
         np.testing.assert_allclose(sums[1:], theirs[1], rtol=1e-5)
 
 
@@ -92,7 +92,7 @@ def test_the_losses_of_torch(smoothing):
         settings = VocabularyLoss(REAL, label_smoothing=smoothing, chunk=4)
         return chunked_cross_entropy(hidden, kernel, bias, targets, weights, settings).loss / weights.sum()
 
-    found, gradients = tiny.jit(jax.value_and_grad(ours, (0, 1, 2)))(hidden, kernel, bias)
+    found, gradients = jax.jit(jax.value_and_grad(ours, (0, 1, 2)))(hidden, kernel, bias)
     np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
     for one, tensor in zip(gradients, tensors, strict=True):
         np.testing.assert_allclose(one, tensor.grad.numpy(), rtol=1e-5, atol=1e-6)
@@ -100,7 +100,7 @@ def test_the_losses_of_torch(smoothing):
 
 def test_bfloat16_hidden_states_have_float32_logits():
     given = arguments(jnp.bfloat16)
-    gradient = tiny.jit(jax.value_and_grad(lambda *given: chunked_cross_entropy(*given, PLAIN).loss, (0, 1)))
+    gradient = jax.jit(jax.value_and_grad(lambda *given: chunked_cross_entropy(*given, PLAIN).loss, (0, 1)))
     (loss, (of_hidden, of_kernel)) = gradient(*given)
     (expected, (their_hidden, their_kernel)) = jax.value_and_grad(lambda *given: plain(*given, PLAIN)[0], (0, 1))(
         given[0].astype(jnp.float32), given[1].astype(jnp.bfloat16).astype(jnp.float32), *given[2:]
@@ -114,7 +114,7 @@ def test_bfloat16_hidden_states_have_float32_logits():
 def test_places_without_weight_add_exactly_nothing():
     hidden, kernel, bias, targets, weights = arguments()
     wild = jnp.where(weights[..., None] > 0, hidden, jnp.asarray([jnp.nan, jnp.inf, -jnp.inf, 1e38, 0, 1.0]))
-    gradient = tiny.jit(
+    gradient = jax.jit(
         jax.value_and_grad(
             lambda hidden, kernel, bias, weights: chunked_cross_entropy(hidden, kernel, bias, targets, weights, PLAIN).loss,
             (0, 1, 2),
@@ -129,7 +129,7 @@ def test_places_without_weight_add_exactly_nothing():
 
 def test_scores_of_every_place():
     hidden, kernel, bias, targets, _ = arguments()
-    found = tiny.jit(token_scores, static_argnums=4)(hidden, kernel, bias, targets, VocabularyLoss(REAL, chunk=4))
+    found = jax.jit(token_scores, static_argnums=4)(hidden, kernel, bias, targets, VocabularyLoss(REAL, chunk=4))
     logits = (hidden @ kernel.T + bias)[..., :REAL]
     expected = jax.nn.log_softmax(logits)
     np.testing.assert_allclose(
@@ -164,10 +164,9 @@ def test_no_program_holds_the_logits():
 
 def test_on_meshes():
     """In a process with eight devices: the same sums and gradients, and nothing is added up over devices in the loop."""
-    flags = "--xla_force_host_platform_device_count=8"
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "chunked_meshes.py")],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        env=os.environ | xla.devices(8),
         capture_output=True,
         text=True,
     )

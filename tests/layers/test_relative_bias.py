@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 
 from bertfam.layers.relative_bias import RelativeBias, buckets_of
 
@@ -42,7 +41,7 @@ def test_buckets_of_the_paper():
 def test_terms_of_pairs(bidirectional, queries, keys, offset):
     module = RelativeBias(4, bidirectional)
     table = np.random.default_rng(0).standard_normal((32, 4)).astype(np.float32)
-    run = tiny.jit(lambda table, offset: module.apply({"params": {"table": table}}, queries, keys, offset))
+    run = jax.jit(lambda table, offset: module.apply({"params": {"table": table}}, queries, keys, offset))
     found = run(table, None if offset is None else jnp.int32(offset))
     distances = np.arange(keys)[None, :] - np.arange(queries)[:, None] - (offset or 0)
     expected = table[buckets_of(distances, bidirectional=bidirectional)].transpose(2, 0, 1)[None]
@@ -53,7 +52,7 @@ def test_gradient_of_the_table():
     """Each bucket's is the sum over its pairs."""
     module = RelativeBias(2, True)
     weights = np.random.default_rng(0).standard_normal((1, 2, 30, 20)).astype(np.float32)
-    gradient = tiny.jit(jax.grad(lambda table: jnp.sum(weights * module.apply({"params": {"table": table}}, 30, 20))))
+    gradient = jax.jit(jax.grad(lambda table: jnp.sum(weights * module.apply({"params": {"table": table}}, 30, 20))))
     bucket = buckets_of(np.arange(20)[None, :] - np.arange(30)[:, None], bidirectional=True)
     expected = np.stack([weights[0][:, bucket == number].sum(-1) for number in range(32)])
     np.testing.assert_allclose(gradient(np.zeros((32, 2), np.float32)), expected, atol=1e-5)

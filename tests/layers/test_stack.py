@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xla
 
 from bertfam.layers.execution import Execution
 from bertfam.layers.stack import Stack
@@ -33,7 +34,7 @@ def loss_and_gradient(execution, key):
         hidden, _ = module.apply({"params": params}, **inputs, train=True, rngs={"dropout": key})
         return jnp.sum(hidden * weights) / 100, hidden
 
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))(small_bert.random_params())
+    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=xla.OPTIMISED)(small_bert.random_params())
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import functools
 import jax
 import numpy as np
 import parity
-import tiny
 from flax import linen as nn
 
 from bertfam.interop import huggingface
@@ -65,7 +64,7 @@ def _compiled(config, execution):
         found["hidden_states"] = found["hidden_states"][:-1]
         return found | {"output": hidden, "logits": logits(config, params, hidden, execution)[..., : config.vocab_size]}
 
-    return tiny.jit(run)
+    return jax.jit(run)
 
 
 def ours(config, params, inputs, execution=Execution()):  # noqa: B008

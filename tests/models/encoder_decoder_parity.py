@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import parity
-import tiny
+import xla
 from flax import linen as nn
 
 from bertfam.layers.execution import Execution
@@ -82,7 +82,7 @@ def _compiled(config, execution):
         hidden, found = outputs(config, params, inputs, execution, train=False, collect=frozenset(_COLLECTED))
         return found | {"logits": generator.logits(config, params, hidden, execution)[..., : config.vocab_size]}
 
-    return tiny.jit(run)
+    return jax.jit(run, compiler_options=xla.OPTIMISED)
 
 
 def outputs(config, params, inputs, execution, **options):

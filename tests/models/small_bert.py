@@ -53,7 +53,7 @@ def random_params(config: Any = CONFIG):
     )
 
 
-def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, **options):  # noqa: B008
+def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, compiler_options=None, **options):  # noqa: B008
     """(hidden, collected) of the encoder, jitted; dropout is on where there is a key."""
     module = config.encoder(execution)
     rngs = None if key is None else {"dropout": key}
@@ -61,4 +61,4 @@ def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, **opti
     def run(params, inputs):
         return module.apply({"params": params}, **inputs, train=key is not None, rngs=rngs, **options)
 
-    return jax.jit(run)(params, {name: jnp.asarray(value) for name, value in inputs.items()})
+    return jax.jit(run, compiler_options=compiler_options)(params, {name: jnp.asarray(value) for name, value in inputs.items()})

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import parity
 import pytest
-import tiny
 from flax import linen as nn
 
 from bertfam.errors import UserError
@@ -188,7 +187,7 @@ def test_initial_deviations_are_theirs():
     theirs = {name: value.detach().numpy() for name, value in model.named_parameters()}
     family = huggingface.FAMILIES["gpt2"]
     config = family.config_from_huggingface(model.config.to_dict())
-    params = nn.unbox(tiny.jit(lambda key: init_generator(config, key))(jax.random.key(0)))
+    params = nn.unbox(jax.jit(lambda key: init_generator(config, key))(jax.random.key(0)))
     ours = huggingface.to_tensors(family, config, params)
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():

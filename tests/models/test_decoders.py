@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax import linen as nn
 
 from bertfam.errors import UserError
@@ -91,7 +90,7 @@ def test_a_cache_changes_nothing(name):
     config, params, inputs = CONFIGS[name], random_params(name), decoder_parity.batch("left")
     expected, real = run(name, inputs), inputs["segment_ids"] > 0
 
-    @tiny.jit
+    @jax.jit
     def step(params, cache, inputs):
         hidden, found = config.decoder().apply(
             {"params": params["decoder"]}, words_of(params), **inputs, train=False, cache=cache
@@ -124,7 +123,7 @@ def test_loops_over_layers_and_recomputation_change_nothing():
             )
             return jnp.mean(jax.nn.logsumexp(logits(config, params, hidden, execution), axis=-1))
 
-        return tiny.jit(jax.value_and_grad(loss))(params)
+        return jax.jit(jax.value_and_grad(loss))(params)
 
     value, expected = gradients(Execution(attention="reference"))
     assert all(np.all(np.isfinite(leaf)) and np.any(leaf != 0) for leaf in jax.tree.leaves(expected))

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax import linen as nn
 
 from bertfam.errors import UserError
@@ -110,7 +109,7 @@ def test_backends_agree_on_packed_rows():
     config, params, rows = CONFIGS["mt5"], halved(random_params("mt5")), packed_rows()
     execution = Execution(attention="xla")
 
-    @tiny.jit
+    @jax.jit
     def run(params):
         return logits(config, params, pairs.outputs(config, params, rows, execution, train=False)[0])
 
@@ -132,12 +131,12 @@ def test_a_cache_changes_nothing(name):
     rows = rows | {"decoder": tuple(written.values())}
     expected = np.asarray(pairs.ours(config, params, rows)["logits"])
 
-    @tiny.jit
+    @jax.jit
     def encode(params):
         row = {"segment_ids": rows["encoder"][1], "train": False}
         return config.encoder().apply({"params": params["encoder"]}, words_of(params), rows["encoder"][0], **row)[0]
 
-    @tiny.jit
+    @jax.jit
     def step(params, cache, inputs, encoded):
         options = {"encoded": encoded, "encoded_segment_ids": rows["encoder"][1], "train": False, "cache": cache}
         hidden, found = config.decoder().apply({"params": params["decoder"]}, words_of(params), **inputs, **options)
@@ -175,7 +174,7 @@ def test_loops_over_layers_and_recomputation_change_nothing():
             hidden, _ = pairs.outputs(config, params, rows, execution, train=True, rngs=rngs)
             return jnp.mean(jax.nn.logsumexp(logits(config, params, hidden, execution), axis=-1))
 
-        return tiny.jit(jax.value_and_grad(loss))(params)
+        return jax.jit(jax.value_and_grad(loss))(params)
 
     value, expected = gradients(Execution(attention="reference"))
     assert all(np.all(np.isfinite(leaf)) and np.any(leaf != 0) for leaf in jax.tree.leaves(expected))

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import parity
 import pytest
-import tiny
 from flax import linen as nn
 
 from bertfam.errors import UserError
@@ -149,7 +148,7 @@ def test_initial_deviations_are_theirs():
         encoder = init_encoder(config, key)
         return nn.unbox({"encoder": encoder, "mlm_head": init_masked_lm_head(config, key, encoder)})
 
-    ours = huggingface.to_tensors(MODERNBERT, config, tiny.jit(init)(jax.random.key(0)))
+    ours = huggingface.to_tensors(MODERNBERT, config, jax.jit(init)(jax.random.key(0)))
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         assert value.shape == theirs[name].shape and value.mean() == pytest.approx(theirs[name].mean(), abs=1e-3)

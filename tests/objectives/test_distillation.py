@@ -51,7 +51,7 @@ def value(objective, trees, batch, *, train=False, key=None):
         out = objective.loss(params, {}, aux, batch, key=key, train=train)
         return total_loss(out.terms, objective.denominators(batch), objective.coefficients), out
 
-    return tiny.jit(jax.value_and_grad(of, has_aux=True))(*trees)
+    return jax.jit(jax.value_and_grad(of, has_aux=True))(*trees)
 
 
 def outputs(config, params, batch):
@@ -150,7 +150,7 @@ def test_microbatches_are_exact(trees):
     batch = tiny.padded(tiny.batch(6, predictions=[1, 4, 2, 3, 1, 4]), 2)
     found = {}
     for microbatches in (1, 2, 4):
-        gradient_of = tiny.jit(make_gradient(ALL, seed=0, microbatches=microbatches))
+        gradient_of = jax.jit(make_gradient(ALL, seed=0, microbatches=microbatches))
         zero = jnp.zeros((), jnp.int32)
         found[microbatches] = gradient_of(TrainState(zero, trees[0], {}, {}, trees[1], {}, zero), batch)
     for gradient, _, metrics in (found[2], found[4]):

@@ -55,7 +55,7 @@ def make(objective=OBJECTIVE):
         out = objective.loss(params, {}, {}, batch, key=None, train=False)
         return total_loss(out.terms, objective.denominators(batch), coefficients), out
 
-    compiled = tiny.jit(jax.value_and_grad(of, has_aux=True))
+    compiled = jax.jit(jax.value_and_grad(of, has_aux=True))
 
     def call(params, batch, **changes):
         coefficients = objective.coefficients | changes
@@ -78,7 +78,7 @@ def hidden_of(config, encoder, batch, tokens):
     return hidden
 
 
-@tiny.jit
+@jax.jit
 def logits_of(params, batch):
     """The generator's logits, what the discriminator sees, and its logits, by the networks themselves."""
     config = MODEL.generator(0.5, 1.0)
@@ -267,10 +267,10 @@ def test_microbatches_give_the_same_update():
     """The draws too: they depend on the rows alone."""
     shapes = jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0))
     optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
-    state = tiny.jit(lambda key: nn.meta.unbox(new_state(OBJECTIVE, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
+    state = jax.jit(lambda key: nn.meta.unbox(new_state(OBJECTIVE, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
     batch = tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0])
     (expected, metrics), (found, others) = (
-        tiny.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=pieces))(state, batch) for pieces in (1, 4)
+        jax.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=pieces))(state, batch) for pieces in (1, 4)
     )
     for left, right in zip(jax.tree.leaves(expected.params), jax.tree.leaves(found.params), strict=True):
         np.testing.assert_allclose(right, left, rtol=0, atol=2e-6)
@@ -305,7 +305,7 @@ def test_networks_and_back(params):
 
 def test_looks_inside_and_predictions_are_of_the_right_networks(params):
     batch = tiny.batch(6)
-    look = tiny.jit(lambda params, batch: (OBJECTIVE.activations(params, batch), OBJECTIVE.predictions(params, batch)))
+    look = jax.jit(lambda params, batch: (OBJECTIVE.activations(params, batch), OBJECTIVE.predictions(params, batch)))
     found, predicted = look(params, batch)
     shapes = {name: states.shape for name, (states, _) in found.items()}
     assert shapes == {"discriminator": (3, 6, 16, 16), "generator": (3, 6, 16, 8)}

@@ -47,7 +47,7 @@ def random_params(objective):
 def loss_and_logits(objective):
     """(params, batch) -> (loss, LossOut, predictions, activations, logits of all places), compiled."""
 
-    @tiny.jit
+    @jax.jit
     def run(params, batch):
         out = objective.loss(params, {}, {}, batch, key=None, train=False)
         hidden, _ = objective.decoded(params, batch, key=None, train=False)
@@ -109,7 +109,7 @@ def test_microbatches_are_exact(case):
     objective, params, _ = case
     batch = tiny.batch(8, SHAPE, seed=1)
     state = TrainState(jnp.zeros((), jnp.int32), params, {}, {}, {}, {}, jnp.zeros((), jnp.int32))
-    whole, parts = (tiny.jit(make_gradient(objective, seed=0, microbatches=count))(state, batch) for count in (1, 4))
+    whole, parts = (jax.jit(make_gradient(objective, seed=0, microbatches=count))(state, batch) for count in (1, 4))
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-6), whole[0], parts[0])
     assert {name: tuple(map(float, value)) for name, value in parts[2].items()} == {
         name: pytest.approx(tuple(map(float, value)), rel=1e-5) for name, value in whole[2].items()

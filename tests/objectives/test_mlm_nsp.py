@@ -28,7 +28,7 @@ def params():
     return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
 
 
-@tiny.jit
+@jax.jit
 def value_and_gradient(params, batch):
     """(loss, LossOut), gradient."""
 
@@ -39,7 +39,7 @@ def value_and_gradient(params, batch):
     return jax.value_and_grad(loss, has_aux=True)(params)
 
 
-@tiny.jit
+@jax.jit
 def logits_of(params, batch):
     config = OBJECTIVE.model
     hidden, _ = Encoder(config).apply(

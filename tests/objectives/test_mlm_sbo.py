@@ -42,7 +42,7 @@ def params():
     return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
 
 
-@tiny.jit
+@jax.jit
 def loss_of(params, batch):
     out = OBJECTIVE.loss(params, {}, {}, batch, key=None, train=False)
     hidden = OBJECTIVE.encoded(params, batch, key=None, train=False)
@@ -113,9 +113,9 @@ def test_packed_examples_have_the_loss_of_the_same_examples_alone(params):
 def test_microbatches_give_the_same_update():
     shapes = jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0))
     optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
-    state = tiny.jit(lambda key: nn.meta.unbox(new_state(OBJECTIVE, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
+    state = jax.jit(lambda key: nn.meta.unbox(new_state(OBJECTIVE, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
     batch = batch_of(8, counts=[4, 0, 1, 0, 4, 0, 3, 0])
-    found = [tiny.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
+    found = [jax.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
     for one, other in zip(*(jax.tree.leaves(new.params) for new, _ in found), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
     numbers = [{name: tuple(map(float, value)) for name, value in metrics.items()} for _, metrics in found]

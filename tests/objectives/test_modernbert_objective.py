@@ -56,7 +56,7 @@ def test_packed_rows_have_the_loss_and_gradient_of_their_examples(state):
 
 def test_microbatches_give_the_same_gradient(state):
     batch = test_packed_rows.packed(tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0]))
-    found = [tiny.jit(make_gradient(OBJECTIVE, seed=0, microbatches=microbatches))(state, batch)[0] for microbatches in (1, 2, 4)]
+    found = [jax.jit(make_gradient(OBJECTIVE, seed=0, microbatches=microbatches))(state, batch)[0] for microbatches in (1, 2, 4)]
     for other in found[1:]:
         for one, two in zip(jax.tree.leaves(found[0]), jax.tree.leaves(other), strict=True):
             np.testing.assert_allclose(two, one, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(one)))))
@@ -65,7 +65,7 @@ def test_microbatches_give_the_same_gradient(state):
 def test_inspection_counts_the_first_layer_with_the_others(state, boxed):
     tensors = describe(boxed)
     inspect = make_inspection(OBJECTIVE, OPTIMIZER.build(10, boxed), tensors, seed=0, microbatches=1)
-    found = tiny.jit(inspect)(state, tiny.batch(2))
+    found = jax.jit(inspect)(state, tiny.batch(2))
     encoder = state.params["encoder"]
     layers = [jax.tree.map(lambda leaf: leaf[0], encoder["first_layers"])]
     layers += [jax.tree.map(lambda leaf, layer=layer: leaf[layer], encoder["layers"]) for layer in range(4)]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import xla
 from once import once
 
 TERMS = {
@@ -22,12 +23,11 @@ TERMS = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 
     def make(directory):
         done = subprocess.run(
             [sys.executable, str(Path(__file__).parent / "objective_meshes.py")],
-            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            env=os.environ | xla.devices(8),
             capture_output=True,
             text=True,
         )

@@ -66,7 +66,7 @@ def loss_and_gradient(objective, params, batch):
         out = objective.loss(params, {}, {}, batch, key=None, train=False)
         return sum(out.terms.values()), out
 
-    return tiny.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
 def test_the_loss_of_packed_examples_is_that_of_the_same_examples_alone(params):
@@ -102,7 +102,7 @@ def test_an_example_does_not_see_its_neighbour(params):
     rows = packed(tiny.batch(2))
     changed = {name: value.copy() for name, value in rows.items()}
     changed["encoder_input_tokens"][0, 3] = 7 if rows["encoder_input_tokens"][0, 3] != 7 else 8
-    encode = tiny.jit(lambda params, batch: PAIRS.encoded(params, batch, key=None, train=False))
+    encode = jax.jit(lambda params, batch: PAIRS.encoded(params, batch, key=None, train=False))
     before, after = (np.asarray(encode(params, batch)) for batch in (rows, changed))
     second = rows["encoder_segment_ids"][0] == 2
     assert np.array_equal(before[0, second], after[0, second])

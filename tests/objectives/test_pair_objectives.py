@@ -62,7 +62,7 @@ def loss_of(case):
         out = objective.loss(params, {}, {}, batch, key=None, train=False)
         return total_loss(out.terms, objective.denominators(batch), objective.coefficients), out
 
-    return tiny.jit(loss)
+    return jax.jit(loss)
 
 
 def logits_of(objective, params, batch):
@@ -79,7 +79,7 @@ def test_the_loss_is_that_of_the_logits(case, loss_of):
     relation, objective, params = case
     batch, sentences = batch_of(relation), SENTENCES[relation]
     assert batch.keys() == objective.features(tiny.SHAPE).keys()
-    masked_logits, sentence_logits = map(np.asarray, tiny.jit(lambda rows: logits_of(objective, params, rows))(batch))
+    masked_logits, sentence_logits = map(np.asarray, jax.jit(lambda rows: logits_of(objective, params, rows))(batch))
     weights, shuffled = batch["masked_loss_weights"], batch.get("shuffled_loss_weights", np.float32(0))
     mlm = by_hand(masked_logits, batch["masked_target_tokens"], weights - shuffled)
     named = by_hand(sentence_logits, batch[sentences.labels], batch[sentences.weights])
@@ -114,7 +114,7 @@ def test_equal_coefficients_are_one_mean_over_masked_and_shuffled():
 def test_an_evaluation_merges_to_the_loss_of_training(case, loss_of):
     """Each term over its own denominator, which of StructBERT's tokens is one for both."""
     relation, objective, params = case
-    batch, step = batch_of(relation, 6, predictions=[4, 1, 4, 3, 0, 4]), tiny.jit(make_eval_step(objective))
+    batch, step = batch_of(relation, 6, predictions=[4, 1, 4, 3, 0, 4]), jax.jit(make_eval_step(objective))
     found = means([step(params, {name: value[rows] for name, value in batch.items()}) for rows in (slice(3), slice(3, 6))])
     loss = sum(weight * found[TERM + name] for name, weight in objective.coefficients.items())
     assert loss == pytest.approx(float(loss_of(batch)[0]), rel=1e-6)
@@ -132,9 +132,9 @@ def test_microbatches_give_the_same_update(case):
     relation, objective, _ = case
     shapes = jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE)[0], jax.random.key(0))
     optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
-    state = tiny.jit(lambda key: nn.meta.unbox(new_state(objective, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
+    state = jax.jit(lambda key: nn.meta.unbox(new_state(objective, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
     batch = batch_of(relation, 8, predictions=[4, 0, 1, 0, 4, 0, 3, 0])  # the second of two microbatches has no token to predict
-    found = [tiny.jit(make_train_step(objective, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
+    found = [jax.jit(make_train_step(objective, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
     for one, other in zip(*(jax.tree.leaves(new.params) for new, _ in found), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
     whole, pieces = ({name: tuple(map(float, value)) for name, value in metrics.items()} for _, metrics in found)
@@ -176,7 +176,7 @@ def test_parts_and_their_beginnings(case):
     assert params[SENTENCES[relation].head]["dense"]["kernel"].shape == (16, len(SENTENCES[relation].classes))
     # What the objectives have in common begins alike.
     same = (MlmNsp(objective.model), objective)
-    one, other = (nn.meta.unbox(tiny.jit(lambda key, o=o: o.init(key, tiny.SHAPE)[0])(jax.random.key(3))) for o in same)
+    one, other = (nn.meta.unbox(jax.jit(lambda key, o=o: o.init(key, tiny.SHAPE)[0])(jax.random.key(3))) for o in same)
     for part in ("encoder", "pooler", "mlm_head"):
         jax.tree.map(np.testing.assert_array_equal, one[part], other[part])
 

@@ -9,6 +9,7 @@ import jax
 import mesh_runs
 import numpy as np
 import pytest
+import xla
 from once import once
 
 from bertfam.training.checkpoints import Checkpoints
@@ -17,12 +18,11 @@ from bertfam.training.checkpoints import Checkpoints
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """MODEL_DIR and what mesh_runs.py found."""
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 
     def make(directory):
         done = subprocess.run(
             [sys.executable, mesh_runs.__file__, str(directory)],
-            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            env=os.environ | xla.devices(8),
             capture_output=True,
             text=True,
         )

@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import pytest
 import small
-import tiny
 
 from bertfam.config.build import load
 from bertfam.errors import UserError
@@ -27,14 +26,7 @@ def pasted(tmp_path, lines, flags=()):
     return small.run(flags, files=[str(file)])
 
 
-@pytest.fixture
-def soon(monkeypatch):
-    """Compiling without the optimising, which takes half of its time and changes no size."""
-    compile_ = jax.stages.Lowered.compile
-    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, **options: compile_(self, compiler_options=tiny.FAST))
-
-
-def test_advised_lines_are_compiled_and_fit(soon, tmp_path):
+def test_advised_lines_are_compiled_and_fit(tmp_path):
     full = ['Execution.remat = "full"']
     needed = advice.needed_bytes(small.run(full), jax.devices()[:1])
     memory = limit(0.95 * needed)
@@ -133,7 +125,7 @@ def test_the_most_rows(compiles, monkeypatch):
         assert least <= most_rows(run, [None], memory) <= most
 
 
-def test_a_search(soon, monkeypatch, tmp_path):
+def test_a_search(monkeypatch, tmp_path):
     monkeypatch.setattr(search, "COMPILED", 1)
     told = []
     (best,) = search.search(small.run(), jax.devices()[:1], V5E, V5E.hbm_bytes, told.append)

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import xla
+
 
 def test_updates_are_the_same_on_eight_devices():
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("optimizer_meshes.py")],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        env=os.environ | xla.devices(8),
         capture_output=True,
         text=True,
     )

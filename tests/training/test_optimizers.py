@@ -143,7 +143,7 @@ def test_by_hand(case):
     optimizer = config.build(6, toy.boxed(values))
     params = toy.tree(values)
     state = nn.meta.unbox(optimizer.init(toy.boxed(values)))
-    update = tiny.jit(optimizer.update)
+    update = jax.jit(optimizer.update)
     for step, expected in enumerate(by_hand(config, make, values, gradients)):
         updates, state = update(toy.tree(gradients[step]), state, params, step=step)
         params = optax.apply_updates(params, updates)
@@ -173,7 +173,7 @@ def test_layers_that_are_stored_apart_get_the_same_updates():
         optimizer = config.build(6, boxed)
         state = nn.meta.unbox(optimizer.init(boxed))
         for step, gradient in enumerate(gradients):
-            updates, state = tiny.jit(optimizer.update)(gradient, state, params, step=step)
+            updates, state = jax.jit(optimizer.update)(gradient, state, params, step=step)
             params = optax.apply_updates(params, updates)
         return toy.flat(params)
 
@@ -233,7 +233,7 @@ def test_moments_in_sixteen_bits(config):
         params, state = toy.tree(values), nn.meta.unbox(optimizer.init(toy.boxed(values)))
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(state)}
         for step in range(3):
-            updates, state = tiny.jit(optimizer.update)(toy.tree(toy.random_values(step)), state, params, step=step)
+            updates, state = jax.jit(optimizer.update)(toy.tree(toy.random_values(step)), state, params, step=step)
             params = optax.apply_updates(params, updates)
         assert {leaf.dtype for leaf in jax.tree.leaves(state)} == dtypes  # a state of one shape at every step
         assert (jnp.dtype("bfloat16") in dtypes) == (one.mu_dtype == "bfloat16" or getattr(one, "nu_dtype", "") == "bfloat16")
@@ -294,6 +294,6 @@ def test_biases_and_norm_scales_are_not_decayed_also_where_layers_are_stacked():
     ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), nn.meta.unbox(params))
     optimizer = AdamW(SCHEDULE, **ADAM).build(10, params)
     zeros = jax.tree.map(jnp.zeros_like, ones)
-    updates = tiny.jit(lambda params: optimizer.update(zeros, optimizer.init(params), params, step=0)[0])(ones)
+    updates = jax.jit(lambda params: optimizer.update(zeros, optimizer.init(params), params, step=0)[0])(ones)
     for name, update in traverse_util.flatten_dict(updates, sep="/").items():
         np.testing.assert_allclose(update, -0.05 * 0.05 if name in decayed else 0.0, rtol=1e-6, err_msg=name)

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import orbax.checkpoint as ocp
 import reading_process
+import xla
 
 COUNT = 2
 
@@ -19,10 +20,10 @@ def test_what_all_hold_is_read_by_one(tmp_path):
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     started = [
         subprocess.Popen(
-            [sys.executable, reading_process.__file__, tmp_path, str(port), str(COUNT), str(index)], env=os.environ | variables
+            [sys.executable, reading_process.__file__, tmp_path, str(port), str(COUNT), str(index)],
+            env=os.environ | xla.devices(2),
         )
         for index in range(COUNT)
     ]

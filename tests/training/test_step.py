@@ -25,7 +25,7 @@ COUNTS = [4, 0, 1, 0, 4, 0, 4, 0]
 
 
 def make_step(dropout=0.0, microbatches=1):
-    return tiny.jit(make_train_step(tiny.objective(dropout), OPTIMIZER, seed=0, microbatches=microbatches))
+    return jax.jit(make_train_step(tiny.objective(dropout), OPTIMIZER, seed=0, microbatches=microbatches))
 
 
 def numbers(metrics):
@@ -35,7 +35,7 @@ def numbers(metrics):
 @pytest.fixture(scope="module")
 def state():
     """A state that has made no step."""
-    return tiny.jit(lambda key: nn.meta.unbox(new_state(tiny.objective(), OPTIMIZER, key, tiny.SHAPE)))(jax.random.key(1))
+    return jax.jit(lambda key: nn.meta.unbox(new_state(tiny.objective(), OPTIMIZER, key, tiny.SHAPE)))(jax.random.key(1))
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +105,9 @@ def test_sums_and_counters_are_never_of_sixteen_bits():
     config = AdamW(LinearDecay(warmup_steps=0), b2=0.98, mu_dtype="bfloat16", nu_dtype="bfloat16")
     sixteen = dataclasses.replace(tiny.objective(), execution=Execution(dtype="bfloat16"))
     optimizer = config.build(100, PARAMS)
-    fresh = tiny.jit(lambda key: nn.meta.unbox(new_state(sixteen, optimizer, key, tiny.SHAPE, averaged=True)))(jax.random.key(1))
+    fresh = jax.jit(lambda key: nn.meta.unbox(new_state(sixteen, optimizer, key, tiny.SHAPE, averaged=True)))(jax.random.key(1))
     batch = tiny.batch(80, predictions=[4] * 79 + [1])  # 317
-    step = tiny.jit(make_train_step(sixteen, optimizer, seed=0, microbatches=2, average_decay=0.9))
+    step = jax.jit(make_train_step(sixteen, optimizer, seed=0, microbatches=2, average_decay=0.9))
     found, metrics = step(fresh._replace(step=jnp.int32(2**31 - 2), skipped=jnp.int32(2**30)), batch)
     assert (int(found.step), int(found.skipped)) == (2**31 - 1, 2**30)
     assert {leaf.dtype for leaf in jax.tree.leaves((found.step, found.skipped))} == {jnp.dtype("int32")}
@@ -131,5 +131,5 @@ def test_dropout_is_a_function_of_the_step(state):
     losses = {numbers(metrics)["loss"][0] for _, metrics in (first, later)}
     assert len(losses) == 2 and abs(max(losses) - min(losses)) > 1e-3
     # Evaluation has none.
-    scores = [tiny.jit(make_eval_step(tiny.objective(dropout)))(state.params, batch) for dropout in (0.5, 0.0)]
+    scores = [jax.jit(make_eval_step(tiny.objective(dropout)))(state.params, batch) for dropout in (0.5, 0.0)]
     assert numbers(scores[0]) == numbers(scores[1])

@@ -85,8 +85,8 @@ def our_losses(folder, kind):
     optimizer = ADAMW.build(STEPS, jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
     params = jax.tree.map(jax.numpy.asarray, imported.params)
     zero = jax.numpy.zeros((), "int32")
-    state = TrainState(zero, params, tiny.jit(optimizer.init)(params), {}, {}, {}, zero)
-    step = tiny.jit(make_train_step(objective, optimizer, seed=0))
+    state = TrainState(zero, params, jax.jit(optimizer.init)(params), {}, {}, {}, zero)
+    step = jax.jit(make_train_step(objective, optimizer, seed=0))
     losses, norms = [], []
     for batch in batches():
         state, metrics = step(state, batch)
