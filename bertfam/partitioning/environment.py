@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bertfam import libtpu
 from bertfam.errors import UserError
 
 _PORT = 8482  # of the coordinator; as JAX's own choice on TPUs, it is none of the TPU runtime's
@@ -102,7 +103,10 @@ def _tpu(environ: Variables, attribute: Attribute | None) -> Membership | None:
     """A host of one or more TPU slices: variables on GKE, metadata on a TPU VM."""
     if not _may_use_tpu(environ):
         return None
-    if hosts := environ.get("TPU_WORKER_HOSTNAMES"):
+    hosts = environ.get("TPU_WORKER_HOSTNAMES")
+    if hosts == libtpu.PLACE["TPU_WORKER_HOSTNAMES"] and "TPU_WORKER_ID" not in environ:
+        return None  # `libtpu.quieten` says so
+    if hosts:
         if "TPU_WORKER_ID" not in environ:
             raise UserError("TPU_WORKER_HOSTNAMES without TPU_WORKER_ID: which of the hosts is this? Give --process_index")
         return _of_slices("GKE", hosts.split(","), _number(environ, "TPU_WORKER_ID"), environ)

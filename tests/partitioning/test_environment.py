@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bertfam import cli
+from bertfam import cli, libtpu
 from bertfam.errors import UserError
 from bertfam.partitioning import environment
 from bertfam.partitioning.distributed import own_gpu
@@ -42,6 +42,7 @@ TOLD = {
     "GKE": (NOTHING, GKE, {}, Membership("GKE", "t-0.t:8482", 2, 1)),
     "GKE, slices": (NOTHING, GKE | SLICES, {}, Membership("GKE", "t-0-0.t:8482", 6, 5)),
     "GKE, one host": (NOTHING, {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}, {}, None),
+    "no TPU, but its compiler": (NOTHING, libtpu.PLACE, {}, None),
     "GKE, on the CPU": (NOTHING, GKE | {"JAX_PLATFORMS": "cpu"}, {}, None),
     "TPU VM": (NOTHING, {}, VM, Membership("the TPU VM's metadata", "10.0.0.5:8482", 3, 2)),
     "TPU VM, host names": (
