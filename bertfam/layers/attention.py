@@ -85,8 +85,7 @@ class _Attention(nn.Module):
 
     def _maps(self, embed: int, num_heads: int, *names: str) -> tuple[list[Any], list[Any]]:
         """Kernels [embed, heads, head_dim] and biases [heads, head_dim], or None, of some of the maps into heads."""
-        # One head for all queries is not to be split.
-        axes = ("embed", "heads" if num_heads > 1 or self.num_heads == 1 else None, "head_dim")
+        axes = ("embed", _heads_axis(num_heads), "head_dim")
         found = []
         for name in names:
             kernel_init = (self.query_init if name == "query" else None) or self.kernel_init
@@ -106,7 +105,7 @@ class _Attention(nn.Module):
         inputs = inputs.astype(self.execution.compute_dtype)
         joint = project(inputs, jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None)
         joint = nn.with_logical_constraint(
-            joint, ("batch", "length", None, "heads" if num_heads == self.num_heads else None, "head_dim")
+            joint, ("batch", "length", None, _heads_axis(num_heads) if num_heads == self.num_heads else None, "head_dim")
         )
         return [joint[:, :, place] for place in range(len(names))]
 
@@ -136,7 +135,7 @@ class _Attention(nn.Module):
             **options,
         )
         # Where a row's tokens are split over devices, each device's queries need all keys.
-        heads = "heads" if key.shape[2] == self.num_heads else None
+        heads = _heads_axis(key.shape[2]) if key.shape[2] == self.num_heads else None
         key, value = (nn.with_logical_constraint(each, ("batch", None, heads, None)) for each in (key, value))
         backend, _ = choose(request, self.execution.attention)
         dropout_key = self.make_rng("dropout") if request.dropout_rate and backend.dropout else None
@@ -152,7 +151,7 @@ class _Attention(nn.Module):
             bias=row.bias,
             dropout_key=dropout_key,
         )
-        axes = ("heads", "head_dim", "embed")
+        axes = (_heads_axis(self.num_heads), "head_dim", "embed")
         dtype, output_init = self.execution.compute_dtype, self.output_init or self.kernel_init
         output = Dense((embed,), axes, dtype, self.use_bias, output_init, name="output")
         return Attended(output(mixed), probabilities, key, value)
@@ -243,3 +242,8 @@ class CrossAttention(_Attention):
             key, value = cached
         seen = Row(row.segment_ids, key_segment_ids=encoded.segment_ids)
         return self._attend(query, key, value, seen, inputs.shape[-1], packed, train, maps)
+
+
+def _heads_axis(num_heads: int) -> str | None:
+    """One head is not to be split: of keys for all queries, or of a small generator beside a wide discriminator."""
+    return "heads" if num_heads > 1 else None

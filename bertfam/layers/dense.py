@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from bertfam.layers.gathered import gathered
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
 
 
@@ -43,9 +44,10 @@ class Dense(nn.Module):
         kernel = self.param("kernel", kernel_init, (*contracted_shape, *self.features), jnp.float32)
         bias = None
         if self.use_bias:
-            bias_init = logical(nn.initializers.zeros_init(), self.axes[self.contracted :])
-            bias = self.param("bias", bias_init, self.features, jnp.float32).astype(self.dtype)
-        return kernel.astype(self.dtype), bias
+            axes = self.axes[self.contracted :]
+            bias = self.param("bias", logical(nn.initializers.zeros_init(), axes), self.features, jnp.float32)
+            bias = gathered(bias.astype(self.dtype), axes)
+        return gathered(kernel.astype(self.dtype), self.axes), bias
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """inputs: [..., *contracted] -> `dtype`[..., *features]."""

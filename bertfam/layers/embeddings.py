@@ -7,6 +7,7 @@ from jax.typing import DTypeLike
 
 from bertfam.errors import UserError
 from bertfam.layers.gather import lookup_few
+from bertfam.layers.gathered import gathered, whole
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
 
 ROW_MULTIPLE = 128
@@ -34,8 +35,8 @@ class Table(nn.Module):
     @nn.compact
     def __call__(self) -> jax.Array:
         """The table float32[rows, features]."""
-        initializer = logical(self.table_init, (self.axis, "embed"))
-        return self.param("table", initializer, (self.rows, self.features), jnp.float32)
+        axes = (self.axis, "embed")
+        return gathered(self.param("table", logical(self.table_init, axes), (self.rows, self.features), jnp.float32), axes)
 
 
 def embed_words(table: jax.Array, tokens: jax.Array, dtype: DTypeLike) -> jax.Array:
@@ -44,6 +45,8 @@ def embed_words(table: jax.Array, tokens: jax.Array, dtype: DTypeLike) -> jax.Ar
     Gathered before the cast, so that gradients of a frequent word add up in float32. An id outside the table gives
     NaN, which the loss shows at once; clamping would hide it.
     """
+    # Else the table's gradient, which is split in the width, is made of rows that are moved about to be split so too.
+    table = whole(table, ("vocab", "embed"))
     return jnp.take(table, tokens, axis=0, mode="fill").astype(dtype)
 
 

@@ -10,6 +10,7 @@ from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
+from bertfam.layers.gathered import gathered
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
 from bertfam.layers.norm import LayerNorm
 
@@ -115,6 +116,7 @@ class MaskedLmHead(nn.Module):
         hidden = LayerNorm(self.layer_norm_epsilon, dtype, self.use_bias, name="norm")(hidden)
         if not self.tied:
             word_table = self.param("decoder", logical(normal, ("vocab", "embed")), (rows, embed), jnp.float32)
+            word_table = gathered(word_table, ("vocab", "embed"))
         bias = None
         if self.decoder_bias:
             bias = self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
@@ -178,6 +180,7 @@ class LmHead(nn.Module):
         """What the map is made of, of the word table float32[rows, embed]."""
         if not self.tied:
             table = self.param("kernel", logical(self.kernel_init, ("vocab", "embed")), table.shape, jnp.float32)
+            table = gathered(table, ("vocab", "embed"))
         bias = None
         if self.use_bias:
             zeros = logical(nn.initializers.zeros_init(), ("vocab",))

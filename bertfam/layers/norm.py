@@ -5,7 +5,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from bertfam.layers.gathered import gathered
 from bertfam.layers.initializers import logical
+
+_AXES = ("embed",)
 
 
 class LayerNorm(nn.Module):
@@ -23,13 +26,13 @@ class LayerNorm(nn.Module):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """inputs: [..., embed] -> `dtype`[..., embed]."""
         size = inputs.shape[-1]
-        scale = self.param("scale", logical(nn.initializers.ones_init(), ("embed",)), (size,), jnp.float32)
+        scale = gathered(self.param("scale", logical(nn.initializers.ones_init(), _AXES), (size,), jnp.float32), _AXES)
         wide = inputs.astype(jnp.float32)
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
         scaled = centred * jax.lax.rsqrt(variance + self.epsilon) * scale
         if self.use_bias:
-            scaled += self.param("bias", logical(nn.initializers.zeros_init(), ("embed",)), (size,), jnp.float32)
+            scaled += gathered(self.param("bias", logical(nn.initializers.zeros_init(), _AXES), (size,), jnp.float32), _AXES)
         return scaled.astype(self.dtype)
 
 
@@ -45,7 +48,7 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """inputs: [..., embed] -> `dtype`[..., embed]."""
-        scale = self.param("scale", logical(nn.initializers.ones_init(), ("embed",)), inputs.shape[-1:], jnp.float32)
+        scale = gathered(self.param("scale", logical(nn.initializers.ones_init(), _AXES), inputs.shape[-1:], jnp.float32), _AXES)
         wide = inputs.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(self.dtype)

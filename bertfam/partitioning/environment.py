@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bertfam import libtpu
 from bertfam.errors import UserError
 
 _PORT = 8482  # of the coordinator; as JAX's own choice on TPUs, it is none of the TPU runtime's
@@ -103,18 +102,17 @@ def _tpu(environ: Variables, attribute: Attribute | None) -> Membership | None:
     """A host of one or more TPU slices: variables on GKE, metadata on a TPU VM."""
     if not _may_use_tpu(environ):
         return None
-    hosts = environ.get("TPU_WORKER_HOSTNAMES")
-    if hosts == libtpu.PLACE["TPU_WORKER_HOSTNAMES"] and "TPU_WORKER_ID" not in environ:
-        return None  # `libtpu.quieten` says so
-    if hosts:
-        if "TPU_WORKER_ID" not in environ:
+    if named := environ.get("TPU_WORKER_HOSTNAMES"):
+        hosts = named.split(",")
+        if "TPU_WORKER_ID" not in environ and len(hosts) > 1:
             raise UserError("TPU_WORKER_HOSTNAMES without TPU_WORKER_ID: which of the hosts is this? Give --process_index")
-        return _of_slices("GKE", hosts.split(","), _number(environ, "TPU_WORKER_ID"), environ)
-    worker, hosts = (attribute(name) if attribute else None for name in ("agent-worker-number", "worker-network-endpoints"))
-    if attribute is None or worker is None or not hosts:
+        # A machine without TPUs may have the variable too, with itself as the only host.
+        return _of_slices("GKE", hosts, _number(environ, "TPU_WORKER_ID") if "TPU_WORKER_ID" in environ else 0, environ)
+    worker, endpoints = (attribute(name) if attribute else None for name in ("agent-worker-number", "worker-network-endpoints"))
+    if attribute is None or worker is None or not endpoints:
         return None
     # Either names, or NAME:ID:ADDRESS.
-    addresses = [host.split(":")[-1] for host in hosts.split(",")]
+    addresses = [host.split(":")[-1] for host in endpoints.split(",")]
     more = dict(re.findall(r"^\s*(\w+)\s*:\s*'?([^'\n]*)'?", attribute("tpu-env") or "", re.MULTILINE))
     return _of_slices("the TPU VM's metadata", addresses, int(worker), more | dict(environ))
 

@@ -20,13 +20,9 @@ from bertfam.data.pairs import SentencePairs  # noqa: E402
 from bertfam.data.text_data import TextData  # noqa: E402
 from bertfam.data.text_rows import Chunks, FullSentences  # noqa: E402
 from bertfam.models.albert import AlbertConfig  # noqa: E402
-from bertfam.models.electra import ElectraConfig  # noqa: E402
 from bertfam.models.modernbert import ModernBertConfig  # noqa: E402
-from bertfam.models.t5 import T5Config  # noqa: E402
 from bertfam.objectives.albert import MlmSop  # noqa: E402
-from bertfam.objectives.electra import Electra  # noqa: E402
 from bertfam.objectives.mlm import Mlm  # noqa: E402
-from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
 from bertfam.objectives.structbert import MlmStructure  # noqa: E402
 from bertfam.partitioning.mesh import MeshShape  # noqa: E402
@@ -42,17 +38,14 @@ NARROW = SIZES | {"feed_forward_size": 32, "embedding_size": 8}
 BERT = tiny.objective(dropout=0.1).model
 TEXT = TextData(rows=FullSentences())
 SPANS = BertMasking(choice=WordSpans(), boundaries=True)
-T5_SIZES = {name: size for name, size in SIZES.items() if name != "max_length"} | {"head_dim": 8, "feed_forward_size": 32}
 SPAN_TEXT = TextData(rows=Chunks(), corruption=SpanCorruption())
 SHUFFLED = TextData(rows=SentencePairs(relation="structure"), corruption=BertMasking(shuffling=ShuffledWindows()))
 CASES = {
-    # objective, rows, mesh: heads of a generator so narrow cannot be split
+    # objective, rows, mesh; a decoder, an encoder-decoder and ELECTRA are in tests/partitioning/preset_runs.py
     "distillation": (ALL, TEXT, SPREAD),
-    "electra": (Electra(ElectraConfig(**NARROW), generator_width=0.5), TEXT, (4, 2, 1)),
     "sop": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), SPREAD),
     "structure": (MlmStructure(BERT), SHUFFLED, SPREAD),
     "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), SPREAD),
-    "t5": (SequenceToSequence(T5Config(**T5_SIZES), z_loss=1e-2, label_smoothing=0.1, chunk=5), SPAN_TEXT, SPREAD),
     "modernbert": (Mlm(ModernBertConfig(**SIZES, feed_forward_size=16, window=4)), TEXT, SPREAD),
 }
 

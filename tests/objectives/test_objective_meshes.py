@@ -12,11 +12,9 @@ from once import once
 
 TERMS = {
     "distillation": {"soft_loss", "mlm_loss", "cosine_loss", "mse_loss"},
-    "electra": {"mlm_loss", "rtd_loss", "rtd_accuracy"},
     "sop": {"mlm_loss", "sop_loss", "sop_accuracy"},
     "structure": {"mlm_loss", "shuffled_loss", "structure_loss"},
     "sbo": {"mlm_loss", "sbo_loss"},
-    "t5": {"lm_loss", "lm_accuracy", "z_loss"},
     "modernbert": {"mlm_loss", "mlm_accuracy"},
 }
 

@@ -1,0 +1,84 @@
+"""The memory that `bertfam plan --slice=here` says a training step needs, beside what the device has seen when it ran.
+
+    python -m benchmarks.memory
+
+Each model is a process of its own, since a device tells only the highest use of memory that it has seen.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+
+import jax
+
+from benchmarks import synthetic
+from benchmarks.measuring import table
+from bertfam.config import load
+from bertfam.planning.memory import memory
+from bertfam.planning.programs import jobs
+from bertfam.training.run import Run
+
+_VOCABULARY = 32_000
+_FAST = ("Execution.dtype = 'bfloat16'", "Execution.layers = 'unroll'", "Run.mesh = @MeshShape()")
+# name: gin files, bindings
+MODELS: dict[str, tuple[list[str], list[str]]] = {
+    "BERT-base, 256 x 128": (["runs/bert_base.gin"], ["Run.stages = (@Stage(),)", "BATCH_SIZE = 256"]),
+    "ModernBERT-base, 32 x 1,024": (["runs/modernbert_base.gin"], ["Run.stages = (@Stage(),)", "BATCH_SIZE = 32"]),
+    "GPT-2 small, 32 x 1,024": (["runs/gpt2_small.gin"], ["BATCH_SIZE = 32"]),
+    "T5 1.1 base, 64 x 512": (["runs/t5_1_1_base.gin"], ["BATCH_SIZE = 64"]),
+    "BERT-large, 64 x 512, scan, remat": (
+        ["runs/bert_base.gin", "models/bert_large.gin"],
+        [
+            *("Run.stages = (@Stage(),)", "Stage.length = 512", "BATCH_SIZE = 64"),
+            *("Execution.layers = 'scan'", "Execution.remat = 'full'"),
+        ],
+    ),
+}
+
+
+def measure(name: str, steps: int) -> dict[str, float | str]:
+    """Plans and runs the updates of one model here: bytes planned and seen."""
+    files, bindings = MODELS[name]
+    run: Run = load(files, [*_FAST, *bindings]).build("Run").sized(_VOCABULARY)
+    (job,) = jobs(run, run.mesh.build(jax.devices()[:1]), ["train"])
+    program, trainer = job.compile(), job.trainer
+    assert program.compiled is not None, program.too_large
+    stage = trainer.stages[0]
+    batch = {
+        feature: jax.ShapeDtypeStruct((stage.batch_size, *spec.shape), spec.dtype, sharding=stage.shardings[feature])
+        for feature, spec in stage.features.items()
+    }
+    planned = memory(program.compiled, trainer.abstract_state, batch)
+    state = trainer.new_state()
+    rows = jax.device_put(synthetic.rows(stage.features, stage.batch_size, _VOCABULARY), stage.shardings)
+    for _ in range(steps):
+        state, _ = program.compiled(state, rows)
+    jax.block_until_ready(state)
+    seen = (jax.devices()[0].memory_stats() or {})["peak_bytes_in_use"]
+    return {"planned": planned.total, "seen": seen, "device": jax.devices()[0].device_kind}
+
+
+def main() -> int:
+    """Measures each model and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=5, help="updates (default: %(default)s)")
+    parser.add_argument("--model", choices=MODELS, help="measure this one here, as JSON")
+    args = parser.parse_args()
+    if args.model:
+        print(json.dumps(measure(args.model, args.steps)))
+        return 0
+    lines = []
+    for name in MODELS:
+        command = [sys.executable, "-m", "benchmarks.memory", f"--steps={args.steps}", f"--model={name}"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        figures = [f"{found[which] / 2**30:.2f}" for which in ("planned", "seen")]
+        lines.append([name, *figures, f"{found['planned'] / found['seen'] - 1:+.1%}"])
+    print(f"one {found['device']}, jax {jax.__version__}\n")
+    print(table(["model, rows", "planned GiB", "seen GiB", "planned / seen - 1"], lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Losses and gradients are those of one device on every mesh of gin_configs/meshes, and where a run moves to fewer devices."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import preset_runs
+import pytest
+from once import once
+
+from bertfam.config.paths import packaged_folder
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+
+    def make(directory):
+        done = subprocess.run(
+            [sys.executable, preset_runs.__file__, str(directory / "run")],
+            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        (directory / "found.json").write_text(done.stdout.splitlines()[-1])
+        (directory / "stderr.txt").write_text(done.stderr)
+
+    directory = once(tmp_path_factory, "presets", make)
+    return json.loads((directory / "found.json").read_text()), (directory / "stderr.txt").read_text()
+
+
+@pytest.mark.parametrize("name", preset_runs.CASES)
+def test_losses_and_gradients_are_those_of_one_device(found, name):
+    """20 updates in float32, with dropout. ELECTRA's loss is some 40 and counts its rounding in these."""
+    runs = dict(found[0]["presets"][name])
+    alone = runs.pop("alone")
+    assert len(alone["losses"]) == 20 and alone["off"] == 0
+    assert len(runs) >= 2
+    scale = max(1, max(alone["losses"]) / 5)
+    for mesh, run in runs.items():
+        np.testing.assert_allclose(run["losses"], alone["losses"], rtol=0, atol=1e-5 * scale, err_msg=mesh)
+        assert run["off"] < 1e-5, mesh
+
+
+def test_every_preset_is_tried_and_splits_what_it_says(found):
+    runs = found[0]["presets"]["encoder"]
+    assert {path.stem for path in (packaged_folder() / "meshes").iterdir()} == set(runs) - {"alone"}
+    shapes = {mesh: {axis: size for axis, size in run["shape"].items() if size > 1} for mesh, run in runs.items()}
+    assert shapes == {
+        "alone": {},
+        "data": {"data": 8},
+        "zero1": {"data": 8},
+        "fsdp": {"fsdp": 8},
+        "data_fsdp": {"fsdp": 8},
+        "tensor": {"data": 2, "tensor": 4},
+        "fsdp_tensor": {"fsdp": 2, "tensor": 4},
+        "sequence": {"data": 2, "sequence": 4},
+        "slices": {"replica": 2, "fsdp": 4},
+    }
+    assert "data" in runs["zero1"]["optimizer"] and "data" not in runs["data"]["optimizer"]
+
+
+def test_a_run_goes_on_on_four_devices_and_then_on_two(found):
+    alone = found[0]["presets"]["encoder"]["alone"]["losses"]
+    np.testing.assert_allclose(found[0]["chained"], alone, rtol=0, atol=1e-5)
+
+
+def test_nothing_is_moved_about_whole_for_lack_of_a_better_way(found):
+    assert "nvoluntary full rematerialization" not in found[1]
