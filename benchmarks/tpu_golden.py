@@ -5,10 +5,10 @@
     python -m benchmarks.tpu_golden large --update    # records what is found
 
 Of every case: FLOPs, memory and bytes sent by kind of collective and mesh axes, of one chip and step; and no array may be
-gathered that is not a parameter's, but for those that the case allows. Under a jax and libtpu on record costs must be those on
-record, under others within 10 % of the latest, but for temporaries, which are each compiler's own; else each difference is told
-in a line, and the exit status is 1. The small models are compiled with the compiler's least effort: it is quicker, and keeps
-their arrays in HBM, where those of larger models are.
+gathered that is not a parameter's, but for those that the case allows. Under the jax and libtpu on record costs must be those on
+record, under others within a half (two releases were a quarter apart), but for temporaries, which are each compiler's own; else
+each difference is told in a line, and the exit status is 1. The small models are compiled with the compiler's least effort: it
+is quicker, and keeps their arrays in HBM, where those of larger models are.
 """
 
 import argparse
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RECORDS = Path(__file__).parent / "tpu_golden"
 TEMPORARIES = "bytes of temporaries"
-TOLERANCE = 0.1
+TOLERANCE = 0.5
 # Differences of fewer bytes are of no account under other versions.
 SMALL_BYTES = 2**16
 
@@ -62,8 +62,6 @@ def _batch(rows: int) -> str:
     return f"BATCH_SIZE = {rows}"
 
 
-# Rows of a table are looked up where their part of it is, and their gradients added there.
-_LOOKED_UP = ("embeddings",)
 SMALL = {
     "bert, fsdp 2 x tensor 2": Case(
         "runs/bert_base.gin",
@@ -80,7 +78,6 @@ SMALL = {
             _batch(24),
             "Stage.length = 48",
         ),
-        gathers=_LOOKED_UP,
     ),
     "gpt2, data 2 x fsdp 2": Case(
         "runs/gpt2_small.gin",
@@ -99,11 +96,9 @@ SMALL = {
 }
 LARGE = {
     "bert_base, data 16": Case("runs/bert_base.gin", 30_522, "v5e-16", _mesh(data=16)),
-    "roberta_base, fsdp 16": Case("runs/roberta_base.gin", 50_265, "v5e-16", (*_mesh(fsdp=16), _batch(256)), _LOOKED_UP),
+    "roberta_base, fsdp 16": Case("runs/roberta_base.gin", 50_265, "v5e-16", (*_mesh(fsdp=16), _batch(256))),
     "gpt2_small, fsdp 4 x tensor 4": Case("runs/gpt2_small.gin", 50_257, "v5e-16", (*_mesh(fsdp=4, tensor=4), _batch(64))),
-    "t5_1_1_base, data 2 x fsdp 8": Case(
-        "runs/t5_1_1_base.gin", 32_100, "v5p-32", (*_mesh(data=2, fsdp=8), _batch(256)), _LOOKED_UP
-    ),
+    "t5_1_1_base, data 2 x fsdp 8": Case("runs/t5_1_1_base.gin", 32_100, "v5p-32", (*_mesh(data=2, fsdp=8), _batch(256))),
     "modernbert_base, data 8 x sequence 2": Case(
         "runs/modernbert_base.gin",
         50_368,
@@ -112,7 +107,7 @@ LARGE = {
         ("attention",),  # keys and values of the other tokens
     ),
     "electra_small, data 16, ZeRO-1": Case(
-        "runs/electra_small.gin", 30_522, "v5e-16", (*_mesh(data=16), "MeshShape.zero1 = True"), _LOOKED_UP
+        "runs/electra_small.gin", 30_522, "v5e-16", (*_mesh(data=16), "MeshShape.zero1 = True")
     ),
 }
 SETS = {"small": SMALL, "large": LARGE}
@@ -195,30 +190,29 @@ def main() -> int:
     """Compiles, and compares or records."""
     parser = argparse.ArgumentParser(description="what training steps cost on TPU slices, against what is on record")
     parser.add_argument("set", choices=SETS)
-    parser.add_argument("--update", action="store_true", help="record what is found under this jax and libtpu")
+    parser.add_argument("--update", action="store_true", help="put what is found on record")
     args = parser.parse_args()
     cases = SETS[args.set]
     slices.prepare([slices.parse(case.slice) for case in cases.values()])
     if args.set == "small":
         os.environ["JAX_EXEC_TIME_OPTIMIZATION_EFFORT"] = "-1"
     path = RECORDS / f"{args.set}.json"
-    records = json.loads(path.read_text()) if path.exists() else {}
-    exact = compilers() in records
-    recorded: dict[str, dict[str, int]] = records.get(compilers()) or next(reversed(records.values()), {})
+    record = {} if args.update else json.loads(path.read_text())
+    exact = record.get("compilers") == compilers()
     costs, wrong = {}, []
     for name, case in cases.items():
         began = time.monotonic()
         costs[name], found = measure(case)
         if not args.update:
-            found += differences(costs[name], recorded.get(name, {}), exact=exact)
+            found += differences(costs[name], record["costs"].get(name, {}), exact=exact)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
         wrong += [f"{name}: {line}" for line in found]
     if args.update:
-        path.write_text(json.dumps(records | {compilers(): costs}, indent=2) + "\n")
+        path.write_text(json.dumps({"compilers": compilers(), "costs": costs}, indent=2) + "\n")
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong and not exact and not args.update:
-        print(f"compiled by {compilers()}, which is not on record; where this is as it should be: --update", file=sys.stderr)
+        print(f"compiled by {compilers()}, and on record are those of {record['compilers']}", file=sys.stderr)
     return 1 if wrong else 0
 
 
