@@ -86,27 +86,30 @@ def rows(found: Sequence[Layout], chip: Chip, memory: int) -> list[dict[str, Any
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The same for people."""
-    head = ("layout", "GiB est.*", "GiB", "fits", "at least est.*", "at least*", "binds")
+    head = ("layout", "GiB est.*", "GiB", "fits", "at least est.*", "at least*", "binds", "network est.*", "network*")
     body = []
     for row in rows:
-        bounds = row["bound"]
+        guess, bounds = row["estimated_bound"], row["bound"]
         body.append(
             (
                 row["layout"],
                 f"{row['estimated_bytes'] / _GIB:.2f}",
                 f"{row['bytes'] / _GIB:.2f}",
                 "yes" if row["fits"] else "NO",
-                f"{max(row['estimated_bound'].values()):.4g} s",
+                f"{max(guess.values()):.4g} s",
                 f"{max(bounds.values()):.4g} s" if bounds else "-",
                 max(bounds, key=bounds.get) if bounds else "-",
+                f"{guess['ici'] + guess['dcn']:.3g} s",
+                f"{bounds['ici'] + bounds['dcn']:.3g} s" if bounds else "-",
             )
         )
     return f"{columns(head, body, left=(0, 6))}\n\n{_NOTES}"
 
 
 _NOTES = """\
-GiB of each device, as compiled; est.*: estimated before compiling, from the trace of one row's gradient.
-at least*: a lower bound of a step, from FLOPs (with what is computed twice), bytes and published speeds; not measured."""
+GiB of each device, as compiled; est.*: estimated before compiling, from a trace of the gradient.
+at least*: a lower bound of a step, from FLOPs (with what is computed twice), bytes and published speeds; not measured.
+network*: of sending alone, as a part of that bound; of two with the same bound the one with less in all comes first."""
 
 
 def gin_text(layout: Layout, slice: str, memory: int, command: str) -> str:
