@@ -93,7 +93,8 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
         optimizer=optimizer,
         gradients=parameters * (1 if run.microbatches == 1 else 2),
         activations=round(sum(map(device.bytes, traced.kept))),
-        temporaries=round(batch + 2 * device.bytes(traced.largest)),
+        # The largest array and its gradient; the largest parameter that is gathered, and the gradient of that, float32.
+        temporaries=round(batch + 2 * device.bytes(traced.largest) + 2 * 4 * max(map(device.gathered_at_once, leaves))),
         flops=traced.flops * batch_size / mesh.size,
         sent=run.microbatches * sent,
         sent_between=run.microbatches * sent_between,
@@ -122,6 +123,12 @@ class _Device:
     def gathered(self, leaf: Any) -> float:
         """How many numbers of a parameter it has where that is used, with what others keep."""
         return leaf.value.size / self._parts(*(axis for axis in self._split(leaf.names) if axis not in self._rows_axes))
+
+    def gathered_at_once(self, leaf: Any) -> float:
+        """The same of one layer; 0 where nothing of it is kept by others."""
+        split = self._parts(*self._split(leaf.names)) * self.gathered(leaf) > leaf.value.size
+        layers = leaf.value.shape[0] if "layers" in leaf.names else 1
+        return self.gathered(leaf) / layers if split else 0
 
     def sent(self, leaves: list[Any], traced: Traced, itemsize: int, *, zero1: bool) -> tuple[float, float]:
         """Bytes that it sends to others of its slice, and to other slices, for a microbatch."""

@@ -40,6 +40,7 @@ def search(
     Raises:
       UserError: where none divides, or is estimated to fit.
     """
+    tell(f"estimating the layouts of {len(devices)} devices")
     left = layouts(run, len(devices), slices_of(devices), chip, usable(memory))
     if not left:
         raise UserError(

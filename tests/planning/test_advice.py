@@ -108,8 +108,8 @@ def test_words(compiles):
     found = advise(small.run, EIGHT, limit(total(['Execution.remat = "dots"'])))
     assert '  Execution.remat = "dots"' in advice_text(found, "v5e-8", 2**30, None).splitlines()
     assert advice_text(None, "v5e-8", 2**30, 64).endswith("estimated to need 64 devices or more like these")
-    least = least_devices(small.run(), 700_000)
-    assert estimate(small.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"]), 1).total > 700_000
+    least = least_devices(small.run(), 1_500_000)
+    assert estimate(small.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"]), 1).total > 1_500_000
     assert least is not None and 1 < least <= 64
 
 
@@ -129,7 +129,7 @@ def test_a_search(monkeypatch, tmp_path):
     monkeypatch.setattr(search, "COMPILED", 1)
     told = []
     (best,) = search.search(small.run(), jax.devices()[:1], V5E, V5E.hbm_bytes, told.append)
-    assert fits(best, V5E.hbm_bytes) and told == ["[1/1] 1 device, remat none, 1 microbatch"]
+    assert fits(best, V5E.hbm_bytes) and told[1:] == ["[1/1] 1 device, remat none, 1 microbatch"]
     text = gin_text(best, "v5e-1", V5E.hbm_bytes, "bertfam plan --search")
     assert "\n#   bertfam plan --search\n" in text and "not measured" in text
     assert pasted(tmp_path, [text]) == best.run
