@@ -190,16 +190,16 @@ class _Board:
 
 
 def _tensorboard() -> tuple[Any, Any]:
-    """tensorboardX's EventsWriter and Event; on its import it takes torch along where installed, which figures alone need."""
-    absent = "torch" not in sys.modules
-    if absent:
-        sys.modules["torch"] = None  # type: ignore[assignment]
+    """tensorboardX's EventsWriter and Event, without what its import takes along where installed."""
+    # For figures, and for event files in a bucket, which it would write by itself.
+    absent = [name for name in ("torch", "google.cloud.storage") if name not in sys.modules]
+    sys.modules |= dict.fromkeys(absent)  # type: ignore[arg-type]
     try:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event
     finally:
-        if absent:
-            del sys.modules["torch"]
+        for name in absent:
+            del sys.modules[name]
     return EventsWriter, Event
 
 
