@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install -qq
 RUN = runs/quickstart
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
-export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
 # Huge pages for large arrays on Linux: a CPU step of the quickstart spends a fifth of its time on page faults without them.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 

@@ -42,7 +42,7 @@ def compilations(tmp_path_factory):
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
             directory = once(tmp_path_factory, "compilations", lambda folder: None)
             patch.setenv("JAX_COMPILATION_CACHE_DIR", str(directory))
-            patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+            patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
         yield
 
 
