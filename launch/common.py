@@ -121,7 +121,7 @@ class Runner:
           final: what it says where trying again would not help.
 
         Raises:
-          Failed: it has failed, with its status and last line.
+          Failed: it has failed, with its status and last line, or that with `final`.
         """
         if self.dry_run:
             print(shlex.join(words))
@@ -142,7 +142,8 @@ class Runner:
                 pause = self._retry_seconds * 2**tried
                 tell(f"{program(words)} has failed with {done.returncode}, tries again in {pause:g} s")
                 time.sleep(pause)
-        why = [line for line in (done.stderr or "").splitlines() if line.strip()]
+        said = [line for line in (done.stderr or "").splitlines() if line.strip()]
+        why = [line for line in said if final and final in line] or said
         raise Failed(": ".join([f"{program(words)} has failed with {done.returncode}", *why[-1:]]), done.returncode)
 
 

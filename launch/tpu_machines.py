@@ -12,13 +12,10 @@ import xla_flags
 from common import Failed
 
 GONE = ("FAILED", "SUSPENDING", "SUSPENDED")  # states of queued resources that will never (again) have machines
-# What runs on every machine. The lock is held until the command, and all that it has started, has ended.
+# What runs on every machine.
 JOB = """\
 #!/usr/bin/env bash
 cd || exit 1
-exec 9> job.lock
-flock --nonblock 9 || exit 1
-rm -f job.pid job.status job.stopped
 export PATH="$HOME/venv/bin:$PATH"{variables}
 {command} < /dev/null >> job.log 2>&1 &
 echo $! > job.pid
@@ -32,7 +29,12 @@ mkdir bertfam
 tar xzf bertfam.tar.gz -C bertfam
 test -x venv/bin/python || python3 -m venv venv
 venv/bin/pip install --quiet './bertfam[tpu,gcs]'"""
-START = "setsid nohup bash job.sh > /dev/null 2>&1 < /dev/null &"
+# The lock is held from now on until the command, and all that it has started, has ended: who asks next sees this job, none before.
+START = """\
+exec 9> job.lock
+flock --timeout 10 9 || exit 1
+rm -f job.pid job.status job.stopped
+setsid nohup bash job.sh > /dev/null 2>&1 < /dev/null &"""
 STATE = """\
 if ! flock --nonblock job.lock true; then echo job=running
 elif test -e job.stopped; then echo job=stopped

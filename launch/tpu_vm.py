@@ -87,7 +87,7 @@ class Training:
         if self._machines.state(supposed="") in GONE:
             down(self._machines, self._options)
         if up(self._machines, self._options):
-            return LOST
+            return 1 if self._machines.state() == "FAILED" else LOST  # the request is refused or too old: no more of them
         try:
             if "running" not in self._machines.jobs():
                 start(self._machines, self._options)

@@ -127,7 +127,7 @@ def main(words):
     if lines and lines[0].split()[0] == verb(words):
         _, status, message = lines[0].split(maxsplit=2)
         fails.write_text("".join(f"{line}\n" for line in lines[1:]))
-        print(message, file=sys.stderr)
+        print(message.replace("\\n", "\n"), file=sys.stderr)
         return int(status)
     if words[0] == "squeue":
         print(os.environ.get("JOB_STATE", "RUNNING"))

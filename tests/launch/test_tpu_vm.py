@@ -149,6 +149,9 @@ def test_what_fails_for_good_is_one_line_and_its_status(cloud, tpu_vm):
     last = "bertfam: error: gcloud compute tpus queued-resources describe has failed with 1: ERROR: permission denied"
     assert done.returncode == 1 and done.stderr.splitlines()[-1] == last
     assert cloud.verbs()[3:] == ["describe"] * 4
+    # It may say more after what matters.
+    cloud.fails("describe 1 ERROR: (gcloud) NOT_FOUND: Resource was not found\\n- type: ResourceInfo")
+    assert tpu_vm("status").stdout == "bert: there is none\n"
 
 
 def test_a_request_that_gets_no_machines(cloud, tpu_vm):
@@ -157,6 +160,10 @@ def test_a_request_that_gets_no_machines(cloud, tpu_vm):
     told = "bertfam: error: bert is FAILED and gets no machines; launch/tpu_vm.py down deletes it\n"
     assert (done.returncode, done.stderr) == (1, told)
     assert tpu_vm("status").stdout == "bert: FAILED\n"
+    (cloud.folder / "state").write_text("WAITING_FOR_RESOURCES FAILED")
+    done = tpu_vm("train")
+    assert done.returncode == 1 and done.stderr == told and "create" not in cloud.verbs()  # it would be refused again
+    (cloud.folder / "state").write_text("FAILED")
     assert tpu_vm("down").returncode == 0 and tpu_vm("status").stdout == "bert: there is none\n"
 
 
