@@ -6,6 +6,7 @@ machine and then uploaded; while that goes on an object `.uploading` lies in it,
 what was cut off is refused by readers and may be written anew.
 """
 
+import fcntl
 import functools
 import hashlib
 import json
@@ -164,7 +165,7 @@ def sizes(folder: Path) -> dict[str, int]:
 def mirror(folder: Path, root: Path) -> Path:
     """A copy of a folder on this machine, made once for what lies there now and checked against the store's own checksums.
 
-    All processes of a machine share it.
+    All processes of a machine share it: the first one fetches, the others wait for it.
 
     Args:
       folder: in a bucket.
@@ -178,14 +179,34 @@ def mirror(folder: Path, root: Path) -> Path:
     version = [[names[name], info["size"], info.get("crc32c"), info.get("etag")] for name, info in sorted(found.items())]
     digest = hashlib.sha256(json.dumps([str(folder), version]).encode()).hexdigest()[:16]
     target = root / "buckets" / digest
-    if not target.is_dir():
-        from bertfam.files import new_folder
+    if target.is_dir():
+        return target
+    from bertfam.files import new_folder
 
-        with new_folder(target, first_wins=True) as partial:
-            fetch(folder, names.values(), partial)
-            for name, info in found.items():
-                _check_bytes(f"{SCHEME}{name}", partial / names[name], info)
+    with alone(target):
+        if not target.is_dir():
+            with new_folder(target, first_wins=True) as partial:
+                fetch(folder, names.values(), partial)
+                for name, info in found.items():
+                    _check_bytes(f"{SCHEME}{name}", partial / names[name], info)
     return target
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Waits while another process of this machine is in here with the same folder of this machine.
+
+    Raises:
+      UserError: nothing can be written beside it.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(folder.with_name(f".{folder.name}.lock"), "w")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}); name another place by BERTFAM_CACHE") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def fetch(folder: Path, names: Iterable[str], into: Path) -> None:

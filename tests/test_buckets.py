@@ -1,5 +1,7 @@
 """Files and folders in a bucket: complete or absent, though nothing is renamed there."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import fsspec
 import numpy as np
 import pytest
@@ -79,6 +81,12 @@ def test_a_copy_on_this_machine_has_the_bytes_of_the_bucket(place, cache, monkey
     files.write_text(paths.to_path(place) / "cache.json", "{}")
     assert paths.local(paths.to_path(place)) != first  # what lies there now
 
+    fetched, files_of = [], buckets.fetch
+    with monkeypatch.context() as patch, ThreadPoolExecutor() as pool:
+        patch.setattr(buckets, "fetch", lambda *given: (fetched.append(given), files_of(*given)))
+        files.write_text(paths.to_path(place) / "cache.json", "{}\n")
+        assert len(set(pool.map(paths.local, [paths.to_path(place)] * 4))) == 1 == len(fetched)  # one for all
+
     with monkeypatch.context() as patch, pytest.raises(UserError, match="came with other bytes"):
         patch.setattr(buckets, "fetch", spoilt(buckets.fetch))
         files.write_text(paths.to_path(place) / "cache.json", "{ }")
@@ -104,6 +112,7 @@ def saved(model_dir, step, content=b"values"):
 
 def test_checkpoints_that_are_cut_off_damaged_or_old(place, capsys):
     one, two, three = (saved(place, step) for step in (1, 2, 3))
+    neighbour = saved(f"{place}1", 1)  # whose name begins with that of the other
     files.write_bytes(two / "params/a", b"valuet")  # a flipped bit
     files.write_bytes(three / "rest/d/b", b"value")  # truncated
     files.write_bytes(paths.to_path(place) / "checkpoints" / "4" / "params/a", b"values")  # killed in the save
@@ -120,6 +129,8 @@ def test_checkpoints_that_are_cut_off_damaged_or_old(place, capsys):
     tidying.tidy(paths.to_path(place), Keep(newest=2))
     assert sorted(path.name for path in directory.iterdir()) == ["3", "4"]
     assert one.exists() is False and choosing.choose(place) == 4
+    buckets.remove(paths.to_path(place))
+    assert not paths.to_path(place).exists() and digests.NAME in buckets.sizes(neighbour)
 
 
 def test_metrics_are_there_with_each_score_and_at_the_end(place):

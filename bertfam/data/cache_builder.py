@@ -127,8 +127,10 @@ def _build_remote(
     fill: Filler, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, target: Path, least_documents: int
 ) -> None:
     """Builds on this machine, in a folder where a build that is stopped goes on, and uploads."""
-    if not is_used(target):
-        staged = cache_root() / "buckets" / hashlib.sha256(str(target).encode()).hexdigest()[:16] / "cache"
+    staged = cache_root() / "buckets" / hashlib.sha256(str(target).encode()).hexdigest()[:16] / "cache"
+    with buckets.alone(staged.parent):
+        if is_used(target):
+            return
         if is_used(staged) and TokenCache(staged).fingerprint != fingerprint(corpora, vocabulary):
             shutil.rmtree(staged)  # of other text, and its upload was stopped
         build_with(fill, corpora, vocabulary, staged, least_documents)
