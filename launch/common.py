@@ -80,11 +80,16 @@ def name(text: str) -> str:
     return text
 
 
-def count(text: str) -> int:
+def count(text: str, least: int = 0) -> int:
     """A flag's value that is 0 or more."""
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
     return int(text)
+
+
+def positive(text: str) -> int:
+    """A flag's value that is 1 or more."""
+    return count(text, 1)
 
 
 class Runner:

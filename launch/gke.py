@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 
+import clusters
 import common
 import slices
 import xla_flags
@@ -49,24 +50,9 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument("name", type=common.name, metavar="NAME", help="of the JobSet")
     parser.add_argument("--namespace", help="(kubectl's)")
-    parser.add_argument("--slice", type=slices.slice_name, metavar="SLICE", help="create: v5e-16, 2xv6e-256, v5p-128")
-    parser.add_argument("--image", help="create: the container image, with the command in it")
-    parser.add_argument("--spot", action="store_true", help="create: on machines that cost less and may be taken away")
     parser.add_argument("--service_account", metavar="NAME", help="create: the pods', which may read and write gs:// folders")
-    parser.add_argument(
-        "--restarts", type=common.count, default=10, metavar="N", help="create: after failures other than 75 (10)"
-    )
-    parser.add_argument("--grace", type=common.count, default=300, metavar="SECONDS", help="create: to save the state in (300)")
-    parser.add_argument("--xla_flags", action="store_true", help="create: set the kind's compiler flags of launch/xla_flags.py")
-    parser.add_argument("--retry_seconds", type=float, default=5, metavar="S", help="before a failed call is tried again (5)")
-    common.add_dry_run(parser)
-    options, command = common.parse(parser, words)
-    if options.action == "create":
-        for flag in ("slice", "image"):
-            if not getattr(options, flag):
-                parser.error(f"create needs --{flag}")
-        common.need_command(parser, command)
-    return options, command
+    clusters.add_flags(parser, restarts=10, counted="75 aside")
+    return clusters.parse(parser, words)
 
 
 def manifest(options: argparse.Namespace, command: list[str]) -> dict:

@@ -45,8 +45,10 @@ def main() -> int:
 def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The launcher's flags, and the command after `--`."""
     parser = common.make_parser(__file__, __doc__, "--processes=N [flags] -- COMMAND ...")
-    parser.add_argument("--processes", type=int, required=True, metavar="N", help="how many")
-    parser.add_argument("--devices_per_process", type=int, metavar="N", help="simulate so many devices on the CPU in each")
+    parser.add_argument("--processes", type=common.positive, required=True, metavar="N", help="how many")
+    parser.add_argument(
+        "--devices_per_process", type=common.positive, metavar="N", help="simulate so many devices on the CPU in each"
+    )
     parser.add_argument("--restarts", type=common.count, default=0, metavar="N", help="start again so often at most (0)")
     parser.add_argument(
         "--grace", type=float, default=5, metavar="SECONDS", help="for the others to end by themselves, and then by SIGTERM (5)"
@@ -54,9 +56,6 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
     common.need_command(parser, command)
-    for name in ("processes", "devices_per_process"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            parser.error(f"--{name} is less than 1")
     return options, command
 
 

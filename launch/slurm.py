@@ -53,8 +53,8 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The flags, and the command after `--`."""
     parser = common.make_parser(__file__, __doc__, "NAME [flags] -- COMMAND ...")
     parser.add_argument("name", type=common.name, metavar="NAME", help="of the job")
-    parser.add_argument("--nodes", type=common.count, default=1, metavar="N", help="how many (1)")
-    parser.add_argument("--gpus_per_node", type=common.count, default=8, metavar="N", help="and processes (8)")
+    parser.add_argument("--nodes", type=common.positive, default=1, metavar="N", help="how many (1)")
+    parser.add_argument("--gpus_per_node", type=common.positive, default=8, metavar="N", help="and processes (8)")
     parser.add_argument("--time", help="[DAYS-]HH:MM:SS that one start may take (the partition's)")
     parser.add_argument(
         "--sbatch", action="append", default=[], metavar="FLAG", help="for sbatch; repeatable: --sbatch=--partition=gpu"

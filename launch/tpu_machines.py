@@ -29,7 +29,7 @@ mkdir bertfam
 tar xzf bertfam.tar.gz -C bertfam
 test -x venv/bin/python || python3 -m venv venv
 venv/bin/pip install --quiet './bertfam[tpu,gcs]'"""
-# The lock is held from now on until the command, and all that it has started, has ended: who asks next sees this job, none before.
+# The lock is held from here until the command, and all that it has started, has ended: who asks next hears of this job.
 START = """\
 exec 9> job.lock
 flock --timeout 10 9 || exit 1

@@ -119,7 +119,7 @@ def test_what_would_fail_again_is_not_started_again(status):
 def test_it_says_how_to_be_called():
     for words, told in (
         (["--processes=2"], "no command: write it after --"),
-        (["--processes=0", "--", "true"], "--processes is less than 1"),
+        (["--processes=0", "--", "true"], "argument --processes: '0' is no whole number from 1 on"),
         (["--", "true"], "the following arguments are required: --processes"),
     ):
         done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
