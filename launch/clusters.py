@@ -17,7 +17,7 @@ def add_flags(parser: argparse.ArgumentParser, restarts: int, counted: str) -> N
         type=common.count,
         default=restarts,
         metavar="N",
-        help=f"create: start again at most, {counted} ({restarts})",
+        help=f"create: how often to start again at most, {counted} ({restarts})",
     )
     parser.add_argument("--grace", type=common.count, default=300, metavar="SECONDS", help="create: to save the state in (300)")
     parser.add_argument("--xla_flags", action="store_true", help="create: set the kind's compiler flags of launch/xla_flags.py")
