@@ -147,6 +147,6 @@ def advice_text(advice: Advice | None, slice: str, memory: int, least: int | Non
     if advice is None:
         chips = "no slice is estimated to hold it" if least is None else f"estimated to need {least:,} devices or more like these"
         return f"{slice}: none of the changes that were tried fits; {chips}"
-    told = [f"{slice}: compiled, {advice.bytes / _GIB:.2f} of {memory / _GIB:.2f} GiB, with these lines in a file that is"]
-    told += ["the last --gin_file:", *(f"  # {cost}" for cost in advice.costs), *(f"  {line}" for line in advice.lines)]
-    return "\n".join(told)
+    needs = f"{advice.bytes / _GIB:.2f} of {memory / _GIB:.2f} GiB"
+    lines = [*(f"  # {cost}" for cost in advice.costs), *(f"  {line}" for line in advice.lines)]
+    return "\n".join([f"{slice}: compiled, {needs}, with these lines in a file that is the last --gin_file:", *lines])
