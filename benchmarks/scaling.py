@@ -37,7 +37,9 @@ MESHES = {
 class Course:
     """A model's updates on a mesh."""
 
-    def __init__(self, run: Run, mesh: MeshShape, devices: list[jax.Device], options: dict[str, str | bool] | None = None) -> None:
+    def __init__(
+        self, run: Run, mesh: MeshShape, devices: list[jax.Device], options: dict[str, str | bool] | None = None
+    ) -> None:
         self.trainer = Trainer(dataclasses.replace(run, mesh=mesh), mesh.build(devices))
         stage = self.trainer.stages[0]
         self.tokens = stage.batch_size * run.stages[0].length
