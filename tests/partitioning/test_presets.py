@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import preset_runs
 import pytest
+import xla
 from once import once
 
 from bertfam.config.paths import packaged_folder
@@ -15,12 +16,10 @@ from bertfam.config.paths import packaged_folder
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-
     def make(directory):
         done = subprocess.run(
             [sys.executable, preset_runs.__file__, str(directory / "run")],
-            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            env=os.environ | xla.devices(8),
             capture_output=True,
             text=True,
         )

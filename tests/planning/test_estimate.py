@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import small
+import xla
 
 from bertfam.config.build import load
 from bertfam.errors import UserError
@@ -22,10 +23,9 @@ GIB = 2**30
 
 @pytest.fixture(scope="module")
 def on_eight():
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "layouts.py")],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        env=os.environ | xla.devices(8),
         capture_output=True,
         text=True,
         check=False,
