@@ -34,5 +34,6 @@ def test_what_all_hold_is_read_by_one(tmp_path):
     # One piece on the disk holds all of an array, so whoever has a part of it that nobody else has reads it too.
     everywhere = values.pop("more")
     assert all(one["all"] > 0.9 * (sum(values.values()) + everywhere) for one in told)
-    assert sum(one["once"] for one in told) < 1.1 * (sum(values.values()) + COUNT * everywhere)
+    # Each array once, and at times, as its requests happen to meet, one more that lies between two others.
+    assert sum(one["once"] for one in told) < 1.1 * (sum(values.values()) + COUNT * everywhere) + max(values.values())
     assert max(one["once"] for one in told) < 0.7 * told[0]["all"]
