@@ -103,7 +103,8 @@ def _lines(output: Path, name: str) -> Iterator[tuple[str, ...]]:
             continue
         answer: dict[str, Any] = json.loads(file.read_text())
         if "refused" in answer:
-            yield study.title, slice, "", "", "", "", "", f"refused: {answer['refused']}", "", ""
+            why = answer["refused"].removeprefix(f"{slice}: ").partition(", which")[0]
+            yield study.title, slice, "", "", "", "", "", f"refused: {why}", "", ""
             continue
         for row in answer["programs"]:
             least = row["bound"]
