@@ -55,7 +55,8 @@ def test_two_slices_that_hold_it(planned):
     axes = {axis for each in row["collectives"] for axis in each["axes"]}
     assert axes == {"replica", "fsdp"}
     between = sum(each["bytes"] for each in row["collectives"] if each["axes"] == ["replica"])
-    assert between >= row["memory"]["parameters"] * 0.98
+    # The bias of the words is whole on each device, which sends a quarter of it.
+    assert between >= row["memory"]["parameters"] * 0.97
     bound = row["bound"]
     assert bound["binds"] == "dcn" and bound["seconds"] == bound["dcn"] >= between / 3.125e9 * 0.98
 
