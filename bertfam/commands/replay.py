@@ -49,7 +49,7 @@ def _replay(args: argparse.Namespace, processes: Processes) -> int:
 
     from bertfam.data import vocabularies
     from bertfam.errors import TrainingError, UserError
-    from bertfam.files import to_path
+    from bertfam.paths import to_path
     from bertfam.training.model_dir import read_run
 
     # -- The run, and the checkpoint to start from
@@ -57,8 +57,9 @@ def _replay(args: argparse.Namespace, processes: Processes) -> int:
     with processes.together("the run"):
         if args.times < 1:
             raise UserError(f"--times={args.times} is less than 1")
+        run = read_run(model_dir)
         vocabulary = vocabularies.load(model_dir / "vocab")
-        run = read_run(model_dir).sized(vocabulary.size)
+        run = run.sized(vocabulary.size)
         if not 1 <= args.step <= run.total_steps:
             raise UserError(f"--step={args.step} is no update of this run, which has 1 to {run.total_steps}")
     start = processes.by_first("the checkpoint", lambda: _start(model_dir, args.step, args.checkpoint))

@@ -648,6 +648,10 @@ CHECKPOINTS = {
         "replay --model_dir={trained}/model --step=25",
         "--step=25 is no update of this run, which has 1 to 24",
     ),
+    "a replay of no run": Entry(
+        "replay --model_dir=nowhere --step=5",
+        "nowhere is no model folder (no config.gin); `bertfam pretrain` or `bertfam import` makes one",
+    ),
     "an update before all checkpoints": Entry(
         "replay --model_dir={trained}/model --step=5",
         "{trained}/model/checkpoints has no checkpoint before --step=5; it has 5, 10, 15, 20, 24",
