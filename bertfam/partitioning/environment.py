@@ -104,10 +104,11 @@ def _tpu(environ: Variables, attribute: Attribute | None) -> Membership | None:
         return None
     if named := environ.get("TPU_WORKER_HOSTNAMES"):
         hosts = named.split(",")
-        if "TPU_WORKER_ID" not in environ and len(hosts) > 1:
+        if "TPU_WORKER_ID" in environ:
+            return _of_slices("GKE", hosts, _number(environ, "TPU_WORKER_ID"), environ)
+        if len(hosts) > 1:
             raise UserError("TPU_WORKER_HOSTNAMES without TPU_WORKER_ID: which of the hosts is this? Give --process_index")
-        # A machine without TPUs may have the variable too, with itself as the only host.
-        return _of_slices("GKE", hosts, _number(environ, "TPU_WORKER_ID") if "TPU_WORKER_ID" in environ else 0, environ)
+        return None  # a machine without TPUs may have the variable too, as `libtpu.quieten` leaves it
     worker, endpoints = (attribute(name) if attribute else None for name in ("agent-worker-number", "worker-network-endpoints"))
     if attribute is None or worker is None or not endpoints:
         return None

@@ -54,6 +54,8 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
             for kind, sizes in by_axes(found).items()
             for axes, size in sizes.items()
         ],
+        # Bytes of those in loops that run until the data says so, which are counted once above.
+        "collectives_counted_once": sum(each.total for each in found if each.times is None),
         "flops": job.flops,
         "bound": None if least is None else dataclasses.asdict(least) | {"seconds": least.seconds, "binds": least.binds},
         "largest": [dataclasses.asdict(each) for each in program.largest],
@@ -107,6 +109,8 @@ def _work_table(rows: Sequence[Row]) -> str:
     for each in rows:
         found = sorted(each["collectives"], key=lambda one: -one["bytes"])
         talk = [f"{one['kind']} {'+'.join(one['axes'])} {one['bytes'] / 1e6:,.0f}" for one in found if one["bytes"] >= 5e5]
+        if each["collectives_counted_once"]:
+            talk.append(f"{each['collectives_counted_once'] / 1e6:,.3g} of them a turn of a loop of unknown length")
         least = each["bound"]
         body.append(
             (

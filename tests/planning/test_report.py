@@ -20,6 +20,7 @@ ROW = {
         {"kind": "all-reduce", "axes": ["replica", "fsdp"], "bytes": 2_000_000_000},
         {"kind": "all-reduce", "axes": ["fsdp"], "bytes": 1000},
     ],
+    "collectives_counted_once": 0,
     "flops": 17.9e12,
     "bound": {"seconds": 0.00568, "binds": "compute"},
     "largest": [{"bytes": 3 * GIB, "shape": "f32[8,128,4096]", "where": "Encoder/layers/attention: dot_general"}],
@@ -35,6 +36,11 @@ def test_tables():
         "2xv5e-8 train 256 x 128 17.9 T 5.68 ms compute all-reduce replica+fsdp 2,000, all-gather fsdp 1,234".split()
     )
     assert work[2] == "here train 256 x 128 17.9 T ? ? -".split()
+
+
+def test_loops_whose_turns_nobody_knows_are_told():
+    told = tables([ROW | {"collectives_counted_once": 1_234_000_000}])
+    assert "all-gather fsdp 1,234, 1.23e+03 of them a turn of a loop of unknown length" in told
 
 
 def test_the_largest_arrays():
