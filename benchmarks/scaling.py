@@ -23,7 +23,7 @@ from bertfam.training.run import Run
 from bertfam.training.trainer import Trainer
 
 _VOCABULARY = 30_522
-OVERLAP = {"xla_gpu_enable_latency_hiding_scheduler": True}
+OVERLAP: dict[str, str | bool] = {"xla_gpu_enable_latency_hiding_scheduler": True}
 MESHES = {
     "data": MeshShape(),
     "data, overlapped": MeshShape(),
