@@ -49,6 +49,9 @@ def _check_bucket(bucket: str) -> None:
     """Makes gcsfs ready, and asks for the bucket's first object."""
     # etils, and with it Orbax and JAX, would import TensorFlow for gs:// where it is installed.
     os.environ["EPATH_USE_TF"] = "false"
+    from etils.epath import gpath
+
+    gpath._is_tf_installed.cache_clear()  # what it has found at the first path on this machine
     # gcsfs would ask another service, by gRPC, for the kind of each bucket, and wait for a minute where only HTTP gets through.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:

@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import fsspec
 import numpy as np
 import pytest
+from etils import epath
+from etils.epath import gpath
 
 from bertfam import buckets, files, paths
 from bertfam.data.cache import TokenCache
@@ -18,6 +20,15 @@ from bertfam.training.retention import Keep, lines
 def place(bucket, request):
     """A folder of the test's own."""
     return f"{bucket}/{request.node.name}"
+
+
+def test_tensorflow_is_left_out_where_etils_has_seen_other_paths(bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("EPATH_USE_TF", "")
+    gpath._is_tf_installed.cache_clear()
+    assert epath.Path(tmp_path).exists() and gpath._is_tf_installed()
+    buckets._check_bucket.cache_clear()
+    paths.to_path(f"{bucket}/any")
+    assert type(epath.Path(f"{bucket}/any")._backend).__name__ == "_FileSystemSpecBackend"
 
 
 def test_a_folder_appears_whole_and_is_replaced_whole(place):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertfam import libtpu
 from bertfam.errors import UserError
@@ -99,9 +99,11 @@ class Slice:
         from jax.experimental.topologies import get_topology_desc
 
         os.environ |= _COMPILER
-        several = {"num_slices": self.count} if self.count > 1 else {}
+        options: dict[str, Any] = {"num_slices": self.count} if self.count > 1 else {}
+        if math.prod(self.shape) == 1:
+            options["chips_per_host_bounds"] = (1, 1, 1)  # older compilers take every host for one of 2 x 2
         try:
-            found = get_topology_desc(platform="tpu", topology_name=f"{self.kind}:{_times(self.shape)}", **several)
+            found = get_topology_desc(platform="tpu", topology_name=f"{self.kind}:{_times(self.shape)}", **options)
         except Exception as error:  # whatever kind JAX's releases raise
             versions = f"libtpu {metadata.version('libtpu')} and jax {metadata.version('jax')}"
             raise UserError(
