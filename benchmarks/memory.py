@@ -15,7 +15,6 @@ import jax
 from benchmarks import synthetic
 from benchmarks.measuring import table
 from bertfam.config import load
-from bertfam.planning.memory import memory
 from bertfam.planning.programs import jobs
 from bertfam.training.run import Run
 
@@ -45,18 +44,13 @@ def measure(name: str, steps: int) -> dict[str, float | str]:
     program, trainer = job.compile(), job.trainer
     assert program.compiled is not None, program.too_large
     stage = trainer.stages[0]
-    batch = {
-        feature: jax.ShapeDtypeStruct((stage.batch_size, *spec.shape), spec.dtype, sharding=stage.shardings[feature])
-        for feature, spec in stage.features.items()
-    }
-    planned = memory(program.compiled, trainer.abstract_state, batch)
     state = trainer.new_state()
     rows = jax.device_put(synthetic.rows(stage.features, stage.batch_size, _VOCABULARY), stage.shardings)
     for _ in range(steps):
         state, _ = program.compiled(state, rows)
     jax.block_until_ready(state)
     seen = (jax.devices()[0].memory_stats() or {})["peak_bytes_in_use"]
-    return {"planned": planned.total, "seen": seen, "device": jax.devices()[0].device_kind}
+    return {"planned": program.memory.total, "seen": seen, "device": jax.devices()[0].device_kind}
 
 
 def main() -> int:

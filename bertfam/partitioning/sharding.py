@@ -46,7 +46,7 @@ def state_shardings(boxed: Any, mesh: AnyMesh, rules: Rules = Rules(), *, over: 
             return NamedSharding(mesh, PartitionSpec())
         spec = partition_spec(leaf.names, rules)
         for axis, size, mesh_axes in zip(leaf.names, leaf.value.shape, spec, strict=True):
-            _check_divisible(f"{axis} of {_name(path)}", size, mesh_axes, mesh, ROW_MULTIPLE if axis == "vocab" else 1)
+            _check_divisible(f"{axis} of {path_name(path)}", size, mesh_axes, mesh, ROW_MULTIPLE if axis == "vocab" else 1)
         return NamedSharding(mesh, spec if over is None else _split_further(spec, leaf.value.shape, over, mesh))
 
     return jax.tree_util.tree_map_with_path(sharding, boxed, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
@@ -97,5 +97,6 @@ def _check_divisible(what: str, size: int, mesh_axes: Axes, mesh: AnyMesh, multi
         )
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def path_name(path: tuple[Any, ...]) -> str:
+    """Where a leaf of a tree is, in words: encoder/layers/attention/key/bias."""
     return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

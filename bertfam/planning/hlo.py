@@ -124,8 +124,7 @@ def _collective(instruction: Instruction, times: int | None, mesh: jax.sharding.
     if starts and kind != "all-reduce":
         shape = parts(shape)[1]  # (operands, results, ...)
     scale = groups.shape[1] if kind == "reduce-scatter" else 1
-    told = re.sub(r"\{[^}]*\}", "", shape)
-    yield Collective(kind, axes, groups.shape[1], scale * size(shape), times, told, instruction.op_name)
+    yield Collective(kind, axes, groups.shape[1], scale * size(shape), times, _told(shape), instruction.op_name)
 
 
 def _between_slices(instruction: Instruction, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
@@ -140,5 +139,9 @@ def _between_slices(instruction: Instruction, times: int | None, mesh: jax.shard
     others = [np.diff(slices, axis=axis).any() for axis in range(slices.ndim)]
     axes = tuple(name for name, other in zip(mesh.axis_names, others, strict=True) if other)
     shape = parts(instruction.shape)[0]
-    told = re.sub(r"\{[^}]*\}", "", shape)
-    yield Collective(kind, axes, len(np.unique(slices)), size(shape), times, told, instruction.op_name)
+    yield Collective(kind, axes, len(np.unique(slices)), size(shape), times, _told(shape), instruction.op_name)
+
+
+def _told(shape: str) -> str:
+    """A shape without its layouts."""
+    return re.sub(r"\{[^}]*\}", "", shape)

@@ -6,6 +6,7 @@ import jax
 from flax import linen as nn
 
 from bertfam.partitioning.rules import named
+from bertfam.partitioning.sharding import path_name
 from bertfam.training.plan import local_bytes
 from bertfam.training.trainer import Trainer
 
@@ -92,8 +93,4 @@ def _line(row: dict[str, Any]) -> str:
 def _leaves(tree: Any, is_leaf: Any = None) -> dict[str, Any]:
     """The leaves of a tree by name."""
     found = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
-    return {"/".join(map(_key, path)): leaf for path, leaf in found}
-
-
-def _key(key: Any) -> str:
-    return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
+    return {path_name(path): leaf for path, leaf in found}
