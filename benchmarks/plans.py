@@ -1,4 +1,4 @@
-"""What fits where: models and slices through `bertfam plan`, and the tables of docs/planning.md.
+"""What fits where, and what makes it fit: models and slices through `bertfam plan`, and the tables of docs/planning.md.
 
     python -m benchmarks.plans --output=plans
     python -m benchmarks.plans --output=plans --only=bert_base --only=gpt2_xl --slice=v5e-16
@@ -21,6 +21,8 @@ from benchmarks import measuring
 SLICES = ("v5e-16", "v6e-64", "v5p-128", "v5e-256", "2xv5e-128")
 _ALL = ("--gin_file=meshes/fsdp.gin",)
 _SIXTEEN = ("--gin.MeshShape.fsdp=16",)
+# The slices of 256 chips, over which ModernBERT's four microbatches do not divide.
+_MOST = ("v5e-256", "2xv5e-128")
 _GIB = 2**30
 
 
@@ -39,8 +41,8 @@ class Study:
     slices: tuple[str, ...] = SLICES
 
 
-def _study(title: str, run: str, model: str, mesh: Sequence[str]) -> Study:
-    return Study(title, (f"--gin_file=runs/{run}.gin", f"--gin_file=models/{model}.gin", *mesh))
+def _study(title: str, run: str, model: str, changes: Sequence[str], slices: tuple[str, ...] = SLICES) -> Study:
+    return Study(title, (f"--gin_file=runs/{run}.gin", f"--gin_file=models/{model}.gin", *changes), slices)
 
 
 def _roberta(rows: int, remat: str) -> Study:
@@ -53,6 +55,9 @@ STUDIES = {
     "bert_large": _study("BERT-large", "bert_base", "bert_large", _SIXTEEN),
     "albert_xxlarge": _study("ALBERT-xxlarge", "albert_base", "albert_xxlarge", _SIXTEEN),
     "modernbert_large": _study("ModernBERT-large", "modernbert_base", "modernbert_large", _SIXTEEN),
+    "modernbert_large_2": _study(
+        "ModernBERT-large, 2 microbatches", "modernbert_base", "modernbert_large", (*_SIXTEEN, "--gin.Run.microbatches=2"), _MOST
+    ),
     "gpt2_xl": _study("GPT-2 XL", "gpt2_small", "gpt2_xl", _SIXTEEN),
     "t5_1_1_xxl": _study("T5 1.1 XXL", "t5_1_1_base", "t5_1_1_xxl", _ALL),
     "palm_62b": _study("PaLM 62B", "palm_8b", "palm_62b", _ALL),
@@ -70,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in args.only or STUDIES:
         for slice in args.slice or STUDIES[name].slices:
             plan(args.output, name, slice)
-    print(table(args.output, [name for name in STUDIES if not name.startswith("roberta")]))
-    print()
-    print(table(args.output, [name for name in STUDIES if name.startswith("roberta")]))
+    roberta = [name for name in STUDIES if name.startswith("roberta")]
+    others = [name for name in STUDIES if name not in roberta]
+    print("\n\n".join([table(args.output, others), advised(args.output, others), table(args.output, roberta)]))
 
 
 def plan(output: Path, name: str, slice: str) -> None:
@@ -80,7 +85,7 @@ def plan(output: Path, name: str, slice: str) -> None:
     file = output / f"{name}-{slice}.json"
     if file.exists():
         return
-    words = ["plan", *STUDIES[name].flags, f"--slice={slice}", "--program=train", "--no_advice", "--json"]
+    words = ["plan", *STUDIES[name].flags, f"--slice={slice}", "--program=train", "--json"]
     print(f"{name} on {slice}", file=sys.stderr, flush=True)
     done = subprocess.run([sys.executable, "-m", "bertfam", *words], capture_output=True, text=True)
     if done.returncode not in (0, 2):
@@ -95,13 +100,28 @@ def table(output: Path, names: Sequence[str]) -> str:
     return measuring.table(head, [line for name in names for line in _lines(output, name)])
 
 
+def advised(output: Path, names: Sequence[str]) -> str:
+    """A Markdown table of the changes with which those fit that do not."""
+    lines = []
+    for name in names:
+        for slice, answer in _answers(output, name):
+            for advice in answer.get("advice", {}).values():
+                limit = answer["programs"][0]["memory_limit"] / _GIB
+                told = "<br>".join(f"`{line}`" for line in advice["lines"]) if advice else "nothing that was tried"
+                lines.append((STUDIES[name].title, slice, told, f"{advice['bytes'] / _GIB:.2f} of {limit:.2f}" if advice else ""))
+    return measuring.table(("model", "slice", "fits with", "GiB a chip"), lines)
+
+
+def _answers(output: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for slice in STUDIES[name].slices:
+        file = output / f"{name}-{slice}.json"
+        if file.exists():
+            yield slice, json.loads(file.read_text())
+
+
 def _lines(output: Path, name: str) -> Iterator[tuple[str, ...]]:
     study = STUDIES[name]
-    for slice in study.slices:
-        file = output / f"{name}-{slice}.json"
-        if not file.exists():
-            continue
-        answer: dict[str, Any] = json.loads(file.read_text())
+    for slice, answer in _answers(output, name):
         if "refused" in answer:
             why = answer["refused"].removeprefix(f"{slice}: ").partition(", which")[0]
             yield study.title, slice, "", "", "", "", "", f"refused: {why}", "", ""

@@ -3,7 +3,8 @@
     python -m benchmarks.scaling --run bert_base --rows 256 --length 128
 
 Rounds of all meshes take turns, and the median of their rates counts, so that a device that slows down slows all of them. A mesh
-is as fast as its slowest device at best, with which it is compared.
+is as fast as its slowest device at best, with which it is compared. "All at once" is all devices at the same time, each with a model
+of its own and nothing sent: what is lost there is the machine's (power, the host), what is lost beyond it is the mesh's.
 """
 
 import argparse
@@ -23,10 +24,8 @@ from bertfam.training.run import Run
 from bertfam.training.trainer import Trainer
 
 _VOCABULARY = 30_522
-OVERLAP: dict[str, str | bool] = {"xla_gpu_enable_latency_hiding_scheduler": True}
 MESHES = {
     "data": MeshShape(),
-    "data, overlapped": MeshShape(),
     "zero1": MeshShape(zero1=True),
     "fsdp": MeshShape(data=1, fsdp=-1),
     "tensor": MeshShape(data=1, tensor=-1),
@@ -37,25 +36,35 @@ MESHES = {
 class Course:
     """A model's updates on a mesh."""
 
-    def __init__(
-        self, run: Run, mesh: MeshShape, devices: list[jax.Device], options: dict[str, str | bool] | None = None
-    ) -> None:
+    def __init__(self, run: Run, mesh: MeshShape, devices: list[jax.Device]) -> None:
+        began = time.monotonic()
         self.trainer = Trainer(dataclasses.replace(run, mesh=mesh), mesh.build(devices))
         stage = self.trainer.stages[0]
         self.tokens = stage.batch_size * run.stages[0].length
         self.state = self.trainer.new_state()
         rows = synthetic.rows(stage.features, stage.batch_size, _VOCABULARY)
         self.batch = jax.device_put(rows, stage.shardings)
-        self.step = self.trainer.lower_step(0).compile(options)
+        self.step = self.trainer.lower_step(0).compile()
+        print(f"compiled {mesh} on {len(devices)} in {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+class Entry:
+    """Courses that run at the same time, and what they gave."""
+
+    def __init__(self, *courses: Course) -> None:
+        self.courses = courses
+        self.devices = sum(course.trainer.mesh.size for course in courses)
         self.rates: list[float] = []
 
     def round(self, steps: int) -> None:
-        """Times so many updates."""
+        """Times so many updates: tokens a second and device."""
         began = time.monotonic()
         for _ in range(steps):
-            self.state, _ = self.step(self.state, self.batch)
-        jax.block_until_ready(self.state)
-        self.rates.append(self.tokens * steps / (time.monotonic() - began))
+            for course in self.courses:
+                course.state, _ = course.step(course.state, course.batch)
+        jax.block_until_ready([course.state for course in self.courses])
+        tokens = steps * sum(course.tokens for course in self.courses)
+        self.rates.append(tokens / (time.monotonic() - began) / self.devices)
 
 
 def main() -> int:
@@ -81,21 +90,23 @@ def main() -> int:
         bindings += ["Execution.dtype = 'bfloat16'", "Execution.layers = 'unroll'", *args.gin]
         return load([f"runs/{args.run}.gin"], bindings).build("Run").sized(_VOCABULARY)
 
-    alone = {f"device {device.id}": Course(run(args.rows), MeshShape(), [device]) for device in devices}
-    courses = dict(alone)
+    alone = [Course(run(args.rows), MeshShape(), [device]) for device in devices]
+    entries = {f"device {device.id} alone": Entry(course) for device, course in zip(devices, alone, strict=True)}
+    if len(devices) > 1:
+        entries["all at once"] = Entry(*alone)
     for name in args.mesh or MESHES:
-        courses[name] = Course(run(args.rows * len(devices)), MESHES[name], devices, OVERLAP if "overlapped" in name else None)
+        entries[name] = Entry(Course(run(args.rows * len(devices)), MESHES[name], devices))
     for turn in range(args.rounds + 1):
-        for course in courses.values():
-            course.round(args.steps)
+        for entry in entries.values():
+            entry.round(args.steps)
             if not turn:
-                course.rates.clear()
-    slowest = min(statistics.median(course.rates) for course in alone.values())
+                entry.rates.clear()
+    rates = {name: statistics.median(entry.rates) for name, entry in entries.items()}
+    slowest = min(rate for name, rate in rates.items() if name.endswith(" alone"))
     lines = []
-    for name, course in courses.items():
-        rate = statistics.median(course.rates) / course.trainer.mesh.size
-        spread = np.ptp(course.rates) / statistics.median(course.rates)
-        lines.append([name, str(course.trainer.mesh.size), f"{rate / 1e3:,.0f}", f"{rate / slowest:.1%}", f"{spread:.1%}"])
+    for name, entry in entries.items():
+        spread = np.ptp(entry.rates) / rates[name]
+        lines.append([name, str(entry.devices), f"{rates[name] / 1e3:,.0f}", f"{rates[name] / slowest:.1%}", f"{spread:.1%}"])
     print(f"{args.run}, {args.rows} rows of {args.length} tokens a device, {devices[0].device_kind}, jax {jax.__version__}\n")
     print(table(["mesh", "devices", "k tokens/s a device", "of the slowest device's", "spread"], lines))
     return 0
