@@ -1,7 +1,7 @@
 """Flags of the XLA compiler by kind of chip, as others have published them; launchers set them where --xla_flags is given.
 
 None of those of TPUs has been measured with bertfam, and `bertfam plan` compiles without them. On one GPU several gave nothing,
-hence only what overlaps communication between GPUs, which on two H200 of one host gave nothing either (docs/meshes.md).
+hence only what overlaps communication between GPUs, which newer XLA does by itself: with jax 0.11.2 the program is the same.
 From MaxText's sets what libtpu refuses today is left out: fusing asynchronous all-gathers
 on other chips than v5e ends with "not supported ... incorrect results, hang" (libtpu 0.0.52, compiling for v4, v5p, v6e).
 """
