@@ -2,11 +2,15 @@
 
 import os
 
+import jax
 from jaxlib import xla_client
 
-FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 # For `jax.jit(..., compiler_options=OPTIMISED)`: as a user's, where the order in which a sum is added up matters.
-OPTIMISED = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+OPTIMISED = {"xla_backend_optimization_level": 3}
+if jax.__version_info__ < (0, 11):  # newer ones end the process at this flag
+    FLAGS += " --xla_cpu_use_fusion_emitters=false"
+    OPTIMISED["xla_cpu_use_fusion_emitters"] = True
 
 
 def hurry():
