@@ -26,11 +26,12 @@ class Collective:
     """One collective of a program.
 
     Attributes:
-      kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
+      kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute" or
+        "collective-broadcast".
       axes: the mesh axes over which devices talk, in the mesh's order.
-      devices: how many talk to one another.
-      bytes: of one device at one execution: of what an all-reduce, a reduce-scatter, an all-to-all or a collective-permute reads,
-        of what an all-gather gives. An algorithm's factor, as (n - 1) / n of a ring, is not in it.
+      devices: how many talk to one another; of groups of several sizes, those of the largest.
+      bytes: of one device at one execution: of what an all-gather or a ragged-all-to-all gives, and of what the others read. An
+        algorithm's factor, as (n - 1) / n of a ring, is not in it.
       times: executions of one run of the program; None where they are in a loop whose length the program decides while it runs.
       shape: of the arrays counted, as "bf16[768,3072]".
       op_name: where in the Python program it comes from.
@@ -77,8 +78,9 @@ def _run(program: Program, computation: Computation, times: int | None, mesh: ja
     for instruction in computation:
         if instruction.opcode == "while":
             turns = trip_count(program, computation, instruction)
-            inner = None if times is None or turns is None else times * turns
-            yield from _run(program, program.computations[instruction.attribute("body") or ""], inner, mesh)
+            for part, more in (("body", 0), ("condition", 1)):  # which says at last that there is no further turn
+                inner = None if times is None or turns is None else times * (turns + more)
+                yield from _run(program, program.computations[instruction.attribute(part) or ""], inner, mesh)
         elif instruction.opcode == "fusion":
             yield from _fused(program, instruction, times, mesh)
         elif instruction.opcode in ("call", "conditional", "async-start"):

@@ -144,13 +144,14 @@ def trip_count(program: Program, caller: Computation, loop: Instruction) -> int 
     test, scope = follow(program, Scope(condition), condition.root)
     if test.opcode != "compare" or len(test.operands) != 2:
         return None
-    left, right = (follow(program, scope, name)[0] for name in test.operands)
+    left, right = (follow(program, scope, name) for name in test.operands)
     direction = test.attribute("direction") or ""
-    if left.opcode == "constant":
+    if left[0].opcode == "constant":
         left, right, direction = right, left, {"GT": "LT", "GE": "LE"}.get(direction, "")
-    begins, limit, grows = _first(program, caller, loop, left), _number(right), _step(program, body, left)
+    counter, bound, limit = _element(program, *left), _element(program, *right), _number(right[0])
+    begins, grows = _first(program, caller, loop, counter), _step(program, body, counter)
     if limit is None:
-        limit = _first(program, caller, loop, right) if _step(program, body, right) == 0 else None
+        limit = _first(program, caller, loop, bound) if _step(program, body, bound) == 0 else None
     if begins is None or limit is None or not grows or grows < 0 or direction not in ("LT", "LE"):
         return None
     return max(0, -(-(limit + (direction == "LE") - begins) // grows))
@@ -161,34 +162,34 @@ def _number(found: Instruction) -> int | None:
     return int(whole[0]) if found.opcode == "constant" and whole else None
 
 
-def _element(found: Instruction) -> int | None:
-    """Which element of a loop's state this is."""
-    return int(found.attribute("index") or 0) if found.opcode == "get-tuple-element" else None
+def _element(program: Program, found: Instruction, scope: Scope) -> int | None:
+    """Which element this is of the state that a loop's condition or body is given."""
+    if found.opcode != "get-tuple-element" or follow(program, scope, found.operands[0])[0].opcode != "parameter":
+        return None
+    return int(found.attribute("index") or 0)
 
 
-def _first(program: Program, caller: Computation, loop: Instruction, found: Instruction) -> int | None:
+def _first(program: Program, caller: Computation, loop: Instruction, index: int | None) -> int | None:
     """The constant that an element of a loop's state begins with."""
-    index = _element(found)
     state, scope = follow(program, Scope(caller), loop.operands[0])
     if index is None or state.opcode != "tuple":
         return None
     return _number(follow(program, scope, state.operands[index])[0])
 
 
-def _step(program: Program, body: Computation, found: Instruction) -> int | None:
+def _step(program: Program, body: Computation, index: int | None) -> int | None:
     """The constant by which an element of a loop's state grows at every turn."""
-    index = _element(found)
     state, scope = follow(program, Scope(body), body.root)
     if index is None or state.opcode != "tuple":
         return None
     after, scope = follow(program, scope, state.operands[index])
-    if _element(after) == index:
+    if _element(program, after, scope) == index:
         return 0
     if after.opcode != "add":
         return None
-    terms = [follow(program, scope, name)[0] for name in after.operands]
-    numbers = [number for number in map(_number, terms) if number is not None]
-    return numbers[0] if len(numbers) == 1 and index in map(_element, terms) else None
+    terms = [follow(program, scope, name) for name in after.operands]
+    numbers = [number for found, _ in terms if (number := _number(found)) is not None]
+    return numbers[0] if len(numbers) == 1 and index in (_element(program, *term) for term in terms) else None
 
 
 def _split(text: str) -> tuple[str, str]:

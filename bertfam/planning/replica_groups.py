@@ -8,6 +8,8 @@ import numpy as np
 def replica_groups(attributes: str, count: int) -> np.ndarray:
     """Which of `count` partitions talk to one another: int[groups, members]; the pairs of a collective-permute.
 
+    Of groups of several sizes the smaller repeat their first member.
+
     Args:
       attributes: what the text of an instruction has after its operands.
       count: the program's partitions; of replicas there is one.
@@ -28,7 +30,8 @@ def replica_groups(attributes: str, count: int) -> np.ndarray:
     if groups in ([], [[0]]):
         # All replicas, of which there is one: with a channel its partitions too, else each by itself.
         return np.arange(count).reshape((1, -1) if "channel_id=" in attributes else (-1, 1))
-    return np.array(groups)
+    most = max(map(len, groups))
+    return np.array([group + group[:1] * (most - len(group)) for group in groups])
 
 
 def _ids(text: str | None, count: int) -> np.ndarray:

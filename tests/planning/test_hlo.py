@@ -62,6 +62,8 @@ def one(line, mesh=CUBE):
         ("mesh['a'=2,'b'=2,'c'=2] {'c','a'}", ("data", "tensor")),
         ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}", ("tensor",)),
         ("{}", ("data", "fsdp", "tensor")),
+        # Of several sizes.
+        ("{{0,1,2,3},{4,5},{6},{7}}", ("fsdp", "tensor")),
     ],
 )
 def test_every_form_of_groups_gives_the_axes(groups, expected):
@@ -109,6 +111,8 @@ def test_devices_that_talk_to_themselves_alone_send_nothing():
             32,
             ("tensor",),
         ),
+        ("%b = f32[8]{0} collective-broadcast(%p), replica_groups={{0,1},{2,3}}", "collective-broadcast", 32, ("tensor",)),
+        ("%t = f32[8]{0} ragged-all-to-all(%p, %p), replica_groups=[4,2]<=[8]", "ragged-all-to-all", 32, ("tensor",)),
         (
             "%s = ((f32[8]{0}), f32[4]{0}) reduce-scatter-start(%p), replica_groups=[4,2]<=[8], to_apply=%add",
             "reduce-scatter",
@@ -237,6 +241,24 @@ def test_executions_in_loops(text, expected):
     (found,) = collectives(text, CUBE)
     assert found.times == expected
     assert by_axes([found]) == {"all-reduce": {("tensor",): 32 * (expected or 1)}}
+
+
+@pytest.mark.parametrize(("step", "expected"), [("%one", 6), ("%n", None)])
+def test_a_condition_runs_once_more_than_its_body(step, expected):
+    text = loop("a", 5, step=step) + entry(*START, turn("a"))
+    asked = "  %r = pred[] all-reduce(%s), channel_id=1, replica_groups=[4,2]<=[8], to_apply=%add\n  ROOT %c ="
+    (found,) = collectives(text.replace("  ROOT %c =", asked), CUBE)
+    assert (found.times, found.total) == (expected, expected or 1)
+
+
+def test_a_counter_that_another_loop_gives():
+    """An element of its result is none of the state, whatever its number."""
+    inner = ("%in = (s32[], f32[8]{0}, s32[]) tuple(%zero, %x, %n)", turn("b", "%in"))
+    counted = "%counted = s32[] get-tuple-element(%wb), index=0"
+    text = loop("b", 3) + loop("a", 5, *inner, counted, REDUCE).replace("tuple(%next, %x, %n)", "tuple(%later, %x, %n)")
+    text = text.replace(REDUCE, f"%later = s32[] add(%counted, %one)\n  {REDUCE}")
+    (found,) = collectives(text + entry(*START, turn("a")), CUBE)
+    assert found.times is None
 
 
 def test_a_comparison_in_a_fusion_and_one_with_its_sides_exchanged():
