@@ -6,17 +6,11 @@ from dataclasses import dataclass
 import jax
 
 from bertfam.partitioning.chips import Chip
+from bertfam.partitioning.mesh import slices_of
 from bertfam.planning.hlo import Collective
 from bertfam.planning.memory import Memory
 
-# Of the bytes of a collective among n devices, those that one of them must send at the least, as a function of n.
-_SENT = {
-    "all-reduce": lambda n: 2 * (n - 1) / n,
-    "all-gather": lambda n: (n - 1) / n,
-    "reduce-scatter": lambda n: (n - 1) / n,
-    "all-to-all": lambda n: (n - 1) / n,
-    "collective-permute": lambda n: 1.0,
-}
+# The only axis along which devices may be of several slices.
 _BETWEEN_SLICES = "replica"
 
 
@@ -65,31 +59,50 @@ def bound(chip: Chip, *, flops: float, moved: float, sent: tuple[float, float]) 
     )
 
 
-def moved_bytes(memory: Memory, turns: int = 1) -> int:
-    """What a device reads and writes at least: parameters at each turn, and all that a step changes in and out.
+def moved_bytes(memory: Memory, again: int = 0) -> int:
+    """What a device reads and writes at least: parameters, and all that a step changes in and out.
 
     A step looks whether the whole gradient is finite before it uses it, so gradients are written and read too.
+
+    Args:
+      memory: of the program.
+      again: bytes of parameters that are read more than once; see `Job`.
     """
     changed = memory.parameters + memory.optimizer if memory.gradients else 0
-    return turns * memory.parameters + memory.batch + memory.optimizer + changed + 2 * memory.gradients
+    return memory.parameters + again + memory.batch + memory.optimizer + changed + 2 * memory.gradients
 
 
 def sent_bytes(found: Iterable[Collective], mesh: jax.sharding.Mesh) -> tuple[float, float]:
     """Bytes that a device sends at least in one run: to others of its slice, and to other slices.
-
-    What goes over both is first brought together in each slice, so that a device sends its share of it to other slices.
 
     Args:
       found: the program's collectives; those in loops of unknown length count once.
       mesh: their devices.
     """
     within = between = 0.0
+    several = slices_of(list(mesh.devices.flat))
     for each in found:
-        factor = _SENT.get(each.kind, lambda n: 1.0)
-        slices = mesh.shape[_BETWEEN_SLICES] if _BETWEEN_SLICES in each.axes else 1
-        inside = max(each.devices // slices, 1)
-        if inside > 1:
-            within += factor(inside) * each.total
-        if slices > 1:
-            between += factor(slices) * each.total / inside
+        slices = min(several, each.devices) if _BETWEEN_SLICES in each.axes else 1
+        inner, outer = _sent(each.kind, each.devices // slices, slices)
+        within += inner * each.total
+        between += outer * each.total
     return within, between
+
+
+def _sent(kind: str, inside: int, slices: int) -> tuple[float, float]:
+    """Of a collective's bytes what each device must send at the least, within its slice and to others.
+
+    Args:
+      kind: of the collective.
+      inside: how many devices of each slice talk.
+      slices: of how many slices they are.
+    """
+    # To each place its own part, ...
+    if kind in ("all-to-all", "ragged-all-to-all"):
+        return (inside - 1) / (inside * slices), (slices - 1) / slices
+    # ... all to one place, ...
+    if kind == "collective-permute":
+        return (0.0, 1.0) if slices > 1 else (1.0, 0.0)
+    # ... or what is brought together in each slice, so that a device sends its share of it to others.
+    ways = 2 if kind == "all-reduce" else 1
+    return ways * (inside - 1) / inside, ways * (slices - 1) / slices / inside

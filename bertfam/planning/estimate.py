@@ -81,7 +81,7 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
     optimizer = _bytes((boxed.opt_state, boxed.average), (shardings.opt_state, shardings.average))
     read = _bytes((boxed.carry, boxed.aux), (shardings.carry, shardings.aux))
 
-    device = _Device(dict(mesh.shape), rules, batch_size / run.microbatches)
+    device = _Device(dict(mesh.shape), slices, rules, batch_size / run.microbatches)
     traced = _once(
         ("gradient", run.objective, shape), lambda: trace(run.objective, shape, (boxed.params, boxed.carry, boxed.aux))
     )
@@ -107,11 +107,13 @@ class _Device:
 
     Attributes:
       sizes: of the mesh by axis.
+      slices: which the axis replica is of.
       rules: what is split over what.
       rows: of a microbatch, on all devices.
     """
 
     sizes: dict[str, int]
+    slices: int
     rules: Rules
     rows: float
 
@@ -138,9 +140,11 @@ class _Device:
             whole, parts = self.gathered(leaf), self._parts(*split)
             # Gathered for the forward and the backward pass; gradients, float32, are summed in parts, then over what is whole.
             within += (2 * itemsize + 4) * whole * (1 - 1 / parts)
-            alike = self._parts(*(axis for axis in self._rows_axes if axis not in (*split, "replica")))
+            over = [axis for axis in self._rows_axes if axis not in split]
+            slices = self.slices if "replica" in over else 1
+            alike = self._parts(*over) // slices
             within += (3 if zero1 else 2) * 4 * whole / parts * (1 - 1 / alike)
-            between += 2 * 4 * whole / parts * (1 - 1 / self.sizes["replica"])
+            between += 2 * 4 * whole / parts / alike * (1 - 1 / slices)
         for array, times in traced.summed:
             # Partial sums over heads and feed-forward; keys and values of a row's other parts are about as much.
             among, length = (self._parts(*set().union(*map(self.rules.axes, names))) for names in (SUMMED, ("length",)))

@@ -74,7 +74,7 @@ def memory(
 
 
 def memory_of_too_large(
-    message: str, state: TrainState, batch: Mapping[str, jax.ShapeDtypeStruct], *, gradients: int = 1
+    message: str, state: TrainState, batch: Mapping[str, jax.ShapeDtypeStruct], *, limit: int, gradients: int = 1
 ) -> Memory:
     """What a program needs that the compiler found too large; see `memory`.
 
@@ -82,11 +82,12 @@ def memory_of_too_large(
       message: the compiler's, whose total is taken: what is no parameter, optimizer, batch or gradient counts as temporaries.
       state: as there.
       batch: as there.
+      limit: bytes that a device has, of which it needs one more at the least where the message does not say how many.
       gradients: as there.
     """
     parameters, rows = _bytes(state.params), _bytes(batch)
     optimizer = _bytes((state.opt_state, state.average))
-    needed, _ = too_large(message) or (0, 0)
+    needed, _ = too_large(message) or (limit + 1, limit)
     rest = max(0, needed - parameters - optimizer - rows)
     estimate = min(gradients * parameters, rest)
     return Memory(parameters, optimizer, rows, estimate, temporaries=rest - estimate, code=0, other=0)

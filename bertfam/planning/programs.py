@@ -1,5 +1,6 @@
 """The programs that a run needs on a mesh, compiled without data and without the devices: training, evaluation, decoding."""
 
+import re
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from jax.sharding import NamedSharding
 from bertfam.decoding.networks import Source, decode
 from bertfam.decoding.stepping import Ends, Prompts
 from bertfam.decoding.strategies import Greedy, Limits
-from bertfam.partitioning.sharding import partition_spec
+from bertfam.partitioning.chips import memory_bytes
+from bertfam.partitioning.sharding import partition_spec, path_name
 from bertfam.planning.allocations import Allocation, dumped
 from bertfam.planning.memory import Memory, memory, memory_of_too_large
+from bertfam.training.plan import local_bytes
 from bertfam.training.run import Run
 from bertfam.training.trainer import Trainer
 
@@ -25,6 +28,10 @@ KINDS: tuple[Kind, ...] = ("train", "evaluate", "decode")
 TRAINING: tuple[Kind, ...] = ("train",)
 # Prompts that each device of a batch's axes goes on from.
 _PROMPTS = 8
+# Bytes of a number in a product: TPUs round it to bfloat16, whatever `Execution.dtype` is, and their compiler does that once.
+_PRODUCTS = 2
+# A decoder's tables, of which few rows are read, and what makes keys and values of a source.
+_READ_ONCE = re.compile(r"decoder/(embeddings|.*cross_attention/(key|value))/")
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 
@@ -69,7 +76,12 @@ class Program:
             batch = {}
         if self.compiled is not None:
             return memory(self.compiled, state, batch, gradients=gradients)
-        return memory_of_too_large(self.too_large or "", state, batch, gradients=gradients)
+        limit = memory_bytes(trainer.mesh.devices.flat[0]) or 0
+        return memory_of_too_large(self.too_large or "", state, batch, limit=limit, gradients=gradients)
+
+    def fits(self, memory: int | None) -> bool:
+        """Whether it fits devices that have so many bytes; None: nobody knows how many."""
+        return self.compiled is not None and (memory is None or self.memory.total <= memory)
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,8 @@ class Job:
       rows: of the whole batch; of texts to write, how many.
       length: tokens of a row; of texts to write, of a prompt (or source) and what is written.
       flops: matrix-product FLOPs of one run of it on all devices, counted from the model's sizes.
-      turns: how often it reads the parameters at the least: once for each token that is written, else once.
+      again: bytes of parameters that a device reads at the least after it has read all of them once: for each further token that
+        is written those that make it; else 0.
       trainer: of the run on the mesh.
       lower: gives the program that is still to be compiled.
     """
@@ -92,7 +105,7 @@ class Job:
     rows: int
     length: int
     flops: int
-    turns: int
+    again: int
     trainer: Trainer
     lower: Callable[[], jax.stages.Lowered]
 
@@ -131,17 +144,23 @@ def jobs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> 
       UserError: where sizes do not divide over the mesh.
     """
     trainer = Trainer(run, mesh)
-    largest: dict[int, int] = {}
-    for index, stage in enumerate(run.stages):
-        if stage.length not in largest or stage.batch_size > run.stages[largest[stage.length]].batch_size:
-            largest[stage.length] = index
-    longest = largest[max(largest)]
-    found = [_training(trainer, index) for index in largest.values()] if "train" in kinds else []
+    stages = stages_of(run)
+    longest = max(stages, key=lambda stage: run.stages[stage].length)
+    found = [_training(trainer, stage) for stage in stages] if "train" in kinds else []
     if "evaluate" in kinds:
         found.append(_evaluation(trainer, longest))
     if "decode" in kinds and "decoder" in trainer.abstract_state.params:
         found.append(_decoding(trainer, longest))
     return found
+
+
+def stages_of(run: Run) -> list[int]:
+    """Of each length of rows the stage with the largest batch."""
+    largest: dict[int, int] = {}
+    for index, stage in enumerate(run.stages):
+        if stage.length not in largest or stage.batch_size > run.stages[largest[stage.length]].batch_size:
+            largest[stage.length] = index
+    return list(largest.values())
 
 
 def compile_programs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> dict[str, Program]:
@@ -151,12 +170,12 @@ def compile_programs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] 
 
 def _training(trainer: Trainer, stage: int) -> Job:
     rows, length, flops = _sizes(trainer, stage)
-    return Job("train", stage, rows, length, flops, 1, trainer, lambda: trainer.lower_step(stage))
+    return Job("train", stage, rows, length, flops, 0, trainer, lambda: trainer.lower_step(stage))
 
 
 def _evaluation(trainer: Trainer, stage: int) -> Job:
     rows, length, flops = _sizes(trainer, stage)
-    return Job("evaluate", stage, rows, length, flops // 3, 1, trainer, lambda: trainer.lower_evaluation(stage))
+    return Job("evaluate", stage, rows, length, flops // 3, 0, trainer, lambda: trainer.lower_evaluation(stage))
 
 
 def _sizes(trainer: Trainer, stage: int) -> tuple[int, int, int]:
@@ -194,5 +213,16 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
                 execution=run.objective.execution,
             )
 
-    flops = rows * (config.flops(length, new) if config.has_encoder else config.flops(0, length + new)) // 3
-    return Job("decode", stage, rows, length + new, flops, new, trainer, lower)
+    # Of a prompt the last token's logits alone are computed, and nobody reads the last token that is written.
+    unread = 0 if config.has_encoder else (length - 1) * 2 * config.table_width * config.known_vocab_size
+    read = config.flops(length, new) if config.has_encoder else config.flops(0, length + new - 1)
+    return Job("decode", stage, rows, length + new, rows * (read // 3 - unread), (new - 1) * _of_a_token(trainer), trainer, lower)
+
+
+def _of_a_token(trainer: Trainer) -> int:
+    """Bytes of a device's parameters that each token is made with, as products read them: of decoder and head."""
+    params: Any = trainer.abstract_state.params
+    head = "lm_head" if "kernel" in params.get("lm_head", {}) else "embeddings"
+    leaves, _ = jax.tree_util.tree_flatten_with_path({name: params[name] for name in ("decoder", head)})
+    read = [leaf for path, leaf in leaves if not _READ_ONCE.match(path_name(path))]
+    return sum(local_bytes(leaf) // leaf.dtype.itemsize for leaf in read) * _PRODUCTS

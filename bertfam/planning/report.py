@@ -27,7 +27,7 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
     least = None
     if chip is not None and program.compiled:
         flops = job.flops / mesh.size
-        least = bound(chip, flops=flops, moved=moved_bytes(needs, job.turns), sent=sent_bytes(found, mesh))
+        least = bound(chip, flops=flops, moved=moved_bytes(needs, job.again), sent=sent_bytes(found, mesh))
     attention = None
     if job.kind == "train":
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # what it computes for a trace is computed here
@@ -46,7 +46,7 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
         "rows_per_device": job.rows / _parts(job.trainer.run.mesh.rules.axes("batch"), mesh),
         "microbatches": job.trainer.run.microbatches if job.kind == "train" else 1,
         "attention": attention,
-        "fits": program.compiled is not None and (limit is None or needs.total <= limit),
+        "fits": program.fits(limit),
         "memory": dataclasses.asdict(needs) | {"total": needs.total},
         "memory_limit": limit,
         "collectives": [

@@ -16,9 +16,9 @@ from bertfam.training.step import total_loss
 
 # How many rows are traced: a prime, so that what is a multiple of it counts rows, and nothing else does.
 _ROWS = 8191
-# What the compiler does not do twice to save memory.
 # What a product over which is a sum of parts that devices have, where it is split.
 SUMMED = ("vocab", "mlp", "heads")
+# What the compiler does not do twice to save memory.
 _LOOPS = ("scan", "while")
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bertfam.partitioning.chips import Chip
@@ -9,7 +10,11 @@ from bertfam.planning.bounds import bound, moved_bytes, sent_bytes
 from bertfam.planning.hlo import Collective
 from bertfam.planning.memory import Memory
 
-MESH = SimpleNamespace(shape={"replica": 2, "data": 1, "fsdp": 4, "sequence": 1, "tensor": 1})
+
+def mesh(slices=2):
+    """Of eight devices, replica 2 x fsdp 4."""
+    devices = [SimpleNamespace(platform="tpu", slice_index=place * slices // 8) for place in range(8)]
+    return SimpleNamespace(devices=np.array(devices).reshape(2, 4))
 
 
 def collective(kind, devices, *axes, times=1):
@@ -24,20 +29,36 @@ def collective(kind, devices, *axes, times=1):
         (collective("reduce-scatter", 4, "fsdp"), 750, 0),
         (collective("all-to-all", 4, "fsdp"), 750, 0),
         (collective("collective-permute", 2, "fsdp"), 1000, 0),
+        (collective("collective-permute", 2, "replica"), 0, 1000),
+        (collective("collective-broadcast", 4, "fsdp"), 750, 0),
         (collective("all-reduce", 2, "replica"), 0, 1000),
         # Each of the 4 devices of a slice brings a quarter of the sum to the other slice.
         (collective("all-reduce", 8, "replica", "fsdp"), 1500, 250),
+        # A part to each of 8: 3 of them in the slice, 4 in the other one.
+        (collective("all-to-all", 8, "replica", "fsdp"), 375, 500),
+        (collective("ragged-all-to-all", 8, "replica", "fsdp"), 375, 500),
     ],
 )
 def test_what_is_sent(found, within, between):
-    assert sent_bytes([found], MESH) == (within, between)
+    assert sent_bytes([found], mesh()) == (within, between)
+
+
+def test_replicas_of_one_slice_talk_over_its_links():
+    found = [collective("all-reduce", 2, "replica"), collective("all-gather", 8, "replica", "fsdp")]
+    assert sent_bytes(found, mesh(slices=1)) == (1000 + 875, 0)
+
+
+def test_several_replicas_in_each_of_two_slices():
+    two = mesh()
+    two.devices = two.devices.reshape(8, 1)
+    assert sent_bytes([collective("all-reduce", 8, "replica")], two) == (1500, 250)
 
 
 def test_what_binds():
     chip = Chip("toy", "toy", 100.0, 10**9, 10.0, "", ici_bandwidth=1.0, dcn_bandwidth=0.5, devices=2)
     found = [collective("all-reduce", 8, "replica", "fsdp")]
     # A device is half a chip.
-    least = bound(chip, flops=1e5, moved=100, sent=sent_bytes(found, MESH))
+    least = bound(chip, flops=1e5, moved=100, sent=sent_bytes(found, mesh()))
     assert vars(least) == {"compute": 2000, "memory": 20, "ici": 3000, "dcn": 1000}
     assert (least.seconds, least.binds) == (3000, "ici")
     assert bound(chip, flops=1e6, moved=100, sent=(0, 0)).binds == "compute"
@@ -49,4 +70,4 @@ def test_what_is_moved():
     assert moved_bytes(Memory(parameters=100, optimizer=200, batch=7, gradients=100, **sizes)) == 807
     evaluation = Memory(parameters=100, optimizer=0, batch=7, gradients=0, **sizes)
     assert moved_bytes(evaluation) == 107
-    assert moved_bytes(evaluation, turns=10) == 1007
+    assert moved_bytes(evaluation, again=900) == 1007

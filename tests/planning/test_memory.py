@@ -121,5 +121,10 @@ def test_parts_of_a_step_add_up_to_what_the_compiler_allocates(state):
 
 
 def test_of_what_does_not_fit_the_rest_is_temporaries(state):
-    found = memory_of_too_large("memory required for HLO temporaries (1.0M) exceeds available HBM (0.5M)", *state, gradients=2)
+    message = "memory required for HLO temporaries (1.0M) exceeds available HBM (0.5M)"
+    found = memory_of_too_large(message, *state, limit=2**19, gradients=2)
     assert (found.total, found.gradients, found.temporaries) == (2**20, 8000, 2**20 - 4000 - 4000 - 2000 - 8000)
+
+
+def test_what_does_not_fit_needs_more_than_there_is_whatever_the_compiler_says(state):
+    assert memory_of_too_large("Ran out of memory in memory space vmem", *state, limit=2**19).total == 2**19 + 1
