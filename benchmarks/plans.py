@@ -73,8 +73,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     args.output.mkdir(parents=True, exist_ok=True)
     for name in args.only or STUDIES:
-        for slice in args.slice or STUDIES[name].slices:
-            plan(args.output, name, slice)
+        for slice in STUDIES[name].slices:
+            if slice in (args.slice or SLICES):
+                plan(args.output, name, slice)
     roberta = [name for name in STUDIES if name.startswith("roberta")]
     others = [name for name in STUDIES if name not in roberta]
     print("\n\n".join([table(args.output, others), advised(args.output, others), table(args.output, roberta)]))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from bertfam.commands import flags
+from bertfam.commands import flags, plan_search
 from bertfam.errors import UserError, warn
 from bertfam.planning.slices import HERE, Slice, parse, prepare
 
@@ -67,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--most_rows",
         action="store_true",
-        help="also find the most rows a device, at once, of the last stage that fit (some compiling)",
+        help="also find the most rows a device, at once, of the last stage that fit, to an eighth (some compiling)",
     )
     group = parser.add_argument_group("the fastest layout")
     group.add_argument(
@@ -82,10 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Plans; returns the exit status."""
     slices = _slices(args.slice)
-    if args.search != bool(args.output) or (args.search and len(slices) > 1):
-        raise UserError("--search and --output=FILE go together, for one --slice")
-    if args.search and os.path.exists(args.output):
-        raise UserError(f"--output={args.output} exists; name a file that does not")
+    plan_search.check(args, slices)
     prepare(slices)
 
     # -- The run
@@ -93,9 +88,9 @@ def main(args: argparse.Namespace) -> int:
     import json
 
     make = _maker(args)
-    run = make(())
     if args.search:
-        return _search(args, run, slices[0])
+        return plan_search.search(args, make, slices[0])
+    run = make(())
 
     # -- Its programs on every slice; whatever does not divide is told before anything is compiled
     import jax
@@ -143,7 +138,7 @@ def main(args: argparse.Namespace) -> int:
     for _, text in advised.values():
         print(f"\n{text}")
     for name, found in most.items():
-        print(f"\n{name}: as compiled, at most {found:,} rows of {run.stages[-1].length} a device fit at once")
+        print(f"\n{name}: as compiled, {found:,} rows of {run.stages[-1].length} a device fit at once (the most, to an eighth)")
     return 0
 
 
@@ -164,6 +159,11 @@ def _maker(args: argparse.Namespace) -> Callable[[Sequence[str]], Run]:
     if args.vocab_size is not None and args.vocab_size < 1:
         raise UserError(f"--vocab_size={args.vocab_size} must be at least 1")
     run: Run = flags.load_files(args).build("Run")
+    if None in run.objective.teachers.values():
+        raise UserError(
+            f"{type(run.objective).__name__} has no teacher: plan the config.gin that bertfam distill has written, or bind the "
+            "teacher as it does"
+        )
     model: Any = run.objective.model
     size = args.vocab_size
     if args.vocab:
@@ -214,12 +214,12 @@ def _advised(
             print(f"{slice.name}: looking for a change that fits", file=sys.stderr, flush=True)
             advice = advise(make, devices, memory)
             least = None if advice else least_devices(make(()), memory)
-            found[slice.name] = advice, advice_text(advice, slice.name, memory, least)
+            found[slice.name] = advice, advice_text(advice, slice.name, len(devices), memory, least)
     return found
 
 
 def _most_rows(run: Run, slices: Sequence[Slice]) -> dict[str, int]:
-    """By slices whose memory is known."""
+    """By slices whose memory is known; of others it is told that it is not."""
     from bertfam.partitioning.chips import memory_bytes
     from bertfam.planning.advice import most_rows
 
@@ -229,35 +229,6 @@ def _most_rows(run: Run, slices: Sequence[Slice]) -> dict[str, int]:
         if memory := memory_bytes(devices[0]):
             print(f"{slice.name}: looking for the most rows that fit", file=sys.stderr, flush=True)
             found[slice.name] = most_rows(run, devices, memory)
+        else:
+            warn([f"{slice.name}: nobody knows the memory of {devices[0].device_kind}, nor how many rows fit"])
     return found
-
-
-def _search(args: argparse.Namespace, run: Run, slice: Slice) -> int:
-    """Writes the fastest layout of the run's training step on the slice; returns the exit status."""
-    import json
-    from pathlib import Path
-
-    from bertfam.files import write_text
-    from bertfam.partitioning.chips import chip_of, memory_bytes
-    from bertfam.planning.search import fits, gin_text, rows, search, table
-
-    devices = slice.devices()
-    chip, memory = chip_of(devices[0]), memory_bytes(devices[0])
-    if chip is None or memory is None:
-        raise UserError(f"--search: the speed and memory of {devices[0].device_kind} are not known; name another --slice")
-    found = search(run, devices, chip, memory, lambda line: print(line, file=sys.stderr, flush=True))
-    told, best = rows(found, chip, memory), found[0]
-    if not fits(best, memory):
-        raise UserError(f"--search: none of the {len(found)} layouts that were compiled fits {slice.name}; take more chips")
-    write_text(Path(args.output), gin_text(best, slice.name, memory, _command(args)))
-    print(json.dumps({"layouts": told, "output": args.output}) if args.json else f"{table(told)}\n\nwritten to {args.output}")
-    return 0
-
-
-def _command(args: argparse.Namespace) -> str:
-    """The search's command line, quoted for a shell, in one line."""
-    words = [f"--gin_file={name}" for name in args.gin_file]
-    words += ["--gin." + "=".join(binding.split(" = ", 1)) for binding in args.gin_bindings]
-    words += [f"--slice={name}" for name in args.slice]
-    words += [f"--{flag}={value}" for flag in ("vocab_size", "vocab") if (value := getattr(args, flag)) is not None]
-    return " ".join(shlex.join(["bertfam", "plan", *words, "--search", f"--output={args.output}"]).splitlines())

@@ -52,7 +52,7 @@ def advise(make: Make, devices: Sequence[jax.Device], memory: int) -> Advice | N
     """
     run = make(())
     tries, seen = 0, [run]
-    for chosen in changes(run, len(devices)):
+    for chosen in changes(run, len(devices), slices_of(devices)):
         changed = functools.reduce(lambda run, change: change.apply(run), chosen, run)
         lines = tuple(line for change in chosen for line in change.lines)
         try:
@@ -90,7 +90,7 @@ def needed_bytes(run: Run, devices: Sequence[jax.Device]) -> int:
 def most_rows(run: Run, devices: Sequence[jax.Device], memory: int) -> int:
     """The most rows a device, in one microbatch of the last stage, with which its step fits, as compiled; 0: not even one.
 
-    From what is estimated to fit it goes up or down in steps of an eighth.
+    They are found to an eighth: from what is estimated to fit it goes to where what was compiled says that the memory ends.
 
     Raises:
       UserError: where sizes do not divide over the mesh.
@@ -103,17 +103,23 @@ def most_rows(run: Run, devices: Sequence[jax.Device], memory: int) -> int:
         stage = dataclasses.replace(run.stages[-1], batch_size=rows * parts)
         return dataclasses.replace(run, stages=(stage,), microbatches=1)
 
-    def fits(rows: int) -> bool:
-        return needed_bytes(of(rows), devices) <= usable(memory)
-
     few, many = (estimate(of(rows), count, slices=slices).total for rows in (1, 2))
-    rows = max(1 + (usable(memory) - few) // (many - few), 1)
-    step = max(rows // 8, 1)
-    if not fits(rows):
-        return next((less for less in range(rows - step, 0, -step) if fits(less)), 0)
-    while fits(rows + step):
-        rows += step
-    return rows
+    without, room = 2 * few - many, usable(memory)
+    rows = max((room - without) // (many - few), 1)
+    fitting, too_many = 0, None
+    while True:
+        needed = needed_bytes(of(rows), devices)
+        if needed <= room:
+            fitting = rows
+        else:
+            too_many = rows
+        step = max((too_many or fitting) // 8, 1)
+        if too_many is not None and too_many - fitting <= step:
+            return fitting
+        likely = (room - without) * rows // max(needed - without, 1)
+        rows = max(min(likely, 8 * rows), fitting + step)
+        if too_many is not None:
+            rows = min(rows, too_many - step)
 
 
 def least_devices(run: Run, memory: int) -> int | None:
@@ -135,18 +141,24 @@ def _may_fit(run: Run, devices: int, slices: int, memory: float) -> bool:
     return all(estimate(run, devices, slices=slices, stage=stage).total <= memory for stage in range(len(run.stages)))
 
 
-def advice_text(advice: Advice | None, slice: str, memory: int, least: int | None) -> str:
+def advice_text(advice: Advice | None, slice: str, devices: int, memory: int, least: int | None) -> str:
     """What is advised for a slice, in words and lines to paste.
 
     Args:
       advice: what fits.
       slice: its name.
+      devices: how many it has.
       memory: bytes that a device of it has.
       least: of how many devices the slice must be where nothing fits, by estimate; None where that is not known.
     """
     if advice is None:
-        chips = "no slice is estimated to hold it" if least is None else f"estimated to need {least:,} devices or more like these"
-        return f"{slice}: none of the changes that were tried fits; {chips}"
+        if least is None:
+            hope = "no slice is estimated to hold it"
+        elif least > devices:
+            hope = f"estimated to need {least:,} devices or more like these"
+        else:
+            hope = "by estimate another mesh or a smaller batch may: try --search"
+        return f"{slice}: none of the changes that were tried fits; {hope}"
     needs = f"{advice.bytes / _GIB:.2f} of {memory / _GIB:.2f} GiB"
     lines = [*(f"  # {cost}" for cost in advice.costs), *(f"  {line}" for line in advice.lines)]
     return "\n".join([f"{slice}: compiled, {needs}, with these lines in a file that is the last --gin_file:", *lines])

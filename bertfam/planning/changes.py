@@ -34,13 +34,14 @@ class Change:
     cost: str
 
 
-def changes(run: Run, devices: int) -> Iterator[tuple[Change, ...]]:
+def changes(run: Run, devices: int, slices: int = 1) -> Iterator[tuple[Change, ...]]:
     """What to try, one after another: single changes, pairs, and more; the cheaper first. Some do not divide.
 
     A smaller chunk of logits, more recomputation and more microbatches change nothing that is learned; then the optimizer's state
     is split, then parameters; last comes a smaller batch.
     """
-    kinds = [_chunks(run), _remats(run), _microbatches(run), _meshes(run) if devices > 1 else []]
+    sizes = dict(zip(AXES, run.mesh.sizes(devices, slices), strict=True))
+    kinds = [_chunks(run), _remats(run), _microbatches(run), _meshes(run) if sizes["data"] > 1 else []]
     order = {change: place for place, change in enumerate(itertools.chain(*kinds))}
     found = [tuple(filter(None, each)) for each in itertools.product(*([None, *kind] for kind in kinds))]
     found.sort(key=lambda each: (len(each), sum(order[change] for change in each)))
@@ -93,6 +94,7 @@ def _microbatches(run: Run) -> list[Change]:
 
 
 def _meshes(run: Run) -> list[Change]:
+    """Of a mesh with several devices along data."""
     splits = [
         (dataclasses.replace(run.mesh, zero1=True), "splits the optimizer's state over data"),
         (dataclasses.replace(run.mesh, data=1, fsdp=-1, zero1=False), "splits parameters, gathering them where they are used"),

@@ -5,14 +5,17 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from jax.sharding import AbstractMesh
+
 from bertfam.errors import UserError
 from bertfam.partitioning.chips import Chip
 from bertfam.partitioning.mesh import MeshShape
 from bertfam.partitioning.rules import AXES
+from bertfam.partitioning.sharding import check_batch
 from bertfam.planning.bounds import Bound
 from bertfam.planning.changes import REMATS, with_remat
 from bertfam.planning.estimate import Estimate, estimate
-from bertfam.planning.programs import Program
+from bertfam.planning.programs import Program, stages_of
 from bertfam.training.run import Run
 
 # The tokens of shorter rows are not split.
@@ -38,11 +41,6 @@ class Layout:
     program: Program | None = None
 
     @property
-    def is_compiled(self) -> bool:
-        """Whether the compiler was asked, and has not found it too large."""
-        return self.program is not None and self.program.compiled is not None
-
-    @property
     def bytes(self) -> int:
         """What it needs of each device, as far as is known."""
         return self.estimated.total if self.program is None else self.program.memory.total
@@ -54,26 +52,28 @@ class Layout:
 
 
 def layouts(run: Run, devices: int, slices: int, chip: Chip, memory: int) -> list[Layout]:
-    """All layouts that divide and are estimated to fit, the one with the lowest estimated bound first.
+    """All layouts that divide and are estimated to fit, in all stages, the one with the lowest estimated bound first.
 
     Args:
-      run: sized; its stage of the longest rows is looked at.
+      run: sized; bounds are those of its `heaviest` stage.
       devices: how many there are.
       slices: how many they are of.
       chip: what they are, or are parts of.
       memory: bytes of one.
     """
     found = []
-    stage = longest(run)
+    stage = heaviest(run)
     for mesh, remat in itertools.product(_meshes(run, devices, slices), REMATS):
         for count in (2**power for power in range(run.stages[stage].batch_size.bit_length())):
             changed = dataclasses.replace(with_remat(run, remat), mesh=mesh, microbatches=count)
             try:
-                estimated = estimate(changed, devices, slices=slices, stage=stage)
+                for each in run.stages:
+                    check_batch(each.batch_size, count, AbstractMesh(mesh.sizes(devices, slices), AXES), mesh.rules)
+                estimates = {each: estimate(changed, devices, slices=slices, stage=each) for each in stages_of(run)}
             except UserError:  # does not divide, nor will more microbatches
                 break
-            if estimated.total <= memory:
-                found.append(Layout(changed, estimated, estimated.bound(chip)))
+            if all(each.total <= memory for each in estimates.values()):
+                found.append(Layout(changed, estimates[stage], estimates[stage].bound(chip)))
     return sorted(found, key=lambda layout: layout.order)
 
 
@@ -87,16 +87,16 @@ def described(run: Run) -> str:
     )
 
 
-def longest(run: Run) -> int:
-    """The stage whose rows are longest; of several the one with the largest batch."""
-    return max(range(len(run.stages)), key=lambda stage: (run.stages[stage].length, run.stages[stage].batch_size, -stage))
+def heaviest(run: Run) -> int:
+    """The stage whose step has most FLOPs."""
+    return max(stages_of(run), key=lambda stage: run.stages[stage].batch_size * run.objective.flops(run.shape(stage)))
 
 
 def _meshes(run: Run, devices: int, slices: int) -> Iterator[MeshShape]:
     """All shapes with the run's rules that are worth a look."""
     within = devices // slices
     for sequence, tensor in itertools.product(_divisors(within), _divisors(within)):
-        is_long = run.stages[longest(run)].length >= _LONG
+        is_long = max(stage.length for stage in run.stages) >= _LONG
         if tensor > _MOST_TENSOR or (sequence > 1 and not is_long) or within % (sequence * tensor):
             continue
         for fsdp in _divisors(within // (sequence * tensor)):

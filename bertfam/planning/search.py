@@ -11,11 +11,11 @@ from bertfam.errors import UserError
 from bertfam.partitioning.chips import Chip
 from bertfam.partitioning.mesh import slices_of
 from bertfam.partitioning.rules import AXES
-from bertfam.planning.advice import usable
+from bertfam.planning.advice import Make, usable
 from bertfam.planning.bounds import Bound, bound, moved_bytes, sent_bytes
 from bertfam.planning.changes import mesh_lines
 from bertfam.planning.hlo import collectives
-from bertfam.planning.layouts import Layout, described, layouts, longest
+from bertfam.planning.layouts import Layout, described, heaviest, layouts
 from bertfam.planning.programs import TRAINING, Program, jobs
 from bertfam.planning.report import columns
 from bertfam.training.run import Run
@@ -26,20 +26,21 @@ _GIB = 2**30
 
 
 def search(
-    run: Run, devices: Sequence[jax.Device], chip: Chip, memory: int, tell: Callable[[str], None] = lambda line: None
+    make: Make, devices: Sequence[jax.Device], chip: Chip, memory: int, tell: Callable[[str], None] = lambda line: None
 ) -> list[Layout]:
     """The best layouts by estimate, one of a mesh, compiled: those that fit first, the one with the lowest bound foremost.
 
     Args:
-      run: sized.
+      make: gives the sized run with lines of gin added to its files.
       devices: of the slice.
       chip: what they are, or are parts of.
       memory: bytes of one.
       tell: is given a line for each that is compiled.
 
     Raises:
-      UserError: where none divides, or is estimated to fit.
+      UserError: where none divides, or is estimated to fit, or where lines of gin do not make it of the run.
     """
+    run = make(())
     tell(f"estimating the layouts of {len(devices)} devices")
     left = layouts(run, len(devices), slices_of(devices), chip, usable(memory))
     if not left:
@@ -50,10 +51,10 @@ def search(
     while left and len(done) < COMPILED:
         layout = left[0]
         tell(f"[{len(done) + 1}/{COMPILED}] {described(layout.run)}")
-        mesh = layout.run.mesh.build(devices)
-        (job,) = (job for job in jobs(layout.run, mesh, TRAINING) if job.stage == longest(run))
+        made = _made(make, layout.run)
+        (job,) = (job for job in jobs(made, made.mesh.build(devices), TRAINING) if job.stage == heaviest(run))
         program = job.compile()
-        done.append(dataclasses.replace(layout, program=program, at_least=_bound_of(program, layout, chip)))
+        done.append(dataclasses.replace(layout, run=made, program=program, at_least=_bound_of(program, layout, chip)))
         if fits(done[-1], memory):  # others of this mesh are no better
             left = [each for each in left if _sizes(each) != _sizes(layout)]
         else:  # those that are estimated to need as much will not either
@@ -64,7 +65,7 @@ def search(
 
 def fits(layout: Layout, memory: int) -> bool:
     """Whether it fits devices that have so many bytes."""
-    return layout.is_compiled and layout.bytes <= usable(memory)
+    return layout.program is not None and layout.program.fits(usable(memory))
 
 
 def rows(found: Sequence[Layout], chip: Chip, memory: int) -> list[dict[str, Any]]:
@@ -79,7 +80,7 @@ def rows(found: Sequence[Layout], chip: Chip, memory: int) -> list[dict[str, Any
             "bytes": each.bytes,
             "fits": fits(each, memory),
             "estimated_bound": dataclasses.asdict(each.estimated.bound(chip)),
-            "bound": dataclasses.asdict(each.at_least) if each.is_compiled else None,
+            "bound": dataclasses.asdict(each.at_least) if each.program and each.program.compiled else None,
         }
         for each in found
     ]
@@ -131,11 +132,30 @@ def gin_text(layout: Layout, slice: str, memory: int, command: str) -> str:
         f"# Compiled on {date.today()}, not measured: {layout.bytes / _GIB:.2f} of {memory / _GIB:.2f} GiB of each device.",
         f"# By published speeds a step takes at least {least.seconds:.4g} s ({least.binds} binds), an estimate.",
         "",
-        *mesh_lines(run.mesh),
-        f"Run.microbatches = {run.microbatches}",
-        f'Execution.remat = "{run.objective.execution.remat}"',
+        *_lines(run),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _lines(run: Run) -> tuple[str, ...]:
+    remat = run.objective.execution.remat
+    return (*mesh_lines(run.mesh), f"Run.microbatches = {run.microbatches}", f'Execution.remat = "{remat}"')
+
+
+def _made(make: Make, wanted: Run) -> Run:
+    """The run that a layout's lines make; raises UserError where that is another layout."""
+    made = make(_lines(wanted))
+    bound = {
+        "MeshShape": made.mesh == wanted.mesh,
+        "Run.microbatches": made.microbatches == wanted.microbatches,
+        "Execution.remat": made.objective.execution.remat == wanted.objective.execution.remat,
+    }
+    if kept := [name for name, is_wanted in bound.items() if not is_wanted]:
+        raise UserError(
+            f"the search would write {' and '.join(kept)} into its file, which the run binds by --gin flags or in a scope, over "
+            "any file: leave these out"
+        )
+    return made
 
 
 def _bound_of(program: Program, layout: Layout, chip: Chip) -> Bound:

@@ -7,6 +7,7 @@ from flax import linen as nn
 
 from bertfam.partitioning.rules import named
 from bertfam.partitioning.sharding import path_name
+from bertfam.planning.programs import stages_of
 from bertfam.training.plan import local_bytes
 from bertfam.training.trainer import Trainer
 
@@ -22,7 +23,7 @@ def shardings(trainer: Trainer) -> list[dict[str, Any]]:
         boxed = _leaves(getattr(trainer.boxed_state, part), is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
         for name, leaf in _leaves(getattr(trainer.abstract_state, part)).items():
             found.append(_row(title, name, leaf, getattr(boxed[name], "names", ())))
-    for stage in {stage.length: index for index, stage in enumerate(trainer.run.stages)}.values():
+    for stage in stages_of(trainer.run):
         features = trainer.stages[stage].features
         for name, leaf in trainer.abstract_batch(stage).items():
             found.append(_row(f"batch of {trainer.run.stages[stage].length} tokens", name, leaf, ("batch", *features[name].axes)))

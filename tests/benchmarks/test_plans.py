@@ -32,6 +32,13 @@ def test_a_table(tmp_path):
     assert lines[3][7] == "refused: 256 rows do not divide"
 
 
+def test_a_slice_that_is_none_of_a_study_is_not_planned(tmp_path, monkeypatch):
+    planned = []
+    monkeypatch.setattr(plans, "plan", lambda output, name, slice: planned.append((name, slice)))
+    plans.main([f"--output={tmp_path}", "--only=bert_base", "--only=roberta_8_none", "--slice=v5e-16"])
+    assert planned == [("bert_base", "v5e-16")]
+
+
 @pytest.mark.parametrize("name", plans.STUDIES)
 def test_every_study_is_a_run(name, monkeypatch, capsys):
     """With its flags, up to its devices."""

@@ -104,10 +104,18 @@ def test_a_mesh_in_place_of_another():
     assert "MeshShape.fsdp = 1" in mesh_lines(MeshShape(), old)
 
 
+def test_a_mesh_without_data_is_not_split_further():
+    run = small.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"])
+    assert not any("MeshShape" in line for chosen in changes(run, 8) for change in chosen for line in change.lines)
+    split = [chosen for chosen in changes(dataclasses.replace(run, mesh=MeshShape(fsdp=4)), 8) if len(chosen) == 1]
+    assert sum("Run.mesh = @MeshShape()" in change.lines for (change,) in split) == 2
+
+
 def test_words(compiles):
     found = advise(small.run, EIGHT, limit(total(['Execution.remat = "dots"'])))
-    assert '  Execution.remat = "dots"' in advice_text(found, "v5e-8", 2**30, None).splitlines()
-    assert advice_text(None, "v5e-8", 2**30, 64).endswith("estimated to need 64 devices or more like these")
+    assert '  Execution.remat = "dots"' in advice_text(found, "v5e-8", 8, 2**30, None).splitlines()
+    assert advice_text(None, "v5e-8", 8, 2**30, 64).endswith("estimated to need 64 devices or more like these")
+    assert advice_text(None, "v5e-8", 8, 2**30, 8).endswith("another mesh or a smaller batch may: try --search")
     least = least_devices(small.run(), 1_500_000)
     assert estimate(small.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"]), 1).total > 1_500_000
     assert least is not None and 1 < least <= 64
@@ -120,15 +128,29 @@ def test_the_most_rows(compiles, monkeypatch):
     assert len(compiles) == 2
     assert most_rows(run, [None], 1000) == 0
     # The compiler needs more than is estimated, or less.
-    for factor, least, most in ((2, 8, 11), (0.5, 36, 42)):
-        monkeypatch.setattr(advice, "needed_bytes", lambda run, _, factor=factor: factor * run.stages[0].batch_size * memory / 21)
+    room, tried = usable(memory), []
+    for each, least, most in (
+        (room / 10, 9, 10),
+        (room / 100, 88, 100),
+        (room, 1, 1),
+        (1.1 * room, 0, 0),
+        (room / 1000, 880, 1000),
+    ):
+
+        def needed_bytes(run, devices, each=each):
+            tried.append(run.stages[0].batch_size)
+            return tried[-1] * each
+
+        monkeypatch.setattr(advice, "needed_bytes", needed_bytes)
+        tried.clear()
         assert least <= most_rows(run, [None], memory) <= most
+        assert len(tried) == len(set(tried)) <= 8
 
 
 def test_a_search(monkeypatch, tmp_path):
     monkeypatch.setattr(search, "COMPILED", 1)
     told = []
-    (best,) = search.search(small.run(), jax.devices()[:1], V5E, V5E.hbm_bytes, told.append)
+    (best,) = search.search(small.run, jax.devices()[:1], V5E, V5E.hbm_bytes, told.append)
     assert fits(best, V5E.hbm_bytes) and told[1:] == ["[1/1] 1 device, remat none, 1 microbatch"]
     text = gin_text(best, "v5e-1", V5E.hbm_bytes, "bertfam plan --search")
     assert "\n#   bertfam plan --search\n" in text and "not measured" in text
@@ -137,4 +159,12 @@ def test_a_search(monkeypatch, tmp_path):
     assert row["bytes"] == best.program.memory.total and row["bound"]["compute"] == row["estimated_bound"]["compute"] > 0
     assert table([row]).splitlines()[1].startswith("1 device, remat none, 1 microbatch")
     with pytest.raises(UserError, match="no mesh of 1 devices is estimated to hold this run"):
-        search.search(small.run(), jax.devices()[:1], V5E, 1000)
+        search.search(small.run, jax.devices()[:1], V5E, 1000)
+
+
+def test_a_search_that_no_file_can_follow():
+    def flagged(lines):
+        return small.run(["MlmNsp.execution = @own/Execution()", 'own/Execution.remat = "dots"', *lines, "Run.microbatches = 8"])
+
+    with pytest.raises(UserError, match="would write Run.microbatches and Execution.remat into its file"):
+        search.search(flagged, jax.devices()[:1], V5E, V5E.hbm_bytes)

@@ -16,7 +16,7 @@ from bertfam.errors import UserError
 from bertfam.partitioning.chips import CHIPS
 from bertfam.partitioning.mesh import MeshShape
 from bertfam.planning.estimate import estimate
-from bertfam.planning.layouts import described, layouts
+from bertfam.planning.layouts import described, heaviest, layouts
 
 GIB = 2**30
 
@@ -74,7 +74,12 @@ def test_what_each_option_changes(base):
     heads = of(base, 4, mesh=MeshShape(tensor=4))
     assert split.activations < heads.activations < none.activations
     assert heads.sent > split.sent
-    assert of(base, 4, mesh=MeshShape(replica=2)).sent_between == pytest.approx(none.parameters, rel=0.01)
+    # Two slices of two: each device sends its half of the sum to the other slice. In one slice, replica is as data.
+    two = estimate(dataclasses.replace(base, mesh=MeshShape(replica=2)), 4, slices=2)
+    assert two.sent_between == pytest.approx(none.parameters / 2, rel=0.01)
+    assert two.sent == pytest.approx(none.parameters, rel=0.01)
+    one = of(base, 4, mesh=MeshShape(replica=2))
+    assert (one.sent, one.sent_between) == (spread.sent, 0)
 
 
 def test_recomputing(base):
@@ -110,3 +115,17 @@ def test_the_order_of_layouts():
     tight = layouts(run, 8, 1, chip, middle)
     assert len(tight) < len(found) and max(layout.estimated.total for layout in tight) == middle
     assert layouts(run, 8, 1, chip, 1000) == []
+
+
+def test_layouts_of_two_stages_are_for_both():
+    chip = next(chip for chip in CHIPS if chip.name == "v5e")
+    (stage,) = small.run().stages
+    wide, long = dataclasses.replace(stage, length=16, batch_size=48), dataclasses.replace(stage, batch_size=8)
+    run = dataclasses.replace(small.run(), stages=(wide, long))
+    assert heaviest(run) == 0
+    # 48 rows make 16 microbatches, 8 do not.
+    found = layouts(run, 2, 1, chip, chip.hbm_bytes)
+    assert {layout.run.microbatches for layout in found} == {1, 2, 4, 8}
+    most = max(layout.estimated.total for layout in layouts(run, 1, 1, chip, chip.hbm_bytes))
+    longer = dataclasses.replace(run, stages=(dataclasses.replace(wide, batch_size=8), long, wide))
+    assert max(layout.estimated.total for layout in layouts(longer, 1, 1, chip, chip.hbm_bytes)) == most

@@ -50,6 +50,18 @@ PLANNING = {
         f"{_PLAN} --slice=v5e-4 --slice=v5e-8 --search --output=mesh.gin",
         "--search and --output=FILE go together, for one --slice",
     ),
+    "a search with a flag of plans": Entry(
+        f"{_PLAN} --slice=v5e-4 --search --output=mesh.gin --most_rows",
+        "--most_rows does not go with --search, which is for the training step alone: leave it out",
+    ),
+    "a search into a folder that is not there": Entry(
+        f"{_PLAN} --slice=v5e-4 --search --output={{trained}}/none/mesh.gin",
+        "--output={trained}/none/mesh.gin: there is no folder {trained}/none; make it first",
+    ),
+    "a student without its teacher": Entry(
+        "plan --gin_file=runs/distilbert_base.gin --slice=here",
+        "Distillation has no teacher: plan the config.gin that bertfam distill has written, or bind the teacher as it does",
+    ),
     "a search into a file that is there": Entry(
         f"{_PLAN} --slice=v5e-4 --search --output={{trained}}/run.gin",
         "--output={trained}/run.gin exists; name a file that does not",

@@ -1,0 +1,64 @@
+"""`bertfam plan --search`: writes the fastest layout of a run on a slice as a gin file."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertfam.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bertfam.planning.advice import Make
+    from bertfam.planning.slices import Slice
+
+# Flags of `bertfam plan` that change nothing of a search, which compiles the training step alone.
+_OTHERS = ("program", "shardings", "no_advice", "most_rows")
+
+
+def check(args: argparse.Namespace, slices: Sequence[Slice]) -> None:
+    """Raises UserError for flags that do not go together, and for a file that cannot be written."""
+    if args.search != bool(args.output) or (args.search and len(slices) > 1):
+        raise UserError("--search and --output=FILE go together, for one --slice")
+    if not args.search:
+        return
+    if other := next((flag for flag in _OTHERS if getattr(args, flag)), None):
+        raise UserError(f"--{other} does not go with --search, which is for the training step alone: leave it out")
+    if Path(args.output).exists():
+        raise UserError(f"--output={args.output} exists; name a file that does not")
+    if not Path(args.output).parent.is_dir():
+        raise UserError(f"--output={args.output}: there is no folder {Path(args.output).parent}; make it first")
+
+
+def search(args: argparse.Namespace, make: Make, slice: Slice) -> int:
+    """Writes the fastest layout of the run's training step on the slice; returns the exit status."""
+    import json
+
+    from bertfam.files import write_text
+    from bertfam.partitioning.chips import chip_of, memory_bytes
+    from bertfam.planning.search import fits, gin_text, rows, search, table
+
+    devices = slice.devices()
+    chip, memory = chip_of(devices[0]), memory_bytes(devices[0])
+    if chip is None or memory is None:
+        raise UserError(f"--search: the speed and memory of {devices[0].device_kind} are not known; name another --slice")
+    found = search(make, devices, chip, memory, lambda line: print(line, file=sys.stderr, flush=True))
+    told, best = rows(found, chip, memory), found[0]
+    if not fits(best, memory):
+        raise UserError(f"--search: none of the {len(found)} layouts that were compiled fits {slice.name}; take more chips")
+    write_text(Path(args.output), gin_text(best, slice.name, memory, _command(args)))
+    print(json.dumps({"layouts": told, "output": args.output}) if args.json else f"{table(told)}\n\nwritten to {args.output}")
+    return 0
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The search's command line, quoted for a shell, in one line."""
+    words = [f"--{flag}={value}" for flag in ("gin_file", "module_import") for value in getattr(args, flag)]
+    words += ["--gin." + "=".join(binding.split(" = ", 1)) for binding in args.gin_bindings]
+    words += [f"--slice={name}" for name in args.slice]
+    words += [f"--{flag}={value}" for flag in ("vocab_size", "vocab") if (value := getattr(args, flag)) is not None]
+    return " ".join(shlex.join(["bertfam", "plan", *words, "--search", f"--output={args.output}"]).splitlines())
