@@ -3,8 +3,8 @@
     python -m benchmarks.scaling --run bert_base --rows 256 --length 128
 
 Rounds of all meshes take turns, and the median of their rates counts, so that a device that slows down slows all of them. A mesh
-is as fast as its slowest device at best, with which it is compared. "All at once" is all devices at the same time, each with a model
-of its own and nothing sent: what is lost there is the machine's (power, the host), what is lost beyond it is the mesh's.
+is as fast as its slowest device at best, with which it is compared. "All at once" is all devices at the same time, each with a
+model of its own and nothing sent: what is lost there is the machine's (power, the host), what is lost beyond it is the mesh's.
 """
 
 import argparse
