@@ -68,8 +68,8 @@ def moved_bytes(memory: Memory, again: int = 0) -> int:
       memory: of the program.
       again: bytes of parameters that are read more than once; see `Job`.
     """
-    changed = memory.parameters + memory.optimizer if memory.gradients else 0
-    return memory.parameters + again + memory.batch + memory.optimizer + changed + 2 * memory.gradients
+    changed = memory.parameters + 2 * (memory.optimizer + memory.gradients) if memory.gradients else 0
+    return memory.parameters + again + memory.batch + changed
 
 
 def sent_bytes(found: Iterable[Collective], mesh: jax.sharding.Mesh) -> tuple[float, float]:

@@ -64,11 +64,12 @@ def layouts(run: Run, devices: int, slices: int, chip: Chip, memory: int) -> lis
     found = []
     stage = heaviest(run)
     for mesh, remat in itertools.product(_meshes(run, devices, slices), REMATS):
+        parts = AbstractMesh(mesh.sizes(devices, slices), AXES)
         for count in (2**power for power in range(run.stages[stage].batch_size.bit_length())):
             changed = dataclasses.replace(with_remat(run, remat), mesh=mesh, microbatches=count)
             try:
                 for each in run.stages:
-                    check_batch(each.batch_size, count, AbstractMesh(mesh.sizes(devices, slices), AXES), mesh.rules)
+                    check_batch(each.batch_size, count, parts, mesh.rules)
                 estimates = {each: estimate(changed, devices, slices=slices, stage=each) for each in stages_of(run)}
             except UserError:  # does not divide, nor will more microbatches
                 break

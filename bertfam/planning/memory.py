@@ -17,7 +17,7 @@ class Memory:
 
     Attributes:
       parameters: of the model.
-      optimizer: the optimizer's state and the parameters' moving average.
+      optimizer: the optimizer's state and the parameters' moving average, which stay there while a run evaluates, too.
       batch: the rows of one step.
       gradients: an estimate: as the parameters, for each copy that is kept.
       temporaries: what else the program allocates: activations, gathered parameters, the compiler's copies.

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -67,17 +67,20 @@ class Program:
     def memory(self) -> Memory:
         """What it needs of a device's memory, also where that is more than there is."""
         trainer = self.job.trainer
-        state, batch, gradients = trainer.abstract_state, trainer.abstract_batch(self.job.stage), 0
+        whole, batch, gradients = trainer.abstract_state, trainer.abstract_batch(self.job.stage), 0
+        state = whole if self.job.kind == "train" else whole._replace(opt_state={}, average={})
         if self.job.kind == "train":
             gradients = 1 if trainer.run.microbatches == 1 else 2
-        else:
-            state = state._replace(opt_state={}, average={})
         if self.job.kind == "decode":
             batch = {}
         if self.compiled is not None:
-            return memory(self.compiled, state, batch, gradients=gradients)
-        limit = memory_bytes(trainer.mesh.devices.flat[0]) or 0
-        return memory_of_too_large(self.too_large or "", state, batch, limit=limit, gradients=gradients)
+            found = memory(self.compiled, state, batch, gradients=gradients)
+        else:
+            limit = memory_bytes(trainer.mesh.devices.flat[0]) or 0
+            found = memory_of_too_large(self.too_large or "", state, batch, limit=limit, gradients=gradients)
+        if self.job.kind == "evaluate":
+            found = replace(found, optimizer=sum(map(local_bytes, jax.tree.leaves((whole.opt_state, whole.average)))))
+        return found
 
     def fits(self, memory: int | None) -> bool:
         """Whether it fits devices that have so many bytes; None: nobody knows how many."""

@@ -68,6 +68,6 @@ def test_what_is_moved():
     sizes = {"temporaries": 10**6, "code": 10**6, "other": 10**6}
     # A step reads 100 + 200 + 7, writes 100 + 200, and both with the gradients; an evaluation reads 100 + 7.
     assert moved_bytes(Memory(parameters=100, optimizer=200, batch=7, gradients=100, **sizes)) == 807
-    evaluation = Memory(parameters=100, optimizer=0, batch=7, gradients=0, **sizes)
+    evaluation = Memory(parameters=100, optimizer=200, batch=7, gradients=0, **sizes)
     assert moved_bytes(evaluation) == 107
     assert moved_bytes(evaluation, again=900) == 1007

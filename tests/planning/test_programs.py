@@ -75,3 +75,11 @@ def test_what_is_told_of_a_program_that_is_too_large(mesh, name):
     assert not told["fits"] and told["bound"] is None
     assert told["memory"]["total"] == 20 * 2**30 and told["memory_limit"] == int(15.75 * 2**30)
     assert "on tpu" in told["attention"]
+
+
+def test_the_optimizer_stays_while_a_run_evaluates(mesh):
+    (step, evaluation) = jobs(run(["runs/quickstart_gpt2"]), mesh, ["train", "evaluate"])
+    message = "the total memory required for HLO temporaries (20.00G) exceeds available HBM (15.75G)"
+    beside = Program(step, None, message, 1.0).memory.optimizer
+    found = Program(evaluation, None, message, 1.0).memory
+    assert found.optimizer == beside > 0 and found.total == 20 * 2**30 + beside
