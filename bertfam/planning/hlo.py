@@ -14,6 +14,7 @@ _COLLECTIVE = re.compile(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute|collective-broadcast)(-start)?"
 )
 _TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_PERMUTES = "ONE_TO_ONE"
 # Of a TPU program's asynchronous collective, which is written again in every fusion that it runs beside and where it ends; where
 # it begins, this is -1.
 _GOES_ON = re.compile(r'"flag_start":"\d')
@@ -134,7 +135,7 @@ def _between_slices(instruction: Instruction, times: int | None, mesh: jax.shard
     found = _TRANSFER.search(instruction.attributes)
     if found is None:
         return
-    kind = found[1].lower().replace("_", "-")
+    kind = "collective-permute" if found[1] == _PERMUTES else found[1].lower().replace("_", "-")
     if instruction.opcode != ("recv" if kind == "all-gather" else "send"):
         return
     slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)

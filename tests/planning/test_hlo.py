@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -140,6 +141,33 @@ WRAPPED = """
   ROOT %s = f32[4]{0} reduce-scatter(%q), channel_id=3, replica_groups=[4,2]<=[8], to_apply=%add, metadata={op_name="jit(f)/s"}
 }
 """
+
+
+@pytest.mark.parametrize(
+    ("transfer", "kind", "count"),
+    [
+        ("ALL_REDUCE", "all-reduce", 32),
+        ("REDUCE_SCATTER", "reduce-scatter", 32),
+        ("ALL_TO_ALL", "all-to-all", 32),
+        ("ALL_GATHER", "all-gather", 64),
+        ("ONE_TO_ONE", "collective-permute", 32),
+    ],
+)
+def test_what_the_tpu_compiler_sends_between_slices(transfer, kind, count):
+    """By a send to the network's runtime, of which an all-gather receives more than it sends."""
+    two = Mesh(replica=2, data=4)
+    two.devices = np.array([SimpleNamespace(slice_index=place // 4) for place in range(8)]).reshape(2, 4)
+    noted = f'is_host_transfer=true, frontend_attributes={{_xla_megascale_transfer_type="{transfer}"}}'
+    (found,) = collectives(
+        entry(
+            f"%send = (f32[8]{{0}}, u32[], token[]) send(%p, %after), channel_id=2, {noted}",
+            f"%sent = token[] send-done(%send), channel_id=2, {noted}",
+            f"%recv = (f32[16]{{0}}, u32[], token[]) recv(%after), channel_id=1, {noted}",
+            f"%done = (f32[16]{{0}}, token[]) recv-done(%recv), channel_id=1, {noted}",
+        ),
+        two,
+    )
+    assert (found.kind, found.axes, found.devices, found.bytes) == (kind, ("replica",), 2, count)
 
 
 def test_what_a_computation_is_started_for():
