@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
     def _get_value(self, action: argparse.Action, word: str) -> Any:
         name = "/".join(action.option_strings) or str(action.metavar)
         if not word and action.option_strings and action.const != word:
-            raise UserError(f"{name}=: the value is empty; give one, or leave the flag out")
+            raise UserError(f"{name}=: the value is empty; give one{'' if action.required else ', or leave the flag out'}")
         try:
             return super()._get_value(action, word)
         except argparse.ArgumentError as error:

@@ -10,7 +10,7 @@ import slices
 def add_flags(parser: argparse.ArgumentParser, restarts: int, counted: str) -> None:
     """What `create` makes, and how often it is started again."""
     parser.add_argument("--slice", type=slices.slice_name, metavar="SLICE", help="create: v5e-16, 2xv6e-256, v5p-128")
-    parser.add_argument("--image", help="create: the container image, with the command in it")
+    parser.add_argument("--image", type=common.word, help="create: the container image, with the command in it")
     parser.add_argument("--spot", action="store_true", help="create: on machines that cost less and may be taken away")
     parser.add_argument(
         "--restarts",
@@ -21,7 +21,9 @@ def add_flags(parser: argparse.ArgumentParser, restarts: int, counted: str) -> N
     )
     parser.add_argument("--grace", type=common.count, default=300, metavar="SECONDS", help="create: to save the state in (300)")
     parser.add_argument("--xla_flags", action="store_true", help="create: set the kind's compiler flags of launch/xla_flags.py")
-    parser.add_argument("--retry_seconds", type=float, default=5, metavar="S", help="before a failed call is tried again (5)")
+    parser.add_argument(
+        "--retry_seconds", type=common.seconds, default=5, metavar="S", help="before a failed call is tried again (5)"
+    )
     common.add_dry_run(parser)
 
 

@@ -5,6 +5,7 @@ Nothing but the standard library, so that a launcher runs where bertfam is not i
 
 import argparse
 import itertools
+import math
 import re
 import shlex
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 MISTAKE = 2  # bertfam's exit status where the user has made a mistake
@@ -45,9 +47,16 @@ def tell(line: str) -> None:
     print(f"bertfam: {line}", file=sys.stderr, flush=True)
 
 
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that tells a mistake in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(MISTAKE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
 def make_parser(path: str, text: str, usage: str) -> argparse.ArgumentParser:
     """A parser whose help is the launcher's docstring."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=f"launch/{Path(path).name}",
         usage=f"%(prog)s {usage}",
         description=text,
@@ -63,7 +72,7 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
 
 
 def need_command(parser: argparse.ArgumentParser, command: Sequence[str]) -> None:
-    """Ends with the usage where there is no command."""
+    """Ends with a line where there is no command."""
     if not command:
         parser.error("no command: write it after --")
 
@@ -78,6 +87,24 @@ def name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r}: up to 40 letters a to z, digits and -, a letter first")
     return text
+
+
+def word(text: str) -> str:
+    """A flag's value that is a name or an address, of whatever kind: not empty, and without spaces."""
+    if not text or any(letter.isspace() for letter in text):
+        raise argparse.ArgumentTypeError(f"{text!r}: must not be empty or have spaces in it")
+    return text
+
+
+def seconds(text: str) -> float:
+    """A flag's value that is a time, 0 or more."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, 0 or more")
+    return found
 
 
 def count(text: str, least: int = 0) -> int:

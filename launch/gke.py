@@ -49,8 +49,10 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = common.make_parser(__file__, __doc__, "ACTION NAME [flags] [-- COMMAND ...]")
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument("name", type=common.name, metavar="NAME", help="of the JobSet")
-    parser.add_argument("--namespace", help="(kubectl's)")
-    parser.add_argument("--service_account", metavar="NAME", help="create: the pods', which may read and write gs:// folders")
+    parser.add_argument("--namespace", type=common.word, help="(kubectl's)")
+    parser.add_argument(
+        "--service_account", type=common.word, metavar="NAME", help="create: the pods', which may read and write gs:// folders"
+    )
     clusters.add_flags(parser, restarts=10, counted="75 aside")
     return clusters.parse(parser, words)
 

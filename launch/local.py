@@ -51,7 +51,11 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--restarts", type=common.count, default=0, metavar="N", help="start again so often at most (0)")
     parser.add_argument(
-        "--grace", type=float, default=5, metavar="SECONDS", help="for the others to end by themselves, and then by SIGTERM (5)"
+        "--grace",
+        type=common.seconds,
+        default=5,
+        metavar="SECONDS",
+        help="for the others to end by themselves, and then by SIGTERM (5)",
     )
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
@@ -85,6 +89,8 @@ def once(options: argparse.Namespace, command: list[str], group: "Group") -> int
         for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             readers.append(threading.Thread(target=show.copy, args=(source, target, index), daemon=True))
             readers[-1].start()
+        if group.stopped is not None:
+            break
     if group.stopped is not None:  # before all of them were there
         group.send(group.stopped)
     status = wait(group, options.grace)

@@ -63,11 +63,12 @@ class Slice:
 
 
 def slice_name(text: str) -> Slice:
-    """A flag's value that names slices: v5e-16, 2xv5p-128 (chips; v4 and v5p count TensorCores, two a chip)."""
+    """A flag's value that names slices: v5e-16, 2xv5p-128 or v5litepod-16 (v4 and v5p count TensorCores, two a chip)."""
     found = re.fullmatch(r"(?:([1-9]\d*)x)?(\w+)-(\d+)", text)
-    if not found or found[2] not in KINDS:
+    names = {kind.accelerator: name for name, kind in KINDS.items()} | {name: name for name in KINDS}
+    if not found or found[2] not in names:
         raise argparse.ArgumentTypeError(f"{text!r} is no slice; write v5e-16, 2xv6e-256, v5p-128 ({', '.join(KINDS)})")
-    made = Slice(found[2], int(found[3]), int(found[1] or 1))
+    made = Slice(names[found[2]], int(found[3]), int(found[1] or 1))
     kind = KINDS[made.kind]
     sizes = [chips for chips in (2**power for power in range(13)) if min(kind.alone) <= chips <= kind.largest and chips != 2]
     if made.size % kind.chips_counted or made.chips not in sizes:

@@ -55,7 +55,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("name", type=common.name, metavar="NAME", help="of the job")
     parser.add_argument("--nodes", type=common.positive, default=1, metavar="N", help="how many (1)")
     parser.add_argument("--gpus_per_node", type=common.positive, default=8, metavar="N", help="and processes (8)")
-    parser.add_argument("--time", help="[DAYS-]HH:MM:SS that one start may take (the partition's)")
+    parser.add_argument("--time", type=common.word, help="[DAYS-]HH:MM:SS that one start may take (the partition's)")
     parser.add_argument(
         "--sbatch", action="append", default=[], metavar="FLAG", help="for sbatch; repeatable: --sbatch=--partition=gpu"
     )
@@ -65,6 +65,9 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
     common.need_command(parser, command)
+    for flag in options.sbatch:
+        if not flag.startswith("-"):
+            parser.error(f"--sbatch={flag} is no flag of sbatch: write --sbatch=--{flag}")
     for flag in (f"--time={options.time}", *options.sbatch):
         if any(letter.isspace() or letter in "\"'#\\" for letter in flag):
             parser.error(f"{flag!r} cannot stand in a batch script: no spaces, quotes, # or \\")

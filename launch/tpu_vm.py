@@ -40,29 +40,33 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = common.make_parser(__file__, __doc__, "ACTION NAME --zone=ZONE [flags] [-- COMMAND ...]")
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument("name", type=common.name, metavar="NAME", help="of the queued resource and its machines")
-    parser.add_argument("--zone", required=True, help="us-west4-a, say")
-    parser.add_argument("--project", help="(gcloud's)")
+    parser.add_argument("--zone", type=common.word, required=True, help="us-west4-a, say")
+    parser.add_argument("--project", type=common.word, help="(gcloud's)")
     parser.add_argument("--slice", type=slices.slice_name, metavar="SLICE", help="train, up, run: v5e-16, 2xv6e-256, v5p-128")
     tier = parser.add_mutually_exclusive_group()
     tier.add_argument("--spot", action="store_true", help="ask for machines that cost less and may be taken away")
     tier.add_argument("--guaranteed", action="store_true", help="ask for machines that are not taken away")
-    parser.add_argument("--valid_until", metavar="DURATION", help="how long the request may wait: 6h")
-    parser.add_argument("--runtime", metavar="VERSION", help="software of the machines (that of the kind of chip)")
+    parser.add_argument("--valid_until", type=common.word, metavar="DURATION", help="how long the request may wait: 6h")
+    parser.add_argument(
+        "--runtime", type=common.word, metavar="VERSION", help="software of the machines (that of the kind of chip)"
+    )
     parser.add_argument("--xla_flags", action="store_true", help="set the kind's compiler flags of launch/xla_flags.py")
     parser.add_argument("--restarts", type=common.count, default=10, metavar="N", help="train: start again so often at most (10)")
     parser.add_argument("--follow", action="store_true", help="logs: until the run ends")
     parser.add_argument("--folder", help="fetch: what to copy, on the first machine")
     parser.add_argument("--to", default=".", metavar="DIR", help="fetch: where to (.)")
-    parser.add_argument("--poll_seconds", type=float, default=30, metavar="S", help="between looks at the state (30)")
-    parser.add_argument("--retry_seconds", type=float, default=5, metavar="S", help="before a failed call is tried again (5)")
+    parser.add_argument("--poll_seconds", type=common.seconds, default=30, metavar="S", help="between looks at the state (30)")
+    parser.add_argument(
+        "--retry_seconds", type=common.seconds, default=5, metavar="S", help="before a failed call is tried again (5)"
+    )
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
     for flag, takers in (("slice", ("train", "up", "run")), ("folder", ("fetch",))):
-        if options.action in takers and getattr(options, flag) is None:
+        if options.action in takers and not getattr(options, flag):
             parser.error(f"{options.action} needs --{flag}")
     if options.action in ("train", "run"):
         common.need_command(parser, command)
-    if options.action == "train" and options.restarts and any(re.match("--model_dir=(?!gs://)", word) for word in command):
+    if options.action == "train" and options.restarts and re.search("--model_dir[= ](?!gs://)", " ".join(command)):
         parser.error("--model_dir is on machines that may be taken away: give a folder on gs://, or --restarts=0")
     return options, command
 

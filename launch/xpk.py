@@ -53,9 +53,9 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = common.make_parser(__file__, __doc__, "ACTION NAME --cluster=CLUSTER [flags] [-- COMMAND ...]")
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument("name", type=common.name, metavar="NAME", help="of the workload")
-    parser.add_argument("--cluster", required=True, help="name of the cluster")
-    parser.add_argument("--project", help="(gcloud's)")
-    parser.add_argument("--zone", help="(gcloud's)")
+    parser.add_argument("--cluster", type=common.word, required=True, help="name of the cluster")
+    parser.add_argument("--project", type=common.word, help="(gcloud's)")
+    parser.add_argument("--zone", type=common.word, help="(gcloud's)")
     clusters.add_flags(parser, restarts=100, counted="after 75 too")
     return clusters.parse(parser, words)
 

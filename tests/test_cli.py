@@ -71,7 +71,7 @@ MISTAKES = [
         ["toy", "--model_dir=s3://bucket/m"],
         "--model_dir=s3://bucket/m: it is neither on this machine nor at gs://; copy it, or mount the bucket",
     ),
-    (["toy", "--model_dir="], "--model_dir=: the value is empty; give one, or leave the flag out"),
+    (["toy", "--model_dir="], "--model_dir=: the value is empty; give one"),
     (["toy", "--model_dir=m", "--input_format=line"], "--input_format=line is no choice; did you mean lines?"),
     (
         ["toy", "--model_dir=m", "--input_format=zzz"],

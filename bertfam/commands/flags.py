@@ -66,7 +66,8 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="gin file, here or among those that come with bertfam (runs/...); repeatable, the later wins",
+        help="gin file, here or among those that come with bertfam (runs/..., models/..., objectives/..., meshes/...); "
+        "repeatable, the later wins",
     )
     group.add_argument(
         "--module_import",

@@ -107,8 +107,9 @@ def main(args: argparse.Namespace) -> int:
             planned.append((slice, jobs(run, run.mesh.build(devices), kinds)))
         except UserError as error:
             raise UserError(f"{slice.name}: {error}") from error
-    if not any(found for _, found in planned):
-        raise UserError(f"the run has no program to {' or '.join(kinds)}; leave --program out")
+    compiled = {job.kind for _, found in planned for job in found}
+    if missing := [kind for kind in args.program or () if kind not in compiled]:
+        raise UserError(f"the run has no program to {' or '.join(missing)}; leave --program={missing[0]} out")
     split = {slice.name: shardings(found[0].trainer) for slice, found in planned if args.shardings and found}
 
     # -- Compiling

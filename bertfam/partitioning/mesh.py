@@ -60,9 +60,11 @@ class MeshShape:
         shape = tuple(max(devices // given, 1) if size == -1 else size for size in sizes.values())
         if math.prod(shape) != devices:
             told = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, shape, strict=True) if size > 1) or "data=1"
+            free = next((axis for axis in AXES if sizes[axis] == -1), None)
+            rule = f"besides {free}=-1 must divide" if free else "must be"
             raise UserError(
-                f"a mesh of {told} does not fit {devices} device{'' if devices == 1 else 's'}; the product of its axes must be "
-                "their number"
+                f"a mesh of {told} does not fit {devices} device{'' if devices == 1 else 's'}; the product of MeshShape's axes "
+                f"{rule} {devices}{'' if free else ', or one be -1, all that the others leave'}"
             )
         return shape
 

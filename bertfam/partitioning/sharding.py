@@ -81,19 +81,25 @@ def check_batch(batch_size: int, microbatches: int, mesh: AnyMesh, rules: Rules 
             f"batch size {batch_size} is not divisible by {microbatches} microbatches; change Stage.batch_size or "
             "Run.microbatches"
         )
-    _check_divisible("the number of rows in a microbatch", batch_size // microbatches, rules.axes("batch"), mesh)
+    _check_divisible(
+        "the number of rows in a microbatch",
+        batch_size // microbatches,
+        rules.axes("batch"),
+        mesh,
+        bound_by="(Stage.batch_size / Run.microbatches)",
+    )
 
 
-def _check_divisible(what: str, size: int, mesh_axes: Axes, mesh: AnyMesh, multiple: int = 1) -> None:
+def _check_divisible(what: str, size: int, mesh_axes: Axes, mesh: AnyMesh, multiple: int = 1, bound_by: str = "") -> None:
     names = [name for name in named(mesh_axes) if mesh.shape[name] > 1]
     parts = math.prod(mesh.shape[name] for name in names)
     if size % parts:
         step = math.lcm(parts, multiple)
         near = " or ".join(str(number) for number in (size // step * step, size // step * step + step) if number)
-        divisors = ", ".join(str(number) for number in range(1, parts) if size % number == 0)
+        divisors = ", ".join(str(number) for number in range(1, parts) if math.gcd(size, mesh.size) % number == 0)
         raise UserError(
             f"{what} is {size}, which does not divide over the {parts} parts of mesh axis {' x '.join(names)}; "
-            f"use {near}, or a mesh axis of {divisors}"
+            f"use {' '.join(filter(None, (near, bound_by)))}, or a mesh axis of {divisors}"
         )
 
 

@@ -98,7 +98,7 @@ def test_a_mistake_is_told_once_and_nothing_is_written(trained, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "bertfam: error: the number of rows in a microbatch is 9, which does not divide over the 2 parts of mesh axis data; "
-        "use 8 or 10, or a mesh axis of 1\n"
+        "use 8 or 10 (Stage.batch_size / Run.microbatches), or a mesh axis of 1\n"
     )
     assert not list(tmp_path.iterdir())
 

@@ -59,6 +59,15 @@ def test_when_one_fails_the_others_are_ended_and_its_status_is_returned():
     assert time.monotonic() - began < 30
 
 
+def test_after_a_signal_no_more_are_started():
+    with subprocess.Popen(
+        command("print('ready', flush=True); time.sleep(60)", processes=100_000), stdout=subprocess.PIPE
+    ) as launcher:
+        assert launcher.stdout.readline()
+        launcher.send_signal(signal.SIGTERM)
+    assert launcher.returncode == 128 + signal.SIGTERM
+
+
 def test_one_that_a_signal_ends_has_failed_too():
     assert run("if index == 2: os.kill(os.getpid(), 9)", processes=3).returncode == 128 + 9
 
@@ -119,11 +128,12 @@ def test_what_would_fail_again_is_not_started_again(status):
 def test_it_says_how_to_be_called():
     for words, told in (
         (["--processes=2"], "no command: write it after --"),
+        (["--processes=2", "--grace=-1", "--", "true"], "argument --grace: '-1' is no number of seconds, 0 or more"),
         (["--processes=0", "--", "true"], "argument --processes: '0' is no whole number from 1 on"),
         (["--", "true"], "the following arguments are required: --processes"),
     ):
         done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
-        assert done.returncode == 2 and done.stderr.endswith(f"error: {told}\n")
+        assert done.returncode == 2 and done.stderr == f"launch/local.py: error: {told} (see launch/local.py --help)\n"
 
 
 def test_a_command_that_is_not_there():

@@ -22,15 +22,34 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
             ["tpu_vm.py", "train", *VM, "--slice=v5e-8", *COMMAND],
             "--model_dir is on machines that may be taken away: give a folder on gs://, or --restarts=0",
         ),
+        (
+            ["tpu_vm.py", "train", *VM, "--slice=v5e-8", "--", "bertfam", "pretrain", "--model_dir", "model"],
+            "--model_dir is on machines that may be taken away: give a folder on gs://, or --restarts=0",
+        ),
         (["tpu_vm.py", "fetch", *VM], "fetch needs --folder"),
+        (["tpu_vm.py", "fetch", *VM, "--folder="], "fetch needs --folder"),
+        (["tpu_vm.py", "status", "bert", "--zone="], "argument --zone: '': must not be empty or have spaces in it"),
+        (["tpu_vm.py", "status", *VM, "--poll_seconds=-1"], "argument --poll_seconds: '-1' is no number of seconds, 0 or more"),
         (["gke.py", "create", "bert", "--slice=v5e-8", *COMMAND], "create needs --image"),
         (
             ["gke.py", "delete", "My Run"],
             "argument NAME: 'My Run': up to 40 letters a to z, digits and -, a letter first",
         ),
         (["gke.py", "create", "bert", "--restarts=-1"], "argument --restarts: '-1' is no whole number from 0 on"),
+        (
+            ["gke.py", "create", "bert", "--image=a b"],
+            "argument --image: 'a b': must not be empty or have spaces in it",
+        ),
+        (
+            ["gke.py", "status", "bert", "--retry_seconds=nan"],
+            "argument --retry_seconds: 'nan' is no number of seconds, 0 or more",
+        ),
         (["xpk.py", "create", "bert", "--cluster=c", "--image=i", *COMMAND], "create needs --slice"),
         (["slurm.py", "bert"], "no command: write it after --"),
+        (
+            ["slurm.py", "bert", "--sbatch=exclusive", *COMMAND],
+            "--sbatch=exclusive is no flag of sbatch: write --sbatch=--exclusive",
+        ),
         (
             ["slurm.py", "bert", "--sbatch=--comment=a b", *COMMAND],
             "'--comment=a b' cannot stand in a batch script: no spaces, quotes, # or \\",
@@ -40,7 +59,7 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
 def test_a_mistake_is_one_line(cloud, words, told):
     done = cloud.launch(*words)
     assert (done.returncode, done.stdout) == (2, "") and not cloud.calls()
-    assert done.stderr.splitlines()[-1] == f"launch/{words[0]}: error: {told}"
+    assert done.stderr == f"launch/{words[0]}: error: {told} (see launch/{words[0]} --help)\n"
 
 
 def test_a_program_that_is_not_there(cloud):

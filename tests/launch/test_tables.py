@@ -30,6 +30,10 @@ for topology, flags in json.loads(sys.argv[1]):
 """
 
 
+def test_slices_have_the_names_of_cloud_tpu_too():
+    assert slices.slice_name("2xv5litepod-16") == slices.slice_name("2xv5e-16")
+
+
 @pytest.mark.parametrize("kind", ["v5e", "v5p", "v6e"])
 def test_slices_are_those_of_plan(kind):
     sizes = [size for size in (2**power for power in range(14)) if size * slices.KINDS[kind].chips_counted <= 8192]

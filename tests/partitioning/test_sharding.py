@@ -41,10 +41,11 @@ def test_mesh_shapes():
     assert sizes(MeshShape(fsdp=2, tensor=3), devices) == whole | {"data": 2, "fsdp": 2, "tensor": 3}
     assert sizes(MeshShape(data=4, fsdp=3), devices) == whole | {"data": 4, "fsdp": 3}
     assert sizes(MeshShape(replica=2, sequence=3), devices) == whole | {"replica": 2, "data": 2, "sequence": 3}
-    ending = "; the product of its axes must be their number"
-    assert refusal(MeshShape(data=5).build, devices) == f"a mesh of data=5 does not fit 12 devices{ending}"
-    assert refusal(MeshShape(fsdp=8).build, devices) == f"a mesh of fsdp=8 does not fit 12 devices{ending}"
-    assert refusal(MeshShape(fsdp=16).build, devices) == f"a mesh of fsdp=16 does not fit 12 devices{ending}"
+    whole_mesh = "; the product of MeshShape's axes must be 12, or one be -1, all that the others leave"
+    others = "; the product of MeshShape's axes besides data=-1 must divide 12"
+    assert refusal(MeshShape(data=5).build, devices) == f"a mesh of data=5 does not fit 12 devices{whole_mesh}"
+    assert refusal(MeshShape(fsdp=8).build, devices) == f"a mesh of fsdp=8 does not fit 12 devices{others}"
+    assert refusal(MeshShape(fsdp=16).build, devices) == f"a mesh of fsdp=16 does not fit 12 devices{others}"
     assert sizes(MeshShape(data=1, fsdp=-1, tensor=2), devices) == whole | {"fsdp": 6, "tensor": 2}
     for axis, size in (("data", 0), ("data", -2), ("fsdp", 0), ("tensor", -3)):
         with pytest.raises(ValueError, match=f"the mesh axis {axis} must be at least 1, or -1, not {size}"):
@@ -92,13 +93,13 @@ def test_sizes_of_parameters_that_do_not_divide():
     )
     assert refusal(state_shardings, boxed(objective), mesh(fsdp=5)) == (
         "embed of encoder/embeddings/norm/bias is 16, which does not divide over the 5 parts of mesh axis fsdp; "
-        "use 15 or 20, or a mesh axis of 1, 2, 4"
+        "use 15 or 20, or a mesh axis of 1"
     )
     # A table is padded to a multiple of 128 rows once, and stays one.
     table = {"table": nn.LogicallyPartitioned(jax.ShapeDtypeStruct((30_592, 8), np.float32), ("vocab", "embed"))}
     assert refusal(state_shardings, table, mesh(tensor=3)) == (
         "vocab of table is 30592, which does not divide over the 3 parts of mesh axis tensor; use 30336 or 30720, or a mesh axis "
-        "of 1, 2"
+        "of 1"
     )
 
 
@@ -109,11 +110,11 @@ def test_batches_that_do_not_divide():
     )
     assert refusal(check_batch, 100, 1, mesh(4, 2)) == (
         "the number of rows in a microbatch is 100, which does not divide over the 8 parts of mesh axis data x fsdp; use 96 "
-        "or 104, or a mesh axis of 1, 2, 4, 5"
+        "or 104 (Stage.batch_size / Run.microbatches), or a mesh axis of 1, 2, 4"
     )
     assert refusal(check_batch, 16, 4, mesh(8)) == (
-        "the number of rows in a microbatch is 4, which does not divide over the 8 parts of mesh axis data; use 8, "
-        "or a mesh axis of 1, 2, 4"
+        "the number of rows in a microbatch is 4, which does not divide over the 8 parts of mesh axis data; use 8 "
+        "(Stage.batch_size / Run.microbatches), or a mesh axis of 1, 2, 4"
     )
 
 

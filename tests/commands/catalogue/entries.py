@@ -334,11 +334,12 @@ OPTIMIZERS = {
 MESH = {
     "a mesh of more devices": Entry(
         "pretrain {run} --gin.MeshShape.data=3",
-        "a mesh of data=3 does not fit 1 device; the product of its axes must be their number",
+        "a mesh of data=3 does not fit 1 device; the product of MeshShape's axes must be 1, or one be -1, all that the others "
+        "leave",
     ),
     "a mesh that leaves none for data": Entry(
         "pretrain {run} --gin.MeshShape.tensor=2",
-        "a mesh of tensor=2 does not fit 1 device; the product of its axes must be their number",
+        "a mesh of tensor=2 does not fit 1 device; the product of MeshShape's axes besides data=-1 must divide 1",
     ),
     "an axis of nothing": Entry(
         "pretrain {run} --gin.MeshShape.fsdp=0",
@@ -921,7 +922,7 @@ FLAGS = {
     ),
     "an empty value": Entry(
         "evaluate --model_dir=",
-        "--model_dir=: the value is empty; give one, or leave the flag out",
+        "--model_dir=: the value is empty; give one",
     ),
     "a bucket": Entry(
         "evaluate --model_dir=s3://bucket/model",

@@ -31,12 +31,16 @@ PLANNING = {
         "--vocab and --vocab_size both say how many tokens there are; give one of them",
     ),
     "a program that the run has not": Entry(
-        f"{_PLAN} --slice=here --program=decode", "the run has no program to decode; leave --program out"
+        f"{_PLAN} --slice=here --program=decode", "the run has no program to decode; leave --program=decode out"
+    ),
+    "a program that the run has not beside one that it has": Entry(
+        f"{_PLAN} --slice=here --program=evaluate --program=decode",
+        "the run has no program to decode; leave --program=decode out",
     ),
     "a batch that does not divide": Entry(
         f"{_PLAN} --slice=v5e-8 --gin.BATCH_SIZE=12",
-        "v5e-8: the number of rows in a microbatch is 12, which does not divide over the 8 parts of mesh axis data; use 8 or 16, "
-        "or a mesh axis of 1, 2, 3, 4, 6",
+        "v5e-8: the number of rows in a microbatch is 12, which does not divide over the 8 parts of mesh axis data; use 8 or 16 "
+        "(Stage.batch_size / Run.microbatches), or a mesh axis of 1, 2, 4",
     ),
     "heads that do not divide": Entry(
         f"{_PLAN} --slice=v5e-8 --gin.MeshShape.tensor=8 --gin.MeshShape.data=1",
