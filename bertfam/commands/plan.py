@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
 
     make = _maker(args)
     if args.search:
-        return plan_search.search(args, make, slices[0])
+        return plan_search.search(args, make, slices[0], _tell)
     run = make(())
 
     # -- Its programs on every slice; whatever does not divide is told before anything is compiled
@@ -143,6 +143,11 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _tell(line: str) -> None:
+    """How far it is."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def _slices(names: Sequence[str]) -> list[Slice]:
     found = [parse(name) for name in dict.fromkeys(names)]
     if len(found) > 1 and any(each.is_here for each in found):
@@ -193,10 +198,10 @@ def _compiled(found: Sequence[tuple[Slice, Job]]) -> list[Row]:
     began = time.monotonic()
     for done, (slice, job) in enumerate(found):
         left = f", about {duration((time.monotonic() - began) / done * (len(found) - done))} left" if done else ""
-        print(f"[{done + 1}/{len(found)}] {slice.name}: {job.name}{left}", file=sys.stderr, flush=True)
+        _tell(f"[{done + 1}/{len(found)}] {slice.name}: {job.name}{left}")
         rows.append(row(job.compile(largest=10), slice))
     took = duration(time.monotonic() - began)
-    print(f"compiled {len(found)} program{'s' * (len(found) > 1)} in {took}", file=sys.stderr, flush=True)
+    _tell(f"compiled {len(found)} program{'s' * (len(found) > 1)} in {took}")
     return rows
 
 
@@ -212,8 +217,8 @@ def _advised(
         devices = slice.devices()
         memory = memory_bytes(devices[0])
         if memory and any(row["slice"] == slice.name and row["kind"] == "train" and not row["fits"] for row in rows):
-            print(f"{slice.name}: looking for a change that fits", file=sys.stderr, flush=True)
-            advice = advise(make, devices, memory)
+            _tell(f"{slice.name}: looking for a change that fits")
+            advice = advise(make, devices, memory, _tell)
             least = None if advice else least_devices(make(()), memory)
             found[slice.name] = advice, advice_text(advice, slice.name, len(devices), memory, least)
     return found
@@ -228,8 +233,8 @@ def _most_rows(run: Run, slices: Sequence[Slice]) -> dict[str, int]:
     for slice in slices:
         devices = slice.devices()
         if memory := memory_bytes(devices[0]):
-            print(f"{slice.name}: looking for the most rows that fit", file=sys.stderr, flush=True)
-            found[slice.name] = most_rows(run, devices, memory)
+            _tell(f"{slice.name}: looking for the most rows that fit")
+            found[slice.name] = most_rows(run, devices, memory, _tell)
         else:
             warn([f"{slice.name}: nobody knows the memory of {devices[0].device_kind}, nor how many rows fit"])
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from bertfam.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bertfam.planning.advice import Make
+    from bertfam.planning.advice import Make, Tell
     from bertfam.planning.slices import Slice
 
 # Flags of `bertfam plan` that change nothing of a search, which compiles the training step alone.
@@ -34,7 +33,7 @@ def check(args: argparse.Namespace, slices: Sequence[Slice]) -> None:
         raise UserError(f"--output={args.output}: there is no folder {Path(args.output).parent}; make it first")
 
 
-def search(args: argparse.Namespace, make: Make, slice: Slice) -> int:
+def search(args: argparse.Namespace, make: Make, slice: Slice, tell: Tell) -> int:
     """Writes the fastest layout of the run's training step on the slice; returns the exit status."""
     import json
 
@@ -46,7 +45,7 @@ def search(args: argparse.Namespace, make: Make, slice: Slice) -> int:
     chip, memory = chip_of(devices[0]), memory_bytes(devices[0])
     if chip is None or memory is None:
         raise UserError(f"--search: the speed and memory of {devices[0].device_kind} are not known; name another --slice")
-    found = search(make, devices, chip, memory, lambda line: print(line, file=sys.stderr, flush=True))
+    found = search(make, devices, chip, memory, tell)
     told, best = rows(found, chip, memory), found[0]
     if not fits(best, memory):
         raise UserError(f"--search: none of the {len(found)} layouts that were compiled fits {slice.name}; take more chips")

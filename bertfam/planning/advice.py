@@ -25,6 +25,11 @@ _TRIES = 8
 _GIB = 2**30
 
 Make = Callable[[Sequence[str]], Run]
+Tell = Callable[[str], None]
+
+
+def silently(line: str) -> None:
+    """Tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,14 @@ class Advice:
     bytes: int
 
 
-def advise(make: Make, devices: Sequence[jax.Device], memory: int) -> Advice | None:
+def advise(make: Make, devices: Sequence[jax.Device], memory: int, tell: Tell = silently) -> Advice | None:
     """The first of `changes` with which all training steps of a run fit; None where none of the likely ones does.
 
     Args:
       make: gives the sized run with lines of gin added to its files.
       devices: of the slice.
       memory: bytes that a device has.
+      tell: is given a line for each that is compiled.
     """
     run = make(())
     tries, seen = 0, [run]
@@ -61,6 +67,7 @@ def advise(make: Make, devices: Sequence[jax.Device], memory: int) -> Advice | N
             if make(lines) != changed:  # the run's files bind it in another way, as in a scope
                 continue
             seen.append(changed)
+            tell(f"trying {', '.join(lines)}")
             needed = needed_bytes(changed, devices)
         except UserError:  # sizes do not divide, or the run's files have no such name
             continue
@@ -87,10 +94,16 @@ def needed_bytes(run: Run, devices: Sequence[jax.Device]) -> int:
     return max(program.memory.total for program in found.values())
 
 
-def most_rows(run: Run, devices: Sequence[jax.Device], memory: int) -> int:
+def most_rows(run: Run, devices: Sequence[jax.Device], memory: int, tell: Tell = silently) -> int:
     """The most rows a device, in one microbatch of the last stage, with which its step fits, as compiled; 0: not even one.
 
     They are found to an eighth: from what is estimated to fit it goes to where what was compiled says that the memory ends.
+
+    Args:
+      run: sized.
+      devices: of the slice.
+      memory: bytes that a device has.
+      tell: is given a line for each number that is compiled.
 
     Raises:
       UserError: where sizes do not divide over the mesh.
@@ -108,6 +121,7 @@ def most_rows(run: Run, devices: Sequence[jax.Device], memory: int) -> int:
     rows = max((room - without) // (many - few), 1)
     fitting, too_many = 0, None
     while True:
+        tell(f"trying {rows:,} row{'' if rows == 1 else 's'} a device")
         needed = needed_bytes(of(rows), devices)
         if needed <= room:
             fitting = rows

@@ -1,7 +1,7 @@
 """The fastest layout of a run on a slice: the best by estimate are compiled."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -11,7 +11,7 @@ from bertfam.errors import UserError
 from bertfam.partitioning.chips import Chip
 from bertfam.partitioning.mesh import slices_of
 from bertfam.partitioning.rules import AXES
-from bertfam.planning.advice import Make, usable
+from bertfam.planning.advice import Make, Tell, silently, usable
 from bertfam.planning.bounds import Bound, bound, moved_bytes, sent_bytes
 from bertfam.planning.changes import mesh_lines
 from bertfam.planning.hlo import collectives
@@ -25,9 +25,7 @@ COMPILED = 5
 _GIB = 2**30
 
 
-def search(
-    make: Make, devices: Sequence[jax.Device], chip: Chip, memory: int, tell: Callable[[str], None] = lambda line: None
-) -> list[Layout]:
+def search(make: Make, devices: Sequence[jax.Device], chip: Chip, memory: int, tell: Tell = silently) -> list[Layout]:
     """The best layouts by estimate, one of a mesh, compiled: those that fit first, the one with the lowest bound foremost.
 
     Args:

@@ -1,5 +1,6 @@
 """`bertfam plan`: slices of chips that are not here, and the devices that are."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from bertfam import cli
+from bertfam.commands import plan_search
 
 # A word table that a small chip does not hold with its moments, and eight larger ones do.
 TINY = [
@@ -74,10 +76,11 @@ def test_how_all_is_split(planned):
 
 
 def test_the_devices_that_are_here(capsys):
-    words = [*TINY, "--slice=here", "--program=evaluate", "--shardings"]
+    words = [*TINY, "--slice=here", "--program=evaluate", "--shardings", "--most_rows"]
     assert cli.main([*words, "--vocab_size=100"]) == 0
     out, err = capsys.readouterr()
     assert err.startswith("[1/1] here: evaluate 8 x 16\ncompiled 1 program in ")
+    assert err.endswith("bertfam: warning: here: nobody knows the memory of cpu, nor how many rows fit\n")
     assert "encoder/layers/attention/query/kernel  [layers 1, embed 128, heads 2, head_dim 64]  and of the optimizer" in out
     assert "evaluate 8 x 16" in out
 
@@ -87,3 +90,14 @@ def test_the_vocabulary_of_the_published_models(capsys):
     out, err = capsys.readouterr()
     assert "taking the 30,522 tokens of the family's published models" in err
     assert json.loads(out)["vocab_size"] == 30522
+
+
+def test_the_command_that_a_search_writes_down():
+    args = argparse.Namespace(
+        **{"gin_file": ["a.gin"], "module_import": ["my_parts"], "gin_bindings": ["Run.stages = (@Stage(),)"]},
+        **{"slice": ["v5e-4"], "vocab_size": 100, "vocab": None, "output": "b.gin"},
+    )
+    assert plan_search._command(args) == (
+        "bertfam plan --gin_file=a.gin --module_import=my_parts '--gin.Run.stages=(@Stage(),)' --slice=v5e-4 --vocab_size=100 "
+        "--search --output=b.gin"
+    )

@@ -30,7 +30,9 @@ def test_advised_lines_are_compiled_and_fit(tmp_path):
     full = ['Execution.remat = "full"']
     needed = advice.needed_bytes(small.run(full), jax.devices()[:1])
     memory = limit(0.95 * needed)
-    found = advise(lambda lines: small.run([*lines, *full]), jax.devices()[:1], memory)
+    told = []
+    found = advise(lambda lines: small.run([*lines, *full]), jax.devices()[:1], memory, told.append)
+    assert told == ["trying Run.microbatches = 2"]
     assert found.lines == ("Run.microbatches = 2",)
     run = pasted(tmp_path, found.lines, full)
     assert (run.microbatches, run.objective.execution.remat) == (2, "full")
@@ -124,7 +126,9 @@ def test_words(compiles):
 def test_the_most_rows(compiles, monkeypatch):
     run = small.run()
     memory = limit(estimate(dataclasses.replace(run, stages=(dataclasses.replace(run.stages[0], batch_size=21),)), 1).total)
-    assert most_rows(run, [None], memory) in (20, 21)
+    told = []
+    assert most_rows(run, [None], memory, told.append) in (20, 21)
+    assert told == [f"trying {each.stages[0].batch_size} rows a device" for each in compiles]
     assert len(compiles) == 2
     assert most_rows(run, [None], 1000) == 0
     # The compiler needs more than is estimated, or less.
