@@ -19,6 +19,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 MISTAKE = 2  # bertfam's exit status where the user has made a mistake
 SAVED = 75  # ... where a signal has ended it: its state is saved, and the same command goes on
 STUCK = 76  # ... where a step took too long
+ALONE = 77  # ... where another of its processes is gone without a word
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # what Google Cloud, Kubernetes and XPK all take
 
 
@@ -190,6 +191,8 @@ def why_again(status: int) -> str | None:
         return "preempted, and its state is saved"
     if status == STUCK:
         return "stuck"
+    if status == ALONE:
+        return "left alone by one of its processes"
     return f"killed by signal {status - 128}" if status > 128 else None
 
 

@@ -8,7 +8,8 @@ what the others print after their number in brackets. Signals are passed on to a
 ended, and the exit status is that of the one that failed first (128 + N where signal N ended it).
 
 With --restarts=N all are started again, and the run goes on from its newest checkpoint, where it was preempted (75: its state is
-saved), stuck (76) or killed by a signal; not after other failures, nor when the signal was sent to the launcher.
+saved), stuck (76), killed by a signal, or without one of its processes (77); not after other failures, nor when the signal was
+sent to the launcher.
 """
 
 import argparse

@@ -6,8 +6,8 @@
 
 Writes a batch script and gives it to sbatch, in the folder where it is called, which all nodes must see. What the run prints is
 appended to NAME-JOB.out. Two minutes before the time is over the run saves its state and ends with 75; then, and where it was
-stuck (76) or killed, the job is queued again and goes on from its newest checkpoint, --restarts times at most. `scancel JOB` ends
-it for good; its state is saved.
+stuck (76), killed, or without one of its processes (77), the job is queued again and goes on from its newest checkpoint,
+--restarts times at most. `scancel JOB` ends it for good; its state is saved.
 """
 
 import argparse
@@ -28,9 +28,10 @@ while [ "$caught" = 1 ]; do
   wait "$step"
   status=$?
 done
-if [ "$status" -ne {saved} ] && [ "$status" -ne {stuck} ] && [ "$status" -le 128 ]; then
-  exit "$status"
-fi
+case "$status" in
+  {again}) ;;
+  *) [ "$status" -gt 128 ] || exit "$status" ;;
+esac
 if [ "${{SLURM_RESTART_COUNT:-0}}" -ge {restarts} ]; then
   echo "bertfam: ended with $status; after {restarts} restarts it is not queued again"
 elif [ "$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")" = RUNNING ]; then
@@ -94,7 +95,11 @@ def script(options: argparse.Namespace, command: list[str]) -> str:
             "#!/usr/bin/env bash\n",
             *(f"#SBATCH {flag}\n" for flag in flags),
             *(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()),
-            BODY.format(command=shlex.join(command), saved=common.SAVED, stuck=common.STUCK, restarts=options.restarts),
+            BODY.format(
+                command=shlex.join(command),
+                again=f"{common.SAVED} | {common.STUCK} | {common.ALONE}",
+                restarts=options.restarts,
+            ),
         ]
     )
 

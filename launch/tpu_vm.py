@@ -6,10 +6,10 @@
 
 `train` does what other actions do one by one: `up` asks for the slices and waits for them; `run` copies the commit that is
 checked out to every machine, installs it, and starts the command on all so that it outlives the connection; `logs --follow` shows
-what process 0 prints. Where the machines are taken away, or the run ends preempted (75: its state is saved), stuck (76) or
-killed, `train` gets new machines if need be, and the run goes on from its newest checkpoint, which must be on gs://. Called
-again, it joins a run that is still on. `status`, `stop` (the run saves its state and ends), `fetch` (copies a folder from the
-first machine to here) and `down` (deletes the machines and their disks) are for any time.
+what process 0 prints. Where the machines are taken away, or the run ends preempted (75: its state is saved), stuck (76),
+killed, or without one of its processes (77), `train` gets new machines if need be, and the run goes on from its newest
+checkpoint, which must be on gs://. Called again, it joins a run that is still on. `status`, `stop` (the run saves its state and
+ends), `fetch` (copies a folder from the first machine to here) and `down` (deletes the machines and disks) are for any time.
 
 On the machines everything is in the home folder: job.log, job.status, venv. Their Python must be 3.11 or newer.
 """

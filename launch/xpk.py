@@ -5,9 +5,9 @@
     bertfam pretrain --gin_file=runs/bert_base.gin --vocab=gs://my-bucket/vocab --cache_dir=gs://my-bucket/cache \\
     --model_dir=gs://my-bucket/bert
 
-The image is that of launch/gke.py. Where a pod ends with 75 (preempted: the state is saved), 76, 1 (a machine is gone, a fault)
-or by a signal, XPK's JobSet starts all again, --restarts times at most; 2 (a mistake in the command) ends it. `delete` has the
-run save its state and removes it.
+The image is that of launch/gke.py. Where a pod ends with 75 (preempted: the state is saved), 76 (stuck), 77 (another is gone), 1
+(a fault) or by a signal, XPK's JobSet starts all again, --restarts times at most; 2 (a mistake in the command) ends it. `delete`
+has the run save its state and removes it.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> int:
         f"--num-slices={wanted.count}",
         f"--docker-image={options.image}",
         f"--max-restarts={options.restarts}",
-        f"--restart-on-exit-codes=1,{common.SAVED},{common.STUCK}",
+        f"--restart-on-exit-codes=1,{common.SAVED},{common.STUCK},{common.ALONE}",
         f"--termination-grace-period-seconds={options.grace}",
         *(["--spot"] if options.spot else []),
         *(f"--env={name}={value}" for name, value in variables.items()),

@@ -21,7 +21,7 @@ EXAMPLE = """\
   bertfam pretrain --gin_file=runs/quickstart.gin --vocab=vocab --model_dir=model
 A new run needs a gin file, a vocabulary, and text (quickstart.gin names a task) or a token cache that is built. The same command
 again goes on from the newest checkpoint; so does --model_dir=DIR alone. Exit code 0: finished; 75: SIGTERM or Ctrl-C, the step is
-saved; 76: nothing went on for Run.watchdog_seconds."""
+saved; 76: nothing went on for Run.watchdog_seconds; 77: another process is gone."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def train(args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tup
       more: asked for bindings of the configuration, under those of the flags, once all processes are there.
       teachers: those that `more` has read; the list is emptied.
     """
-    from bertfam.partitioning.distributed import join
+    from bertfam.partitioning.joining import join
     from bertfam.training.preemption import signals_end
 
     with signals_end(), join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Recomputes, compares and prints; returns the exit status."""
-    from bertfam.partitioning.distributed import join
+    from bertfam.partitioning.joining import join
 
     with join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
         return _replay(args, processes)

@@ -79,12 +79,22 @@ class Link:
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
+    @property
+    def has_come(self) -> bool:
+        """Whether a value lies here already, read together with the one before."""
+        return b"\n" in self._received
+
     def is_gone(self) -> bool:
         """Whether nobody is there any more, while nothing is expected from there."""
         return bool(wait([self.connection], 0))
 
+    def shut(self) -> None:
+        """Ends the connection: the other end notices, and so does a thread of this one that waits for what comes."""
+        with contextlib.suppress(OSError):  # the other end has
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
-        """Ends the connection; the other end notices."""
+        """Ends the connection, which no thread of this process uses; the other end notices."""
         self.connection.close()
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from bertfam.training.activity import Activity
 
-EXIT_CODE = 76  # not 1, 2, 75 or 128 + N: a scheduler can tell it from all other ends
+EXIT_CODE = 76  # not 1, 2, 75, 77 or 128 + N: a scheduler can tell it from all other ends
 _LONG = 3600.0  # seconds
 
 

@@ -2,7 +2,7 @@
 
 DIE=STEP:SIGNAL:SAVED sends SIGNAL to the process after STEP updates, once the checkpoint of step SAVED is complete (0: at once);
 several with commas between. DIED=FOLDER keeps which signals have come, and lets none come again. STUCK=STEP waits there for
-ever. With DIE_INDEX=I both are for process I of several alone.
+ever, FAULT=STEP raises what nobody expects. With DIE_INDEX=I all three are for process I of several alone.
 EVALUATION=SIGNAL sends SIGNAL to the process as an evaluation begins.
 PACE=SECONDS makes every step so slow; with PACE_INDEX=I those of process I of several.
 NAN=STEP, several with commas between, makes the loss of the update after STEP updates infinite by infinite, which is no number.
@@ -151,6 +151,8 @@ if __name__ == "__main__":
             at_step(int(step), lambda step, saved=int(saved), number=number: die(number, saved, flags["--model_dir"]))
         if "STUCK" in os.environ:
             at_step(int(os.environ["STUCK"]), lambda step: time.sleep(3600))
+        if "FAULT" in os.environ:
+            at_step(int(os.environ["FAULT"]), lambda step: step.fault)
     status = main()
     if "MODULES" in os.environ:
         Path(os.environ["MODULES"]).write_text(json.dumps(sorted(sys.modules)))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-_OF_STEPS = ("DIE", "STUCK", "PACE", "NAN", "MODULES")  # see bertfam_process.py
+_OF_STEPS = ("DIE", "STUCK", "FAULT", "PACE", "NAN", "MODULES")  # see bertfam_process.py
 
 
 @dataclass(frozen=True)

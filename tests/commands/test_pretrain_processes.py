@@ -5,13 +5,15 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE
 
 import bertfam_process
 import numpy as np
 import pytest
 import xla
-from command_line import bertfam
+from command_line import bertfam, started
 from model_folders import arrays, assert_equal_arrays, cut, remount
 from test_init_from import ONE
 
@@ -216,26 +218,42 @@ def test_two_processes_take_over_rows_and_moments_as_one_does(trained, two, rewr
             ), name
 
 
-def test_processes_with_different_flags_are_refused(trained, tmp_path):
-    """Not through the launcher, which gives all the same."""
+def by_themselves(words, flags=lambda index: (), **environment):
+    """Two processes without a launcher, which would end one after the other: (exit status, stdout, stderr) of each."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
-        coordinator = f"--coordinator=localhost:{probe.getsockname()[1]}"
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "bertfam", *trained.pretrain(tmp_path / "model", coordinator, "--num_processes=2")]
-            + [f"--process_index={index}", f"--gin.SEED={index + 3}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        )
+        words = [*words, f"--coordinator=localhost:{probe.getsockname()[1]}", "--num_processes=2"]
+    processes = [
+        started([*words, f"--process_index={index}", *flags(index)], environment, stdout=PIPE, stderr=PIPE, text=True)
         for index in range(2)
     ]
-    told = [process.communicate(timeout=120) for process in started]
-    assert [process.returncode for process in started] == [2, 2] and [out for out, _ in told] == ["", ""]
-    assert told[0][1] == (
+    with ThreadPoolExecutor() as pool:
+        told = list(pool.map(lambda process: process.communicate(timeout=120), processes))
+    return [(process.returncode, *each) for process, each in zip(processes, told, strict=True)]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(("ends", "status", "others"), [({"DIE": "17:SIGKILL:0"}, -9, 77), ({"FAULT": "17"}, 1, 1)])
+def test_who_is_left_alone_ends_as_launchers_need(trained, two, tmp_path, index, ends, status, others):
+    """A process that was killed is started again with the others; a fault would only come again."""
+    model_dir = cut(two[0], tmp_path / "model", 15)
+    found = by_themselves(trained.pretrain(model_dir), PACE="0.3", DIE_INDEX=index, **ends)
+    (ended, _, own), (left, _, errors) = found[index], found[1 - index]
+    assert (ended, left) == (status, others)
+    assert ("AttributeError" in own) is (status == 1) and "Traceback" not in errors
+    gone = f"bertfam: error: process {index} is gone before all were through with "
+    assert any(line.startswith(gone) for line in errors.splitlines()) is not (index == 0 and status == 1)  # which has told
+    assert newest(model_dir) == 15
+
+
+def test_processes_with_different_flags_are_refused(trained, tmp_path):
+    """Not through the launcher, which gives all the same."""
+    words = trained.pretrain(tmp_path / "model")
+    found = by_themselves(words, lambda index: [f"--gin.SEED={index + 3}"])
+    assert [(status, out) for status, out, _ in found] == [(2, ""), (2, "")]
+    told = [errors for _, _, errors in found]
+    assert told[0] == (
         "bertfam: error: process 1 has another configuration than process 0: SEED = 4 there, SEED = 3 on process 0; give all "
         "processes the same flags and folders\n"
     )
-    assert told[1][1] == "" and not list(tmp_path.iterdir())
+    assert told[1] == "" and not list(tmp_path.iterdir())

@@ -102,6 +102,7 @@ if before < TIMES: FAIL
     [
         ("raise SystemExit(75)", "preempted, and its state is saved", 75),
         ("raise SystemExit(76)", "stuck", 76),
+        ("raise SystemExit(77)", "left alone by one of its processes", 77),
         ("index or os.kill(os.getpid(), 9); time.sleep(60)", "killed by signal 9", 137),
     ],
 )

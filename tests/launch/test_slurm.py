@@ -37,6 +37,7 @@ REQUEUED = ["scontrol", "requeue", "17"]
         (2, {}, False, ""),
         (75, {}, True, "bertfam: ended with 75; the job is queued again\n"),
         (76, {"SLURM_RESTART_COUNT": "2"}, True, "bertfam: ended with 76; the job is queued again\n"),
+        (77, {}, True, "bertfam: ended with 77; the job is queued again\n"),
         (137, {}, True, "bertfam: ended with 137; the job is queued again\n"),
         (75, {"SLURM_RESTART_COUNT": "3"}, False, "bertfam: ended with 75; after 3 restarts it is not queued again\n"),
         (75, {"JOB_STATE": "COMPLETING"}, False, ""),  # scancel

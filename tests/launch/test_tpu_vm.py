@@ -74,17 +74,18 @@ def test_what_travels_is_the_commit_into_a_fresh_folder(cloud, tpu_vm, checkout)
 
 
 def test_starts_again_after_75_on_the_same_machines_and_on_others_when_they_were_taken_away(cloud, tpu_vm):
-    cloud.ends(75, "gone", 0)
-    done = tpu_vm("train", "--restarts=2")
+    cloud.ends(75, "gone", 77, 0)
+    done = tpu_vm("train", "--restarts=3")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("run on w0\n" * 3)  # the whole log, which the folders here keep
+    assert done.stdout.endswith("run on w0\n" * 4)  # the whole log, which the folders here keep
     again = [line for line in done.stderr.splitlines() if "starts it again" in line or "away" in line]
     assert again == [
-        "bertfam: the run was preempted, and its state is saved: starts it again (1 more restarts after this one)",
+        "bertfam: the run was preempted, and its state is saved: starts it again (2 more restarts after this one)",
         "bertfam: the machines of bert were taken away",
-        "bertfam: the run was killed by signal 9: starts it again (0 more restarts after this one)",
+        "bertfam: the run was killed by signal 9: starts it again (1 more restarts after this one)",
+        "bertfam: the run was left alone by one of its processes: starts it again (0 more restarts after this one)",
     ]
-    assert cloud.verbs().count("create") == 2 and cloud.verbs().count("delete") == 1 and cloud.verbs().count("start") == 3
+    assert cloud.verbs().count("create") == 2 and cloud.verbs().count("delete") == 1 and cloud.verbs().count("start") == 4
 
 
 @pytest.mark.parametrize("end", [1, 2])

@@ -20,7 +20,7 @@ def test_create(cloud):
         "--num-slices=2",
         "--docker-image=registry/bertfam:1",
         "--max-restarts=5",
-        "--restart-on-exit-codes=1,75,76",
+        "--restart-on-exit-codes=1,75,76,77",
         "--termination-grace-period-seconds=300",
         "--spot",
     ]

@@ -69,7 +69,7 @@ def main(run_file, cache_dir, processes):
 
 
 if __name__ == "__main__":
-    from bertfam.partitioning.distributed import join
+    from bertfam.partitioning.joining import join
 
     run_file, cache_dir, folder, *flags = sys.argv[1:]
     flag = dict(word[2:].split("=") for word in flags)

@@ -5,12 +5,14 @@ import socket
 import threading
 import time
 
+import jax
 import pytest
 
 from bertfam import cli
 from bertfam.errors import UserError
 from bertfam.partitioning import rendezvous
 from bertfam.partitioning.distributed import Gone, Processes
+from bertfam.partitioning.farewells import LOST, Farewells
 from bertfam.partitioning.rendezvous import meet
 
 
@@ -49,7 +51,12 @@ def together():
 
     def run(count, what):
         port = free_port()
-        return at_once(*(lambda index=index: what(Processes(index, coming(port, index, count)())) for index in range(count)))
+
+        def one(index):
+            links, third = (coming(port, index, count)() for _ in range(2))
+            return what(Processes(index, links, farewells=Farewells(third)))
+
+        return at_once(*(lambda index=index: one(index) for index in range(count)))
 
     return run
 
@@ -139,31 +146,78 @@ def test_two_threads_gather_at_the_same_time(together):
         assert saving == [[["saving", index, number] for index in range(3)] for number in range(50)]
 
 
-def test_an_error_of_a_collective_is_explained_by_who_is_gone():
-    import jax
+def with_farewells(port, index, count):
+    """Process `index`, and all of its links, which are closed at its end."""
+    links, beside, third = (meet("localhost", port, index, count, 10) for _ in range(3))
+    return Processes(index, links, beside, Farewells(third)), [*links, *beside, *third]
 
+
+def end(processes, links, gone):
+    """As a process ends that others have left alone; returns why."""
+    processes.leave(gone.code)
+    for link in links:
+        link.close()
+    return gone
+
+
+@pytest.mark.parametrize(("word", "status"), [(None, LOST), (1, 1), (2, 2), (75, 75), (0, 1)])
+@pytest.mark.parametrize("found_by", ["a collective", "what is gathered"])
+def test_those_that_one_leaves_alone_end_as_it_has(word, status, found_by):
+    """A killed one has told nothing; to have finished is a fault where others have not."""
     port, broken = free_port(), jax.errors.JaxRuntimeError("connection reset")
 
     def run(index):
-        processes = Processes(index, *(meet("localhost", port, index, 3, 10) for _ in range(2)))
-        if index == 1:  # as at its end
-            for link in (*processes._links, *processes.beside._links):
+        processes, links = with_farewells(port, index, 3)
+        if index == 1:
+            if word is not None:
+                processes.leave(word)
+            for link in links:
                 link.close()
             return None
-        found = processes.explained(broken)
-        processes.abandon()
-        return found
+        if found_by == "a collective":
+            return end(processes, links, processes.explained(broken))
+        with pytest.raises(Gone) as raised:
+            processes.gather("training", None)
+        return end(processes, links, raised.value)
 
     first, _, third = at_once(*(lambda index=index: run(index) for index in range(3)))
-    assert first.code == "bertfam: error: process 1 is gone before all were through with training; see its log"
-    assert isinstance(third, Gone) and third.code == 1  # which process 0 has told
-    assert Processes().explained(broken) is broken
+    assert first.line == "bertfam: error: process 1 is gone before all were through with training; see its log"
+    assert (first.code, third.code, third.line) == (status, status, "")  # process 0 has told
+
+
+def test_process_0_is_gone_without_a_word():
+    port = free_port()
+
+    def run(index):
+        processes, links = with_farewells(port, index, 2)
+        if index == 0:
+            for link in links:
+                link.close()
+            return None
+        with pytest.raises(Gone) as raised:
+            processes.gather("a step", None)
+        return raised.value
+
+    _, second = at_once(*(lambda index=index: run(index) for index in range(2)))
+    assert (second.code, second.line) == (
+        LOST,
+        "bertfam: error: process 0 is gone before all were through with a step; see its log",
+    )
+
+
+def test_an_error_while_others_save_is_no_others():
+    """What comes over the links on which they agree is no sign that anyone is gone."""
+    port, own = free_port(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
+
+    def run(index):
+        processes, _ = with_farewells(port, index, 2)
+        processes.beside.offer("saving", [False, None])
+        return processes.explained(own)
+
+    assert at_once(*(lambda index=index: run(index) for index in range(2))) == [own, own]
+    assert Processes().explained(own) is own
     other = ValueError("a fault")
-    assert at_once(*(lambda index=index: explained_alone(index, port, other) for index in range(2))) == [other, other]
-
-
-def explained_alone(index, port, error):
-    return Processes(index, *(meet("localhost", port, index, 2, 10) for _ in range(2))).explained(error)
+    assert Processes(0, [None]).explained(other) is other
 
 
 def test_a_port_that_is_taken():
@@ -253,13 +307,13 @@ def test_one_that_is_gone_does_not_keep_the_others_waiting(together):
             if processes.index != 1:
                 processes.gather("the end", 0)
         finally:  # as at the end of a process
-            for link in processes._links:
+            for link in (*processes._links, *processes._farewells._links):
                 link.close()
 
     first, _, third = together(3, leave)
     ending = "is gone before all were through with the end; see its log"
-    assert first.code == f"bertfam: error: process 1 {ending}"
-    assert third.code == f"bertfam: error: process 0 {ending}"
+    assert (first.code, first.line) == (LOST, f"bertfam: error: process 1 {ending}")
+    assert (third.code, third.line) == (LOST, f"bertfam: error: process 0 {ending}")
 
 
 def test_a_line_names_the_machine_where_there_are_several(together):

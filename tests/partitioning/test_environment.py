@@ -9,8 +9,8 @@ import pytest
 from bertfam import cli, libtpu
 from bertfam.errors import UserError
 from bertfam.partitioning import environment
-from bertfam.partitioning.distributed import own_gpu
 from bertfam.partitioning.environment import Membership, membership
+from bertfam.partitioning.joining import own_gpu
 
 NOTHING = Membership("flags")
 ALL = Membership("flags", "here:1", 2, 1)

@@ -17,7 +17,7 @@ from etils import epath
 from bertfam.buckets import is_remote
 from bertfam.errors import UserError
 from bertfam.files import refusal
-from bertfam.partitioning.distributed import Processes
+from bertfam.partitioning.distributed import Gone, Processes
 from bertfam.paths import make_folder, to_path
 from bertfam.training.checkpoints import choosing, digests, reading
 from bertfam.training.checkpoints.agreeing import Elsewhere, finish_together
@@ -93,6 +93,7 @@ class Checkpoints:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._saving: tuple[int, Future[None]] | None = None
         self._saved: int | None = None
+        self._unfinished = False  # a save has failed, on another process too perhaps, for which Orbax may still wait
 
     def save(self, state: TrainState) -> None:
         """Starts to save; returns once the values are copied, and waits for the save before, if that still runs.
@@ -143,6 +144,9 @@ class Checkpoints:
         (step, saving), self._saving = self._saving, None
         try:
             saving.result()
+        except Gone:
+            self._unfinished = True
+            raise
         except Exception as error:
             self._failed(step, error)
 
@@ -152,7 +156,7 @@ class Checkpoints:
 
     def _failed(self, step: int, error: Exception) -> None:
         self._saved = None
-        self._processes.all_end = True
+        self._unfinished = True
         if self._processes.first:
             clear_unfinished(self.directory)  # which may fill the disk
         elsewhere = isinstance(error, Elsewhere)
@@ -214,7 +218,7 @@ class Checkpoints:
             self.wait()
         finally:
             self._pool.shutdown()
-            if not self._processes.all_end:  # else Orbax may still wait for another process
+            if not self._unfinished:
                 self._orbax.close()
 
 
