@@ -28,6 +28,7 @@ def values():
         "split": bits.integers(0, 2**32, (ROWS, 1024), np.uint32).view(np.float32),
         "more": bits.integers(0, 2**32, (ROWS, 1024), np.uint32).view(np.float32),
         "numbers": bits.integers(-(2**31), 2**31, (ROWS, 512), np.int32),
+        "double": bits.integers(0, 2**64, (ROWS, 512), np.uint64).view(np.float64),
         "flags": bits.integers(0, 2, (ROWS, 1024)).astype(bool),
         "small": np.float32(7),
     }
@@ -36,6 +37,7 @@ def values():
 
 
 def main(folder, port, count, index):
+    jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", count, index, cluster_detection_method="deactivate")
     from bertfam.training.checkpoints import reading

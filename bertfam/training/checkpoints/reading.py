@@ -136,5 +136,7 @@ def _merged(copies: jax.Array) -> jax.Array:
     """The only one that is not zero, bit for bit: they are added up as whole numbers."""
     if copies.dtype == bool:
         return jnp.any(copies, axis=0)
-    bits = jax.lax.bitcast_convert_type(copies, f"uint{8 * copies.dtype.itemsize}")
-    return jax.lax.bitcast_convert_type(jnp.sum(bits, axis=0, dtype=jnp.uint32).astype(bits.dtype), copies.dtype)
+    size = 8 * copies.dtype.itemsize
+    bits = jax.lax.bitcast_convert_type(copies, f"uint{size}")
+    added = jnp.sum(bits, axis=0, dtype=f"uint{max(size, 32)}")  # not all networks add less than 32 bits
+    return jax.lax.bitcast_convert_type(added.astype(bits.dtype), copies.dtype)
