@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bertfam.partitioning.distributed import Processes
+from bertfam.partitioning.farewells import Farewells
 from bertfam.partitioning.rendezvous import meet
 from bertfam.training import preemption
 from bertfam.training.preemption import Stop, signals_stop
@@ -25,8 +26,13 @@ def free_port():
 def on_each(count, what):
     """What what(processes) gives on each of so many."""
     port = free_port()
+
+    def one(index):
+        links, third = (meet("localhost", port, index, count, 10) for _ in range(2))
+        return what(Processes(index, links, farewells=Farewells(third)))
+
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda index: what(Processes(index, meet("localhost", port, index, count, 10))), range(count)))
+        return list(pool.map(one, range(count)))
 
 
 def test_one_process_stops_at_once():
