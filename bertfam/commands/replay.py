@@ -96,7 +96,8 @@ def _replay(args: argparse.Namespace, processes: Processes) -> int:
     from contextlib import closing
 
     from bertfam.training.checkpoints import Checkpoints
-    from bertfam.training.replaying import by_itself, compare, replay, rotated
+    from bertfam.training.judging import compare
+    from bertfam.training.replaying import by_itself, replay, rotated
     from bertfam.training.trainer import Trainer
 
     def say(told: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from bertfam.objectives.objective import Sum
 from bertfam.training.digest import Digest, disagreement, hashed, suspects
-from bertfam.training.replaying import Replayed, compare
+from bertfam.training.judging import compare
+from bertfam.training.replaying import Replayed
 
 digest = jax.jit(lambda leaf: jnp.sum(hashed(leaf), dtype=jnp.uint32))
 
@@ -93,6 +94,11 @@ def test_a_platform_that_does_not_repeat_bits_is_not_accused():
     gpu = told(replayed(platform="gpu", again=other), recorded=other.line())
     assert not gpu.faults and gpu.notes[0].startswith("this platform does not repeat bits")
     assert told(replayed(again=other)).faults
+    # Nor by what it has logged, nor by what each device makes of the same rows.
+    split = changed("gradient/a", d0=5, d1=1)
+    assert not told(replayed(platform="gpu", again=other, alone=split), logged=5.5005).faults
+    assert told(replayed(platform="gpu", again=other), logged=5.6).faults
+    assert told(replayed(platform="gpu", again=other), recorded=RECORD | {"loss": 2.6}).faults
 
 
 def test_the_run_recorded_something_else():
