@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bertfam.commands import flags
+from bertfam.commands import flags, init_flags
 from bertfam.paths import to_path
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from bertfam.training.teaching import Opened
 
 SUMMARY = "train a model"
-_START = ("init_from", "init_parts", "init_new_rows", "init_optimizer")  # flags of what a new run starts from
 EXAMPLE = """\
   bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam pretrain --gin_file=runs/quickstart.gin --vocab=vocab --model_dir=model
@@ -30,28 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_text(parser)
     flags.add_cache_dir(parser)
     flags.add_model_dir(parser)
-    parser.add_argument(
-        "--init_from",
-        type=flags.folder,
-        metavar="DIR",
-        help="model folder or Hugging Face folder whose weights a new run starts from; tokens are matched by their pieces",
-    )
-    parser.add_argument(
-        "--init_parts",
-        metavar="NAME[,NAME...]",
-        help="what to take of it: encoder, pooler, ... (default: all that both models have)",
-    )
-    parser.add_argument(
-        "--init_new_rows",
-        choices=("mean", "random"),
-        help="how tokens begin that the vocabulary of --init_from lacks: with the mean of the rows of the pieces that spell them "
-        "there, or as in a new model (default: mean)",
-    )
-    parser.add_argument(
-        "--init_optimizer",
-        action="store_true",
-        help="take the moments of the optimizer of --init_from too, which must be a run with the same one; new tokens' are 0",
-    )
+    init_flags.add(parser)
     parser.add_argument(
         "--profile_steps",
         metavar="FIRST-LAST",
@@ -104,7 +82,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         run = config.build("Run")
         profiled = profiled_steps(args.profile_steps, run.total_steps)
         named = flags.named_text(args, run.data)
-    begins = [f"--{name}={getattr(args, name)}" for name in ("model_dir", *_START, "profile_steps")]
+    begins = [f"--{name}={getattr(args, name)}" for name in ("model_dir", *init_flags.NAMES, "profile_steps")]
     processes.check_same("configuration", [*begins, *config.text().splitlines()])
     check_modules(processes, config.modules)
 
@@ -128,7 +106,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
 
     step = processes.by_first("the newest checkpoint", lambda: choosing.choose(model_dir))
     goes_on = step is not None and has_training_state(model_dir, step)
-    if alone and step is None and not any(getattr(args, name) for name in _START):
+    if alone and step is None and not any(getattr(args, name) for name in init_flags.NAMES):
         vars(args).update(begun_start(model_dir))
     if step is not None:
         with processes.together("what was trained before"):
@@ -138,7 +116,6 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     import jax
 
     from bertfam.training.hardware import check_jaxlib
-    from bertfam.training.starting import own_start, read_start
     from bertfam.training.teaching import read_teachers
     from bertfam.training.trainer import Trainer
 
@@ -147,15 +124,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         trainer = Trainer(run, run.mesh.build(), activity)
         aux = read_teachers(run, vocabulary, teachers)
         teachers.clear()
-        begin = own_start(run, aux, vocabulary) if step is None and not args.init_from else None
-        for name in _START[1:]:
-            if getattr(args, name) and not args.init_from:
-                raise UserError(f"--{name} says what is taken of --init_from; give that too, or leave it out")
-        if args.init_from and step is not None and not goes_on:
-            raise UserError(f"{model_dir} holds a model already, from which it starts; leave --init_from out")
-        if args.init_from and step is None:
-            means = args.init_new_rows != "random"
-            begin = read_start(args.init_from, args.init_parts, run, vocabulary, means=means, optimizer=args.init_optimizer)
+        begin = init_flags.start(args, run, aux, vocabulary, model_dir, begun=step is not None, goes_on=goes_on)
 
     # -- Data: the token cache, built in a child process if it is missing
     from bertfam.data.cache import TokenCache
@@ -208,9 +177,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     if begin:
         print(begin.told(), flush=True)
 
-    started = {name: getattr(args, name) for name in _START} if args.init_from and step is None else None
-    if started:  # from elsewhere too
-        started["init_from"] = str(to_path(args.init_from).absolute())
+    started = init_flags.record(args) if step is None else None
 
     def make_model_dir() -> None:
         # A folder that is moved or copied takes its own cache along.
@@ -224,7 +191,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     # -- Training; however it ends, a checkpoint that was begun is whole before the command is over
     from contextlib import closing
 
-    from bertfam.training import preemption, watchdog
+    from bertfam.training import loop, preemption, watchdog
     from bertfam.training.hardware import keep_compilations
     from bertfam.training.hosts import HostTimes
     from bertfam.training.metrics import MetricsWriter, NoMetrics
@@ -265,7 +232,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         hosts = HostTimes(processes, stop, writer)
         log = ProgressLog(writer, activity, start, run.total_steps, run.log_every, run.flops_after, hosts)
         stop.reasons += [checkpoints.failed, writer.failed]
-        state = trainer.train(state, StagedBatches(run.stages, sources), log, hooks, stop)
+        state = loop.train(trainer, state, StagedBatches(run.stages, sources), log, hooks, stop)
         with processes.together("the metrics"):
             writer.check()
         if processes.first and log.empty:

@@ -1,7 +1,7 @@
-"""The training loop: compile, restore or start, step, observe."""
+"""A run on a mesh: its state, and the programs that train, measure and look at it; `loop` calls them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +20,15 @@ from bertfam.objectives.objective import Predictions
 from bertfam.partitioning.chips import peak_flops
 from bertfam.partitioning.sharding import batch_shardings, check_batch
 from bertfam.suggest import did_you_mean
-from bertfam.training.activity import COMPILING, EVALUATING, INSPECTING, TRAINING, WAITING, Activity
+from bertfam.training.activity import COMPILING, EVALUATING, Activity
 from bertfam.training.checkpoints import Checkpoints, on_devices
-from bertfam.training.digest import DIGEST, Digest, Digester, disagreement, suspects
-from bertfam.training.feeding import Batch, Prefetcher, global_batch
-from bertfam.training.hooks import Hook
+from bertfam.training.digest import Digest, Digester
+from bertfam.training.feeding import Batch, global_batch
 from bertfam.training.inspection import make_inspection, scalars
 from bertfam.training.optimizers.tensors import describe
 from bertfam.training.preemption import Stop
-from bertfam.training.progress import ProgressLog, Rates
+from bertfam.training.progress import Rates
 from bertfam.training.run import Run
-from bertfam.training.stages import locate
 from bertfam.training.state import TrainState, new_state, shardings_of
 from bertfam.training.step import INITIALISATION, TERM, make_eval_step, make_train_step
 
@@ -209,80 +207,3 @@ class Trainer:
         """What the devices hold of the gradient of this batch and of the parameters; see `Digester`."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return self._digester(state, batch)
-
-    def _look(self, update: int, state: TrainState, batch: Batch, log: ProgressLog) -> None:
-        """Writes down what an update looks like inside, and its digests, where they are due."""
-        looks, digests = (bool(every) and update % every == 0 for every in (self.run.inspect_every, self.run.digest_every))
-        if not (looks or digests):
-            return
-        jax.block_until_ready(state)
-        log.hosts.pause()
-        with self.activity.during(INSPECTING, long=True):
-            if looks:
-                log.write(update, "inspect", self.inspect(state, batch))
-            if digests:
-                digest = self.digest(state, batch)
-                log.write(update, DIGEST, digest.line())
-                if found := suspects([digest.copies]):
-                    print(f"step {update:,}: {disagreement(found)}", flush=True)
-
-    def train(
-        self, state: TrainState, source: BatchSource, log: ProgressLog, hooks: Sequence[Hook], stop: Stop | None = None
-    ) -> TrainState:
-        """Runs from the state's step to the end of the run, or until `stop` says so."""
-        start, total = int(state.step), self.run.total_steps
-        stop, activity = stop or Stop(), self.activity
-
-        def make(step: int) -> Batch:
-            return self.stages[locate(self.run.stages, step)[0]].batch(source, step)
-
-        def call(hooks: Sequence[Hook], step: int, state: TrainState) -> TrainState:
-            log.hosts.pause()
-            for hook in hooks:
-                with activity.during(hook.doing, long=True):
-                    state = hook.after(step, state)
-            return state
-
-        batches = Prefetcher(make, start, total)
-        compiled_stage = -1
-        try:
-            state = call([hook for hook in hooks if hook.owed(start)], start, state)
-            for step in range(start, total):
-                if stop.due:  # told while evaluating
-                    break
-                stage, _ = locate(self.run.stages, step)
-                begins = stage != compiled_stage
-                if begins:
-                    train_step, told = self.compile_step(stage)
-                    print(told, flush=True)
-                    if step == start:
-                        stop.meet("compiling")
-                    compiled_stage = stage
-                    log.hosts.pause()
-                activity.begin(TRAINING)
-                batch, idle = batches.take(log.busy)
-                activity.move(idle, WAITING)
-                self._look(step + 1, state, batch, log)
-                log.hosts.begin(log.busy(), idle)
-                state, metrics = train_step(state, batch)
-                if begins:
-                    # On its first run a program makes its cuDNN kernels, which fails while another thread copies to the GPU.
-                    jax.block_until_ready(state)
-                batches.refill()
-                stops = stop.ask()
-                log.hosts.handed()  # here, for it may have waited for another process
-                due = [hook for hook in hooks if hook.due(step + 1)]
-                if due or stops:
-                    # The interval that ends here has all of its own time.
-                    jax.block_until_ready(state)
-                # An interval ends at every checkpoint too: a run that goes on from there logs what an unbroken one does.
-                rate = float(self.schedule(step)) if due or stops or log.ends_interval(step + 1) else None
-                log.add(metrics, self.stages[stage].rates, rate)
-                if due:
-                    log.flush()
-                    state = call(due, step + 1, state)
-        finally:
-            batches.close()
-        stop.settle()
-        log.flush()
-        return state

@@ -15,7 +15,7 @@ from test_pretrain_processes import launch, metrics
 
 from bertfam import api, cli
 from bertfam.interop import huggingface
-from bertfam.training import teaching
+from bertfam.training import loop, teaching
 from bertfam.training.checkpoints import Checkpoints, newest
 from bertfam.training.trainer import Trainer
 
@@ -113,7 +113,7 @@ def test_the_same_command_goes_on_though_the_teacher_has_trained_on(trained, stu
     teacher, run = cut(trained.model_dir, tmp_path / "teacher", 20), tmp_path / "student"
     given = words(trained, tmp_path, "--layers=random", "--gin.Run.eval_every=0", teacher=teacher)
     calls, arrays_read = [], []
-    open_teacher, placed_aux, train = teaching.open_teacher, Trainer.placed_aux, Trainer.train
+    open_teacher, placed_aux, train = teaching.open_teacher, Trainer.placed_aux, loop.train
 
     def opening(*args):
         calls.append(args)
@@ -129,7 +129,7 @@ def test_the_same_command_goes_on_though_the_teacher_has_trained_on(trained, stu
 
     monkeypatch.setattr(teaching, "open_teacher", opening)
     monkeypatch.setattr(Trainer, "placed_aux", placing)
-    monkeypatch.setattr(Trainer, "train", training)
+    monkeypatch.setattr(loop, "train", training)
     assert cli.main(given) == 0
     assert len(calls) == 1
     shutil.rmtree(run / "checkpoints" / "4")

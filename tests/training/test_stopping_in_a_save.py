@@ -13,6 +13,7 @@ import pytest
 from test_trainer import RUN, Written
 from toy_objective import LENGTH, Rows
 
+from bertfam.training import loop
 from bertfam.training.checkpoints import Checkpoints, choosing, digests, newest
 from bertfam.training.hooks import SaveHook
 from bertfam.training.metrics import NoMetrics
@@ -46,7 +47,7 @@ def test_a_signal_while_a_checkpoint_is_written(trainer, seed, tmp_path, monkeyp
     with signals_stop(stop):
         with closing(Checkpoints(tmp_path)) as checkpoints:
             killer.start()
-            state = trainer.train(trainer.new_state(), Rows(), log, [SaveHook(3, 12, checkpoints, NoMetrics())], stop)
+            state = loop.train(trainer, trainer.new_state(), Rows(), log, [SaveHook(3, 12, checkpoints, NoMetrics())], stop)
             checkpoints.save(state)
         # Here the command would be over.
         last = newest(tmp_path)

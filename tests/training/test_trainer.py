@@ -11,6 +11,7 @@ from toy_objective import LENGTH, Rows, Toy
 
 from bertfam.data.text_data import TextData
 from bertfam.errors import TrainingError
+from bertfam.training import loop
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.hooks import Every
 from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon
@@ -52,7 +53,7 @@ def train(run, rows, *, state=None, trainer=None, interval=3):
     log = ProgressLog(written, trainer.activity, int(state.step), run.total_steps, run.log_every, run.flops_after)
     error = None
     try:
-        state = trainer.train(state, rows, log, [kept])
+        state = loop.train(trainer, state, rows, log, [kept])
     except TrainingError as caught:
         error = str(caught)
     return jax.device_get(state) if error is None else error, written, kept.states

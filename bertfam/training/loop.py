@@ -1,0 +1,100 @@
+"""The training loop: compile, step, look, observe."""
+
+from collections.abc import Sequence
+
+import jax
+
+from bertfam.data.batches import BatchSource
+from bertfam.training.activity import INSPECTING, TRAINING, WAITING
+from bertfam.training.digest import DIGEST, disagreement, suspects
+from bertfam.training.feeding import Batch, Prefetcher
+from bertfam.training.hooks import Hook
+from bertfam.training.preemption import Stop
+from bertfam.training.progress import ProgressLog
+from bertfam.training.stages import locate
+from bertfam.training.state import TrainState
+from bertfam.training.trainer import Trainer
+
+
+def train(
+    trainer: Trainer,
+    state: TrainState,
+    source: BatchSource,
+    log: ProgressLog,
+    hooks: Sequence[Hook],
+    stop: Stop | None = None,
+) -> TrainState:
+    """Runs from the state's step to the end of the run, or until `stop` says so."""
+    start, total = int(state.step), trainer.run.total_steps
+    stop, activity = stop or Stop(), trainer.activity
+
+    def make(step: int) -> Batch:
+        return trainer.stages[locate(trainer.run.stages, step)[0]].batch(source, step)
+
+    def call(hooks: Sequence[Hook], step: int, state: TrainState) -> TrainState:
+        log.hosts.pause()
+        for hook in hooks:
+            with activity.during(hook.doing, long=True):
+                state = hook.after(step, state)
+        return state
+
+    batches = Prefetcher(make, start, total)
+    compiled_stage = -1
+    try:
+        state = call([hook for hook in hooks if hook.owed(start)], start, state)
+        for step in range(start, total):
+            if stop.due:  # told while evaluating
+                break
+            stage, _ = locate(trainer.run.stages, step)
+            begins = stage != compiled_stage
+            if begins:
+                train_step, told = trainer.compile_step(stage)
+                print(told, flush=True)
+                if step == start:
+                    stop.meet("compiling")
+                compiled_stage = stage
+                log.hosts.pause()
+            activity.begin(TRAINING)
+            batch, idle = batches.take(log.busy)
+            activity.move(idle, WAITING)
+            _look(trainer, step + 1, state, batch, log)
+            log.hosts.begin(log.busy(), idle)
+            state, metrics = train_step(state, batch)
+            if begins:
+                # On its first run a program makes its cuDNN kernels, which fails while another thread copies to the GPU.
+                jax.block_until_ready(state)
+            batches.refill()
+            stops = stop.ask()
+            log.hosts.handed()  # here, for it may have waited for another process
+            due = [hook for hook in hooks if hook.due(step + 1)]
+            if due or stops:
+                # The interval that ends here has all of its own time.
+                jax.block_until_ready(state)
+            # An interval ends at every checkpoint too: a run that goes on from there logs what an unbroken one does.
+            rate = float(trainer.schedule(step)) if due or stops or log.ends_interval(step + 1) else None
+            log.add(metrics, trainer.stages[stage].rates, rate)
+            if due:
+                log.flush()
+                state = call(due, step + 1, state)
+    finally:
+        batches.close()
+    stop.settle()
+    log.flush()
+    return state
+
+
+def _look(trainer: Trainer, update: int, state: TrainState, batch: Batch, log: ProgressLog) -> None:
+    """Writes down what an update looks like inside, and its digests, where they are due."""
+    looks, digests = (bool(every) and update % every == 0 for every in (trainer.run.inspect_every, trainer.run.digest_every))
+    if not (looks or digests):
+        return
+    jax.block_until_ready(state)
+    log.hosts.pause()
+    with trainer.activity.during(INSPECTING, long=True):
+        if looks:
+            log.write(update, "inspect", trainer.inspect(state, batch))
+        if digests:
+            digest = trainer.digest(state, batch)
+            log.write(update, DIGEST, digest.line())
+            if found := suspects([digest.copies]):
+                print(f"step {update:,}: {disagreement(found)}", flush=True)
