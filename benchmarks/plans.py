@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measuring
+from bertfam.planning.report import milliseconds
 
 SLICES = ("v5e-16", "v6e-64", "v5p-128", "v5e-256", "2xv5e-128")
 _ALL = ("--gin_file=meshes/fsdp.gin",)
@@ -138,7 +139,7 @@ def _lines(output: Path, name: str) -> Iterator[tuple[str, ...]]:
                 f"{row['rows_per_device']:g}",
                 f"{row['memory']['total'] / _GIB:.2f} of {row['memory_limit'] / _GIB:.2f}",
                 "yes" if row["fits"] else "no",
-                f"{least['seconds'] * 1e3:,.3g} ms" if least else "",
+                milliseconds(least["seconds"]) if least else "",
                 least["binds"] if least else "",
             )
 

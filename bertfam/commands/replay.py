@@ -31,7 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", type=int, metavar="C", help="the checkpoint to start from (default: the newest whole one before N)"
     )
-    parser.add_argument("--times", type=int, default=2, metavar="K", help="on how many arrangements of the devices (default: 2)")
+    parser.add_argument(
+        "--times",
+        type=int,
+        default=2,
+        metavar="K",
+        help="on how many arrangements of the devices (default: 2); with more than there are devices they come again",
+    )
     flags.add_json(parser)
     flags.add_processes(parser)
 

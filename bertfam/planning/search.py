@@ -96,14 +96,18 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
                 f"{row['estimated_bytes'] / _GIB:.2f}",
                 f"{row['bytes'] / _GIB:.2f}",
                 "yes" if row["fits"] else "NO",
-                f"{max(guess.values()):.4g} s",
-                f"{max(bounds.values()):.4g} s" if bounds else "-",
+                _time(max(guess.values())),
+                _time(max(bounds.values())) if bounds else "-",
                 max(bounds, key=bounds.get) if bounds else "-",
-                f"{guess['ici'] + guess['dcn']:.3g} s",
-                f"{bounds['ici'] + bounds['dcn']:.3g} s" if bounds else "-",
+                _time(guess["ici"] + guess["dcn"], 3),
+                _time(bounds["ici"] + bounds["dcn"], 3) if bounds else "-",
             )
         )
     return f"{columns(head, body, left=(0, 6))}\n\n{_NOTES}"
+
+
+def _time(seconds: float, digits: int = 4) -> str:
+    return f"{seconds:.{digits}g} s" if seconds >= 0.1 else f"{seconds * 1e3:.{digits}g} ms"
 
 
 _NOTES = """\
@@ -128,7 +132,7 @@ def gin_text(layout: Layout, slice: str, memory: int, command: str) -> str:
         f"#   {command}",
         "#",
         f"# Compiled on {date.today()}, not measured: {layout.bytes / _GIB:.2f} of {memory / _GIB:.2f} GiB of each device.",
-        f"# By published speeds a step takes at least {least.seconds:.4g} s ({least.binds} binds), an estimate.",
+        f"# By published speeds a step takes at least {_time(least.seconds)} ({least.binds} binds), an estimate.",
         "",
         *_lines(run),
     ]

@@ -162,6 +162,7 @@ def test_a_search(monkeypatch, tmp_path):
     (row,) = rows([best], V5E, V5E.hbm_bytes)
     assert row["bytes"] == best.program.memory.total and row["bound"]["compute"] == row["estimated_bound"]["compute"] > 0
     assert table([row]).splitlines()[1].startswith("1 device, remat none, 1 microbatch")
+    assert "e-0" not in table([row])
     with pytest.raises(UserError, match="no mesh of 1 devices is estimated to hold this run"):
         search.search(small.run, jax.devices()[:1], V5E, 1000)
 

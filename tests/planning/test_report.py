@@ -1,6 +1,6 @@
 """The tables of plans."""
 
-from bertfam.planning.report import largest_text, tables
+from bertfam.planning.report import largest_text, milliseconds, tables
 
 GIB = 2**30
 ROW = {
@@ -38,9 +38,13 @@ def test_tables():
     assert work[2] == "here train 256 x 128 17.9 T ? ? -".split()
 
 
+def test_times_have_no_powers_of_ten():
+    assert [milliseconds(seconds) for seconds in (13.5678, 0.00568, 0.0000217)] == ["13,600 ms", "5.68 ms", "0.0217 ms"]
+
+
 def test_loops_whose_turns_nobody_knows_are_told():
     told = tables([ROW | {"collectives_counted_once": 1_234_000_000}])
-    assert "all-gather fsdp 1,234, 1.23e+03 of them a turn of a loop of unknown length" in told
+    assert "all-gather fsdp 1,234, 1,230 of them a turn of a loop of unknown length" in told
 
 
 def test_the_largest_arrays():
