@@ -21,6 +21,7 @@ from bertfam.errors import UserError
 _RETRY = 0.2  # seconds
 _HELLO = 5.0  # seconds in which a process that has connected says who it is
 _LONGEST_HELLO = 1000  # bytes
+_VANISHED = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # noticed after a minute; by Linux's own after two hours
 
 
 def named(indices: Iterable[int]) -> str:
@@ -37,8 +38,11 @@ class Link:
     """A connection that carries JSON values, one a line."""
 
     def __init__(self, connection: socket.socket) -> None:
-        # A machine that vanishes is noticed too.
+        # A machine that vanishes is noticed too, before JAX's service, after 100 seconds, kills the processes of all others.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _VANISHED.items():
+            if option := getattr(socket, name, None):
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
         self.connection, self._received = connection, b""
 
     def send(self, value: Any) -> None:

@@ -220,6 +220,15 @@ def test_an_error_while_others_save_is_no_others():
     assert Processes(0, [None]).explained(other) is other
 
 
+def test_a_machine_that_vanishes_is_noticed_within_a_minute():
+    port = free_port()
+    for links in at_once(coming(port, 0, 2), coming(port, 1, 2)):
+        option = links[0].connection.getsockopt
+        assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, every, times = (option(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}")) for name in ("IDLE", "INTVL", "CNT"))
+        assert idle + every * times <= 60
+
+
 def test_a_port_that_is_taken():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
