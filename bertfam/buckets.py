@@ -213,12 +213,22 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def fetch(folder: Path, names: Iterable[str], into: Path) -> None:
-    """Copies objects of a folder, by their names within it, into a folder of this machine."""
+    """Copies objects of a folder, by their names within it, into a folder of this machine.
+
+    Raises:
+      UserError: they cannot be read.
+    """
     wanted = list(names)
     for name in wanted:
         (into / name).parent.mkdir(parents=True, exist_ok=True)
-    if wanted:
+    if not wanted:
+        return
+    try:
         _fs(folder).get([_name(folder / name) for name in wanted], [str(into / name) for name in wanted])
+    except Exception as error:  # any, as in `_check_bucket`, but not of this machine's disk
+        if (why := refusal(error)) is None:
+            raise
+        raise UserError(f"{folder} cannot be read ({why}); give the same command again") from error
 
 
 def _check_bytes(address: str, path: Path, info: dict[str, Any]) -> None:

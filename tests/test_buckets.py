@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import aiohttp
 import fsspec
 import numpy as np
 import pytest
@@ -102,6 +103,22 @@ def test_a_copy_on_this_machine_has_the_bytes_of_the_bucket(place, cache, monkey
         patch.setattr(buckets, "fetch", spoilt(buckets.fetch))
         files.write_text(paths.to_path(place) / "cache.json", "{ }")
         paths.local(paths.to_path(place))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(OSError("Forbidden: b/o"), "no permission"), (aiohttp.ClientError("reset"), "ClientError: reset")]
+)
+def test_what_a_bucket_refuses_to_give_is_told_in_a_line(place, monkeypatch, error, told):
+    def get(*names):
+        raise error
+
+    folder = paths.to_path(place)
+    files.write_text(folder / "metrics.jsonl", "")
+    monkeypatch.setattr(folder.fs, "get", get)
+    for read in (lambda: MetricsWriter(folder, 0), lambda: paths.local(folder)):
+        with pytest.raises(UserError) as refused:
+            read()
+        assert str(refused.value) == f"{folder} cannot be read ({told}); give the same command again"
 
 
 def spoilt(fetch):
