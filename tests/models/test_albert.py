@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_bert
+import xla
 
 from bertfam import config as gin_files
 from bertfam.features import RowShape
@@ -85,7 +86,7 @@ def loss_and_gradient(config, params, execution=Execution(), key=None):  # noqa:
         hidden, _ = module.apply({"params": params}, **inputs, train=key is not None, rngs=rngs)
         return jnp.sum(hidden * weights) / 100, hidden
 
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=xla.OPTIMISED)(params)
 
 
 def test_shared_layers_are_equal_ones_and_their_gradient_is_the_sum(shared):
