@@ -1,5 +1,6 @@
 """The local launcher with small programs as its processes."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -59,13 +60,20 @@ def test_when_one_fails_the_others_are_ended_and_its_status_is_returned():
     assert time.monotonic() - began < 30
 
 
-def test_after_a_signal_no_more_are_started():
-    with subprocess.Popen(
-        command("print('ready', flush=True); time.sleep(60)", processes=100_000), stdout=subprocess.PIPE
-    ) as launcher:
-        assert launcher.stdout.readline()
-        launcher.send_signal(signal.SIGTERM)
-    assert launcher.returncode == 128 + signal.SIGTERM
+def test_after_a_signal_no_more_are_started(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    local = importlib.import_module("local")
+    group, start = local.Group(), subprocess.Popen
+
+    def start_with_a_signal(*words, **options):
+        if group.processes:
+            group.stop(signal.SIGTERM)
+        return start(*words, **options)
+
+    monkeypatch.setattr(local.subprocess, "Popen", start_with_a_signal)
+    options, words = local.parse(["--processes=9", "--", sys.executable, "-c", "import time; time.sleep(60)"])
+    assert local.once(options, words, group) == 128 + signal.SIGTERM
+    assert len(group.processes) == 2
 
 
 def test_one_that_a_signal_ends_has_failed_too():
