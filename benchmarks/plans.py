@@ -22,7 +22,7 @@ from bertfam.planning.report import milliseconds
 SLICES = ("v5e-16", "v6e-64", "v5p-128", "v5e-256", "2xv5e-128")
 _ALL = ("--gin_file=meshes/fsdp.gin",)
 _SIXTEEN = ("--gin.MeshShape.fsdp=16",)
-# The slices of 256 chips, over which ModernBERT's four microbatches do not divide.
+# The slices of 256 chips, over which not all sizes of ModernBERT's growing batch divide.
 _MOST = ("v5e-256", "2xv5e-128")
 _GIB = 2**30
 
@@ -56,8 +56,12 @@ STUDIES = {
     "bert_large": _study("BERT-large", "bert_base", "bert_large", _SIXTEEN),
     "albert_xxlarge": _study("ALBERT-xxlarge", "albert_base", "albert_xxlarge", _SIXTEEN),
     "modernbert_large": _study("ModernBERT-large", "modernbert_base", "modernbert_large", _SIXTEEN),
-    "modernbert_large_2": _study(
-        "ModernBERT-large, 2 microbatches", "modernbert_base", "modernbert_large", (*_SIXTEEN, "--gin.Run.microbatches=2"), _MOST
+    "modernbert_large_256": _study(
+        "ModernBERT-large, `Ramp.multiple = 256`",
+        "modernbert_base",
+        "modernbert_large",
+        (*_SIXTEEN, "--gin.Ramp.multiple=256"),
+        _MOST,
     ),
     "gpt2_xl": _study("GPT-2 XL", "gpt2_small", "gpt2_xl", _SIXTEEN),
     "t5_1_1_xxl": _study("T5 1.1 XXL", "t5_1_1_base", "t5_1_1_xxl", _ALL),
