@@ -25,6 +25,7 @@ from bertfam.models.bert import BertConfig
 from bertfam.objectives.bert import MlmNsp
 from bertfam.training.activity import EVALUATING, SAVING, TRAINING, WAITING
 from bertfam.training.checkpoints import Checkpoints
+from bertfam.training.loop import train
 from bertfam.training.metrics import MetricsWriter
 from bertfam.training.observing import make_hooks
 from bertfam.training.preemption import Stop
@@ -67,7 +68,7 @@ class Loop:
         stop.reasons.append(lambda: next(asked, None) is None)
         hooks = make_hooks(self.trainer, self.checkpoints, [self.held_out], self.vocabulary, self.writer, Stop(), ())
         log = ProgressLog(self.writer, self.trainer.activity, start, run.total_steps, run.log_every, run.flops_after)
-        state = self.trainer.train(state, self.source, log, hooks, stop)
+        state = train(self.trainer, state, self.source, log, hooks, stop)
         with self.trainer.activity.during(SAVING):
             self.checkpoints.wait()
         now = self.trainer.activity.seconds()
