@@ -209,5 +209,5 @@ def again(once: Callable[[], int], restarts: int, stopped: Callable[[], bool] = 
         why = why_again(status)
         if why is None or not left or stopped():
             break
-        tell(f"the run was {why}: starts it again ({left - 1} more restarts after this one)")
+        tell(f"the run was {why}: starts it again, restarts left: {left - 1}")
     return status

@@ -121,7 +121,7 @@ def test_all_are_started_again(tmp_path, end, why, status):
         command(program.replace("TIMES", "2"), *words, processes=2), capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0
-    again = [f"bertfam: the run was {why}: starts it again ({left} more restarts after this one)" for left in (1, 0)]
+    again = [f"bertfam: the run was {why}: starts it again, restarts left: {left}" for left in (1, 0)]
     assert done.stderr.splitlines() == again
     assert [(tmp_path / f"times{index}").read_text() for index in range(2)] == ["xxx", "xxx"]
     done = subprocess.run(command(program.replace("TIMES", "9"), "--restarts=1", processes=1), capture_output=True, cwd=tmp_path)

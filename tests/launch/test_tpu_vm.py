@@ -80,10 +80,10 @@ def test_starts_again_after_75_on_the_same_machines_and_on_others_when_they_were
     assert done.stdout.endswith("run on w0\n" * 4)  # the whole log, which the folders here keep
     again = [line for line in done.stderr.splitlines() if "starts it again" in line or "away" in line]
     assert again == [
-        "bertfam: the run was preempted, and its state is saved: starts it again (2 more restarts after this one)",
+        "bertfam: the run was preempted, and its state is saved: starts it again, restarts left: 2",
         "bertfam: the machines of bert were taken away",
-        "bertfam: the run was killed by signal 9: starts it again (1 more restarts after this one)",
-        "bertfam: the run was left alone by one of its processes: starts it again (0 more restarts after this one)",
+        "bertfam: the run was killed by signal 9: starts it again, restarts left: 1",
+        "bertfam: the run was left alone by one of its processes: starts it again, restarts left: 0",
     ]
     assert cloud.verbs().count("create") == 2 and cloud.verbs().count("delete") == 1 and cloud.verbs().count("start") == 4
 
