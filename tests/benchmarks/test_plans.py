@@ -32,6 +32,19 @@ def test_a_table(tmp_path):
     assert lines[3][7] == "refused: 256 rows do not divide"
 
 
+def test_what_is_advised(tmp_path):
+    """Nothing of what fits, the lines of what fits with them, and that nothing was found."""
+    found = {"lines": ["Run.microbatches = 2", "MeshShape.zero1 = True"], "costs": [], "bytes": 2**33}
+    answers = {"v5e-16": {}, "v6e-64": {"v6e-64": found}, "v5p-128": {"v5p-128": None}}
+    for slice, advice in answers.items():
+        (tmp_path / f"bert_base-{slice}.json").write_text(json.dumps({"programs": [ROW], "advice": advice}))
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in plans.advised(tmp_path, ["bert_base"]).splitlines()]
+    assert lines[2:] == [
+        ["BERT-base", "v6e-64", "`Run.microbatches = 2`<br>`MeshShape.zero1 = True`", "8.00 of 16.00"],
+        ["BERT-base", "v5p-128", "nothing that was tried", ""],
+    ]
+
+
 def test_a_slice_that_is_none_of_a_study_is_not_planned(tmp_path, monkeypatch):
     planned = []
     monkeypatch.setattr(plans, "plan", lambda output, name, slice: planned.append((name, slice)))

@@ -34,6 +34,8 @@ def test_what_all_hold_is_read_by_one(tmp_path):
     # One piece on the disk holds all of an array, so whoever has a part of it that nobody else has reads it too.
     everywhere = values.pop("more")
     assert all(one["all"] > 0.9 * (sum(values.values()) + everywhere) for one in told)
-    # Each array once, and at times, as its requests happen to meet, one more that lies between two others.
-    assert sum(one["once"] for one in told) < 1.1 * (sum(values.values()) + COUNT * everywhere) + max(values.values())
-    assert max(one["once"] for one in told) < 0.7 * told[0]["all"]
+    # Each array once, and at times, as a process's requests happen to meet, one more that lies between two others.
+    between = max(values.values())
+    assert sum(one["once"] for one in told) < 1.1 * sum(values.values()) + COUNT * (everywhere + between)
+    # About half of what is read by one, by each of two.
+    assert max(one["once"] for one in told) < 0.6 * sum(values.values()) + everywhere + between
