@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = (.*)$")
 _COMMENT = re.compile(r"/\*.*?\*/")
+_ELEMENT = re.compile(r"%([\w.-]+)((?:#\d+)+)")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
 # What hands on its first operand's value.
 _SAME = frozenset({"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "optimization-barrier"})
@@ -26,7 +27,7 @@ class Instruction:
     @property
     def operands(self) -> list[str]:
         """The names of what it reads."""
-        return re.findall(r"%([\w.-]+)", self.inside)
+        return re.findall(r"%([\w.#-]+)", self.inside)
 
     @property
     def op_name(self) -> str:
@@ -69,6 +70,7 @@ def parse(text: str) -> Program:
             shape, rest = _split(_COMMENT.sub("", found[3]))
             opcode, _, rest = rest.partition("(")
             inside, attributes = _closed(rest)
+            _add_elements(current, inside)
             current.instructions[found[2]] = Instruction(found[2], shape, opcode, inside, attributes)
             if found[1]:
                 current.root = found[2]
@@ -76,6 +78,16 @@ def parse(text: str) -> Program:
             current = computations[found[2]] = Computation(found[2])
             entry = found[2] if found[1] else entry
     return Program(computations, entry)
+
+
+def _add_elements(computation: Computation, inside: str) -> None:
+    """Instructions for elements of tuples, which newer compilers write where they are used alone, `%tuple#1` or `%tuple#1#0`."""
+    for name, indices in _ELEMENT.findall(inside):
+        for index in indices[1:].split("#"):
+            whole, name = computation.instructions[name], f"{name}#{index}"
+            computation.instructions[name] = Instruction(
+                name, parts(whole.shape)[int(index)], "get-tuple-element", f"%{whole.name}", f", index={index}"
+            )
 
 
 def parts(shape: str) -> list[str]:

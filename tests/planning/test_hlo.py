@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -232,6 +233,23 @@ def turn(name, initial="%start", noted=""):
     return f"%w{name} = (s32[], f32[8]{{0}}, s32[]) while({initial}), condition=%{name}_condition, body=%{name}_body{noted}"
 
 
+def short(text):
+    """As compilers from libtpu 0.0.50 on write elements of tuples: where they are used, `%s#0`."""
+    text, written = re.subn(r"\n  %\w+ = \S+ get-tuple-element\(%s\), index=\d", "", text)
+    assert written
+    used = (re.sub(r"%([ixn])\b(?! =)", lambda found: f"%s#{'ixn'.index(found[1])}", part) for part in text.split(ADD))
+    return ADD.join(used)
+
+
+def test_elements_of_elements_that_are_written_short():
+    text = entry("%pair = (f32[8]{0}, (s32[], f32[8]{0})) custom-call(%p)", "ROOT %r = f32[8]{0} negate(%pair#1#1)")
+    program = parse(text)
+    instructions = program.computations[program.entry].instructions
+    assert instructions["r"].operands == ["pair#1#1"]
+    assert (instructions["pair#1#1"].opcode, instructions["pair#1#1"].operands) == ("get-tuple-element", ["pair#1"])
+    assert (instructions["pair#1#1"].shape, instructions["pair#1"].shape) == ("f32[8]{0}", "(s32[], f32[8]{0})")
+
+
 REDUCE = "%r = f32[8]{0} all-reduce(%x), channel_id=1, replica_groups=[4,2]<=[8], to_apply=%add"
 START = ("%zero = s32[] constant(0)", "%six = s32[] constant(6)", "%copied = s32[] copy(%zero)")
 START += ("%start = (s32[], f32[8]{0}, s32[]) tuple(%copied, %p, %six)",)
@@ -265,8 +283,9 @@ START += ("%start = (s32[], f32[8]{0}, s32[]) tuple(%copied, %p, %six)",)
         ),
     ],
 )
-def test_executions_in_loops(text, expected):
-    (found,) = collectives(text, CUBE)
+@pytest.mark.parametrize("write", [str, short], ids=["long", "short"])
+def test_executions_in_loops(text, expected, write):
+    (found,) = collectives(write(text), CUBE)
     assert found.times == expected
     assert by_axes([found]) == {"all-reduce": {("tensor",): 32 * (expected or 1)}}
 
