@@ -234,7 +234,7 @@ def turn(name, initial="%start", noted=""):
 
 
 def short(text):
-    """As compilers from libtpu 0.0.50 on write elements of tuples: where they are used, `%s#0`."""
+    """As jax 0.12 with libtpu 0.0.50.1 has elements of tuples written: where they are used, `%s#0`."""
     text, written = re.subn(r"\n  %\w+ = \S+ get-tuple-element\(%s\), index=\d", "", text)
     assert written
     used = (re.sub(r"%([ixn])\b(?! =)", lambda found: f"%s#{'ixn'.index(found[1])}", part) for part in text.split(ADD))
