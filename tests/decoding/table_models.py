@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bertfam.decoding.stepping import Prompts, Stepper, reorder_rows, repeat_rows
 
@@ -58,7 +59,7 @@ def prompts_of(rows, pad, length=None):
 
 def torch_model(logits, *, eos, pad):
     """The same as a model of transformers, which generates."""
-    import torch
+    torch = pytest.importorskip("torch")
     from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import CausalLMOutput
 

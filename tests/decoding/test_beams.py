@@ -41,7 +41,7 @@ def model():
 
 
 def theirs(rows, strategy, limits, texts=1):
-    import torch
+    torch = pytest.importorskip("torch")
 
     batch = prompts_of(rows, PAD)
     options = {"max_new_tokens": limits.max_new_tokens, "do_sample": False}

@@ -3,12 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from transformers.generation import logits_process
 
 from bertfam.decoding.constraints import constrained, cut, repeated
 from bertfam.decoding.stepping import Ends
 from bertfam.decoding.strategies import Limits, Sample
+
+torch = pytest.importorskip("torch")
+logits_process = pytest.importorskip("transformers.generation.logits_process")
 
 
 @pytest.mark.parametrize(

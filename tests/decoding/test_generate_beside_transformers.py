@@ -56,7 +56,7 @@ def vocabulary(layout):
 
 def random_torch(kind):
     """A small model whose end is likelier than other tokens, so that some texts end."""
-    import torch
+    torch = pytest.importorskip("torch")
     import transformers
 
     layout, sizes = KINDS[kind]
@@ -100,7 +100,7 @@ def folders(tmp_path_factory):
 
 def theirs(model, prompts, strategy, limits, texts):
     """For each prompt the ids of its texts, and their scores."""
-    import torch
+    torch = pytest.importorskip("torch")
 
     options = {"max_new_tokens": limits.max_new_tokens, "do_sample": False, "num_return_sequences": texts}
     options |= {"min_new_tokens": limits.min_new_tokens or None, "no_repeat_ngram_size": limits.no_repeat_ngrams or None}
