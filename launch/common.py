@@ -20,6 +20,11 @@ MISTAKE = 2  # bertfam's exit status where the user has made a mistake
 SAVED = 75  # ... where a signal has ended it: its state is saved, and the same command goes on
 STUCK = 76  # ... where a step took too long
 ALONE = 77  # ... where another of its processes is gone without a word
+AGAIN = {  # statuses after which a run is started again, and why
+    SAVED: "preempted, and its state is saved",
+    STUCK: "stuck",
+    ALONE: "left alone by one of its processes",
+}
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # what Google Cloud, Kubernetes and XPK all take
 
 
@@ -187,13 +192,7 @@ def program(words: Sequence[str]) -> str:
 
 def why_again(status: int) -> str | None:
     """Why a command that has ended with this status is to be started again; None where that would not help."""
-    if status == SAVED:
-        return "preempted, and its state is saved"
-    if status == STUCK:
-        return "stuck"
-    if status == ALONE:
-        return "left alone by one of its processes"
-    return f"killed by signal {status - 128}" if status > 128 else None
+    return f"killed by signal {status - 128}" if status > 128 else AGAIN.get(status)
 
 
 def again(once: Callable[[], int], restarts: int, stopped: Callable[[], bool] = lambda: False) -> int:

@@ -97,7 +97,7 @@ def script(options: argparse.Namespace, command: list[str]) -> str:
             *(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()),
             BODY.format(
                 command=shlex.join(command),
-                again=f"{common.SAVED} | {common.STUCK} | {common.ALONE}",
+                again=" | ".join(map(str, common.AGAIN)),
                 restarts=options.restarts,
             ),
         ]

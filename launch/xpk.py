@@ -38,7 +38,7 @@ def main() -> int:
         f"--num-slices={wanted.count}",
         f"--docker-image={options.image}",
         f"--max-restarts={options.restarts}",
-        f"--restart-on-exit-codes=1,{common.SAVED},{common.STUCK},{common.ALONE}",
+        f"--restart-on-exit-codes={','.join(map(str, (1, *common.AGAIN)))}",
         f"--termination-grace-period-seconds={options.grace}",
         *(["--spot"] if options.spot else []),
         *(f"--env={name}={value}" for name, value in variables.items()),
