@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measuring
-from bertfam.planning.report import milliseconds
+from bertfam.planning.report import mesh_text, milliseconds
 
 SLICES = ("v5e-16", "v6e-64", "v5p-128", "v5e-256", "2xv5e-128")
 _ALL = ("--gin_file=meshes/fsdp.gin",)
@@ -138,7 +138,7 @@ def _lines(output: Path, name: str) -> Iterator[tuple[str, ...]]:
                 study.title,
                 slice,
                 str(row["chips"]),
-                " x ".join(f"{axis} {size}" for axis, size in row["mesh"].items() if size > 1),
+                mesh_text(row["mesh"]),
                 f"{row['rows']} x {row['length']}",
                 f"{row['rows_per_device']:g}",
                 f"{row['memory']['total'] / _GIB:.2f} of {row['memory_limit'] / _GIB:.2f}",
