@@ -8,7 +8,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bertfam" / "__init__.py").read_text()).group(1)
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bertfam" / "version.py").read_text()).group(1)
 
 
 class BuildWithRunFiles(build_py):

@@ -19,13 +19,13 @@ import numpy as np
 from benchmarks.measuring import table
 from bertfam.config import load
 from bertfam.corruption.next_tokens import NextTokens
+from bertfam.data.rows.running_text import Chunks
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import Chunks
 from bertfam.layers.execution import Execution
 from bertfam.models.generator import logits
 from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.objective import LossOut, Sum, masked_cross_entropy
-from bertfam.partitioning.mesh import MeshShape
+from bertfam.sharding.mesh import MeshShape
 from bertfam.training.run import Run
 from bertfam.training.stages import Stage
 from bertfam.training.trainer import Trainer

@@ -28,12 +28,12 @@ from benchmarks.data_entrants import (
 from benchmarks.measuring import Entrant, Measured, machine, measure, run_job, table, versions
 from bertfam import __version__
 from bertfam.data import vocabularies
-from bertfam.data.formats import INPUT_FORMATS, InputFormat
-from bertfam.data.python_docs import PythonDocs
-from bertfam.data.sources import TextFiles
+from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
+from bertfam.data.corpora.python_docs.corpus import PythonDocs
+from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.errors import UserError
-from bertfam.processes import cores
+from bertfam.subprocesses import cores
 
 _PACKAGES = ("numpy", "tokenizers", "sentencex", "datasets", "pyarrow", "transformers", "torch", "seqio", "tensorflow")
 _VOCABULARY_SIZE = 8192

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.steady import forget, steady
-from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data import vocabularies
-from bertfam.data.batches import Batches, CorruptedRows, Corruption
-from bertfam.data.cache import TokenCache
-from bertfam.data.cache_builder import build as build_cache
-from bertfam.data.formats import InputFormat
-from bertfam.data.order import Shuffled
-from bertfam.data.packing import Packed
-from bertfam.data.pairs import SentencePairs
-from bertfam.data.sources import TextFiles
-from bertfam.data.text_rows import Chunks, FullSentences, WholeDocuments
+from bertfam.data.corpora.formats import InputFormat
+from bertfam.data.corpora.text_files import TextFiles
+from bertfam.data.rows.batches import Batches, CorruptedRows, Corruption
+from bertfam.data.rows.order import Shuffled
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.running_text import Chunks, FullSentences, WholeDocuments
+from bertfam.data.rows.sentence_pairs import SentencePairs
+from bertfam.data.token_cache.builder import build as build_cache
+from bertfam.data.token_cache.cache import TokenCache
 
 _PLAN, _ORDER, _NOISE = 1, 2, 3  # seeds
 ROWS: dict[str, SentencePairs | FullSentences | WholeDocuments | Chunks | Packed] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Entrant
-from bertfam.data.formats import InputFormat
+from bertfam.data.corpora.formats import InputFormat
 
 BERTFAM, DATASETS, SEQIO = "bertfam", "datasets", "seqio"
 SEEK_STEP = 1_000_000

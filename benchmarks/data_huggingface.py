@@ -12,8 +12,8 @@ import datasets
 from tokenizers import Tokenizer
 
 from benchmarks.steady import forget, steady
-from bertfam.data.formats import InputFormat
-from bertfam.data.sources import TextFiles
+from bertfam.data.corpora.formats import InputFormat
+from bertfam.data.corpora.text_files import TextFiles
 
 # Format -> the loader of datasets that reads it.
 LOADERS: dict[str, tuple[str, dict[str, Any]]] = {

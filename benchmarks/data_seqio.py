@@ -8,8 +8,8 @@ from seqio.utils import trim_and_pack_dataset
 
 from benchmarks.steady import steady
 from bertfam.data import vocabularies
-from bertfam.data.cache import TokenCache
-from bertfam.data.text_rows import TextExamples, WholeDocuments
+from bertfam.data.rows.running_text import TextExamples, WholeDocuments
+from bertfam.data.token_cache.cache import TokenCache
 
 
 def packed_documents(cache: str, length: int, batch_size: int, seconds: float) -> dict[str, float]:

@@ -41,9 +41,9 @@ from typing import Any
 
 from benchmarks.measuring import ROOT, machine, table, versions
 from bertfam.data import vocabularies
-from bertfam.data.cache import TokenCache
-from bertfam.data.formats import INPUT_FORMATS, InputFormat
-from bertfam.data.sources import TextFiles
+from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
+from bertfam.data.corpora.text_files import TextFiles
+from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
 
 _HELD_OUT = 0.1

@@ -129,12 +129,12 @@ def score(args: argparse.Namespace) -> None:
     """Writes NAME/score.json: scores of the held-out rows beside baselines, and the yardstick's."""
     import jax
 
-    from bertfam.data.cache import TokenCache
+    from bertfam.data.rows.running_text import FullSentences
     from bertfam.data.text_data import TextData
-    from bertfam.data.text_rows import FullSentences
+    from bertfam.data.token_cache.cache import TokenCache
     from bertfam.evaluation.baselines import baselines, unigram_counts
     from bertfam.objectives.mlm import Mlm
-    from bertfam.partitioning.mesh import MeshShape
+    from bertfam.sharding.mesh import MeshShape
     from bertfam.training.model_dir import open_model
     from bertfam.training.stages import Stage
     from bertfam.training.trainer import Trainer

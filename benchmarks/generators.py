@@ -155,7 +155,7 @@ def score(args: argparse.Namespace) -> None:
     """Writes NAME/score.json: scores of the held-out rows beside baselines, of minimal pairs, and two texts."""
     import jax
 
-    from bertfam.data.cache import TokenCache
+    from bertfam.data.token_cache.cache import TokenCache
     from bertfam.evaluation.baselines import baselines, training_counts
     from bertfam.evaluation.perplexity import perplexities
     from bertfam.training.model_dir import open_model

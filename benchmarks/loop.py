@@ -17,21 +17,21 @@ from typing import Any
 import jax
 
 from benchmarks.measuring import machine, table, versions
-from bertfam.data import cache_builder
-from bertfam.data.python_docs import PythonDocs
+from bertfam.data.corpora.python_docs.corpus import PythonDocs
 from bertfam.data.text_data import TextData
+from bertfam.data.token_cache import builder
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.models.bert import BertConfig
+from bertfam.multihost.preemption import Stop
 from bertfam.objectives.bert import MlmNsp
-from bertfam.training.activity import EVALUATING, SAVING, TRAINING, WAITING
 from bertfam.training.checkpoints import Checkpoints
+from bertfam.training.checkpoints.retention import Keep
+from bertfam.training.logs.metrics import MetricsWriter
+from bertfam.training.logs.phase_timer import EVALUATING, SAVING, TRAINING, WAITING
+from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.loop import train
-from bertfam.training.metrics import MetricsWriter
-from bertfam.training.observing import make_hooks
-from bertfam.training.preemption import Stop
-from bertfam.training.progress import ProgressLog
-from bertfam.training.retention import Keep
 from bertfam.training.run import Run
+from bertfam.training.run_hooks import make_hooks
 from bertfam.training.stages import Stage, StagedBatches
 from bertfam.training.state import TrainState
 from bertfam.training.trainer import Trainer
@@ -48,7 +48,7 @@ class Loop:
         corpus = PythonDocs()
         sentences = (sentence for document in corpus.documents("train") for sentence in document)
         self.vocabulary = WordPiece.train(sentences, size=_VOCABULARY_SIZE)
-        self.cache = cache_builder.build({"text": corpus}, self.vocabulary, folder / "cache")
+        self.cache = builder.build({"text": corpus}, self.vocabulary, folder / "cache")
         run = run.sized(self.vocabulary.size)
         self.trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
         stage = run.stages[0]
@@ -63,15 +63,15 @@ class Loop:
     def looped(self, state: TrainState, steps: int) -> tuple[TrainState, dict[str, float]]:
         """So many steps of the loop, and what each of its doings took: seconds."""
         run, start = self.trainer.run, int(state.step)
-        stop, before = Stop(), self.trainer.activity.seconds()
+        stop, before = Stop(), self.trainer.phase_timer.seconds()
         asked = iter(range(1, steps))
         stop.reasons.append(lambda: next(asked, None) is None)
         hooks = make_hooks(self.trainer, self.checkpoints, [self.held_out], self.vocabulary, self.writer, Stop(), ())
-        log = ProgressLog(self.writer, self.trainer.activity, start, run.total_steps, run.log_every, run.flops_after)
+        log = ProgressLog(self.writer, self.trainer.phase_timer, start, run.total_steps, run.log_every, run.flops_after)
         state = train(self.trainer, state, self.source, log, hooks, stop)
-        with self.trainer.activity.during(SAVING):
+        with self.trainer.phase_timer.during(SAVING):
             self.checkpoints.wait()
-        now = self.trainer.activity.seconds()
+        now = self.trainer.phase_timer.seconds()
         assert int(state.step) == start + steps
         return state, {name: now[name] - before.get(name, 0.0) for name in now}
 

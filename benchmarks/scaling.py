@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import synthetic
 from benchmarks.measuring import table
 from bertfam.config import load
-from bertfam.partitioning.mesh import MeshShape
+from bertfam.sharding.mesh import MeshShape
 from bertfam.training.run import Run
 from bertfam.training.trainer import Trainer
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from bertfam.planning import slices
 
 if TYPE_CHECKING:
-    from bertfam.planning.hlo import Collective
+    from bertfam.planning.hlo.collectives import Collective
 
 RECORDS = Path(__file__).parent / "tpu_golden"
 TEMPORARIES = "bytes of temporaries"
@@ -116,7 +116,7 @@ SETS = {"small": SMALL, "large": LARGE}
 def measure(case: Case) -> tuple[dict[str, int], list[str]]:
     """Costs by name, and in words each array that is gathered and should not be."""
     from bertfam.config.build import load
-    from bertfam.planning.hlo import by_axes, collectives
+    from bertfam.planning.hlo.collectives import by_axes, collectives
     from bertfam.planning.programs import jobs
 
     run = load([case.run_file], case.bindings).build("Run").sized(case.vocabulary)
@@ -151,7 +151,7 @@ def unexpected(found: Iterable["Collective"], params: Any, tokens: int, allowed:
     """
     import jax
 
-    from bertfam.planning.allocations import module
+    from bertfam.planning.hlo.allocations import module
 
     sizes = set()
     for leaf in jax.tree.leaves(params):

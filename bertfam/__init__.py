@@ -5,13 +5,18 @@
 
 from typing import Any
 
-__version__ = "0.1.0"
-__all__ = ["Generator", "Model", "load"]
+from bertfam import moved
+from bertfam.version import __version__
+
+_API = ("Generator", "Model", "load")
+__all__ = [*_API, "__version__"]
+
+moved.install()
 
 
 def __getattr__(name: str) -> Any:
     # The command line must answer --help without importing JAX.
-    if name in __all__:
+    if name in _API:
         from bertfam import api
 
         return getattr(api, name)

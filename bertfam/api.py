@@ -21,12 +21,12 @@ from bertfam.errors import UserError
 from bertfam.features import SENTENCES
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
-from bertfam.layers.gather import gather_positions
+from bertfam.layers.lookup import gather_positions
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, pooler, sentence_head, word_table
 from bertfam.models.generator import GeneratorConfig, logits, words_of
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 
 ONLY = "encoder"  # the name of the only network of a folder
 WRITER = "generator"  # and of one that writes text
@@ -119,7 +119,7 @@ class Model:
             if "mlm_head" in params:
                 picked = hidden if positions is None else gather_positions(hidden, jnp.asarray(positions, jnp.int32))
                 logits: Any = config.masked_lm_head().apply({"params": params["mlm_head"]}, picked, word_table(params))
-                result["mlm_logits"] = logits[..., : config.known_vocab_size]
+                result["mlm_logits"] = logits[..., : config.require_vocab_size]
             return result
 
         return jax.jit(forward, static_argnums=5)
@@ -214,7 +214,7 @@ class Generator:
                 **options | {"collect": frozenset(collect)},
                 **given,
             )
-            found = logits(config, params, hidden, execution)[..., : config.known_vocab_size]
+            found = logits(config, params, hidden, execution)[..., : config.require_vocab_size]
             return result | {"hidden": hidden, "logits": found, **collected}
 
         return jax.jit(forward, static_argnums=3)

@@ -17,8 +17,9 @@ from itertools import takewhile
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from bertfam import __version__, libtpu
+from bertfam import __version__
 from bertfam.errors import TrainingError, UserError, tell
+from bertfam.sharding import libtpu
 from bertfam.suggest import did_you_mean
 
 

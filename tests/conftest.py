@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import xla
 
-from bertfam.data.cache import TokenCache
-from bertfam.data.cache_builder import build
-from bertfam.data.sentences import split_sentences
-from bertfam.data.sources import Corpus
+from bertfam.data.corpora.sentences import split_sentences
+from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.token_cache.builder import build
+from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig

@@ -4,7 +4,7 @@ import argparse
 
 from bertfam.commands import flags
 from bertfam.errors import UserError
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 
 SUMMARY = "tokenise a corpus once, into a token cache"
 EXAMPLE = """\
@@ -55,15 +55,16 @@ def main(args: argparse.Namespace) -> int:
         )
     check_buildable(data)
 
-    from bertfam.data import cache_builder, vocabularies
-    from bertfam.data.cache import TokenCache
-    from bertfam.data.cache_work import clear_finished
-    from bertfam.files import check_unused, is_used
-    from bertfam.processes import cores
+    from bertfam.data import vocabularies
+    from bertfam.data.token_cache import builder
+    from bertfam.data.token_cache.build_folder import clear_finished
+    from bertfam.data.token_cache.cache import TokenCache
+    from bertfam.storage.files import check_unused, is_used
+    from bertfam.subprocesses import cores
 
     output, vocabulary = to_path(args.output), vocabularies.load(data.vocabulary)
     if is_used(output) and (output / "cache.json").is_file():
-        cache_builder.check_sources(TokenCache(output), data.corpora, vocabulary)
+        builder.check_sources(TokenCache(output), data.corpora, vocabulary)
         clear_finished(output)
         print(f"token cache: {output}, built already")
         return 0
@@ -71,12 +72,12 @@ def main(args: argparse.Namespace) -> int:
     least = data.rows.least_documents
     if args.beam is None:
         processes = cores() if args.processes is None else args.processes
-        cache_builder.build(data.corpora, vocabulary, output, least_documents=least, processes=processes)
+        builder.build(data.corpora, vocabulary, output, least_documents=least, processes=processes)
     else:
         import shlex
 
-        from bertfam.data import cache_beam
+        from bertfam.data.token_cache import beam
 
-        cache_beam.build(data.corpora, vocabulary, output, shlex.split(args.beam), least_documents=least)
+        beam.build(data.corpora, vocabulary, output, shlex.split(args.beam), least_documents=least)
     print(f"token cache: {output}")
     return 0

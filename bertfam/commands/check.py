@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
 from bertfam.errors import UserError, warn
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bertfam.data.cache import TokenCache
-    from bertfam.data.duplicates import Duplicates
+    from bertfam.data.checks.duplicates import Duplicates
+    from bertfam.data.token_cache.cache import TokenCache
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.training.run import Run
 
@@ -67,9 +67,9 @@ def main(args: argparse.Namespace) -> int:
 
     # -- Vocabulary
     from bertfam.data import vocabularies
-    from bertfam.data.cache import TokenCache
-    from bertfam.data.trial import check_padding_agrees, check_vocabulary_serves
-    from bertfam.files import is_used
+    from bertfam.data.checks.trial import check_padding_agrees, check_vocabulary_serves
+    from bertfam.data.token_cache.cache import TokenCache
+    from bertfam.storage.files import is_used
     from bertfam.training.data import check_buildable, check_named, check_text, schedule_warnings
 
     directory = run.data.cache_directory(model_dir) if model_dir or run.data.cache_dir else None
@@ -83,10 +83,10 @@ def main(args: argparse.Namespace) -> int:
     check_padding_agrees(run.objective.networks.values(), vocabulary.token_ids, folder)
 
     # -- What the folder has learned so far
-    from bertfam.data.cache_builder import fingerprint
-    from bertfam.training.checkpoints import choosing, has_training_state
+    from bertfam.data.token_cache.builder import fingerprint
+    from bertfam.training.checkpoints import has_training_state, selection
 
-    step = choosing.choose(model_dir) if model_dir else None
+    step = selection.choose(model_dir) if model_dir else None
     named = flags.named_text(args, run.data)
     if model_dir and step is not None:
         check_goes_on(model_dir, run.sized(vocabulary.size), (named.vocabulary or folder, folder), step)
@@ -101,10 +101,10 @@ def main(args: argparse.Namespace) -> int:
     import jax
 
     from bertfam.training.hardware import check_jaxlib
-    from bertfam.training.plan import make_plan, plan_text
-    from bertfam.training.starting import own_start
-    from bertfam.training.teaching import read_teachers
+    from bertfam.training.summary import make_plan, plan_text
+    from bertfam.training.teachers import read_teachers
     from bertfam.training.trainer import Trainer
+    from bertfam.training.warm_start.parameters import own_start
 
     check_jaxlib(jax.default_backend(), jax.lib.__version__)
     trainer = Trainer(run.sized(vocabulary.size), run.mesh.build())
@@ -137,8 +137,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _of_cache(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list[str]:
     """What is amiss with a built cache: all that pretrain says, and more."""
-    from bertfam.data.diagnosis import row_warnings, text_warnings
-    from bertfam.data.mixture import parts_of
+    from bertfam.data.checks.diagnosis import row_warnings, text_warnings
+    from bertfam.data.rows.mixture import parts_of
     from bertfam.training.data import warnings
 
     lines, sources, evaluations = [], [], []
@@ -156,9 +156,9 @@ def _of_cache(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list[str]:
 
 def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
     """What is amiss with a sample of the text; text that is in no file is only asked whether it is there."""
-    from bertfam.data.cache_builder import check_size, refuse_nothing
-    from bertfam.data.diagnosis import row_warnings, text_warnings
-    from bertfam.data.sampling import can_be_sampled, held_out_documents, sample
+    from bertfam.data.checks.diagnosis import row_warnings, text_warnings
+    from bertfam.data.checks.sampling import can_be_sampled, held_out_documents, sample
+    from bertfam.data.token_cache.builder import check_size, refuse_nothing
     from bertfam.training.data import evaluation_warnings
 
     lines: list[str] = []
@@ -190,7 +190,7 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
 
 
 def _duplicates(run: Run, cache: TokenCache | None, vocabulary: Vocabulary) -> Duplicates:
-    from bertfam.data.duplicates import find, of_cache, of_corpora
+    from bertfam.data.checks.duplicates import find, of_cache, of_corpora
 
     if cache:
         return find(lambda: of_cache(cache, vocabulary, "validation"), of_cache(cache, vocabulary, "train"))

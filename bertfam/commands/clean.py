@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertfam.commands import flags
-from bertfam.data.cleaning.rules import RULES, PageRules, check_rules
-from bertfam.data.cleaning.tally import Tally
-from bertfam.data.sentences import LANGUAGES, UNDETERMINED
+from bertfam.data.corpora.c4.rules import RULES, PageRules, check_rules
+from bertfam.data.corpora.c4.tally import Tally
+from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError, warn
-from bertfam.files import check_writable, new_file, write_text
+from bertfam.storage.files import check_writable, new_file, write_text
 
 SUMMARY = "clean web text as C4 was, with a report of what each rule removed"
 EXAMPLE = """\
@@ -69,8 +69,8 @@ def main(args: argparse.Namespace) -> int:
     """Cleans; returns the exit status."""
     from tqdm import tqdm
 
-    from bertfam.data.cleaning.pages import clean
-    from bertfam.data.sources import TextFiles
+    from bertfam.data.corpora.c4.pages import clean
+    from bertfam.data.corpora.text_files import TextFiles
 
     output, report = Path(args.output), Path(args.report) if args.report else None
     _check_outputs(output, report)
@@ -126,7 +126,7 @@ def _rules(args: argparse.Namespace) -> PageRules:
         raise UserError(f"--min_probability={args.min_probability} must be above 0 and at most 1")
     is_wanted = None
     if args.language and "language" in rules:
-        from bertfam.data.cleaning.language import identifier
+        from bertfam.data.corpora.c4.language import identifier
 
         is_wanted = identifier(args.language, args.min_probability)
     else:
@@ -144,7 +144,7 @@ def _rules(args: argparse.Namespace) -> PageRules:
 
 
 def _bad_words(name: str) -> tuple[str, ...]:
-    from bertfam.data.text_lines import read_lines
+    from bertfam.data.corpora.text_lines import read_lines
 
     words = dict.fromkeys(line.lower() for line in read_lines(name) if line)
     if not words:

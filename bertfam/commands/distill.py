@@ -9,7 +9,7 @@ from bertfam.commands import flags, pretrain
 
 if TYPE_CHECKING:
     from bertfam.config import Override
-    from bertfam.training.teaching import Opened
+    from bertfam.training.teachers import Opened
 
 SUMMARY = "train a student to say what a trained model says"
 EXAMPLE = """\
@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
     def teacher() -> list[Override]:
         from bertfam.config import Override
         from bertfam.errors import UserError
-        from bertfam.training.teaching import open_again, teacher_bindings, vocabulary_of
+        from bertfam.training.teachers import open_again, teacher_bindings, vocabulary_of
 
         config = flags.load_config(args)
         if not config.refers_to("Distillation"):

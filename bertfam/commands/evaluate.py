@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, cast
 
 from bertfam.commands import flags
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
     from bertfam.data.vocabularies import Vocabulary
@@ -81,7 +81,7 @@ def main(args: argparse.Namespace) -> int:
     import json
 
     from bertfam.data import vocabularies
-    from bertfam.data.cache import TokenCache
+    from bertfam.data.token_cache.cache import TokenCache
     from bertfam.errors import UserError
     from bertfam.training.model_dir import open_model, read_run
 
@@ -97,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.errors import warn
     from bertfam.evaluation.perplexity import lacks_words, perplexities
-    from bertfam.partitioning.mesh import MeshShape
+    from bertfam.sharding.mesh import MeshShape
     from bertfam.training.trainer import Trainer
 
     mesh = MeshShape().build()
@@ -182,14 +182,14 @@ def _task(args: argparse.Namespace) -> int:
     import jax
 
     from bertfam.api import Generator, load_networks
-    from bertfam.data.seqio_task import fill_registry
+    from bertfam.data.seqio_tasks.corpus import fill_registry
     from bertfam.errors import UserError
-    from bertfam.partitioning.mesh import MeshShape
-    from bertfam.training.checkpoints import choosing
+    from bertfam.sharding.mesh import MeshShape
+    from bertfam.training.checkpoints import selection
 
     step = args.step
     if (to_path(args.model_dir) / "config.gin").is_file():
-        step = choosing.find(args.model_dir, step, ("average" if args.average else "params",))
+        step = selection.find(args.model_dir, step, ("average" if args.average else "params",))
     found = load_networks(args.model_dir, step=step, average=args.average).values()
     model = next((network for network in found if isinstance(network, Generator)), None)
     if model is None:
@@ -226,11 +226,11 @@ def _minimal_pairs(args: argparse.Namespace) -> int:
 
     from bertfam.api import load_networks
     from bertfam.evaluation.sentence_scores import scorer
-    from bertfam.training.checkpoints import choosing
+    from bertfam.training.checkpoints import selection
 
     step = args.step
     if (to_path(args.model_dir) / "config.gin").is_file():
-        step = choosing.find(args.model_dir, step, ("average" if args.average else "params",))
+        step = selection.find(args.model_dir, step, ("average" if args.average else "params",))
     scores = scorer(load_networks(args.model_dir, step=step, average=args.average))
     if not args.json:
         at = "" if step is None else f"step {step:,} of "
@@ -253,7 +253,7 @@ def _minimal_pairs(args: argparse.Namespace) -> int:
 def _aux(run: Run, vocabulary: Vocabulary) -> Any:
     """What the objective reads; {} where that is not here any more, for a model is measured without its teacher, too."""
     from bertfam.errors import UserError, warn
-    from bertfam.training.teaching import read_teachers
+    from bertfam.training.teachers import read_teachers
 
     try:
         return read_teachers(run, vocabulary)

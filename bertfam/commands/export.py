@@ -32,8 +32,8 @@ def main(args: argparse.Namespace) -> int:
     import tempfile
     from pathlib import Path
 
-    from bertfam.files import check_unused, new_folder
     from bertfam.interop import huggingface
+    from bertfam.storage.files import check_unused, new_folder
     from bertfam.training.model_dir import open_model
 
     # -- Refused before a checkpoint is read

@@ -8,17 +8,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bertfam.buckets import is_remote
-from bertfam.data.formats import INPUT_FORMATS
-from bertfam.data.sentences import LANGUAGES, UNDETERMINED
+from bertfam.data.corpora.formats import INPUT_FORMATS
+from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError
+from bertfam.storage.buckets import is_remote
 
 if TYPE_CHECKING:
     from bertfam.config import Config, Override
     from bertfam.data.text_data import TextData
 
 EMBEDDED = "python_docs"  # a task that needs no seqio
-# Tasks of bertfam.data.seqio_tfds, which imports TensorFlow and help does not.
+# Tasks of bertfam.data.seqio_tasks.tfds, which imports TensorFlow and help does not.
 TFDS_TASKS = (
     *(f"wiki40b_{language}" for language in ("en", "de", "es", "fi", "fr", "zh_cn")),
     *(f"wikipedia_{language}" for language in ("en", "de", "es", "fi", "fr", "zh")),

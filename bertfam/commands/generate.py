@@ -93,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
     import jax
 
     from bertfam.api import Generator, load
-    from bertfam.partitioning.mesh import MeshShape
+    from bertfam.sharding.mesh import MeshShape
 
     model = load(args.model_dir, step=args.step)
     if not isinstance(model, Generator):

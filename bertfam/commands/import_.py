@@ -34,8 +34,8 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.config import Override, load
     from bertfam.config.values import bindings_of
     from bertfam.data import vocabularies
-    from bertfam.files import check_unused, new_folder
     from bertfam.interop import huggingface
+    from bertfam.storage.files import check_unused, new_folder
     from bertfam.training.checkpoints import Checkpoints
 
     # -- The model and its vocabulary

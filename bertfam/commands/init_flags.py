@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import flags
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.training.run import Run
-    from bertfam.training.starting import Start
+    from bertfam.training.warm_start.parameters import Start
 
 NAMES = ("init_from", "init_parts", "init_new_rows", "init_optimizer")
 
@@ -61,7 +61,7 @@ def start(
       UserError: they do not go together, or with what is there.
     """
     from bertfam.errors import UserError
-    from bertfam.training.starting import own_start, read_start
+    from bertfam.training.warm_start.parameters import own_start, read_start
 
     for name in NAMES[1:]:
         if getattr(args, name) and not args.init_from:

@@ -192,7 +192,7 @@ def _maker(args: argparse.Namespace) -> Callable[[Sequence[str]], Run]:
 def _compiled(found: Sequence[tuple[Slice, Job]]) -> list[Row]:
     """Compiles all, and tells how far it is on stderr."""
     from bertfam.planning.report import row
-    from bertfam.training.plan import duration
+    from bertfam.training.summary import duration
 
     rows: list[Row] = []
     began = time.monotonic()
@@ -209,8 +209,8 @@ def _advised(
     make: Callable[[Sequence[str]], Run], slices: Sequence[Slice], rows: Sequence[Row]
 ) -> dict[str, tuple[Advice | None, str]]:
     """By the slice that a training step does not fit: what is advised, and that in words."""
-    from bertfam.partitioning.chips import memory_bytes
     from bertfam.planning.advice import advice_text, advise, least_devices
+    from bertfam.sharding.chips import memory_bytes
 
     found = {}
     for slice in slices:
@@ -226,8 +226,8 @@ def _advised(
 
 def _most_rows(run: Run, slices: Sequence[Slice]) -> dict[str, int]:
     """By slices whose memory is known; of others it is told that it is not."""
-    from bertfam.partitioning.chips import memory_bytes
     from bertfam.planning.advice import most_rows
+    from bertfam.sharding.chips import memory_bytes
 
     found = {}
     for slice in slices:

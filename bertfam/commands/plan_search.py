@@ -37,9 +37,9 @@ def search(args: argparse.Namespace, make: Make, slice: Slice, tell: Tell) -> in
     """Writes the fastest layout of the run's training step on the slice; returns the exit status."""
     import json
 
-    from bertfam.files import write_text
-    from bertfam.partitioning.chips import chip_of, memory_bytes
     from bertfam.planning.search import fits, gin_text, rows, search, table
+    from bertfam.sharding.chips import chip_of, memory_bytes
+    from bertfam.storage.files import write_text
 
     devices = slice.devices()
     chip, memory = chip_of(devices[0]), memory_bytes(devices[0])

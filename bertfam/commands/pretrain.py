@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bertfam.commands import flags, init_flags
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
     from bertfam.config import Override
-    from bertfam.partitioning.distributed import Processes
-    from bertfam.training.teaching import Opened
+    from bertfam.multihost.processes import Processes
+    from bertfam.training.teachers import Opened
 
 SUMMARY = "train a model"
 EXAMPLE = """\
@@ -52,8 +52,8 @@ def train(args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tup
       more: asked for bindings of the configuration, under those of the flags, once all processes are there.
       teachers: those that `more` has read; the list is emptied.
     """
-    from bertfam.partitioning.joining import join
-    from bertfam.training.preemption import signals_end
+    from bertfam.multihost.membership import join
+    from bertfam.multihost.preemption import signals_end
 
     with signals_end(), join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
         return _train(args, processes, more, [] if teachers is None else teachers)
@@ -61,17 +61,17 @@ def train(args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tup
 
 def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Sequence[Override]], teachers: list[Opened]) -> int:
     from bertfam.errors import UserError
-    from bertfam.partitioning.code import check_modules
-    from bertfam.training.activity import PREPARING, SAVING, Activity, shares
+    from bertfam.multihost.same_code import check_modules
     from bertfam.training.hooks import ProfileHook, profiled_steps
+    from bertfam.training.logs.phase_timer import PREPARING, SAVING, PhaseTimer, shares
     from bertfam.training.model_dir import begin_folder, begun_start, check_folder, check_goes_on
 
-    activity = Activity()
+    phase_timer = PhaseTimer()
 
     # -- Configuration: the flags', or what the folder began with
     model_dir = to_path(args.model_dir)
     began_with = model_dir / "config.gin"
-    with processes.together("the configuration"):
+    with processes.on_all("the configuration"):
         check_folder(model_dir)
         alone = not args.gin_file
         if alone and not began_with.is_file():
@@ -88,11 +88,11 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data import vocabularies
-    from bertfam.data.trial import check_padding_agrees, check_vocabulary_serves
+    from bertfam.data.checks.trial import check_padding_agrees, check_vocabulary_serves
     from bertfam.errors import warn
     from bertfam.training.data import check_text, token_cache, vocabulary_folder, warnings
 
-    with processes.together("the vocabulary"):
+    with processes.on_all("the vocabulary"):
         directory = run.data.cache_directory(model_dir)
         folder = vocabulary_folder(run.data, directory)
         vocabulary = vocabularies.load(folder)
@@ -102,45 +102,45 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         run = run.sized(vocabulary.size)
 
     # -- What the folder has learned so far: a run to go on with, an imported model to start from, or nothing
-    from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state, tidying
+    from bertfam.training.checkpoints import Checkpoints, cleanup, has_training_state, selection
 
-    step = processes.by_first("the newest checkpoint", lambda: choosing.choose(model_dir))
+    step = processes.on_first("the newest checkpoint", lambda: selection.choose(model_dir))
     goes_on = step is not None and has_training_state(model_dir, step)
     if alone and step is None and not any(getattr(args, name) for name in init_flags.NAMES):
         vars(args).update(begun_start(model_dir))
     if step is not None:
-        with processes.together("what was trained before"):
+        with processes.on_all("what was trained before"):
             check_goes_on(model_dir, run, (named.vocabulary or folder, folder), step)
 
     # -- Model and mesh: sizes are refused here, before the text is read and anything is compiled
     import jax
 
     from bertfam.training.hardware import check_jaxlib
-    from bertfam.training.teaching import read_teachers
+    from bertfam.training.teachers import read_teachers
     from bertfam.training.trainer import Trainer
 
-    with processes.together("the model and the mesh"):
+    with processes.on_all("the model and the mesh"):
         check_jaxlib(jax.default_backend(), jax.lib.__version__)
-        trainer = Trainer(run, run.mesh.build(), activity)
+        trainer = Trainer(run, run.mesh.build(), phase_timer)
         aux = read_teachers(run, vocabulary, teachers)
         teachers.clear()
         begin = init_flags.start(args, run, aux, vocabulary, model_dir, begun=step is not None, goes_on=goes_on)
 
     # -- Data: the token cache, built in a child process if it is missing
-    from bertfam.data.cache import TokenCache
-    from bertfam.data.cache_builder import fingerprint
-    from bertfam.files import is_used
+    from bertfam.data.token_cache.builder import fingerprint
+    from bertfam.data.token_cache.cache import TokenCache
+    from bertfam.storage.files import is_used
     from bertfam.training.stages import StagedBatches
 
     def make_cache() -> None:
         if goes_on and not is_used(directory) and not run.data.reads_seqio:
             # Before text is tokenised that would be refused after it.
             check_text(fingerprint(run.data.corpora, vocabulary), "what is given", model_dir)
-        with activity.during(PREPARING, long=True):
+        with phase_timer.during(PREPARING, long=True):
             token_cache(config, run.data, directory, named)
 
-    processes.by_first("the token cache", make_cache)
-    with processes.together("reading the token cache"):
+    processes.on_first("the token cache", make_cache)
+    with processes.on_all("reading the token cache"):
         if not is_used(directory):
             raise UserError(f"{directory}, which process 0 has made, is not here; give a folder that all processes share")
         cache = TokenCache(directory)
@@ -155,15 +155,15 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         warn(warnings(run, sources, evaluations))
 
     # -- Plan
-    from bertfam.data.splits import SPLITS
-    from bertfam.training import retention
-    from bertfam.training.plan import make_plan, plan_text
+    from bertfam.data.corpora.splits import SPLITS
+    from bertfam.training.checkpoints import retention
+    from bertfam.training.summary import make_plan, plan_text
 
     start = step if step is not None and goes_on else 0
-    evaluated = processes.by_first("what was evaluated", lambda: sorted(retention.lines(model_dir, "eval")) if goes_on else [])
+    evaluated = processes.on_first("what was evaluated", lambda: sorted(retention.lines(model_dir, "eval")) if goes_on else [])
     if start >= run.total_steps and (start in evaluated or not run.eval_every or not all(evaluations)):
         # The last save may have been killed as it deleted older ones.
-        processes.by_first(str(model_dir), lambda: tidying.clear(model_dir, start))
+        processes.on_first(str(model_dir), lambda: cleanup.clear(model_dir, start))
         print(f"finished already: {model_dir} stands at step {start:,} of {run.total_steps:,}", flush=True)
         return 0
     if processes.first and profiled and profiled[0] < start + 2:
@@ -184,20 +184,21 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         own = directory.absolute() == (model_dir / "cache").absolute()
         there = config.rebound("TextData.cache_dir", None if own else str(directory.absolute())) if run.data.cache_dir else config
         begin_folder(model_dir, there, plan, cache.fingerprint, vocabulary if step is None else None, started)
-        tidying.clear(model_dir, step)
+        cleanup.clear(model_dir, step)
 
-    processes.by_first(str(model_dir), make_model_dir)
+    processes.on_first(str(model_dir), make_model_dir)
 
     # -- Training; however it ends, a checkpoint that was begun is whole before the command is over
     from contextlib import closing
 
-    from bertfam.training import loop, preemption, watchdog
+    from bertfam.multihost import preemption
+    from bertfam.training import loop, watchdog
     from bertfam.training.hardware import keep_compilations
-    from bertfam.training.hosts import HostTimes
-    from bertfam.training.metrics import MetricsWriter, NoMetrics
-    from bertfam.training.observing import make_hooks
-    from bertfam.training.plan import duration
-    from bertfam.training.progress import ProgressLog
+    from bertfam.training.logs.metrics import MetricsWriter, NoMetrics
+    from bertfam.training.logs.progress import ProgressLog
+    from bertfam.training.logs.stragglers import HostTimes
+    from bertfam.training.run_hooks import make_hooks
+    from bertfam.training.summary import duration
 
     keep_compilations(model_dir)
     stop = preemption.Stop(processes)
@@ -206,10 +207,10 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     with (
         # Of several processes process 0 ends last: without the service of JAX in it, no other could tell where it stands.
         watchdog.watching(
-            activity, run.watchdog_seconds, processes.index, later=0 if processes.alone or not processes.first else 3
+            phase_timer, run.watchdog_seconds, processes.index, later=0 if processes.alone or not processes.first else 3
         ),
         preemption.signals_stop(stop),
-        closing(Checkpoints(model_dir, keep=run.keep, processes=processes.beside)) as checkpoints,
+        closing(Checkpoints(model_dir, keep=run.keep, processes=processes.others)) as checkpoints,
         closing(MetricsWriter(model_dir, start) if processes.first else NoMetrics()) as writer,
         closing(ProfileHook(*(profiled or (0, 0)), traces)) as profile,
     ):
@@ -230,19 +231,19 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         if profiled:
             hooks.append(profile)
         hosts = HostTimes(processes, stop, writer)
-        log = ProgressLog(writer, activity, start, run.total_steps, run.log_every, run.flops_after, hosts)
+        log = ProgressLog(writer, phase_timer, start, run.total_steps, run.log_every, run.flops_after, hosts)
         stop.reasons += [checkpoints.failed, writer.failed]
         state = loop.train(trainer, state, StagedBatches(run.stages, sources), log, hooks, stop)
-        with processes.together("the metrics"):
+        with processes.on_all("the metrics"):
             writer.check()
         if processes.first and log.empty:
             warn([f"{log.empty:,} of the steps had nothing to predict and learned nothing: their rows have no token to mask"])
-        activity.begin(SAVING, long=True)
+        phase_timer.begin(SAVING, long=True)
         checkpoints.save(state)
         checkpoints.wait()
         checkpoints.tidy()  # by the last scores
         step = int(state.step)
-        seconds = activity.seconds()
+        seconds = phase_timer.seconds()
         writer.write(step, "time", {name.replace(" ", "_"): value for name, value in seconds.items()})
     print(f"{step - start:,} updates in {duration(sum(seconds.values()))}: {shares(seconds)}", flush=True)
     if step < run.total_steps or any(hook.owed(step) for hook in hooks):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
 from bertfam.errors import UserError
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
     from bertfam.config import Config
-    from bertfam.data.cache import TokenCache
     from bertfam.data.text_data import TextData
+    from bertfam.data.token_cache.cache import TokenCache
 
 SUMMARY = "show corrupted training rows, decoded"
 EXAMPLE = """\
@@ -112,7 +112,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _check_page(path: Path, overwrite: bool) -> None:
     """Refuses a page that could not be written, before the text is read."""
-    from bertfam.files import check_writable
+    from bertfam.storage.files import check_writable
 
     if path.is_dir():
         raise UserError(f"--html={path} is a folder; name a file in it")
@@ -126,9 +126,9 @@ def _check_page(path: Path, overwrite: bool) -> None:
 def _open_cache(args: argparse.Namespace, config: Config, data: TextData, length: int, scratch: Path) -> TokenCache:
     """The token cache of the run or of --cache_dir; without one it is built in `scratch` for this once."""
     from bertfam.data import vocabularies
-    from bertfam.data.cache import TokenCache
-    from bertfam.data.trial import check_vocabulary_serves
-    from bertfam.files import is_used
+    from bertfam.data.checks.trial import check_vocabulary_serves
+    from bertfam.data.token_cache.cache import TokenCache
+    from bertfam.storage.files import is_used
     from bertfam.training.data import token_cache, vocabulary_folder
 
     directory = data.cache_directory(args.model_dir or scratch)
@@ -149,10 +149,10 @@ def _show(
     import numpy as np
 
     from bertfam.data import vocabularies
-    from bertfam.data.mixture import which_part
+    from bertfam.data.preview.decoder_rows import TARGETS, WrittenStatistics, written_records
     from bertfam.data.preview.records import records
     from bertfam.data.preview.statistics import Statistics, measure
-    from bertfam.data.preview.written import TARGETS, WrittenStatistics, written_records
+    from bertfam.data.rows.mixture import which_part
     from bertfam.errors import warn
 
     vocabulary = vocabularies.load(cache.vocabulary_directory)
@@ -172,7 +172,7 @@ def _show(
     found = measure(counter, sequence, first, args.stat_rows, vocabulary.token_ids, cache.corpora)
     if args.html:
         from bertfam.data.preview.page import page
-        from bertfam.files import write_text
+        from bertfam.storage.files import write_text
 
         about = {
             "rows": f"{type(data.rows).__name__}, {length} tokens",

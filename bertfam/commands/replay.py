@@ -11,7 +11,7 @@ from bertfam.commands import flags
 if TYPE_CHECKING:
     import jax
 
-    from bertfam.partitioning.distributed import Processes
+    from bertfam.multihost.processes import Processes
     from bertfam.training.run import Run
 
 SUMMARY = "recompute an update of a run and compare: whether a device computes wrongly"
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Recomputes, compares and prints; returns the exit status."""
-    from bertfam.partitioning.joining import join
+    from bertfam.multihost.membership import join
 
     with join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
         return _replay(args, processes)
@@ -55,12 +55,12 @@ def _replay(args: argparse.Namespace, processes: Processes) -> int:
 
     from bertfam.data import vocabularies
     from bertfam.errors import TrainingError, UserError
-    from bertfam.paths import to_path
+    from bertfam.storage.paths import to_path
     from bertfam.training.model_dir import read_run
 
     # -- The run, and the checkpoint to start from
     model_dir = to_path(args.model_dir)
-    with processes.together("the run"):
+    with processes.on_all("the run"):
         if args.times < 1:
             raise UserError(f"--times={args.times} is less than 1")
         run = read_run(model_dir)
@@ -68,28 +68,28 @@ def _replay(args: argparse.Namespace, processes: Processes) -> int:
         run = run.sized(vocabulary.size)
         if not 1 <= args.step <= run.total_steps:
             raise UserError(f"--step={args.step} is no update of this run, which has 1 to {run.total_steps}")
-    start = processes.by_first("the checkpoint", lambda: _start(model_dir, args.step, args.checkpoint))
+    start = processes.on_first("the checkpoint", lambda: _start(model_dir, args.step, args.checkpoint))
 
     # -- What the run has written down of these updates
-    from bertfam.training import retention
-    from bertfam.training.digest import DIGEST
+    from bertfam.training.checkpoints import retention
+    from bertfam.training.integrity.digest import DIGEST
 
     def of_interest(split: str) -> dict[int, dict[str, Any]]:
         return {step: line for step, line in retention.lines(model_dir, split).items() if step <= args.step}
 
-    with processes.together("metrics.jsonl"):
+    with processes.on_all("metrics.jsonl"):
         logged = of_interest("train")
         recorded = {step: line for step, line in of_interest(DIGEST).items() if step > start}
         _check_rates(run, {step: line for step, line in logged.items() if step > start}, args.step)
 
     # -- Its text, and the devices
-    from bertfam.data.cache import TokenCache
+    from bertfam.data.token_cache.cache import TokenCache
     from bertfam.training.data import check_text
     from bertfam.training.hardware import keep_compilations
     from bertfam.training.stages import StagedBatches
-    from bertfam.training.teaching import read_teachers
+    from bertfam.training.teachers import read_teachers
 
-    with processes.together("the token cache"):
+    with processes.on_all("the token cache"):
         cache = TokenCache(run.data.cache_directory(model_dir))
         check_text(cache.fingerprint, str(cache.directory), model_dir)
         sizes = [(cache, vocabulary.token_ids, stage.length, stage.batch_size) for stage in run.stages]
@@ -102,8 +102,8 @@ def _replay(args: argparse.Namespace, processes: Processes) -> int:
     from contextlib import closing
 
     from bertfam.training.checkpoints import Checkpoints
-    from bertfam.training.judging import compare
-    from bertfam.training.replaying import by_itself, replay, rotated
+    from bertfam.training.integrity.mismatches import compare
+    from bertfam.training.integrity.replay import by_itself, replay, rotated
     from bertfam.training.trainer import Trainer
 
     def say(told: str) -> None:
@@ -139,17 +139,17 @@ def _replay(args: argparse.Namespace, processes: Processes) -> int:
 def _start(model_dir: Any, step: int, checkpoint: int | None) -> int:
     """The checkpoint to start from; raises UserError where there is none, or it is damaged."""
     from bertfam.errors import UserError
-    from bertfam.training.checkpoints import choosing, has_training_state
+    from bertfam.training.checkpoints import has_training_state, selection
 
-    directory = choosing.existing(model_dir)
+    directory = selection.existing(model_dir)
     if checkpoint is not None and checkpoint >= step:
         raise UserError(f"--checkpoint={checkpoint} is not before --step={step}: give an earlier one")
     if checkpoint is None:
-        checkpoint = choosing.choose(model_dir, before=step)
+        checkpoint = selection.choose(model_dir, before=step)
     if checkpoint is None:
-        there = ", ".join(map(str, choosing.steps(directory))) or "none"
+        there = ", ".join(map(str, selection.steps(directory))) or "none"
         raise UserError(f"{directory} has no checkpoint before --step={step}; it has {there}")
-    choosing.find(model_dir, checkpoint, ())
+    selection.find(model_dir, checkpoint, ())
     if not has_training_state(model_dir, checkpoint):
         raise UserError(f"{directory / str(checkpoint)} holds an imported model, no training state: give a run")
     return checkpoint
@@ -174,7 +174,7 @@ def _check_rates(run: Run, logged: Mapping[int, Mapping[str, Any]], step: int) -
 def _mesh(run: Run) -> jax.sharding.Mesh:
     """The run's, or as many devices as there are here where that does not fit them."""
     from bertfam.errors import UserError, warn
-    from bertfam.partitioning.mesh import MeshShape
+    from bertfam.sharding.mesh import MeshShape
 
     try:
         return run.mesh.build()
@@ -193,7 +193,7 @@ class _Progress:
         self._begin = self._said = self._clock()
 
     def __call__(self, step: int) -> None:
-        from bertfam.training.plan import duration
+        from bertfam.training.summary import duration
 
         now = self._clock()
         if now - self._said >= 5 and step < self._last:

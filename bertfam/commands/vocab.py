@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfam.buckets import is_remote
 from bertfam.commands import flags
 from bertfam.data.vocabularies.huggingface_files import NAMES
 from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.errors import UserError
-from bertfam.files import check_writable, is_used, new_folder, replaced_folder
-from bertfam.paths import to_path
+from bertfam.storage.buckets import is_remote
+from bertfam.storage.files import check_writable, is_used, new_folder, replaced_folder
+from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from bertfam.data.sources import Corpus
+    from bertfam.data.corpora.text_files import Corpus
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.data.vocabularies.layouts import Layout
 
@@ -118,7 +118,7 @@ def main(args: argparse.Namespace) -> int:
     if not data.corpora:
         raise UserError(f"no text: give --input=GLOB for text files, or --task={flags.EMBEDDED} for text that comes with Python")
 
-    from bertfam.data.mixture import Mixture
+    from bertfam.data.rows.mixture import Mixture
 
     # All text: nothing is evaluated here.
     texts = {name: _whole(corpus) for name, corpus in data.corpora.items()}
@@ -204,10 +204,10 @@ class _Reading:
 
 def _whole(corpus: Corpus) -> Corpus:
     """The corpus with nothing held out."""
-    from bertfam.data.marked_text import MarkedText
-    from bertfam.data.pair_files import PairFiles
-    from bertfam.data.seqio_task import SeqioTask
-    from bertfam.data.sources import TextFiles
+    from bertfam.data.corpora.marked_text import MarkedText
+    from bertfam.data.corpora.pair_files import PairFiles
+    from bertfam.data.corpora.text_files import TextFiles
+    from bertfam.data.seqio_tasks.corpus import SeqioTask
 
     if isinstance(corpus, MarkedText):
         return dataclasses.replace(corpus, corpus=_whole(corpus.corpus))

@@ -14,17 +14,7 @@ import gin
 
 from bertfam.config import lint, registry
 from bertfam.config.imports import import_module
-from bertfam.config.parse import (
-    Binding,
-    Import,
-    Origin,
-    Override,
-    Reference,
-    parse_file,
-    parse_override,
-    parts,
-    render_binding,
-)
+from bertfam.config.parse import Binding, Import, Origin, Override, Reference, parse_file, parse_override, parts, render_binding
 from bertfam.errors import UserError
 
 _LINE = 120

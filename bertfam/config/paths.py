@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertfam.errors import UserError
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 from bertfam.suggest import nearest
 
 _PACKAGE = Path(__file__).resolve().parent.parent

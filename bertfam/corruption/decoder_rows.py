@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from bertfam.corruption.drawing import compact
-from bertfam.corruption.rewriting import Written
+from bertfam.corruption.sampling import compact
+from bertfam.corruption.t5.sentinels import Written
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.features import FeatureSpec, RowShape, Start, decoder_features, encoder_features
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertfam.corruption.text_corruption import RowForm, TextCorruption
+from bertfam.corruption.corruption import RowForm, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.features import FeatureSpec, RowShape, decoder_features
 

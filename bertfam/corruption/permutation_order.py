@@ -4,7 +4,7 @@ import numpy as np
 
 from bertfam.corruption import keys as random
 from bertfam.corruption import streams
-from bertfam.corruption.drawing import in_random_order
+from bertfam.corruption.sampling import in_random_order
 
 
 def order_ranks(targets: np.ndarray, functional: np.ndarray, keys: np.ndarray) -> np.ndarray:

@@ -7,25 +7,25 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from bertfam.corruption import keys as random
-from bertfam.corruption.masking import BertMasking
-from bertfam.corruption.text_corruption import FRAMED, Corruption, TextCorruption
-from bertfam.corruption.text_to_text import TextToText
+from bertfam.corruption.corruption import FRAMED, Corruption, TextCorruption
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.corruption.t5.text_to_text import TextToText
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.batches import Batches, CorruptedRows, Examples
-from bertfam.data.cache import TokenCache
-from bertfam.data.documents import Documents
-from bertfam.data.mixture import ConcatenatedRows, MixedRows, Mixture, shares
-from bertfam.data.order import Contiguous, Shuffled, Streams
-from bertfam.data.packing import Packed
-from bertfam.data.pairs import SentencePairs
-from bertfam.data.seqio_task import SeqioTask
-from bertfam.data.sources import Corpus
-from bertfam.data.text_rows import Chunks, DocSentences, FullSentences, TextRows, WholeDocuments
-from bertfam.data.text_to_text import Chosen, PairFrame, TextPairs, WithPositions
-from bertfam.data.two_segments import TwoSegments
+from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.rows.batches import Batches, CorruptedRows, Examples
+from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, shares
+from bertfam.data.rows.order import Contiguous, Shuffled, Streams
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences, TextRows, WholeDocuments
+from bertfam.data.rows.sentence_pairs import SentencePairs
+from bertfam.data.rows.text_pairs import Chosen, PairFrame, TextPairs, WithPositions
+from bertfam.data.rows.two_segments import TwoSegments
+from bertfam.data.seqio_tasks.corpus import SeqioTask
+from bertfam.data.token_cache.cache import TokenCache
+from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, FeatureSpec, RowShape, start_features
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
@@ -264,7 +264,7 @@ class TextData:
         if documents.pairs:
             corruption = Chosen(tuple(self.features(length)))
         else:
-            corruption = self.corruption.of_text(lambda: cache.documents("train", name).token_counts(tokens.size))
+            corruption = self.corruption.fit(lambda: cache.documents("train", name).token_counts(tokens.size))
             if self.pairs.packed and self.rows.most_examples(length) == 1:
                 corruption = WithPositions(corruption, tuple(self.features(length)))
         return CorruptedRows(Shuffled(len(examples), order), examples, corruption, tokens, noise, self.dupe_factor)

@@ -6,8 +6,8 @@ from typing import Any
 
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.decoding.stepping import Ends
-from bertfam.files import read_json
 from bertfam.models.generator import GeneratorConfig
+from bertfam.storage.files import read_json
 
 
 def ends_of(config: GeneratorConfig, tokens: TokenIds) -> Ends:

@@ -21,8 +21,8 @@ from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Stra
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.models.generator import init_generator
-from bertfam.partitioning.rules import Rules
-from bertfam.partitioning.sharding import partition_spec, state_shardings
+from bertfam.sharding.placement import partition_spec, state_shardings
+from bertfam.sharding.rules import Rules
 
 if TYPE_CHECKING:
     from bertfam.api import Generator

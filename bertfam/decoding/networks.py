@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from bertfam.decoding import beams, one_by_one
 from bertfam.decoding.stepping import Decoded, Ends, Prompts, Stepper, reorder_rows, repeat_rows
 from bertfam.decoding.strategies import BeamSearch, Limits, Strategy
-from bertfam.layers.cache import Cache, empty
 from bertfam.layers.execution import Execution
+from bertfam.layers.key_value_cache import Cache, empty
 from bertfam.models.generator import GeneratorConfig, logits, words_of
 
 
@@ -88,7 +88,7 @@ def stepper_of(config: GeneratorConfig, params: Any, new_tokens: int, execution:
             **given,
         )
         # Rows of the table that are no token are none here either.
-        after = logits(config, params, hidden[:, -1:], execution)[:, 0, : config.known_vocab_size]
+        after = logits(config, params, hidden[:, -1:], execution)[:, 0, : config.require_vocab_size]
         return after, state._replace(cache=collected["cache"], positions=positions[:, -1] + 1)
 
     def start(prompts: Prompts, source: Source | None) -> tuple[jax.Array, _State]:

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.batches import BatchSource
-from bertfam.data.cache import TokenCache
-from bertfam.data.documents import Documents
+from bertfam.data.rows.batches import BatchSource
 from bertfam.data.text_data import TextData
+from bertfam.data.token_cache.cache import TokenCache
+from bertfam.data.token_cache.documents import Documents
 from bertfam.features import SENTENCES
 
 _CHUNK = 1 << 24

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from bertfam.training.metrics import means
+from bertfam.training.logs.metrics import means
 from bertfam.training.step import Metrics
 
 _AHEAD = 2

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from bertfam.data.cache import TokenCache
 from bertfam.data.text_data import TextData
+from bertfam.data.token_cache.cache import TokenCache
 
 # The metrics that are nats of each target token, without anything added.
 _LOSSES = ("lm_loss", "mlm_loss")

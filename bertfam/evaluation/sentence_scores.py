@@ -66,7 +66,7 @@ def causal(model: Generator) -> Scorer:
     start, config = model.ends.start, model.config
     if start is None:
         raise UserError("the vocabulary has no token that begins or ends a text, after which a sentence could begin")
-    settings = VocabularyLoss(config.known_vocab_size)
+    settings = VocabularyLoss(config.require_vocab_size)
     decoder: Any = config.decoder(Execution())
     most = None if config.max_length is None else config.max_length + 1  # the last token is not read
 
@@ -132,7 +132,7 @@ def denoised(model: Generator) -> Scorer:
             "token of a sentence: give one that has, a decoder, or a masked language model"
         )
     sentinel, start, end = ids.sentinels[0], model.ends.start, ids.end_of_text("a pseudo-log-likelihood")
-    settings = VocabularyLoss(config.known_vocab_size)
+    settings = VocabularyLoss(config.require_vocab_size)
     encoder: Any = config.encoder(Execution())
     decoder: Any = config.decoder(Execution())
 

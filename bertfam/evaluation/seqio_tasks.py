@@ -14,8 +14,8 @@ import tensorflow as tf
 from absl import logging
 
 from bertfam.api import Generator
-from bertfam.data.seqio_vocabulary import PieceVocabulary
-from bertfam.data.text_to_text import PairFrame
+from bertfam.data.rows.text_pairs import PairFrame
+from bertfam.data.seqio_tasks.vocabulary import PieceVocabulary
 from bertfam.decoding.strategies import Greedy, Limits
 from bertfam.errors import UserError
 from bertfam.evaluation.target_scores import log_likelihoods
@@ -191,7 +191,7 @@ def _refusal(task: seqio.Task, split: str) -> Iterator[None]:
         yield
     except (tf.errors.OpError, ValueError, OSError) as error:
         summary = next(iter(str(error).splitlines()), "")[:300]
-        fix = "; strings need output_features=bertfam.data.tasks.PAIRS" if "Got string" in summary else ""
+        fix = "; strings need output_features=bertfam.data.seqio_tasks.tasks.PAIRS" if "Got string" in summary else ""
         name = task.name.removesuffix(_SUFFIX)
         raise UserError(f"--task={name} cannot be read of {split}: {summary}{fix}") from error
 

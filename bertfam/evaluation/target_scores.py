@@ -90,7 +90,7 @@ def _scores(
     decoder: Any = config.decoder(execution)
     hidden, _ = decoder.apply({"params": params["decoder"]}, words, tokens, segment_ids=segments, **same, **given)
     head = head_weights(config, params)
-    found = token_scores(hidden * head.scale, head.kernel, head.bias, wanted, VocabularyLoss(config.known_vocab_size))
+    found = token_scores(hidden * head.scale, head.kernel, head.bias, wanted, VocabularyLoss(config.require_vocab_size))
     return jnp.sum(jnp.where(weights > 0, found.log_probabilities, 0), axis=1)
 
 

@@ -17,7 +17,6 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.ends import ends_of
 from bertfam.errors import UserError
-from bertfam.files import check_unused, new_folder, read_json
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models.albert_huggingface import ALBERT
 from bertfam.models.bart_huggingface import BART
@@ -33,7 +32,8 @@ from bertfam.models.mt5_huggingface import MT5
 from bertfam.models.opt_huggingface import OPT
 from bertfam.models.roberta_huggingface import ROBERTA
 from bertfam.models.t5_huggingface import T5
-from bertfam.paths import check_whole, local, to_path
+from bertfam.storage.files import check_unused, new_folder, read_json
+from bertfam.storage.paths import check_whole, local, to_path
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family

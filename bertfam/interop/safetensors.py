@@ -9,7 +9,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from bertfam.errors import UserError
-from bertfam.files import read_json
+from bertfam.storage.files import read_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.kernels.attention import Request, choose
-from bertfam.layers.cache import put
 from bertfam.layers.dense import Dense, project
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, truncated_normal
-from bertfam.layers.rotary import rotated
+from bertfam.layers.key_value_cache import put
+from bertfam.layers.positions.rotary import rotated
 
 
 class Row(NamedTuple):
@@ -164,7 +164,8 @@ class SelfAttention(_Attention):
       num_kv_heads: heads of keys and values, which divide `num_heads`; 1 is multi-query attention (Shazeer 2019); None: as many.
       window: how far it sees: |i - j| <= window / 2; None: all tokens.
       causal: whether a token sees none behind it.
-      rotary_theta: of the rotation of queries and keys by their positions (see `bertfam.layers.rotary`); None: there is none.
+      rotary_theta: of the rotation of queries and keys by their positions (see `bertfam.layers.positions.rotary`); None: there
+      is none.
     """
 
     num_kv_heads: int | None = None

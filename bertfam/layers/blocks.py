@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 
 from bertfam.layers.attention import Attended, Encoded, Row
-from bertfam.layers.cache import LayerCache
 from bertfam.layers.dropout import Dropout
+from bertfam.layers.key_value_cache import LayerCache
 
 # Makes a sublayer or a norm: `maker(name=...)` is a module.
 Maker = Callable[..., Any]

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertfam.layers.gathered import gathered
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
+from bertfam.layers.unsharded import gathered
 
 
 class Dense(nn.Module):

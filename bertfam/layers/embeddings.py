@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertfam.errors import UserError
-from bertfam.layers.gather import lookup_few
-from bertfam.layers.gathered import gathered, whole
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
+from bertfam.layers.lookup import lookup_few
+from bertfam.layers.unsharded import gathered, whole
 
 ROW_MULTIPLE = 128
 

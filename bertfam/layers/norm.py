@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertfam.layers.gathered import gathered
 from bertfam.layers.initializers import logical
+from bertfam.layers.unsharded import gathered
 
 _AXES = ("embed",)
 

@@ -12,13 +12,13 @@ from bertfam.features import Start
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import CrossAttention, Encoded, Row, SelfAttention
 from bertfam.layers.blocks import PostNormBlock
-from bertfam.layers.cache import Cache
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, check_length, embed_positions, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
-from bertfam.layers.heads import LmHead
+from bertfam.layers.heads.pretraining import LmHead
 from bertfam.layers.initializers import Initializer, normal
+from bertfam.layers.key_value_cache import Cache
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
@@ -129,7 +129,7 @@ class BartConfig(Sizes):
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
         """See `bertfam.models.generator.GeneratorConfig`; the bias of each word is that of files and is not trained."""
         return LmHead(
-            self.known_vocab_size,
+            self.require_vocab_size,
             tied=self.tie_embeddings,
             use_bias=True,
             kernel_init=self.initializer,
@@ -146,7 +146,7 @@ class BartConfig(Sizes):
             inner=(self.hidden_size,) * 2,
             feed_forward=(self.encoder_size, self.feed_forward_size),
             maps=2,
-            vocabulary=self.known_vocab_size,
+            vocabulary=self.require_vocab_size,
         )
 
 

@@ -9,7 +9,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import Row, SelfAttention
 from bertfam.layers.blocks import PostNormBlock
@@ -18,8 +17,9 @@ from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, embed_positions, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
-from bertfam.layers.gather import lookup_few
+from bertfam.layers.heads import pretraining
 from bertfam.layers.initializers import truncated_normal
+from bertfam.layers.lookup import lookup_few
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import Stack
 from bertfam.models.encoder import check_collectable
@@ -103,10 +103,10 @@ class BertConfig(Sizes):
         """See `bertfam.models.encoder.EncoderConfig`."""
         return Encoder(self, execution)
 
-    def masked_lm_head(self, execution: Execution = _EXECUTION) -> heads.MaskedLmHead:
+    def masked_lm_head(self, execution: Execution = _EXECUTION) -> pretraining.MaskedLmHead:
         """See `bertfam.models.encoder.EncoderConfig`."""
-        return heads.MaskedLmHead(
-            vocab_size=self.known_vocab_size,
+        return pretraining.MaskedLmHead(
+            vocab_size=self.require_vocab_size,
             activation=self.head_activation or self.activation,
             layer_norm_epsilon=self.layer_norm_epsilon,
             initializer_range=self.initializer_range,
@@ -122,7 +122,7 @@ class BertConfig(Sizes):
         """
         h, f, e = self.hidden_size, self.feed_forward_size, self.table_width
         layer = length * (8 * h * h + 4 * h * f + 4 * h * length)
-        head = 2 * h * e + 2 * e * self.known_vocab_size
+        head = 2 * h * e + 2 * e * self.require_vocab_size
         return 3 * (self.num_layers * layer + predictions * head + (2 * length * e * h if e != h else 0))
 
 

@@ -9,17 +9,17 @@ import flax.linen as nn
 import jax
 
 from bertfam.features import Start
-from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import SelfAttention
 from bertfam.layers.blocks import ParallelBlock, PostNormBlock, PreNormBlock
-from bertfam.layers.cache import Cache
 from bertfam.layers.dense import Dense
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, check_length, embed_positions, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
+from bertfam.layers.heads import pretraining
 from bertfam.layers.initializers import Initializer, normal
+from bertfam.layers.key_value_cache import Cache
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
@@ -161,10 +161,10 @@ class DecoderConfig(Sizes):
         """See `bertfam.models.generator.GeneratorConfig`."""
         return Decoder(self, execution)
 
-    def lm_head(self, execution: Execution = _EXECUTION) -> heads.LmHead:
+    def lm_head(self, execution: Execution = _EXECUTION) -> pretraining.LmHead:
         """See `bertfam.models.generator.GeneratorConfig`."""
-        return heads.LmHead(
-            self.known_vocab_size,
+        return pretraining.LmHead(
+            self.require_vocab_size,
             tied=self.tie_embeddings,
             scale=self.table_width**-0.5 if self.scale_logits else 1.0,
             kernel_init=self.table_initializer,
@@ -180,7 +180,7 @@ class DecoderConfig(Sizes):
         h, f, e = self.hidden_size, self.feed_forward_size, self.table_width
         q, k = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         layer = 4 * h * q + 4 * h * k + 2 * targets * q + 2 * (3 if self.gated else 2) * h * f
-        return 3 * targets * (self.num_layers * layer + 2 * e * self.known_vocab_size + (4 * h * e if e != h else 0))
+        return 3 * targets * (self.num_layers * layer + 2 * e * self.require_vocab_size + (4 * h * e if e != h else 0))
 
 
 class Embeddings(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.layers.execution import Execution
-from bertfam.layers.heads import TokenHead
+from bertfam.layers.heads.pretraining import TokenHead
 from bertfam.models.bert import BertConfig
 
 _EXECUTION = Execution()

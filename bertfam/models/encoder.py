@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.layers import heads
 from bertfam.layers.execution import Execution
+from bertfam.layers.heads import pretraining
 
 _EXECUTION = Execution()
 _COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
@@ -58,7 +58,7 @@ class EncoderConfig(Protocol):
         ...
 
     @property
-    def known_vocab_size(self) -> int:
+    def require_vocab_size(self) -> int:
         """`vocab_size`, which must have been set by now."""
         ...
 
@@ -71,7 +71,7 @@ class EncoderConfig(Protocol):
         """The embeddings and the layers; see `bertfam.models.bert.Encoder`, whose call all have."""
         ...
 
-    def masked_lm_head(self, execution: Execution = _EXECUTION) -> heads.MaskedLmHead:
+    def masked_lm_head(self, execution: Execution = _EXECUTION) -> pretraining.MaskedLmHead:
         """(hidden [batch, predictions, embed], word table) -> float32[batch, predictions, padded vocabulary] logits."""
         ...
 
@@ -87,14 +87,14 @@ def check_collectable(collect: frozenset[str], *more: str) -> None:
         raise ValueError(f"cannot collect {sorted(unknown)}: known are {sorted(known)}")
 
 
-def pooler(config: EncoderConfig, execution: Execution = _EXECUTION) -> heads.Pooler:
+def pooler(config: EncoderConfig, execution: Execution = _EXECUTION) -> pretraining.Pooler:
     """tanh(W h) of hidden states at [CLS]: [..., embed] -> [..., embed]."""
-    return heads.Pooler(config.initializer_range, execution)
+    return pretraining.Pooler(config.initializer_range, execution)
 
 
-def sentence_head(config: EncoderConfig, classes: int = 2, execution: Execution = _EXECUTION) -> heads.ClassificationHead:
+def sentence_head(config: EncoderConfig, classes: int = 2, execution: Execution = _EXECUTION) -> pretraining.ClassificationHead:
     """Pooled [..., embed] -> float32[..., classes] logits, of what the sentences of a pair are to each other."""
-    return heads.ClassificationHead(classes, config.initializer_range, execution)
+    return pretraining.ClassificationHead(classes, config.initializer_range, execution)
 
 
 def word_table(params: Mapping[str, Any]) -> jax.Array:

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 
 from bertfam.features import Start
 from bertfam.layers.attention import Row
-from bertfam.layers.cache import Cache
 from bertfam.layers.embeddings import Table
 from bertfam.layers.execution import Execution
-from bertfam.layers.heads import Head, LmHead
+from bertfam.layers.heads.pretraining import Head, LmHead
+from bertfam.layers.key_value_cache import Cache
 
 _EXECUTION = Execution()
 
@@ -34,7 +34,8 @@ class GeneratorConfig(Protocol):
         example a row, segment ids 1 and then 0.
       train: whether dropout is on; needs a "dropout" key.
       collect: names among "hidden_states", "attention_probs" and "cross_attention_probs" (before dropout).
-      cache: a `bertfam.layers.cache.Cache`, in which these tokens take the next slots; positions are then given. Where there is
+      cache: a `bertfam.layers.key_value_cache.Cache`, in which these tokens take the next slots; positions are then given.
+      Where there is
         an encoder, the first call has `encoded` and later ones None: its keys and values are in the cache.
 
     They return dtype[batch, length, embed], and a dict of what `collect` names, hidden_states [layers + 1, batch, length, embed]
@@ -77,7 +78,7 @@ class GeneratorConfig(Protocol):
         ...
 
     @property
-    def known_vocab_size(self) -> int:
+    def require_vocab_size(self) -> int:
         """`vocab_size`, which must have been set by now."""
         ...
 

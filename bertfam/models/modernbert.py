@@ -9,7 +9,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.layers import heads
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import Row, SelfAttention
 from bertfam.layers.blocks import PreNormBlock
@@ -17,6 +16,7 @@ from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, check_length, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
+from bertfam.layers.heads import pretraining
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, FIRST, Stack, joined
@@ -114,10 +114,10 @@ class ModernBertConfig(Sizes):
         """See `bertfam.models.encoder.EncoderConfig`."""
         return Encoder(self, execution)
 
-    def masked_lm_head(self, execution: Execution = _EXECUTION) -> heads.MaskedLmHead:
+    def masked_lm_head(self, execution: Execution = _EXECUTION) -> pretraining.MaskedLmHead:
         """See `bertfam.models.encoder.EncoderConfig`."""
-        return heads.MaskedLmHead(
-            vocab_size=self.known_vocab_size,
+        return pretraining.MaskedLmHead(
+            vocab_size=self.require_vocab_size,
             activation=self.head_activation or self.activation,
             layer_norm_epsilon=self.layer_norm_epsilon,
             initializer_range=self.output_initializer_range,
@@ -136,7 +136,7 @@ class ModernBertConfig(Sizes):
         h, f = self.hidden_size, self.feed_forward_size
         seen = [length if window is None else min(length, window // 2 * 2 + 1) for window in map(self.window_of, self.types)]
         layers = sum(length * (8 * h * h + 6 * h * f + 4 * h * k) for k in seen)
-        return 3 * (layers + predictions * (2 * h * h + 2 * h * self.known_vocab_size))
+        return 3 * (layers + predictions * (2 * h * h + 2 * h * self.require_vocab_size))
 
 
 class Embeddings(nn.Module):

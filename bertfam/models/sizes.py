@@ -34,7 +34,7 @@ class TableSizes:
             raise self._error("table_rows", f"must be at least {rows}{known} and below 2^31")
 
     @property
-    def known_vocab_size(self) -> int:
+    def require_vocab_size(self) -> int:
         """`vocab_size`, which must have been set by now."""
         if self.vocab_size is None:
             raise ValueError(f"{type(self).__name__}.vocab_size is None: set it to the size of the vocabulary first")
@@ -43,7 +43,7 @@ class TableSizes:
     @property
     def known_table_rows(self) -> int:
         """`table_rows`, or where it is None, `vocab_size`, which must have been set by now."""
-        return self.table_rows or self.known_vocab_size
+        return self.table_rows or self.require_vocab_size
 
     @property
     def padded_vocab_size(self) -> int:

@@ -12,15 +12,15 @@ from bertfam.features import Start
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import CrossAttention, Encoded, Row, SelfAttention
 from bertfam.layers.blocks import PreNormBlock
-from bertfam.layers.cache import Cache
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
-from bertfam.layers.heads import LmHead
+from bertfam.layers.heads.pretraining import LmHead
 from bertfam.layers.initializers import Initializer, normal
+from bertfam.layers.key_value_cache import Cache
 from bertfam.layers.norm import RMSNorm
-from bertfam.layers.relative_bias import RelativeBias
+from bertfam.layers.positions.relative_bias import RelativeBias
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
 from bertfam.models.encoder_decoder import training_flops
@@ -49,7 +49,7 @@ class T5Config(TableSizes):
       num_heads, head_dim: of every attention; their product need not be `hidden_size`.
       activation: of the feed-forward network's hidden layer, or of its gate.
       gated: whether the hidden layer is multiplied by another linear map (Shazeer 2020).
-      relative_buckets, relative_max_distance: of relative positions, see `bertfam.layers.relative_bias.buckets_of`.
+      relative_buckets, relative_max_distance: of relative positions, see `bertfam.layers.positions.relative_bias.buckets_of`.
       dropout_rate: on embeddings, on what each sublayer adds, on the feed-forward network's hidden layer, on the output of both
         networks, and on attention probabilities by backends that can.
       tie_embeddings: whether the head uses the word table.
@@ -132,7 +132,7 @@ class T5Config(TableSizes):
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
         """See `bertfam.models.generator.GeneratorConfig`."""
         return LmHead(
-            self.known_vocab_size,
+            self.require_vocab_size,
             tied=self.tie_embeddings,
             scale=self.hidden_size**-0.5 if self.scale_logits else 1.0,
             kernel_init=_by_inputs(self.hidden_size),
@@ -149,7 +149,7 @@ class T5Config(TableSizes):
             inner=(self.num_heads * self.head_dim,) * 2,
             feed_forward=(self.feed_forward_size,) * 2,
             maps=3 if self.gated else 2,
-            vocabulary=self.known_vocab_size,
+            vocabulary=self.require_vocab_size,
         )
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from bertfam.features import FeatureSpec, RowShape
 from bertfam.layers.execution import Execution
-from bertfam.layers.gather import put_positions
+from bertfam.layers.lookup import put_positions
 from bertfam.layers.sampling import keys_of_rows, sample
 from bertfam.models.electra import ElectraConfig, replaced_token_head
 from bertfam.models.encoder import init_encoder, init_on_hidden

@@ -138,7 +138,7 @@ class LanguageModel(ABC):
         return "encoder" if self.model.has_encoder else "decoder"
 
     def _settings(self) -> VocabularyLoss:
-        return VocabularyLoss(self.model.known_vocab_size, self.z_loss, self.label_smoothing, self.chunk)
+        return VocabularyLoss(self.model.require_vocab_size, self.z_loss, self.label_smoothing, self.chunk)
 
     def _head(self, params: Tree, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         head = head_weights(self.model, params)

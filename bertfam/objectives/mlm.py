@@ -12,7 +12,7 @@ from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, encoder_features, masked_features
 from bertfam.kernels.attention import Request, choose
 from bertfam.layers.execution import Execution
-from bertfam.layers.gather import gather_positions
+from bertfam.layers.lookup import gather_positions
 from bertfam.models.encoder import EncoderConfig, init_encoder, init_masked_lm_head, word_table
 from bertfam.objectives.objective import Batch, LossOut, Predictions, Sum, Tree, masked_cross_entropy, with_vocabulary
 from bertfam.objectives.teacher import Teacher

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.features import FeatureSpec, RowShape, Sentences
-from bertfam.layers.gather import gather_positions
-from bertfam.layers.heads import ClassificationHead
+from bertfam.layers.heads.pretraining import ClassificationHead
+from bertfam.layers.lookup import gather_positions
 from bertfam.models.encoder import init_on_hidden, pooler, sentence_head
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, check_coefficients, masked_cross_entropy

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.features import FeatureSpec, RowShape, span_features
-from bertfam.layers.gather import gather_positions
-from bertfam.layers.span_boundary import SpanBoundaryHead
+from bertfam.layers.heads.span_boundary import SpanBoundaryHead
+from bertfam.layers.lookup import gather_positions
 from bertfam.models.encoder import word_table
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, check_coefficients, masked_cross_entropy
@@ -78,7 +78,7 @@ class MlmSbo(Mlm):
         """Matrix-product FLOPs of training on one row, forward and backward."""
         # The output's width is taken for the table's, as it is in all but factorised models.
         h = self.model.hidden_size
-        head = 2 * (2 * h + self.place_size) * h + 2 * h * h + 2 * h * self.model.known_vocab_size
+        head = 2 * (2 * h + self.place_size) * h + 2 * h * h + 2 * h * self.model.require_vocab_size
         return super().flops(shape) + 3 * shape.predictions * head
 
     def _weights(self, batch: Batch) -> jax.Array:
@@ -88,4 +88,4 @@ class MlmSbo(Mlm):
     @property
     def _head(self) -> SpanBoundaryHead:
         model = self.model
-        return SpanBoundaryHead(model.known_vocab_size, self.places, self.place_size, model.initializer_range, self.execution)
+        return SpanBoundaryHead(model.require_vocab_size, self.places, self.place_size, model.initializer_range, self.execution)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import jax
 
 from bertfam.errors import UserError
-from bertfam.partitioning.mesh import MeshShape, slices_of
-from bertfam.partitioning.rules import AXES
 from bertfam.planning.changes import changes, with_remat
 from bertfam.planning.estimate import estimate
 from bertfam.planning.programs import TRAINING, compile_programs
+from bertfam.sharding.mesh import MeshShape, slices_of
+from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
 
 # Of a device's memory; the rest is for what is in no program, as the batches to come.

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import jax
 
-from bertfam.partitioning.chips import Chip
-from bertfam.partitioning.mesh import slices_of
-from bertfam.planning.hlo import Collective
-from bertfam.planning.memory import Memory
+from bertfam.planning.hlo.collectives import Collective
+from bertfam.planning.hlo.memory import Memory
+from bertfam.sharding.chips import Chip
+from bertfam.sharding.mesh import slices_of
 
 # The only axis along which devices may be of several slices.
 _BETWEEN_SLICES = "replica"

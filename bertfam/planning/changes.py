@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bertfam.partitioning.mesh import MeshShape
-from bertfam.partitioning.rules import AXES
+from bertfam.sharding.mesh import MeshShape
+from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
 
 # What is recomputed, the cheaper first.

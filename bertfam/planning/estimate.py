@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import AbstractMesh
 
-from bertfam.partitioning.chips import Chip
-from bertfam.partitioning.rules import AXES, Rules, named
-from bertfam.partitioning.sharding import batch_shardings, check_batch, partition_spec
 from bertfam.planning.bounds import Bound, bound
 from bertfam.planning.tracing import SUMMED, Array, Traced, trace
+from bertfam.sharding.chips import Chip
+from bertfam.sharding.placement import batch_shardings, check_batch, partition_spec
+from bertfam.sharding.rules import AXES, Rules, named
 from bertfam.training.run import Run
 from bertfam.training.state import TrainState, new_state, shardings_of
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from jax.sharding import AbstractMesh
 
 from bertfam.errors import UserError
-from bertfam.partitioning.chips import Chip
-from bertfam.partitioning.mesh import MeshShape
-from bertfam.partitioning.rules import AXES
-from bertfam.partitioning.sharding import check_batch
 from bertfam.planning.bounds import Bound
 from bertfam.planning.changes import REMATS, with_remat
 from bertfam.planning.estimate import Estimate, estimate
 from bertfam.planning.programs import Program, stages_of
+from bertfam.sharding.chips import Chip
+from bertfam.sharding.mesh import MeshShape
+from bertfam.sharding.placement import check_batch
+from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
 
 # The tokens of shorter rows are not split.

@@ -15,12 +15,12 @@ from jax.sharding import NamedSharding
 from bertfam.decoding.networks import Source, decode
 from bertfam.decoding.stepping import Ends, Prompts
 from bertfam.decoding.strategies import Greedy, Limits
-from bertfam.partitioning.chips import memory_bytes
-from bertfam.partitioning.sharding import partition_spec, path_name
-from bertfam.planning.allocations import Allocation, dumped
-from bertfam.planning.memory import Memory, memory, memory_of_too_large
-from bertfam.training.plan import local_bytes
+from bertfam.planning.hlo.allocations import Allocation, dumped
+from bertfam.planning.hlo.memory import Memory, memory, memory_of_too_large
+from bertfam.sharding.chips import memory_bytes
+from bertfam.sharding.placement import partition_spec, path_name
 from bertfam.training.run import Run
+from bertfam.training.summary import local_bytes
 from bertfam.training.trainer import Trainer
 
 Kind = Literal["train", "evaluate", "decode"]
@@ -217,7 +217,7 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
             )
 
     # Of a prompt the last token's logits alone are computed, and nobody reads the last token that is written.
-    unread = 0 if config.has_encoder else (length - 1) * 2 * config.table_width * config.known_vocab_size
+    unread = 0 if config.has_encoder else (length - 1) * 2 * config.table_width * config.require_vocab_size
     read = config.flops(length, new) if config.has_encoder else config.flops(0, length + new - 1)
     return Job("decode", stage, rows, length + new, rows * (read // 3 - unread), (new - 1) * _of_a_token(trainer), trainer, lower)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
-from bertfam.partitioning.chips import chip_of, memory_bytes
 from bertfam.planning.bounds import bound, moved_bytes, sent_bytes
-from bertfam.planning.hlo import by_axes, collectives
+from bertfam.planning.hlo.collectives import by_axes, collectives
 from bertfam.planning.programs import Program
 from bertfam.planning.slices import Slice
-from bertfam.training.plan import si
+from bertfam.sharding.chips import chip_of, memory_bytes
+from bertfam.training.summary import si
 
 _GIB = 2**30
 Row = Mapping[str, Any]

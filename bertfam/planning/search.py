@@ -8,16 +8,16 @@ from typing import Any
 import jax
 
 from bertfam.errors import UserError
-from bertfam.partitioning.chips import Chip
-from bertfam.partitioning.mesh import slices_of
-from bertfam.partitioning.rules import AXES
 from bertfam.planning.advice import Make, Tell, silently, usable
 from bertfam.planning.bounds import Bound, bound, moved_bytes, sent_bytes
 from bertfam.planning.changes import mesh_lines
-from bertfam.planning.hlo import collectives
+from bertfam.planning.hlo.collectives import collectives
 from bertfam.planning.layouts import Layout, described, heaviest, layouts
 from bertfam.planning.programs import TRAINING, Program, jobs
 from bertfam.planning.report import columns
+from bertfam.sharding.chips import Chip
+from bertfam.sharding.mesh import slices_of
+from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
 
 # How many layouts are compiled.

@@ -5,10 +5,10 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from bertfam.partitioning.rules import named
-from bertfam.partitioning.sharding import path_name
 from bertfam.planning.programs import stages_of
-from bertfam.training.plan import local_bytes
+from bertfam.sharding.placement import path_name
+from bertfam.sharding.rules import named
+from bertfam.training.summary import local_bytes
 from bertfam.training.trainer import Trainer
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from bertfam import libtpu
 from bertfam.errors import UserError
+from bertfam.sharding import libtpu
 
 if TYPE_CHECKING:
     import jax

@@ -10,14 +10,14 @@ from typing import Any
 
 from bertfam.config import Config
 from bertfam.data import vocabularies
-from bertfam.data.batches import Batches
-from bertfam.data.cache import TokenCache, difference
-from bertfam.data.cache_builder import check_sources
-from bertfam.data.cache_work import clear_finished
+from bertfam.data.rows.batches import Batches
 from bertfam.data.text_data import HeldOut, TextData
+from bertfam.data.token_cache.build_folder import clear_finished
+from bertfam.data.token_cache.builder import check_sources
+from bertfam.data.token_cache.cache import TokenCache, difference
 from bertfam.errors import UserError
-from bertfam.files import is_used, read_json
-from bertfam.paths import to_path
+from bertfam.storage.files import is_used, read_json
+from bertfam.storage.paths import to_path
 from bertfam.training.run import Run
 from bertfam.training.schedules import InverseSquareRoot
 

@@ -8,10 +8,10 @@ from typing import ClassVar, Protocol
 import jax
 
 from bertfam.errors import UserError
-from bertfam.training.activity import EVALUATING, PROFILING, SAMPLING, SAVING
+from bertfam.storage.spool import Spool
 from bertfam.training.checkpoints import Checkpoints
-from bertfam.training.metrics import Writer
-from bertfam.training.spool import Spool
+from bertfam.training.logs.metrics import Writer
+from bertfam.training.logs.phase_timer import EVALUATING, PROFILING, SAMPLING, SAVING
 from bertfam.training.state import TrainState
 
 # What a split of metrics.jsonl is called when it is told.

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import jax
 
-from bertfam.data.batches import BatchSource
-from bertfam.training.activity import INSPECTING, TRAINING, WAITING
-from bertfam.training.digest import DIGEST, disagreement, suspects
-from bertfam.training.feeding import Batch, Prefetcher
+from bertfam.data.rows.batches import BatchSource
+from bertfam.multihost.preemption import Stop
 from bertfam.training.hooks import Hook
-from bertfam.training.preemption import Stop
-from bertfam.training.progress import ProgressLog
+from bertfam.training.integrity.digest import DIGEST, disagreement, suspects
+from bertfam.training.logs.phase_timer import INSPECTING, TRAINING, WAITING
+from bertfam.training.logs.progress import ProgressLog
+from bertfam.training.prefetch import Batch, Prefetcher
 from bertfam.training.stages import locate
 from bertfam.training.state import TrainState
 from bertfam.training.trainer import Trainer
@@ -26,7 +26,7 @@ def train(
 ) -> TrainState:
     """Runs from the state's step to the end of the run, or until `stop` says so."""
     start, total = int(state.step), trainer.run.total_steps
-    stop, activity = stop or Stop(), trainer.activity
+    stop, phase_timer = stop or Stop(), trainer.phase_timer
 
     def make(step: int) -> Batch:
         return trainer.stages[locate(trainer.run.stages, step)[0]].batch(source, step)
@@ -34,7 +34,7 @@ def train(
     def call(hooks: Sequence[Hook], step: int, state: TrainState) -> TrainState:
         log.hosts.pause()
         for hook in hooks:
-            with activity.during(hook.doing, long=True):
+            with phase_timer.during(hook.doing, long=True):
                 state = hook.after(step, state)
         return state
 
@@ -54,9 +54,9 @@ def train(
                     stop.meet("compiling")
                 compiled_stage = stage
                 log.hosts.pause()
-            activity.begin(TRAINING)
+            phase_timer.begin(TRAINING)
             batch, idle = batches.take(log.busy)
-            activity.move(idle, WAITING)
+            phase_timer.move(idle, WAITING)
             _look(trainer, step + 1, state, batch, log)
             log.hosts.begin(log.busy(), idle)
             state, metrics = train_step(state, batch)
@@ -90,7 +90,7 @@ def _look(trainer: Trainer, update: int, state: TrainState, batch: Batch, log: P
         return
     jax.block_until_ready(state)
     log.hosts.pause()
-    with trainer.activity.during(INSPECTING, long=True):
+    with trainer.phase_timer.during(INSPECTING, long=True):
         if looks:
             log.write(update, "inspect", trainer.inspect(state, batch))
         if digests:

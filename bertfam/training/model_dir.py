@@ -25,9 +25,9 @@ from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import check_writable, clear_partial, read_json, write_text
-from bertfam.paths import check_whole, make_folder, to_path
-from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state
+from bertfam.storage.files import check_writable, clear_partial, read_json, write_text
+from bertfam.storage.paths import check_whole, make_folder, to_path
+from bertfam.training.checkpoints import Checkpoints, has_training_state, selection
 from bertfam.training.data import check_vocabulary
 from bertfam.training.run import Run, check_resumable, check_same_model
 
@@ -152,7 +152,7 @@ def open_model(model_dir: str | Path, step: int | None = None, *, average: bool 
     _check_vocabulary(to_path(model_dir), vocabulary)
     run = run.sized(vocabulary.size)
     checkpoints = Checkpoints(model_dir, read_only=True)
-    found = choosing.find(model_dir, step, ("average" if average else "params",))
+    found = selection.find(model_dir, step, ("average" if average else "params",))
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     parts = checkpoints.parts(found)
     shapes = {name: shape for name, shape in nn.meta.unbox(run.boxed_params()).items() if name in parts}

@@ -7,15 +7,15 @@ from typing import Any
 
 import jax
 
-from bertfam.corruption.text_to_text import TextToText
-from bertfam.data.pairs import SentencePairs
+from bertfam.corruption.t5.text_to_text import TextToText
+from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, RowShape
 from bertfam.objectives.objective import Objective
-from bertfam.partitioning.mesh import MeshShape
+from bertfam.sharding.mesh import MeshShape
+from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.optimizers import AdamW, Optimizer
-from bertfam.training.retention import Keep
 from bertfam.training.stages import Stage, expanded, total_steps
 from bertfam.training.step import NonFinite
 

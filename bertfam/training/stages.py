@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertfam.data.batches import BatchSource
+from bertfam.data.rows.batches import BatchSource
 
 _MOST_SIZES = 100
 

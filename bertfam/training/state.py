@@ -8,8 +8,8 @@ import optax
 
 from bertfam.features import RowShape
 from bertfam.objectives.objective import Objective, Tree
-from bertfam.partitioning.mesh import MeshShape
-from bertfam.partitioning.sharding import AnyMesh, state_shardings
+from bertfam.sharding.mesh import MeshShape
+from bertfam.sharding.placement import AnyMesh, state_shardings
 
 
 class TrainState(NamedTuple):

@@ -11,23 +11,23 @@ import optax
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertfam.data.batches import BatchSource
+from bertfam.data.rows.batches import BatchSource
 from bertfam.data.text_data import HeldOut
 from bertfam.errors import UserError
 from bertfam.evaluation.evaluator import evaluate
 from bertfam.features import FeatureSpec
+from bertfam.multihost.preemption import Stop
 from bertfam.objectives.objective import Predictions
-from bertfam.partitioning.chips import peak_flops
-from bertfam.partitioning.sharding import batch_shardings, check_batch
+from bertfam.sharding.chips import peak_flops
+from bertfam.sharding.placement import batch_shardings, check_batch
 from bertfam.suggest import did_you_mean
-from bertfam.training.activity import COMPILING, EVALUATING, Activity
 from bertfam.training.checkpoints import Checkpoints, on_devices
-from bertfam.training.digest import Digest, Digester
-from bertfam.training.feeding import Batch, global_batch
-from bertfam.training.inspection import make_inspection, scalars
+from bertfam.training.integrity.digest import Digest, Digester
+from bertfam.training.logs.inspection import make_inspection, scalars
+from bertfam.training.logs.phase_timer import COMPILING, EVALUATING, PhaseTimer
+from bertfam.training.logs.progress import Rates
 from bertfam.training.optimizers.tensors import describe
-from bertfam.training.preemption import Stop
-from bertfam.training.progress import Rates
+from bertfam.training.prefetch import Batch, global_batch
 from bertfam.training.run import Run
 from bertfam.training.state import TrainState, new_state, shardings_of
 from bertfam.training.step import INITIALISATION, TERM, make_eval_step, make_train_step
@@ -50,10 +50,10 @@ class StageProgram:
 class Trainer:
     """A sized run on a mesh; checks everything that can be checked before compiling."""
 
-    def __init__(self, run: Run, mesh: jax.sharding.Mesh, activity: Activity | None = None) -> None:
+    def __init__(self, run: Run, mesh: jax.sharding.Mesh, phase_timer: PhaseTimer | None = None) -> None:
         """Raises UserError where sizes do not divide over the mesh."""
         self.run, self.mesh = run, mesh
-        self.activity = activity or Activity()
+        self.phase_timer = phase_timer or PhaseTimer()
         params = run.boxed_params()
         self.tensors = describe(params)
         self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
@@ -158,7 +158,7 @@ class Trainer:
     def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
         """Compiles a stage's step; returns it, and its time and memory in words."""
         began = time.monotonic()
-        with self.activity.during(COMPILING, long=True):
+        with self.phase_timer.during(COMPILING, long=True):
             compiled = self.lower_step(stage).compile()
         memory = compiled.memory_analysis()
         told = f"compiled stage {stage + 1} in {time.monotonic() - began:.1f} s"
@@ -182,7 +182,7 @@ class Trainer:
         program = self.stages[stage]
 
         def batch(step: int) -> Batch:
-            self.activity.begin(EVALUATING, long=step == 0)  # with the compiling of it
+            self.phase_timer.begin(EVALUATING, long=step == 0)  # with the compiling of it
             return program.batch(held_out.source, step)
 
         with jax.set_mesh(self.mesh), self._axis_rules():

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import domain_adaptation
 from bertfam import cli
-from bertfam.data.cache import TokenCache
+from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
 
 pytest.importorskip("psutil")

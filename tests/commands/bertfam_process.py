@@ -24,7 +24,7 @@ from pathlib import Path
 
 def at_step(step, what):
     """Calls `what(updates made)` after an update, or after each where `step` is None."""
-    from bertfam.training.progress import ProgressLog
+    from bertfam.training.logs.progress import ProgressLog
 
     add = ProgressLog.add
 

@@ -53,7 +53,7 @@ def write_texts(folder, *, held_out=slice(20, 23), copies=1):
       held_out: which of them by length, the shortest first.
       copies: of those for training, each with a first sentence of its own.
     """
-    from bertfam.data.sentences import split_sentences
+    from bertfam.data.corpora.sentences import split_sentences
 
     folder.mkdir()
     documents = [

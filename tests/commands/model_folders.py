@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from bertfam.training.checkpoints import choosing, digests
+from bertfam.training.checkpoints import manifest, selection
 
 SPEEDS = ("tokens_per_second", "mfu", "waiting_for_data")
 
@@ -46,7 +46,7 @@ def assert_equal_arrays(left, right):
 def whole(model_dir):
     """The steps whose every byte is as it was written."""
     directory = model_dir / "checkpoints"
-    return [step for step in choosing.steps(directory) if digests.fault(directory / str(step), contents=True) is None]
+    return [step for step in selection.steps(directory) if manifest.fault(directory / str(step), contents=True) is None]
 
 
 def cut(model_dir, copy, step):

@@ -100,8 +100,8 @@ def mark_phases(path: str, command: str) -> Marks:
 
 
 def _of_a_build(marks: Marks) -> None:
-    from bertfam.data.cache_work import Work
-    from bertfam.data.cache_writer import SplitWriter
+    from bertfam.data.token_cache.build_folder import Work
+    from bertfam.data.token_cache.writer import SplitWriter
 
     marks.around(Work, "begin", "cache", "tokenising", after="tokenising")
     marks.around(Work, "finish", "cache", "finishing", after="finishing")
@@ -119,9 +119,9 @@ def _of_a_build(marks: Marks) -> None:
 
 def _of_a_run(marks: Marks) -> None:
     import bertfam.training.data
-    from bertfam.training.activity import PREPARING, STARTING, Activity
-    from bertfam.training.checkpoints import store, tidying
-    from bertfam.training.metrics import MetricsWriter
+    from bertfam.training.checkpoints import cleanup, store
+    from bertfam.training.logs.metrics import MetricsWriter
+    from bertfam.training.logs.phase_timer import PREPARING, STARTING, PhaseTimer
     from bertfam.training.trainer import Trainer
 
     # The process that builds the token cache marks its phases too.
@@ -136,14 +136,14 @@ def _of_a_run(marks: Marks) -> None:
 
     marks.around(Trainer, "new_state", "main", "beginning")
     marks.around(Trainer, "restored", "main", "restoring")
-    begin = Activity.begin
+    begin = PhaseTimer.begin
 
     def mark_and_begin(self, doing, **options):
         if doing not in (STARTING, PREPARING):
             marks.mark("main", doing)
         begin(self, doing, **options)
 
-    Activity.begin = mark_and_begin
+    PhaseTimer.begin = mark_and_begin
 
     start = store.Checkpoints._start
 
@@ -158,7 +158,7 @@ def _of_a_run(marks: Marks) -> None:
 
     store.Checkpoints._start = start_alone
     marks.around(store._Digested, "finalize", "save", "manifest", after="renaming")
-    marks.around(tidying, "_remove", "save", "removing")
+    marks.around(cleanup, "_remove", "save", "removing")
     marks.around(store, "tidy", "save", "tidying")
     finish = store.Checkpoints._finish
 

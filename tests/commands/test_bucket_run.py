@@ -7,7 +7,8 @@ import pytest
 from command_line import bertfam
 from model_folders import metrics
 
-from bertfam import cli, files, paths
+from bertfam import cli
+from bertfam.storage import files, paths
 from bertfam.training.checkpoints import newest
 
 

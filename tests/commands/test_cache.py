@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bertfam import cli
-from bertfam.data.cache import TokenCache
+from bertfam.data.token_cache.cache import TokenCache
 
 TEXT = "The cat sat on the mat.\nThe cats saw it.\n\nA dog sat there.\nIt barked.\n\nTwo birds sang.\nThey flew.\n"
 

@@ -9,7 +9,7 @@ import pytest
 from command_line import bertfam, listing
 
 from bertfam import cli
-from bertfam.data.cache import TokenCache
+from bertfam.data.token_cache.cache import TokenCache
 
 RUN = """\
 include "models/gpt2_small.gin"

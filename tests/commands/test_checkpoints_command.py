@@ -9,7 +9,7 @@ from command_line import bertfam, listing
 from model_folders import cut
 
 from bertfam import api, cli
-from bertfam.training.checkpoints import choosing, has_training_state, newest
+from bertfam.training.checkpoints import has_training_state, newest, selection
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_weights_alone(trained, tmp_path, capsys):
         0, f"copied the weights of step 15 of {trained.model_dir} to {target}, a model at its step 0\n",
     )  # fmt: skip
     assert newest(target) == 0 and not has_training_state(target, 0)
-    old, new = (choosing.folder(folder) for folder in (trained.model_dir, target))
+    old, new = (selection.folder(folder) for folder in (trained.model_dir, target))
     sizes = [sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) for folder in (old / "15", new / "0")]
     assert sizes[1] < sizes[0] * 0.5
     assert cli.main(["fill", f"--model_dir={target}", "A [MASK]."]) == 0
@@ -124,7 +124,7 @@ def test_which_checkpoints_stay(trained, tmp_path):
     flags = ["--gin.Run.keep_checkpoints=1", "--gin.Run.keep_every=10", '--gin.Run.keep_best="loss"']
     done = bertfam(*trained.pretrain(model_dir, *flags))
     assert done.returncode == 0, done.stderr
-    assert choosing.complete(model_dir / "checkpoints") == [5, 10, 20, 24]
+    assert selection.complete(model_dir / "checkpoints") == [5, 10, 20, 24]
 
 
 def test_a_metric_that_nothing_measures(trained, tmp_path, capsys):

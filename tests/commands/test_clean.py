@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from bertfam import cli
-from bertfam.data.cleaning.rules import RULES
+from bertfam.data.corpora.c4.rules import RULES
 
 GOOD = "The cat of this house sat on the mat. It slept there all day long. Nobody saw it go away again."
 # What fires on each page, and its text.

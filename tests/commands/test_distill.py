@@ -15,7 +15,7 @@ from test_pretrain_processes import launch, metrics
 
 from bertfam import api, cli
 from bertfam.interop import huggingface
-from bertfam.training import loop, teaching
+from bertfam.training import loop, teachers
 from bertfam.training.checkpoints import Checkpoints, newest
 from bertfam.training.trainer import Trainer
 
@@ -113,7 +113,7 @@ def test_the_same_command_goes_on_though_the_teacher_has_trained_on(trained, stu
     teacher, run = cut(trained.model_dir, tmp_path / "teacher", 20), tmp_path / "student"
     given = words(trained, tmp_path, "--layers=random", "--gin.Run.eval_every=0", teacher=teacher)
     calls, arrays_read = [], []
-    open_teacher, placed_aux, train = teaching.open_teacher, Trainer.placed_aux, loop.train
+    open_teacher, placed_aux, train = teachers.open_teacher, Trainer.placed_aux, loop.train
 
     def opening(*args):
         calls.append(args)
@@ -127,7 +127,7 @@ def test_the_same_command_goes_on_though_the_teacher_has_trained_on(trained, stu
         assert arrays_read and all(array() is None for array in arrays_read)
         return train(*args)
 
-    monkeypatch.setattr(teaching, "open_teacher", opening)
+    monkeypatch.setattr(teachers, "open_teacher", opening)
     monkeypatch.setattr(Trainer, "placed_aux", placing)
     monkeypatch.setattr(loop, "train", training)
     assert cli.main(given) == 0

@@ -10,7 +10,7 @@ from command_line import bertfam, listing
 
 from bertfam import cli
 from bertfam.data import vocabularies
-from bertfam.data.cache import TokenCache
+from bertfam.data.token_cache.cache import TokenCache
 from bertfam.training.model_dir import read_run
 
 METRICS = ["mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss"]

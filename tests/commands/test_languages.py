@@ -11,7 +11,7 @@ from bertfam import cli
 from bertfam.commands import flags as shared
 from bertfam.config import load
 from bertfam.data import vocabularies
-from bertfam.data.cache import TokenCache
+from bertfam.data.token_cache.cache import TokenCache
 
 WORDS = {
     "en": "the house stands by a wide river and its windows are open every morning when birds begin to sing near water".split(),

@@ -10,10 +10,10 @@ import pytest
 
 from bertfam import cli
 from bertfam.corruption.keys import fold
-from bertfam.corruption.span_corruption import SpanCorruption
+from bertfam.corruption.t5.span_corruption import SpanCorruption
 from bertfam.data import vocabularies
-from bertfam.data.cache import TokenCache
-from bertfam.data.text_rows import WholeDocuments
+from bertfam.data.rows.running_text import WholeDocuments
+from bertfam.data.token_cache.cache import TokenCache
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from model_folders import arrays, assert_equal_arrays, cut, metrics
 from bertfam import api
 from bertfam.config import load
 from bertfam.data import vocabularies
-from bertfam.partitioning.mesh import AXES
+from bertfam.sharding.mesh import AXES
 from bertfam.training.checkpoints import newest
 
 
@@ -230,7 +230,7 @@ def test_an_imported_model_is_started_from(trained, tmp_path):
     assert f"started from the model in {tmp_path / 'model'}" in done.stdout.splitlines()
     old, new = api.load(trained.model_dir), api.load(tmp_path / "model")
     assert newest(tmp_path / "model") == 1
-    rows = old.config.known_vocab_size
+    rows = old.config.require_vocab_size
     for (path, left), right in zip(jax.tree_util.tree_leaves_with_path(old.params), jax.tree.leaves(new.params), strict=True):
         name = jax.tree_util.keystr(path)
         cut = rows if "word" in name or name == "['mlm_head']['bias']" else None

@@ -9,8 +9,8 @@ from command_line import bertfam, listing
 
 from bertfam import cli
 from bertfam.data import vocabularies
-from bertfam.data.cache import TokenCache
 from bertfam.data.preview.terminal import LEGEND, Paint, row_lines
+from bertfam.data.token_cache.cache import TokenCache
 from bertfam.training.model_dir import read_run
 
 

@@ -14,7 +14,7 @@ from command_line import bertfam
 from pyarrow import parquet
 
 from bertfam import cli
-from bertfam.data.cache import TokenCache
+from bertfam.data.token_cache.cache import TokenCache
 
 TEXT = "The cat saw the café.\nIt sat.\n\nTwo birds sang.\n\nThe dog barked at the cat.\nIt ran.\nIt sat.\n"
 LONG = random.Random(0).randbytes(999).hex() + "\n"  # also when it is compressed

@@ -97,7 +97,7 @@ TASK_MISTAKES = [
     (["--task=turning", "--split=test"], "task turning has no split test: give --split=train or --split=validation"),
     (["--task=unmeasured"], "task unmeasured has no metric function: register it with metric_fns=[...]"),
     (["--task=untokenised"], "--task=untokenised cannot be read of validation: Task dataset has incorrect type"),
-    (["--task=untokenised"], "Got string, expected int32; strings need output_features=bertfam.data.tasks.PAIRS"),
+    (["--task=untokenised"], "Got string, expected int32; strings need output_features=bertfam.data.seqio_tasks.tasks.PAIRS"),
     (["--task=python_docs"], "task python_docs has the features text: what is predicted needs inputs and targets"),
 ]
 
@@ -216,8 +216,8 @@ def test_texts_are_framed_as_in_training(monkeypatch, start):
 
     from bertfam.api import Generator
     from bertfam.corruption.token_ids import TokenIds
-    from bertfam.data.documents import Documents
-    from bertfam.data.text_to_text import PairFrame, TextPairs
+    from bertfam.data.rows.text_pairs import PairFrame, TextPairs
+    from bertfam.data.token_cache.documents import Documents
     from bertfam.evaluation import seqio_tasks
 
     ids = TokenIds(size=40, pad=1, unk=3, cls=0, sep=2, eos=2, special=(0, 1, 2, 3))

@@ -2,8 +2,10 @@ import json
 
 import pytest
 
-from bertfam import cli, files
-from bertfam.data import python_docs, vocabularies
+from bertfam import cli
+from bertfam.data import vocabularies
+from bertfam.data.corpora.python_docs import corpus
+from bertfam.storage import files
 
 TEXT = "The cat sat on the mat.\nThe cats saw the café.\n\nA caterpillar sat there.\n"
 
@@ -147,7 +149,7 @@ def test_the_embedded_corpus_is_a_task(text, monkeypatch):
         assert split == "train"
         return iter([["The docs say this.", "They say the same."]] * 3)
 
-    monkeypatch.setattr(python_docs.PythonDocs, "texts", texts)
+    monkeypatch.setattr(corpus.PythonDocs, "texts", texts)
     assert vocab("--task=python_docs", "--size=30", "--output=out") == 0
     assert vocabularies.load("out").size == 30
 

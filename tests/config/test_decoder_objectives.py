@@ -5,14 +5,14 @@ import re
 import pytest
 
 from bertfam.config import load
-from bertfam.corruption.denoising import Denoising
-from bertfam.corruption.infilling import TextInfilling
-from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.bart.denoising import Denoising
+from bertfam.corruption.bart.infilling import TextInfilling
+from bertfam.corruption.bart.token_noise import TokenDeletion, TokenMasking
+from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.next_tokens import NextTokens
-from bertfam.corruption.noising import TokenDeletion, TokenMasking
-from bertfam.corruption.span_corruption import T5_OBJECTIVES
-from bertfam.data.packing import Packed
-from bertfam.data.text_rows import Chunks, DocSentences, WholeDocuments
+from bertfam.corruption.t5.span_corruption import T5_OBJECTIVES
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.running_text import Chunks, DocSentences, WholeDocuments
 from bertfam.errors import UserError
 from bertfam.objectives.causal_lm import CausalLm
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bertfam.config import load
-from bertfam.data.mixture import Mixture
+from bertfam.data.rows.mixture import Mixture
 from bertfam.models.bart import BartConfig
 from bertfam.models.mt5 import MT5Config
 from bertfam.models.t5 import T5Config

@@ -7,14 +7,14 @@ import jax
 import pytest
 
 from bertfam.config import load
-from bertfam.corruption.choosing import RareTokens
-from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
-from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.corruption.masked_lm.selection import RareTokens
+from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows
+from bertfam.corruption.masked_lm.span_selection import WordNgrams, WordSpans
+from bertfam.corruption.masked_lm.units import Units
 from bertfam.corruption.next_tokens import NextTokens
-from bertfam.corruption.shuffling_windows import ShuffledWindows
-from bertfam.corruption.units import Units
-from bertfam.data.pairs import SentencePairs
-from bertfam.data.text_rows import Chunks, DocSentences, FullSentences
+from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences
+from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.errors import UserError
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.bert import BertConfig

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bertfam.config import registry
-from bertfam.data.python_docs import PythonDocs
+from bertfam.data.corpora.python_docs.corpus import PythonDocs
 from bertfam.errors import UserError
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import ElectraConfig

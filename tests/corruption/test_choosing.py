@@ -7,9 +7,9 @@ from chi_square import chi_square_limit
 from noise_rows import VOCABULARIES, drawn_order, draws, fraction, maskable_words, noise_rows, row_of, words_in
 
 from bertfam.corruption import streams
-from bertfam.corruption.choosing import SingleTokens, WholeWords
-from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
 from bertfam.corruption.keys import bits, fold
+from bertfam.corruption.masked_lm.selection import SingleTokens, WholeWords
+from bertfam.corruption.masked_lm.span_selection import WordNgrams, WordSpans
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.corruption.words import words_of
 from bertfam.errors import UserError

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from chi_square import chi_square_limit
 
-from bertfam.corruption.denoising import Denoising
-from bertfam.corruption.infilling import TextInfilling
+from bertfam.corruption.bart.denoising import Denoising
+from bertfam.corruption.bart.infilling import TextInfilling
+from bertfam.corruption.bart.token_noise import TokenDeletion, TokenMasking, inserted
 from bertfam.corruption.keys import fold
-from bertfam.corruption.noising import TokenDeletion, TokenMasking, inserted
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.errors import UserError
 

@@ -7,10 +7,10 @@ import pytest
 from noise_rows import VOCABULARIES, draws, noise_rows
 
 from bertfam.corruption import streams
-from bertfam.corruption.choosing import WithReplacement
 from bertfam.corruption.keys import fold
-from bertfam.corruption.masking import BertMasking
-from bertfam.data.two_segments import TwoSegments
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.corruption.masked_lm.selection import WithReplacement
+from bertfam.data.rows.two_segments import TwoSegments
 
 ELECTRA = BertMasking(mask_share=0.85, random_share=0.0, choice=WithReplacement(), slot_margin=0.005)
 LENGTH = 128

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from chi_square import chi_square_limit
 
-from bertfam.corruption.infilling import TextInfilling
+from bertfam.corruption.bart.infilling import TextInfilling
+from bertfam.corruption.bart.token_noise import Framed
 from bertfam.corruption.keys import fold
-from bertfam.corruption.noising import Framed
 from bertfam.corruption.token_ids import TokenIds
 
 MASK, PAD = 99, 1

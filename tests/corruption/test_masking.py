@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertfam.corruption.keys import fold
-from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.token_ids import TokenIds
 
 TOY = TokenIds(size=12, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4))

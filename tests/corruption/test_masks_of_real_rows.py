@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bertfam.config import load
-from bertfam.corruption.choosing_spans import WordNgrams
 from bertfam.corruption.keys import fold
+from bertfam.corruption.masked_lm.span_selection import WordNgrams
 from bertfam.corruption.words import words_of
 
 LENGTH, ROWS = 128, 2000

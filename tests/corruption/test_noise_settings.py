@@ -7,19 +7,19 @@ import pytest
 from chi_square import chi_square_limit
 from noise_rows import VOCABULARIES, noise_rows
 
-from bertfam.corruption.budgets import budget
-from bertfam.corruption.choosing import SingleTokens, WholeWords
-from bertfam.corruption.choosing_spans import WordNgrams, WordSpans
 from bertfam.corruption.keys import fold
-from bertfam.corruption.masking import BertMasking
-from bertfam.corruption.replacing import as_frequent_as, replace
+from bertfam.corruption.masked_lm.budgets import budget
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.corruption.masked_lm.replacement import as_frequent_as, replace
+from bertfam.corruption.masked_lm.selection import SingleTokens, WholeWords
+from bertfam.corruption.masked_lm.span_selection import WordNgrams, WordSpans
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data import documents
-from bertfam.data.documents import Documents
-from bertfam.data.packing import Packed
+from bertfam.data.checks.trial import check_vocabulary_serves
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.running_text import FullSentences, WholeDocuments
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import FullSentences, WholeDocuments
-from bertfam.data.trial import check_vocabulary_serves
+from bertfam.data.token_cache import documents
+from bertfam.data.token_cache.documents import Documents
 
 TOY = TokenIds(size=12, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4), starts_word=np.arange(12) % 2 > 0)
 NOISES = {

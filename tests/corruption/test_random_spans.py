@@ -5,8 +5,8 @@ import pytest
 from chi_square import chi_square_limit
 
 from bertfam.corruption.keys import fold
-from bertfam.corruption.random_spans import RandomSpans
-from bertfam.corruption.random_tokens import RandomPrefix, RandomTokens
+from bertfam.corruption.t5.random_spans import RandomSpans
+from bertfam.corruption.t5.random_tokens import RandomPrefix, RandomTokens
 
 SETTINGS = [(density, mean) for density in (0.1, 0.15, 0.25, 0.5) for mean in (2.0, 3.0, 5.0, 10.0)]
 

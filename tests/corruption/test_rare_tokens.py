@@ -8,11 +8,11 @@ import pytest
 from chi_square import chi_square_limit
 from noise_rows import VOCABULARIES, noise_rows
 
-from bertfam.corruption.choosing import RareTokens
 from bertfam.corruption.keys import fold
-from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.corruption.masked_lm.selection import RareTokens
+from bertfam.data.rows.running_text import FullSentences
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import FullSentences
 
 DISTILBERT = BertMasking(choice=RareTokens(), rounding="up")
 LENGTH, ROWS = 128, 2000
@@ -24,7 +24,7 @@ def counts(cache, tokens):
 
 
 def corrupt(rows, counts, tokens, masking=DISTILBERT, seed=3):
-    return masking.of_text(lambda: counts).corrupt(rows, fold(seed, np.arange(len(rows["maskable"]))), tokens)
+    return masking.fit(lambda: counts).corrupt(rows, fold(seed, np.arange(len(rows["maskable"]))), tokens)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from chi_square import chi_square_limit
 
 from bertfam.corruption import streams
 from bertfam.corruption.keys import bits, fold
-from bertfam.corruption.shuffling import rotated, shuffled, shuffled_segments, windows
+from bertfam.corruption.permutations import rotated, shuffled, shuffled_segments, windows
 
 N, LENGTH = 300, 40
 KEYS = fold(1, np.arange(N))

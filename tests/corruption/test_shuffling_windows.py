@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from noise_rows import VOCABULARIES, noise_rows
 
-from bertfam.corruption.choosing import WholeWords
 from bertfam.corruption.keys import fold
-from bertfam.corruption.masking import BertMasking
-from bertfam.corruption.shuffling_windows import ShuffledWindows
-from bertfam.data.pairs import SentencePairs
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.corruption.masked_lm.selection import WholeWords
+from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows
+from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.text_data import TextData
 from bertfam.features import RowShape
 

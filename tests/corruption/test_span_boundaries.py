@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from noise_rows import VOCABULARIES, noise_rows
 
-from bertfam.corruption.choosing_spans import WordSpans
 from bertfam.corruption.keys import fold
-from bertfam.corruption.masking import BertMasking
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.corruption.masked_lm.span_selection import WordSpans
 from bertfam.corruption.words import words_of
+from bertfam.data.rows.running_text import DocSentences
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import DocSentences
 
 NOISE = BertMasking(choice=WordSpans(), rounding="up", counted="maskable", drawn_by="unit", boundaries=True)
 NAMES = ("left_positions", "right_positions", "offsets", "loss_weights")

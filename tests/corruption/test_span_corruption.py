@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from bertfam.corruption.keys import fold
-from bertfam.corruption.random_spans import RandomSpans
-from bertfam.corruption.random_tokens import RandomTokens
-from bertfam.corruption.rewriting import ClearToSentinels, DropClear, KeepAll, NoiseToSentinels, Raw
-from bertfam.corruption.span_corruption import T5_OBJECTIVES, SpanCorruption
+from bertfam.corruption.t5.random_spans import RandomSpans
+from bertfam.corruption.t5.random_tokens import RandomTokens
+from bertfam.corruption.t5.sentinels import ClearToSentinels, DropClear, KeepAll, NoiseToSentinels, Raw
+from bertfam.corruption.t5.span_corruption import T5_OBJECTIVES, SpanCorruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.errors import UserError
 
@@ -201,8 +201,8 @@ def test_nothing_is_lost_or_doubled(name):
 
 
 def _shape(config, length):
+    from bertfam.data.rows.running_text import Chunks
     from bertfam.data.text_data import TextData
-    from bertfam.data.text_rows import Chunks
 
     return TextData(rows=Chunks(separated=False), corruption=config).shape(length)
 

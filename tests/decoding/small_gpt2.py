@@ -14,7 +14,7 @@ from bertfam.decoding.ends import ends_of
 from bertfam.decoding.strategies import BeamSearch, Limits, Sample
 from bertfam.models.generator import init_generator
 from bertfam.models.gpt2 import Gpt2Config
-from bertfam.partitioning.mesh import MeshShape
+from bertfam.sharding.mesh import MeshShape
 
 END = "<|endoftext|>"
 VOCABULARY = ByteBpe([*sorted(ByteLevel.alphabet()), END], [], layout=LAYOUTS["gpt2"])

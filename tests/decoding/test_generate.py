@@ -30,7 +30,7 @@ from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.models.bart import BartConfig
 from bertfam.models.generator import init_generator
-from bertfam.training.teaching import open_teacher
+from bertfam.training.teachers import open_teacher
 
 LONG = Limits(200, min_new_tokens=150)
 

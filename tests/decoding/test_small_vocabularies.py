@@ -40,7 +40,7 @@ class TableConfig:
     max_length: int = 64
     has_encoder: bool = False
     start: str | None = None
-    known_vocab_size: int = len(PIECES)
+    require_vocab_size: int = len(PIECES)
 
     def decoder(self, execution):
         return TableDecoder()

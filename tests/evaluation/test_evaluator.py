@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertfam.corruption.masking import BertMasking
-from bertfam.data.batches import Batches
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.data.rows.batches import Batches
 from bertfam.data.text_data import TextData
 from bertfam.evaluation.baselines import baselines, unigram_counts
 from bertfam.evaluation.evaluator import evaluate

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from bertfam.corruption.next_tokens import NextTokens
-from bertfam.data.cache import TokenCache
-from bertfam.data.packing import Packed
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.running_text import Chunks, FullSentences, WholeDocuments
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import Chunks, FullSentences, WholeDocuments
+from bertfam.data.token_cache.cache import TokenCache
 from bertfam.evaluation.baselines import baselines, training_counts
 from bertfam.evaluation.perplexity import lacks_words, perplexities
 

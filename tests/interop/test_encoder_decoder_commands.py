@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from bertfam.cli import main
 from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.layouts import LAYOUTS
-from bertfam.data.vocabularies.sentence_piece import SentencePiece
+from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
 from bertfam.interop import huggingface
 from bertfam.models.bart import BartConfig
 from bertfam.models.mt5 import MT5Config

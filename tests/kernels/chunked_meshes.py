@@ -13,9 +13,9 @@ from jax.sharding import NamedSharding
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy  # noqa: E402
-from bertfam.partitioning.mesh import MeshShape  # noqa: E402
-from bertfam.partitioning.rules import Rules  # noqa: E402
-from bertfam.partitioning.sharding import partition_spec  # noqa: E402
+from bertfam.sharding.mesh import MeshShape  # noqa: E402
+from bertfam.sharding.placement import partition_spec  # noqa: E402
+from bertfam.sharding.rules import Rules  # noqa: E402
 
 BATCH, LENGTH, EMBED, ROWS = 8, 10, 8, 32
 SETTINGS = VocabularyLoss(30, z_loss=0.01, label_smoothing=0.1, chunk=3)

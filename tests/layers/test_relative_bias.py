@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertfam.layers.relative_bias import RelativeBias, buckets_of
+from bertfam.layers.positions.relative_bias import RelativeBias, buckets_of
 
 DISTANCES = np.arange(-1000, 1001)
 

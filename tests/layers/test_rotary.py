@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertfam.layers.rotary import rotated
+from bertfam.layers.positions.rotary import rotated
 
 
 def heads(key, length=7, size=12):

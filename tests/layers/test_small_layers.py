@@ -11,8 +11,8 @@ from bertfam.kernels.dropout import dropout
 from bertfam.layers.embeddings import embed_positions, embed_words, padded_rows
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
-from bertfam.layers.gather import gather_positions, lookup_few
-from bertfam.layers.heads import MaskedLmHead
+from bertfam.layers.heads.pretraining import MaskedLmHead
+from bertfam.layers.lookup import gather_positions, lookup_few
 from bertfam.layers.norm import LayerNorm, RMSNorm
 
 

@@ -16,7 +16,7 @@ import parity  # noqa: E402
 
 from bertfam.interop import huggingface  # noqa: E402
 from bertfam.kernels import attention  # noqa: E402
-from bertfam.layers import rotary  # noqa: E402
+from bertfam.layers.positions import rotary  # noqa: E402
 
 if __name__ == "__main__":
     folder, inputs, outputs = sys.argv[1:]

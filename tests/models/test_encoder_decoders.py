@@ -15,8 +15,8 @@ from flax import linen as nn
 from bertfam.errors import UserError
 from bertfam.kernels import attention_reference
 from bertfam.layers import dropout
-from bertfam.layers.cache import empty
 from bertfam.layers.execution import Execution
+from bertfam.layers.key_value_cache import empty
 from bertfam.models.bart import BartConfig
 from bertfam.models.generator import init_generator, logits, words_of
 from bertfam.models.mt5 import MT5Config

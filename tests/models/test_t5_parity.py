@@ -16,7 +16,7 @@ from flax import linen as nn
 
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
-from bertfam.layers.heads import NO_TOKEN_LOGIT
+from bertfam.layers.heads.pretraining import NO_TOKEN_LOGIT
 from bertfam.models import generator
 from bertfam.models.generator import init_generator
 from bertfam.models.mt5 import MT5Config

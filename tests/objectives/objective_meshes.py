@@ -12,22 +12,22 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import tiny  # noqa: E402
 from test_distillation import ALL, random_like  # noqa: E402
 
-from bertfam.corruption.choosing_spans import WordSpans  # noqa: E402
-from bertfam.corruption.masking import BertMasking  # noqa: E402
-from bertfam.corruption.shuffling_windows import ShuffledWindows  # noqa: E402
-from bertfam.corruption.span_corruption import SpanCorruption  # noqa: E402
-from bertfam.data.pairs import SentencePairs  # noqa: E402
+from bertfam.corruption.masked_lm.masking import BertMasking  # noqa: E402
+from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows  # noqa: E402
+from bertfam.corruption.masked_lm.span_selection import WordSpans  # noqa: E402
+from bertfam.corruption.t5.span_corruption import SpanCorruption  # noqa: E402
+from bertfam.data.rows.running_text import Chunks, FullSentences  # noqa: E402
+from bertfam.data.rows.sentence_pairs import SentencePairs  # noqa: E402
 from bertfam.data.text_data import TextData  # noqa: E402
-from bertfam.data.text_rows import Chunks, FullSentences  # noqa: E402
 from bertfam.models.albert import AlbertConfig  # noqa: E402
 from bertfam.models.modernbert import ModernBertConfig  # noqa: E402
 from bertfam.objectives.albert import MlmSop  # noqa: E402
 from bertfam.objectives.mlm import Mlm  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
 from bertfam.objectives.structbert import MlmStructure  # noqa: E402
-from bertfam.partitioning.mesh import MeshShape  # noqa: E402
-from bertfam.training.feeding import global_batch  # noqa: E402
-from bertfam.training.metrics import means  # noqa: E402
+from bertfam.sharding.mesh import MeshShape  # noqa: E402
+from bertfam.training.logs.metrics import means  # noqa: E402
+from bertfam.training.prefetch import global_batch  # noqa: E402
 from bertfam.training.run import Run  # noqa: E402
 from bertfam.training.stages import Stage  # noqa: E402
 from bertfam.training.trainer import Trainer  # noqa: E402
@@ -41,7 +41,7 @@ SPANS = BertMasking(choice=WordSpans(), boundaries=True)
 SPAN_TEXT = TextData(rows=Chunks(), corruption=SpanCorruption())
 SHUFFLED = TextData(rows=SentencePairs(relation="structure"), corruption=BertMasking(shuffling=ShuffledWindows()))
 CASES = {
-    # objective, rows, mesh; a decoder, an encoder-decoder and ELECTRA are in tests/partitioning/preset_runs.py
+    # objective, rows, mesh; a decoder, an encoder-decoder and ELECTRA are in tests/sharding/preset_runs.py
     "distillation": (ALL, TEXT, SPREAD),
     "sop": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), SPREAD),
     "structure": (MlmStructure(BERT), SHUFFLED, SPREAD),

@@ -13,7 +13,7 @@ from chi_square import chi_square_limit
 from flax import linen as nn
 from test_packed_rows import packed
 
-from bertfam.layers.gather import gather_positions, put_positions
+from bertfam.layers.lookup import gather_positions, put_positions
 from bertfam.layers.sampling import keys_of_rows, sample
 from bertfam.models.electra import ElectraConfig, replaced_token_head
 from bertfam.objectives.electra import Electra

@@ -10,9 +10,9 @@ import tiny
 from flax import linen as nn
 
 from bertfam.corruption.next_tokens import NextTokens
-from bertfam.corruption.span_corruption import SpanCorruption
+from bertfam.corruption.t5.span_corruption import SpanCorruption
+from bertfam.data.rows.running_text import Chunks
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import Chunks
 from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.layers.execution import Execution

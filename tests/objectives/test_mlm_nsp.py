@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from bertfam.errors import UserError
 from bertfam.features import RowShape
-from bertfam.layers.gather import gather_positions
+from bertfam.layers.lookup import gather_positions
 from bertfam.models.bert import Encoder
 from bertfam.models.encoder import pooler, sentence_head, word_table
 from bertfam.objectives.objective import masked_cross_entropy

@@ -11,12 +11,12 @@ import tiny
 from flax import linen as nn
 
 from bertfam.config import load
-from bertfam.data.packing import Packed
-from bertfam.data.text_rows import WholeDocuments
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.running_text import WholeDocuments
 from bertfam.layers.execution import Execution
 from bertfam.models.modernbert import ModernBertConfig
 from bertfam.objectives.mlm import Mlm
-from bertfam.training.inspection import make_inspection
+from bertfam.training.logs.inspection import make_inspection
 from bertfam.training.optimizers import AdamW, Lion
 from bertfam.training.optimizers.tensors import describe
 from bertfam.training.schedules import ConstantRate, WarmupStableDecay

@@ -11,13 +11,13 @@ from flax import linen as nn
 from test_mlm_nsp import by_hand
 
 from bertfam.features import SENTENCES, RowShape
-from bertfam.layers.gather import gather_positions
+from bertfam.layers.lookup import gather_positions
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.encoder import pooler, sentence_head, word_table
 from bertfam.objectives.albert import MlmSop
 from bertfam.objectives.bert import MlmNsp
 from bertfam.objectives.structbert import MlmStructure
-from bertfam.training.metrics import means
+from bertfam.training.logs.metrics import means
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import LinearDecay
 from bertfam.training.state import new_state

@@ -5,10 +5,10 @@ import json
 
 import jax
 
-from bertfam.partitioning.mesh import MeshShape
 from bertfam.planning.estimate import estimate
 from bertfam.planning.programs import TRAINING, jobs
-from bertfam.training.plan import local_bytes
+from bertfam.sharding.mesh import MeshShape
+from bertfam.training.summary import local_bytes
 from bertfam.training.trainer import Trainer
 
 import small  # isort: skip

@@ -8,13 +8,13 @@ import small
 
 from bertfam.config.build import load
 from bertfam.errors import UserError
-from bertfam.partitioning.chips import CHIPS
-from bertfam.partitioning.mesh import MeshShape
 from bertfam.planning import advice, search
 from bertfam.planning.advice import advice_text, advise, least_devices, most_rows, usable
 from bertfam.planning.changes import changes, mesh_lines
 from bertfam.planning.estimate import estimate
 from bertfam.planning.search import fits, gin_text, rows, table
+from bertfam.sharding.chips import CHIPS
+from bertfam.sharding.mesh import MeshShape
 
 V5E = next(chip for chip in CHIPS if chip.name == "v5e")
 

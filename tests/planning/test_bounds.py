@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bertfam.partitioning.chips import Chip
 from bertfam.planning.bounds import bound, moved_bytes, sent_bytes
-from bertfam.planning.hlo import Collective
-from bertfam.planning.memory import Memory
+from bertfam.planning.hlo.collectives import Collective
+from bertfam.planning.hlo.memory import Memory
+from bertfam.sharding.chips import Chip
 
 
 def mesh(slices=2):

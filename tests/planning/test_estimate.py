@@ -13,10 +13,10 @@ import xla
 
 from bertfam.config.build import load
 from bertfam.errors import UserError
-from bertfam.partitioning.chips import CHIPS
-from bertfam.partitioning.mesh import MeshShape
 from bertfam.planning.estimate import estimate
 from bertfam.planning.layouts import described, heaviest, layouts
+from bertfam.sharding.chips import CHIPS
+from bertfam.sharding.mesh import MeshShape
 
 GIB = 2**30
 

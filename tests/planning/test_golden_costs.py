@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from benchmarks.tpu_golden import SMALL, TEMPORARIES, differences, unexpected
-from bertfam.planning.hlo import Collective
+from bertfam.planning.hlo.collectives import Collective
 
 compiles = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="no TPU compiler: pip install 'bertfam[tpu]' (the test extra has it)"

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bertfam.planning.hlo import by_axes, collectives
-from bertfam.planning.hlo_text import bits, parse, size
-from bertfam.planning.replica_groups import replica_groups
+from bertfam.planning.hlo.collectives import by_axes, collectives
+from bertfam.planning.hlo.replica_groups import replica_groups
+from bertfam.planning.hlo.text import bits, parse, size
 
 
 class Mesh:
@@ -353,7 +353,7 @@ PROGRAM = """
 import json
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from bertfam.planning.hlo import by_axes, collectives
+from bertfam.planning.hlo.collectives import by_axes, collectives
 
 mesh = jax.make_mesh((2, 4), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
 place = lambda shape, *axes: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*axes)))

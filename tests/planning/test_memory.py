@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertfam.planning.allocations import Allocation, Dump, module, too_large
-from bertfam.planning.memory import memory, memory_of_too_large
+from bertfam.planning.hlo.allocations import Allocation, Dump, module, too_large
+from bertfam.planning.hlo.memory import memory, memory_of_too_large
 from bertfam.training.state import TrainState
 
 HLO = """HloModule jit_step

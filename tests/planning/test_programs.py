@@ -5,10 +5,10 @@ import pytest
 
 from bertfam.config import load
 from bertfam.kernels.attention_backend import Request
-from bertfam.partitioning.mesh import MeshShape
 from bertfam.planning.programs import Program, jobs
 from bertfam.planning.report import row
 from bertfam.planning.slices import parse
+from bertfam.sharding.mesh import MeshShape
 
 
 @pytest.fixture(scope="module")

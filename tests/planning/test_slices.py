@@ -6,8 +6,8 @@ import importlib.util
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.partitioning.mesh import MeshShape
 from bertfam.planning.slices import parse
+from bertfam.sharding.mesh import MeshShape
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import test_optimizers  # noqa: E402
 import toy_parameters as toy  # noqa: E402
 
-from bertfam.partitioning.mesh import MeshShape  # noqa: E402
-from bertfam.partitioning.sharding import state_shardings  # noqa: E402
+from bertfam.sharding.mesh import MeshShape  # noqa: E402
+from bertfam.sharding.placement import state_shardings  # noqa: E402
 
 
 def trained(config, shape):

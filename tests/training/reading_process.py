@@ -40,7 +40,7 @@ def main(folder, port, count, index):
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", count, index, cluster_detection_method="deactivate")
-    from bertfam.training.checkpoints import reading
+    from bertfam.training.checkpoints import broadcast
 
     # Two devices a process: fsdp within it, copies on all.
     mesh = jax.make_mesh((1, count, 2), ("replica", "data", "fsdp"), axis_types=(AxisType.Auto,) * 3)
@@ -51,9 +51,9 @@ def main(folder, port, count, index):
         for name, value in expected.items()
     }
     # Worth while for a model of another size, on several hosts.
-    assert not reading.worth_while([like], ["a", "b"])
-    reading._LEAST = 2**20
-    assert reading.worth_while([like], ["a", "b"]) and not reading.worth_while([like], ["a", "a"])
+    assert not broadcast.worth_while([like], ["a", "b"])
+    broadcast._LEAST = 2**20
+    assert broadcast.worth_while([like], ["a", "b"]) and not broadcast.worth_while([like], ["a", "a"])
 
     def bytes_read():
         metrics = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
@@ -65,7 +65,7 @@ def main(folder, port, count, index):
             return orbax.restore(folder / "checkpoint", item=like, restore_args=args, partial_restore=True)
 
     told = {}
-    for name, read in (("all", alone), ("once", lambda: reading.restore(epath.Path(folder / "checkpoint"), like))):
+    for name, read in (("all", alone), ("once", lambda: broadcast.restore(epath.Path(folder / "checkpoint"), like))):
         before = bytes_read()
         found = read()
         told[name] = bytes_read() - before

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.training.checkpoints import Checkpoints, choosing, has_training_state, newest, on_devices, tidying
-from bertfam.training.retention import Keep
+from bertfam.training.checkpoints import Checkpoints, cleanup, has_training_state, newest, on_devices, selection
+from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.state import TrainState
 
 
@@ -57,7 +57,7 @@ def test_the_newest_are_kept_and_found(state, tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=Keep(2))
     assert newest(tmp_path) is None
     with pytest.raises(UserError) as caught:
-        choosing.find(tmp_path, None)
+        selection.find(tmp_path, None)
     assert (
         str(caught.value)
         == f"{tmp_path}/checkpoints holds no complete checkpoint; train until one is saved, or use another --model_dir"
@@ -67,9 +67,9 @@ def test_the_newest_are_kept_and_found(state, tmp_path):
         checkpoints.save(state)
         checkpoints.save(state)  # saved already
     checkpoints.close()
-    assert newest(tmp_path) == 4 == choosing.find(tmp_path, None) and choosing.find(tmp_path, 3) == 3
+    assert newest(tmp_path) == 4 == selection.find(tmp_path, None) and selection.find(tmp_path, 3) == 3
     with pytest.raises(UserError) as caught:
-        choosing.find(tmp_path, 1)
+        selection.find(tmp_path, 1)
     assert str(caught.value) == f"{tmp_path}/checkpoints has no step 1; it has 3, 4"
     assert has_training_state(tmp_path, 4)
 
@@ -80,7 +80,7 @@ def test_a_save_that_was_cut_off_is_no_checkpoint(state, tmp_path):
     checkpoints.close()
     (tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp-0" / "params").mkdir(parents=True)
     assert newest(tmp_path) == 1
-    tidying.clear(tmp_path, 1)
+    cleanup.clear(tmp_path, 1)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["1"]
     again = Checkpoints(tmp_path)
     again.save(update(update(state)))

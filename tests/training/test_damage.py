@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.training.checkpoints import Checkpoints, choosing, digests, newest, tidying
-from bertfam.training.retention import Keep, held_out
+from bertfam.training.checkpoints import Checkpoints, cleanup, manifest, newest, selection
+from bertfam.training.checkpoints.retention import Keep, held_out
 from bertfam.training.state import TrainState
 
 
@@ -46,15 +46,15 @@ def test_every_single_fault_is_noticed(folder):
     for path in files:
         name, content = path.relative_to(step).as_posix(), path.read_bytes()
         path.unlink()
-        assert digests.fault(step) == f"{name} is missing"
+        assert manifest.fault(step) == f"{name} is missing"
         path.write_bytes(content[:-1])
-        assert digests.fault(step) == f"{name} has {len(content) - 1:,} bytes of {len(content):,}"
+        assert manifest.fault(step) == f"{name} has {len(content) - 1:,} bytes of {len(content):,}"
         path.write_bytes(content)
         flip(path)
-        assert digests.fault(step) is None
-        assert digests.fault(step, contents=True) == f"{name} has other bytes than were written"
+        assert manifest.fault(step) is None
+        assert manifest.fault(step, contents=True) == f"{name} has other bytes than were written"
         path.write_bytes(content)
-        assert digests.fault(step, contents=True) is None
+        assert manifest.fault(step, contents=True) is None
 
 
 def test_a_manifest_that_is_damaged_itself(folder):
@@ -62,27 +62,27 @@ def test_a_manifest_that_is_damaged_itself(folder):
     content = path.read_text()
     for other in ("", content[:-10], "[]", '{"files": {}}', '{"files": {"a": 1}}', content.replace('"size"', '"sise"')):
         path.write_text(other)
-        assert digests.fault(path.parent) == "digests.json is damaged"
+        assert manifest.fault(path.parent) == "digests.json is damaged"
     path.unlink()
-    assert digests.fault(path.parent) == "no digests.json: it was never finished"
+    assert manifest.fault(path.parent) == "no digests.json: it was never finished"
 
 
 def test_the_newest_whole_one_is_used_and_the_others_are_named(folder, capsys):
     directory = folder / "checkpoints"
-    assert choosing.choose(folder) == 3 and capsys.readouterr().err == ""
+    assert selection.choose(folder) == 3 and capsys.readouterr().err == ""
     flip(directory / "3" / "rest" / "_METADATA")
     assert newest(folder) == 3  # by sizes
-    assert choosing.find(folder, None) == 3  # the parameters are whole
-    assert choosing.choose(folder) == 2
+    assert selection.find(folder, None) == 3  # the parameters are whole
+    assert selection.choose(folder) == 2
     why = "rest/_METADATA has other bytes than were written"
     assert capsys.readouterr().err == f"bertfam: warning: {directory}/3 is not used ({why}); step 2 is\n"
     (directory / "2" / "digests.json").unlink()
-    assert choosing.choose(folder) == 1
+    assert selection.choose(folder) == 1
     assert len(capsys.readouterr().err.splitlines()) == 2
     shutil.rmtree(directory / "1" / "params")
     shutil.rmtree(directory / "3" / "params")
     with pytest.raises(UserError) as caught:
-        choosing.choose(folder)
+        selection.choose(folder)
     assert str(caught.value).startswith(f"no checkpoint in {directory} is whole: 3 (params/")
     assert str(caught.value).endswith("; put a copy of one back, or use another --model_dir")
     assert newest(folder) is None
@@ -92,7 +92,7 @@ def test_one_that_is_asked_for_is_refused_where_it_is_damaged(folder):
     directory = folder / "checkpoints"
     flip(directory / "3" / "params" / "_METADATA")
     with pytest.raises(UserError) as caught:
-        choosing.find(folder, 3)
+        selection.find(folder, 3)
     why = "params/_METADATA has other bytes than were written"
     assert str(caught.value) == f"{directory}/3 is damaged ({why}); use another: 1, 2"
 
@@ -102,31 +102,31 @@ def test_what_is_damaged_is_set_aside_until_the_run_has_passed_it(folder):
     flip(directory / "3" / "params" / "_METADATA")
     (directory / "4.orbax-checkpoint-tmp" / "params").mkdir(parents=True)
     (directory / "0.deleted").mkdir()
-    tidying.clear(folder, 2)
+    cleanup.clear(folder, 2)
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "3.damaged"]
-    tidying.tidy(folder, Keep())
+    cleanup.tidy(folder, Keep())
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "3.damaged"]
     shutil.copytree(directory / "2", directory / "4")
-    tidying.tidy(folder, Keep())
+    cleanup.tidy(folder, Keep())
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "4"]
 
 
 def test_a_file_where_a_folder_should_be(folder, tmp_path):
     (folder / "checkpoints" / "5").write_text("")
-    assert newest(folder) == 3 and choosing.choose(folder) == 3
-    tidying.clear(folder, 3)
+    assert newest(folder) == 3 and selection.choose(folder) == 3
+    cleanup.clear(folder, 3)
     assert (folder / "checkpoints" / "5.damaged").is_file()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "checkpoints").write_text("")
     with pytest.raises(UserError) as caught:
-        choosing.choose(tmp_path / "other")
+        selection.choose(tmp_path / "other")
     assert str(caught.value) == f"{tmp_path}/other/checkpoints is a file; move it away, for a folder belongs there"
 
 
 def test_nothing_is_deleted_for_one_that_is_not_whole(folder):
     directory = folder / "checkpoints"
     (directory / "3" / "digests.json").unlink()
-    tidying.tidy(folder, Keep(newest=1))
+    cleanup.tidy(folder, Keep(newest=1))
     assert sorted(path.name for path in directory.iterdir()) == ["2", "3"]
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bertfam.objectives.objective import Sum
-from bertfam.training.digest import Digest, disagreement, hashed, suspects
-from bertfam.training.judging import compare
-from bertfam.training.replaying import Replayed
+from bertfam.training.integrity.digest import Digest, disagreement, hashed, suspects
+from bertfam.training.integrity.mismatches import compare
+from bertfam.training.integrity.replay import Replayed
 
 digest = jax.jit(lambda leaf: jnp.sum(hashed(leaf), dtype=jnp.uint32))
 

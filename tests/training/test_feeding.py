@@ -9,8 +9,8 @@ import pytest
 import tiny
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertfam.partitioning.mesh import MeshShape
-from bertfam.training.feeding import Prefetcher, global_batch
+from bertfam.sharding.mesh import MeshShape
+from bertfam.training.prefetch import Prefetcher, global_batch
 
 
 def test_batches_come_in_order_and_at_most_so_far_ahead():

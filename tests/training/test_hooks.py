@@ -1,7 +1,7 @@
 """Which evaluations a run owes."""
 
 from bertfam.training.hooks import EvaluateHook
-from bertfam.training.metrics import NoMetrics
+from bertfam.training.logs.metrics import NoMetrics
 
 
 def test_an_evaluation_that_is_cut_short_is_owed_whatever_was_written_before(capsys):

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertfam.partitioning.distributed import Processes
-from bertfam.training import hosts
-from bertfam.training.hosts import HostTimes
-from bertfam.training.preemption import Stop
+from bertfam.multihost.preemption import Stop
+from bertfam.multihost.processes import Processes
+from bertfam.training.logs import stragglers
+from bertfam.training.logs.stragglers import HostTimes
 
 
 class Lines:
@@ -20,7 +20,7 @@ class Lines:
 
 def test_devices_stand_still_while_their_process_is_late(monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(hosts.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(stragglers.time, "monotonic", lambda: clock.now)
     stop = Stop()
     times = HostTimes(stop=stop)
 

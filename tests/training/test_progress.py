@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from bertfam.objectives.objective import Sum
-from bertfam.training import activity
-from bertfam.training.activity import COMPILING, EVALUATING, TRAINING, WAITING, Activity, shares
-from bertfam.training.metrics import MetricsWriter, means
-from bertfam.training.progress import ProgressLog, Rates
+from bertfam.training.logs import phase_timer
+from bertfam.training.logs.metrics import MetricsWriter, means
+from bertfam.training.logs.phase_timer import COMPILING, EVALUATING, TRAINING, WAITING, PhaseTimer, shares
+from bertfam.training.logs.progress import ProgressLog, Rates
 
 
 def sums(**values):
@@ -90,7 +90,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=made.monotonic))
+    monkeypatch.setattr(phase_timer, "time", SimpleNamespace(monotonic=made.monotonic))
     return made
 
 
@@ -102,7 +102,7 @@ class Written(list):
 def test_intervals_speeds_and_time_left(clock, capsys):
     """Seven steps of 100 tokens, then three of 400 with four times the work; logged every four, from step 2 on."""
     rates = [Rates(100, 1000, 1e5)] * 7 + [Rates(400, 4000, 1e5)] * 3
-    written, doing = Written(), Activity()
+    written, doing = Written(), PhaseTimer()
     log = ProgressLog(written, doing, 2, 10, 4, lambda step: sum(rate.flops_per_step for rate in rates[step:]))
     assert [step for step in range(3, 11) if log.ends_interval(step)] == [4, 8, 10]
     for step in range(2, 10):
@@ -135,7 +135,7 @@ def test_intervals_speeds_and_time_left(clock, capsys):
 
 
 def test_evaluations_come_again_and_count_for_the_time_left(clock, capsys):
-    rates, doing = Rates(100, 1000, None), Activity()
+    rates, doing = Rates(100, 1000, None), PhaseTimer()
     log = ProgressLog(Written(), doing, 0, 4, 1, lambda step: (4 - step) * 1000)
     for _ in range(2):
         doing.begin(TRAINING)

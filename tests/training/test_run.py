@@ -5,21 +5,21 @@ import dataclasses
 import pytest
 import tiny
 
-from bertfam.corruption.masking import BertMasking
-from bertfam.data.packing import Packed
-from bertfam.data.pairs import SentencePairs
-from bertfam.data.sources import TextFiles
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.data.corpora.text_files import TextFiles
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.running_text import Chunks
+from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.text_data import TextData
-from bertfam.data.text_rows import Chunks
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.objectives.mlm import Mlm
-from bertfam.partitioning.mesh import MeshShape
+from bertfam.sharding.mesh import MeshShape
 from bertfam.training.optimizers import AdamW, Lamb
-from bertfam.training.plan import duration, si
 from bertfam.training.run import Run, check_resumable, check_same_model
 from bertfam.training.schedules import CosineDecay, LinearDecay
 from bertfam.training.stages import Stage
+from bertfam.training.summary import duration, si
 
 RUN = Run(objective=tiny.objective(), data=TextData(), stages=(Stage(10, 16, 8), Stage(5, 32, 4)))
 

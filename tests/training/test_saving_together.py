@@ -9,7 +9,7 @@ import pytest
 from test_preemption import on_each
 
 from bertfam.errors import UserError
-from bertfam.partitioning.distributed import Gone
+from bertfam.multihost.processes import Gone
 from bertfam.training.checkpoints import Checkpoints
 
 NEVER = threading.Event()

@@ -17,8 +17,8 @@ from bertfam.objectives.mlm import Mlm
 from bertfam.training.optimizers import Adafactor, AdamW, Lamb, Lion, Muon
 from bertfam.training.run import Run
 from bertfam.training.stages import Stage
-from bertfam.training.starting import Start
 from bertfam.training.trainer import Trainer
+from bertfam.training.warm_start.parameters import Start
 
 ADAM = AdamW()
 OLD, NEW = 50, 140  # tables of 128 and of 256 rows

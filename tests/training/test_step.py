@@ -12,7 +12,7 @@ from flax import linen as nn
 
 from bertfam.layers.execution import Execution
 from bertfam.objectives.objective import LossOut, Sum
-from bertfam.training.metrics import means
+from bertfam.training.logs.metrics import means
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import LinearDecay
 from bertfam.training.state import TrainState, new_state

@@ -13,12 +13,12 @@ import pytest
 from test_trainer import RUN, Written
 from toy_objective import LENGTH, Rows
 
+from bertfam.multihost.preemption import Stop, signals_stop
 from bertfam.training import loop
-from bertfam.training.checkpoints import Checkpoints, choosing, digests, newest
+from bertfam.training.checkpoints import Checkpoints, manifest, newest, selection
 from bertfam.training.hooks import SaveHook
-from bertfam.training.metrics import NoMetrics
-from bertfam.training.preemption import Stop, signals_stop
-from bertfam.training.progress import ProgressLog
+from bertfam.training.logs.metrics import NoMetrics
+from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.stages import Stage
 from bertfam.training.trainer import Trainer
 
@@ -33,16 +33,16 @@ def trainer():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_signal_while_a_checkpoint_is_written(trainer, seed, tmp_path, monkeypatch, capsys):
-    write, pace = digests.write, random.Random(seed)
+    write, pace = manifest.write, random.Random(seed)
 
     def slow(folder):
         time.sleep(0.02)
         write(folder)
         time.sleep(0.02)
 
-    monkeypatch.setattr(digests, "write", slow)
+    monkeypatch.setattr(manifest, "write", slow)
     stop = Stop()
-    log = ProgressLog(Written(), trainer.activity, 0, 12, 4, trainer.run.flops_after)
+    log = ProgressLog(Written(), trainer.phase_timer, 0, 12, 4, trainer.run.flops_after)
     killer = threading.Timer(pace.uniform(0, 0.3), os.kill, (os.getpid(), signal.SIGTERM))
     with signals_stop(stop):
         with closing(Checkpoints(tmp_path)) as checkpoints:
@@ -56,7 +56,7 @@ def test_a_signal_while_a_checkpoint_is_written(trainer, seed, tmp_path, monkeyp
         killer.join()
     assert last == int(state.step) and (last == 12 or stop.asked == "SIGTERM")
     directory = tmp_path / "checkpoints"
-    assert left == sorted(str(step) for step in choosing.steps(directory))
-    assert all(digests.fault(directory / name, contents=True) is None for name in left)
+    assert left == sorted(str(step) for step in selection.steps(directory))
+    assert all(manifest.fault(directory / name, contents=True) is None for name in left)
     assert {str(step) for step in range(3, last + 1, 3)} | {str(last)} == set(left)
     capsys.readouterr()

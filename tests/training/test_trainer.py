@@ -14,12 +14,12 @@ from bertfam.errors import TrainingError
 from bertfam.training import loop
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.hooks import Every
+from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon
-from bertfam.training.plan import make_plan, plan_text
-from bertfam.training.progress import ProgressLog
 from bertfam.training.run import Run, check_resumable
 from bertfam.training.schedules import CosineDecay, LinearDecay
 from bertfam.training.stages import Ramp, Stage, locate
+from bertfam.training.summary import make_plan, plan_text
 from bertfam.training.trainer import Trainer
 
 SCHEDULE = LinearDecay(0.05, warmup_steps=4)
@@ -50,7 +50,7 @@ def train(run, rows, *, state=None, trainer=None, interval=3):
     trainer = trainer or Trainer(run, run.mesh.build(jax.devices()[:1]))
     written, kept = Written(), Kept(interval, run.total_steps)
     state = trainer.new_state() if state is None else state
-    log = ProgressLog(written, trainer.activity, int(state.step), run.total_steps, run.log_every, run.flops_after)
+    log = ProgressLog(written, trainer.phase_timer, int(state.step), run.total_steps, run.log_every, run.flops_after)
     error = None
     try:
         state = loop.train(trainer, state, rows, log, [kept])

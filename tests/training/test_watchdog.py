@@ -4,18 +4,18 @@ import subprocess
 import sys
 import time
 
-from bertfam.training.activity import Activity
+from bertfam.training.logs.phase_timer import PhaseTimer
 from bertfam.training.watchdog import EXIT_CODE, watching
 
 STUCK = """
 import time
-from bertfam.training.activity import Activity
+from bertfam.training.logs.phase_timer import PhaseTimer
 from bertfam.training.watchdog import watching
-activity = Activity()
-with watching(activity, 0.3, process=1):
-    activity.begin("compiling", long=True)
+phase_timer = PhaseTimer()
+with watching(phase_timer, 0.3, process=1):
+    phase_timer.begin("compiling", long=True)
     time.sleep(0.6)
-    activity.begin("training")
+    phase_timer.begin("training")
     def the_function_that_hangs():
         time.sleep(60)
     the_function_that_hangs()
@@ -24,11 +24,11 @@ with watching(activity, 0.3, process=1):
 # A process that has waited two hours for the token cache which another builds.
 PATIENT = """
 import time
-from bertfam.training.activity import Activity, Doing
+from bertfam.training.logs.phase_timer import PhaseTimer, Doing
 from bertfam.training.watchdog import watching
-activity = Activity()
-activity.now = Doing("starting", time.monotonic() - 7200, True)
-with watching(activity, 0.3):
+phase_timer = PhaseTimer()
+phase_timer.now = Doing("starting", time.monotonic() - 7200, True)
+with watching(phase_timer, 0.3):
     time.sleep(0.5)
 """
 
@@ -49,11 +49,11 @@ def test_what_was_done_before_it_watches_does_not_count():
 
 
 def test_while_something_goes_on_it_sleeps():
-    activity = Activity()
-    with watching(activity, 0.5):
+    phase_timer = PhaseTimer()
+    with watching(phase_timer, 0.5):
         for _ in range(10):
-            activity.begin("training")
+            phase_timer.begin("training")
             time.sleep(0.1)
     time.sleep(0.6)  # it watches no longer
-    with watching(activity, 0):
+    with watching(phase_timer, 0):
         time.sleep(0.2)

@@ -7,13 +7,7 @@ from typing import Any
 
 from bertfam.data.preview.page_style import STYLE
 from bertfam.data.preview.statistics import Statistics
-from bertfam.data.preview.terminal import (
-    example_summary,
-    summary,
-    written_example_summary,
-    written_parts,
-    written_summary,
-)
+from bertfam.data.preview.terminal import example_summary, summary, written_example_summary, written_parts, written_summary
 from bertfam.data.preview.visible import visible
 
 _LEGEND = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.batches import Rows
-from bertfam.data.mixture import parts_of, which_part
 from bertfam.data.preview.records import KINDS, kinds_of, originals, sentences_of
+from bertfam.data.rows.batches import Rows
+from bertfam.data.rows.mixture import parts_of, which_part
 
 _AT_ONCE = 1000
 _BINS = 10

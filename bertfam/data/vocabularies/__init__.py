@@ -5,8 +5,8 @@ from pathlib import Path
 
 from bertfam.data.vocabularies.vocabulary import Encoding, Vocabulary
 from bertfam.errors import UserError
-from bertfam.files import read_json
-from bertfam.paths import check_whole, to_path
+from bertfam.storage.files import read_json
+from bertfam.storage.paths import check_whole, to_path
 
 __all__ = ["Encoding", "Vocabulary", "load"]
 
@@ -41,7 +41,7 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
         from bertfam.data.vocabularies.byte_bpe import ByteBpe
 
         return ByteBpe.load(path)
-    from bertfam.data.vocabularies.sentence_piece import SentencePiece
+    from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
 
     return SentencePiece.load(path)
 

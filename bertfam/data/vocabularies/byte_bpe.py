@@ -24,8 +24,8 @@ from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sent
 from bertfam.data.vocabularies.pieces import is_ideograph
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
 from bertfam.errors import UserError
-from bertfam.files import read_json
-from bertfam.paths import to_path
+from bertfam.storage.files import read_json
+from bertfam.storage.paths import to_path
 
 ROBERTA = LAYOUTS["roberta"]
 _CLASSES = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}

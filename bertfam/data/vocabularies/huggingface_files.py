@@ -7,8 +7,8 @@ from typing import Any
 
 from bertfam.data.vocabularies.layouts import Layout, sentinel_pieces
 from bertfam.errors import UserError
-from bertfam.files import read_json, write_bytes, write_text
-from bertfam.paths import make_folder
+from bertfam.storage.files import read_json, write_bytes, write_text
+from bertfam.storage.paths import make_folder
 
 # A class that takes tokenizer.json as it is, whatever the model's family.
 GENERIC_CLASS = "PreTrainedTokenizerFast"

@@ -51,8 +51,8 @@ def make_learner(kind: str, *, size: int, layout: Layout, **options: Any) -> Lea
         from bertfam.data.vocabularies.byte_bpe_training import count_chunks
 
         return Learner(ByteBpe.joint, count_chunks, partial(ByteBpe.from_chunks, size=size, layout=layout, **options))
-    from bertfam.data.vocabularies import sentence_piece_training
-    from bertfam.data.vocabularies.sentence_piece import SentencePiece
+    from bertfam.data.vocabularies.sentence_piece import training
+    from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
 
     learn = partial(SentencePiece.from_words, kind=kind, size=size, layout=layout, **options)
-    return Learner(SentencePiece.joint, sentence_piece_training.count_words, learn)
+    return Learner(SentencePiece.joint, training.count_words, learn)

@@ -14,7 +14,7 @@ from bertfam.data.vocabularies.huggingface_files import write_files
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.data.vocabularies.pieces import Pieces
 from bertfam.data.vocabularies.vocabulary import Encoding
-from bertfam.paths import to_path
+from bertfam.storage.paths import to_path
 
 
 class TokenizersVocabulary(Pieces, ABC):

@@ -21,8 +21,8 @@ from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sent
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
 from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
 from bertfam.errors import UserError
-from bertfam.files import read_json
-from bertfam.paths import to_path
+from bertfam.storage.files import read_json
+from bertfam.storage.paths import to_path
 
 BERT = LAYOUTS["bert"]
 SPECIAL_PIECES = BERT.controls

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from bertfam.paths import to_path
-from bertfam.training.checkpoints.choosing import newest
+from bertfam.storage.paths import to_path
+from bertfam.training.checkpoints.selection import newest
 from bertfam.training.checkpoints.store import Checkpoints, on_devices
 
 __all__ = ["Checkpoints", "has_training_state", "newest", "on_devices"]

@@ -4,12 +4,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertfam.paths import to_path
-from bertfam.training.checkpoints import digests
-from bertfam.training.checkpoints.choosing import DELETED, is_unfinished, steps
+from bertfam.storage.paths import to_path
+from bertfam.training.checkpoints import manifest
+from bertfam.training.checkpoints.cleanup import SET_ASIDE
+from bertfam.training.checkpoints.retention import lines
+from bertfam.training.checkpoints.selection import DELETED, is_unfinished, steps
 from bertfam.training.checkpoints.store import Checkpoints
-from bertfam.training.checkpoints.tidying import SET_ASIDE
-from bertfam.training.retention import lines
 
 COMPLETE, DAMAGED, INCOMPLETE, ASIDE = "complete", "damaged", "incomplete", "set aside"
 
@@ -55,12 +55,12 @@ def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
                 parts = sorted(opened.parts(step)) + ["training state"] * (path / "rest").is_dir()
             except Exception as error:  # any: other bytes than Orbax has written
                 state, fault = DAMAGED, f"its metadata cannot be read ({type(error).__name__}: {error})"
-        return Row(step, state, fault, digests.written(path), digests.size(path), tuple(parts), metrics)
+        return Row(step, state, fault, manifest.written(path), manifest.size(path), tuple(parts), metrics)
 
     found = []
     for step in steps(directory):
         path = directory / str(step)
-        fault = digests.fault(path, contents=verify, tell=True)
+        fault = manifest.fault(path, contents=verify, tell=True)
         found.append(row(step, path, DAMAGED if fault else COMPLETE, fault))
     for path in directory.iterdir():
         number, dot, rest = path.name.partition(".")

@@ -14,15 +14,15 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bertfam.buckets import is_remote
 from bertfam.errors import UserError
-from bertfam.files import refusal
-from bertfam.partitioning.distributed import Gone, Processes
-from bertfam.paths import make_folder, to_path
-from bertfam.training.checkpoints import choosing, digests, reading
-from bertfam.training.checkpoints.agreeing import Elsewhere, finish_together
-from bertfam.training.checkpoints.tidying import clear_unfinished, tidy
-from bertfam.training.retention import Keep
+from bertfam.multihost.processes import Gone, Processes
+from bertfam.storage.buckets import is_remote
+from bertfam.storage.files import refusal
+from bertfam.storage.paths import make_folder, to_path
+from bertfam.training.checkpoints import broadcast, manifest, selection
+from bertfam.training.checkpoints.cleanup import clear_unfinished, tidy
+from bertfam.training.checkpoints.group_writes import Elsewhere, finish_together
+from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.state import TrainState
 
 _LONGEST_SAVE = 1800  # seconds
@@ -45,7 +45,7 @@ class _Digested(ocp.CompositeCheckpointHandler):
 
     def finalize(self, directory: epath.Path) -> None:
         super().finalize(directory)
-        digests.write(to_path(directory))
+        manifest.write(to_path(directory))
 
 
 @ocp.args.register_with_handler(_Digested, for_save=True, for_restore=True)
@@ -80,7 +80,7 @@ class Checkpoints:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._model_dir, self._keep = to_path(model_dir).absolute(), keep or Keep()
         self._processes = processes or Processes()
-        self.directory = (choosing.existing if read_only else choosing.folder)(model_dir)  # MODEL_DIR/checkpoints
+        self.directory = (selection.existing if read_only else selection.folder)(model_dir)  # MODEL_DIR/checkpoints
         if not read_only:
             make_folder(self.directory)
             sys.unraisablehook = _without_closed_loops
@@ -167,7 +167,7 @@ class Checkpoints:
             raise SystemExit(1 if why is None else 2) from error
         if why is None:
             sys.exit(f"bertfam: error: {error}")
-        last = choosing.newest(self._model_dir)
+        last = selection.newest(self._model_dir)
         raise UserError(
             f"the checkpoint of step {step:,} could not be written into {self.directory} ({why}); when that is mended, the same "
             + ("command begins anew" if last is None else f"command goes on from step {last:,}")
@@ -200,8 +200,8 @@ class Checkpoints:
         return self._restore(step, {item: like})[item]
 
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
-        if reading.worth_while(like.values(), self._processes.hosts):
-            return {name: reading.restore(self._of(step) / name, tree) for name, tree in like.items()}
+        if broadcast.worth_while(like.values(), self._processes.hosts):
+            return {name: broadcast.restore(self._of(step) / name, tree) for name, tree in like.items()}
         args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
         return self._orbax.restore(self._of(step), args=args)
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from bertfam.errors import UserError
-from bertfam.files import new_folder
-from bertfam.paths import copy_folder, to_path
-from bertfam.training.checkpoints import choosing, digests
+from bertfam.storage.files import new_folder
+from bertfam.storage.paths import copy_folder, to_path
+from bertfam.training.checkpoints import manifest, selection
 
 
 def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = None) -> int:
@@ -25,7 +25,7 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
       UserError: there is no such step, it is damaged, there is no configuration or vocabulary, or the folder cannot be made.
     """
     items = ("params", "average")
-    found = choosing.find(model_dir, step, items)
+    found = selection.find(model_dir, step, items)
     if absent := next((name for name in ("config.gin", "vocab") if not (to_path(model_dir) / name).exists()), None):
         raise UserError(f"{model_dir} has no {absent}, which a copy needs: put it back")
     with new_folder(target) as folder:
@@ -33,7 +33,7 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
         copy_folder(to_path(model_dir) / "vocab", folder / "vocab")
         copy = folder / "checkpoints" / "0"
         for item in items:
-            if (saved := choosing.folder(model_dir) / str(found) / item).is_dir():
+            if (saved := selection.folder(model_dir) / str(found) / item).is_dir():
                 copy_folder(saved, copy / item)
-        digests.write(copy)
+        manifest.write(copy)
     return found

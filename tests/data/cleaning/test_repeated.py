@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from bertfam.data.cleaning.hash_set import HashSet
-from bertfam.data.cleaning.pages import clean
-from bertfam.data.cleaning.repeated import Repeated
-from bertfam.data.cleaning.rules import RULES, PageRules
-from bertfam.data.cleaning.tally import Tally
+from bertfam.data.corpora.c4.hash_set import HashSet
+from bertfam.data.corpora.c4.pages import clean
+from bertfam.data.corpora.c4.repeated import Repeated
+from bertfam.data.corpora.c4.rules import RULES, PageRules
+from bertfam.data.corpora.c4.tally import Tally
 
 
 def unique(*pages):

@@ -1,9 +1,9 @@
 import pytest
 
-from bertfam.data.cleaning import rules
-from bertfam.data.cleaning.pages import clean
-from bertfam.data.cleaning.rules import RULES, PageRules, check_rules
-from bertfam.data.cleaning.tally import Tally
+from bertfam.data.corpora.c4 import rules
+from bertfam.data.corpora.c4.pages import clean
+from bertfam.data.corpora.c4.rules import RULES, PageRules, check_rules
+from bertfam.data.corpora.c4.tally import Tally
 from bertfam.errors import UserError
 
 GOOD = ["A first sentence stands in this line.", "Is a second one in the next line? There is a third one!"]

@@ -6,7 +6,7 @@ import pytest
 from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.data.vocabularies.matching import match
-from bertfam.data.vocabularies.sentence_piece import SentencePiece
+from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
 from bertfam.data.vocabularies.wordpiece import WordPiece
 
 BERT, ROBERTA = LAYOUTS["bert"], LAYOUTS["roberta"]

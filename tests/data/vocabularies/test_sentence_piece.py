@@ -9,7 +9,7 @@ from sentencepiece import SentencePieceProcessor
 
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies.layouts import LAYOUTS
-from bertfam.data.vocabularies.sentence_piece import SentencePiece
+from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
 from bertfam.errors import UserError
 
 LOSSLESS = {"normalizer": "identity", "keep_spaces": True, "byte_fallback": True}
@@ -97,7 +97,7 @@ def test_scores_add_up_exactly(learn):
 
 def test_the_same_bytes_in_every_process():
     learn = (
-        "from bertfam.data.vocabularies.sentence_piece import SentencePiece\n"
+        "from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece\n"
         "print(*(SentencePiece.train(texts, kind=kind, size=50).fingerprint for kind in ('unigram', 'bpe')))"
     )
     runs = learnt_in_processes(learn, "12")

@@ -1,0 +1,129 @@
+"""BART's denoising (Lewis et al. 2020, section 2): an encoder reads a text with noise, a decoder writes the text."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption import streams
+from bertfam.corruption.bart.infilling import TextInfilling
+from bertfam.corruption.bart.token_noise import Framed, TokenDeletion, TokenMasking, inserted
+from bertfam.corruption.corruption import RowForm, TextCorruption
+from bertfam.corruption.decoder_rows import sequence_features, sequence_rows, start_id
+from bertfam.corruption.permutations import rotated, shuffled_segments
+from bertfam.corruption.sampling import draw
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.corruption.words import words_of
+from bertfam.features import FeatureSpec, RowShape, Start
+
+
+@dataclass(frozen=True)
+class Denoising(TextCorruption):
+    """BART's noises, alone or together, in the order of the published code.
+
+    Sentences change places; tokens are masked, deleted, or spans of them filled in; [MASK] are put in; the text is rotated.
+
+    Rows are `<s> text </s>`, whose two control tokens stay where they are; the targets are the row before the noise, and the
+    decoder reads `</s> <s> text`. No row grows beyond its length. The defaults are what the published models were trained with.
+
+    Attributes:
+      permute: the share of a row's sentences, rounded up, that change places among themselves in random order. Sentences are
+        those of the text's documents, the parts of cut ones included; the published code takes each full stop for an end.
+      tokens: `TextInfilling`, `TokenMasking`, `TokenDeletion` or None.
+      insert: how many [MASK] are put in for each token.
+      rotate: the share of rows that are rotated so that they begin with a token drawn uniformly.
+      start: what the decoder reads first: "eos" (BART), "pad" or "bos".
+    """
+
+    form: ClassVar[RowForm] = RowForm(sentences=True)
+    packs: ClassVar[bool] = False
+
+    permute: float = 1.0
+    tokens: TextInfilling | TokenMasking | TokenDeletion | None = TextInfilling()
+    insert: float = 0.0
+    rotate: float = 0.0
+    start: Start = "eos"
+
+    def __post_init__(self) -> None:
+        for name in ("permute", "insert", "rotate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1]")
+        if not (self.permute or self.tokens or self.insert or self.rotate):
+            raise ValueError("permute, insert and rotate are 0 and tokens is None: there is no noise to take out")
+
+    @property
+    def decoder_start(self) -> Start:
+        """See `TextCorruption.decoder_start`."""
+        return self.start
+
+    def check(self, length: int, tokens: TokenIds) -> None:
+        """See `TextCorruption.check`."""
+        for name in ("cls", "sep", "mask"):
+            tokens.need(name, "Denoising")
+        start_id(self.start, tokens, "Denoising.start")
+
+    def target_length(self, length: int) -> int:
+        """See `TextCorruption.target_length`: the whole row."""
+        return length
+
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        """See `TextCorruption.features`."""
+        return sequence_features(shape)
+
+    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+        """See `TextCorruption.corrupt`.
+
+        Args:
+          rows: `encoder_input_tokens`, `encoder_segment_ids` int32[n, length], `maskable` and `sentence_begins` bool[n, length];
+            the first and the last token of a row are control tokens.
+          keys: uint64[n], one a row.
+          tokens: the vocabulary's ids.
+
+        Returns:
+          what `sequence_rows` gives.
+        """
+        targets, real = rows["encoder_input_tokens"], rows["encoder_segment_ids"] > 0
+        mask, pad = tokens.need("mask", "Denoising"), tokens.pad
+        target_lengths = np.count_nonzero(real, axis=1)
+        begins = _word_begins(rows, tokens)
+        inputs, counts = targets, target_lengths
+        if self.permute:
+            source = self._permutation(rows["sentence_begins"], _inside(counts, targets.shape[1]), keys)
+            inputs, begins = np.take_along_axis(inputs, source, axis=1), np.take_along_axis(begins, source, axis=1)
+        if self.tokens:
+            framed = Framed(inputs, _inside(counts, targets.shape[1]), begins, real)
+            inputs, counts = self.tokens.apply(framed, keys, tokens)
+        if self.insert:
+            inputs, counts = inserted(inputs, counts, self.insert, keys, mask, pad)
+        if self.rotate:
+            inputs = np.take_along_axis(inputs, rotated(_inside(counts, targets.shape[1]), keys, self.rotate), axis=1)
+        start = start_id(self.start, tokens, "Denoising.start")
+        return sequence_rows(inputs, counts, targets, target_lengths, start, pad)
+
+    def _permutation(self, begins: np.ndarray, inside: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """From which position each position's token comes: int64[n, length]."""
+        begins = begins & inside
+        begins[:, 1:2] |= inside[:, 1:2]
+        if self.permute == 1:
+            return shuffled_segments(begins, np.where(inside, 0, -1), keys)
+        sentence = np.cumsum(begins, axis=1) - 1
+        count = np.count_nonzero(begins, axis=1)
+        there = np.arange(begins.shape[1]) < count[:, None]
+        wanted = np.ceil(self.permute * count).astype(np.int64)
+        chosen = draw(there, wanted, random.bits(keys, streams.ORDER, begins.shape[1]))
+        moves = inside & np.take_along_axis(chosen, np.maximum(sentence, 0), axis=1)
+        return shuffled_segments(begins, np.where(moves, 0, -1), keys)
+
+
+def _inside(counts: np.ndarray, length: int) -> np.ndarray:
+    """What is neither the first nor the last token of rows, nor padding: bool[n, length]."""
+    place = np.arange(length)
+    return (place > 0) & (place < counts[:, None] - 1)
+
+
+def _word_begins(rows: dict[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
+    """Where words begin; every token is a word of a vocabulary that does not say: bool[n, length]."""
+    if len(tokens.starts_word) != tokens.size:
+        return np.ones(rows["encoder_input_tokens"].shape, bool)
+    return words_of(rows, tokens).begins()

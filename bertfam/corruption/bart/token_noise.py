@@ -1,0 +1,117 @@
+"""Noise that takes the place of tokens in framed rows: masking, deletion, insertion (BART, Lewis et al. 2020, section 2.2)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption import streams
+from bertfam.corruption.masked_lm.replacement import mask_tokens
+from bertfam.corruption.sampling import compact, draw
+from bertfam.corruption.token_ids import TokenIds
+
+
+class Framed(NamedTuple):
+    """Rows of text with a control token before and one behind it.
+
+    Attributes:
+      tokens: int32[n, length].
+      inside: bool[n, length], the text of each row, one stretch: what is before and behind it stays.
+      begins: bool[n, length], where words begin.
+      real: bool[n, length], what is not padding; padding is the last of a row.
+    """
+
+    tokens: np.ndarray
+    inside: np.ndarray
+    begins: np.ndarray
+    real: np.ndarray
+
+
+class TokenNoise(Protocol):
+    """Noise that takes the place of tokens; no row grows beyond its places."""
+
+    def apply(self, rows: Framed, keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+        """Rows with the noise int32[n, length], and how many tokens of each there are int64[n]; `keys` uint64[n], one a row."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenMasking:
+    """ceil(rate n) of a text's n tokens become [MASK], each set of them being equally likely.
+
+    Attributes:
+      rate: the share of tokens.
+      random_share: the share of these that become a random piece instead.
+    """
+
+    rate: float = 0.3
+    random_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+        if not 0 <= self.random_share <= 1:
+            raise ValueError(f"random_share {self.random_share} is not in [0, 1]")
+
+    def apply(self, rows: Framed, keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+        """See `TokenNoise.apply`."""
+        mask, chosen = tokens.need("mask", "TokenMasking"), _chosen(self.rate, rows.inside, keys)
+        result = mask_tokens(rows.tokens, chosen, keys, mask=mask, random_share=self.random_share, random_ids=tokens.pieces)
+        return result, np.count_nonzero(rows.real, axis=1)
+
+
+@dataclass(frozen=True)
+class TokenDeletion:
+    """ceil(rate n) of a text's n tokens are taken out, each set of them being equally likely.
+
+    Attributes:
+      rate: the share of tokens.
+    """
+
+    rate: float = 0.3
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+
+    def apply(self, rows: Framed, keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+        """See `TokenNoise.apply`."""
+        keep = rows.real & ~_chosen(self.rate, rows.inside, keys)
+        return compact(rows.tokens, keep, keep.shape[1], tokens.pad), np.count_nonzero(keep, axis=1)
+
+
+def inserted(
+    values: np.ndarray, counts: np.ndarray, rate: float, keys: np.ndarray, mask: int, pad: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Puts ceil(rate n) [MASK] between the n tokens of rows, or as many as there are places left; the first and last stay.
+
+    Args:
+      values: int32[n, length].
+      counts: int64[n], tokens of each row, those that stay included.
+      rate: how many are put in for each token.
+      keys: uint64[n], one a row.
+      mask: the id of [MASK].
+      pad: the id of padding.
+
+    Returns:
+      rows int32[n, length] and their tokens int64[n].
+    """
+    length = values.shape[1]
+    place = np.arange(length)
+    text = np.maximum(counts - 2, 0)
+    new = np.minimum(np.ceil(rate * text).astype(np.int64), length - counts)
+    inner = (place > 0) & (place <= (text + new)[:, None]) & (text > 0)[:, None]
+    is_new = draw(inner, new, random.bits(keys, streams.INSERT, length))
+    source = place - np.cumsum(is_new, axis=1)
+    result = np.where(is_new, mask, np.take_along_axis(values, source, axis=1))
+    counts = counts + np.count_nonzero(is_new, axis=1)
+    return np.where(place < counts[:, None], result, pad).astype(np.int32), counts
+
+
+def _chosen(rate: float, inside: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    wanted = np.ceil(rate * np.count_nonzero(inside, axis=1)).astype(np.int64)
+    return draw(inside, wanted, random.bits(keys, streams.CHOOSE, inside.shape[1]))
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate {rate} is not in (0, 1]")

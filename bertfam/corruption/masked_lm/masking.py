@@ -1,0 +1,197 @@
+"""Masked-language-model noise: BERT's 15 % with 80/10/10 (Devlin et al. 2019, section 3.1 and appendix A.1), and its kin."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from bertfam import features
+from bertfam.corruption.corruption import Corruption, TextCorruption
+from bertfam.corruption.masked_lm.budgets import Rounding, budget
+from bertfam.corruption.masked_lm.replacement import DrawnBy, RandomIds, as_frequent_as, masked_features, replace, uniform_over
+from bertfam.corruption.masked_lm.selection import Choice, SingleTokens
+from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows
+from bertfam.corruption.masked_lm.span_boundaries import boundary_features
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.features import FeatureSpec, RowShape
+
+RandomTokens = Literal["pieces", "vocabulary", "text"]
+Counted = Literal["row", "maskable"]
+_NAMES = {"random_tokens": RandomTokens, "rounding": Rounding, "counted": Counted, "drawn_by": DrawnBy}
+
+
+@dataclass(frozen=True)
+class BertMasking(TextCorruption):
+    """BERT's noise: how many positions (the budget), which (the choice), what stands there instead (the replacement).
+
+    A row of n tokens ([CLS] and [SEP] counted, never chosen) gets min(max_predictions, max(1, round(rate n))) predictions at
+    positions drawn without replacement. Each position independently becomes [MASK] with probability `mask_share`, a random
+    token with `random_share`, else stays.
+
+    Attributes:
+      rate: the share of a row's tokens to predict.
+      max_predictions: static number of prediction slots a row; None: rate * length rounded up (20 at 128, 77 at 512).
+      mask_share: share of the predictions whose input is [MASK].
+      random_share: share of the predictions whose input is a random token.
+      random_tokens: "pieces" draws from the vocabulary without its control tokens; "vocabulary" from all of it, as BERT was
+        published; "text" as often as each piece is in the training text (SpanBERT, as published in code), see `fit`.
+      choice: which positions: `SingleTokens`, `WithReplacement` (ELECTRA), `RareTokens` (DistilBERT), `WholeWords`, `WordSpans`
+        (SpanBERT), `WordNgrams` (ALBERT) or `Units` (ERNIE).
+      rounding: of rate n: "nearest", "up" (SpanBERT) or "random", floor(rate n + U) (RoBERTa).
+      counted: what n counts: the "row", or what is "maskable" in it (SpanBERT).
+      drawn_by: whether each "token" draws its replacement, or each "unit" that the choice made (SpanBERT, ERNIE).
+      slot_margin: None: as `max_predictions` says; else there are (rate + slot_margin) * length slots, rounded down (ELECTRA:
+        0.005, so 19 at 128 and 79 at 512).
+      boundaries: whether rows get what surrounds each unit too, for the span boundary objective (SpanBERT).
+      shuffling: windows of what is left in another order, to be predicted too (StructBERT); None shuffles nothing.
+    """
+
+    rate: float = 0.15
+    max_predictions: int | None = None
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    random_tokens: RandomTokens = "pieces"
+    choice: Choice = SingleTokens()
+    rounding: Rounding = "nearest"
+    counted: Counted = "row"
+    drawn_by: DrawnBy = "token"
+    slot_margin: float | None = None
+    boundaries: bool = False
+    shuffling: ShuffledWindows | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in _NAMES.items():
+            if getattr(self, name) not in get_args(allowed):
+                raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(get_args(allowed))}")
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"rate {self.rate} is not in (0, 1]")
+        if self.max_predictions is not None and self.max_predictions < 1:
+            raise ValueError(f"max_predictions {self.max_predictions} is less than 1")
+        if self.slot_margin is not None and (self.max_predictions is not None or not 0 <= self.slot_margin < 1):
+            raise ValueError(f"slot_margin {self.slot_margin} must be in [0, 1), and max_predictions None where it is given")
+        if not (self.mask_share >= 0 and self.random_share >= 0 and self.mask_share + self.random_share <= 1):
+            raise ValueError(
+                f"mask_share {self.mask_share} and random_share {self.random_share} must be >= 0 with a sum of at most 1"
+            )
+        if self.boundaries and self.shuffling:
+            raise ValueError(
+                "boundaries are True and shuffling is set, but what surrounds a span would be shuffled: leave one out"
+            )
+        if self.boundaries and not getattr(self.choice, "merges", False):
+            raise ValueError(
+                f"boundaries are True, and beside what {type(self.choice).__name__} chooses it may choose more: set choice to "
+                "@WordSpans(), or boundaries to False"
+            )
+
+    def predictions(self, length: int) -> int:
+        """The static number of prediction slots of a row of `length` tokens: masks first, then what is shuffled."""
+        return self._masks(length) + (self.shuffling.predictions(length) if self.shuffling else 0)
+
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        """See `TextCorruption.features`."""
+        found = features.encoder_features(shape) | features.masked_features(shape)
+        found |= features.span_features(shape) if self.boundaries else {}
+        return found | (features.shuffled_features(shape) if self.shuffling else {})
+
+    @property
+    def needs_units(self) -> bool:
+        """See `TextCorruption.needs_units`."""
+        return getattr(self.choice, "needs_units", False)
+
+    def fit(self, counts: Callable[[], np.ndarray]) -> Corruption:
+        """See `TextCorruption.fit`; it matters to some choices, and to random tokens as in the text."""
+        choice_of = getattr(self.choice, "fit", None)
+        masking = self if choice_of is None else dataclasses.replace(self, choice=choice_of(counts()))
+        return MaskingOfText(masking, counts()) if self.random_tokens == "text" else masking
+
+    def corrupt(
+        self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds, counts: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """Masks rows; a pure function of its arguments.
+
+        Args:
+          rows: `encoder_input_tokens` int32[n, length], `encoder_segment_ids` int32[n, length] (0 = padding) and
+            `maskable` bool[n, length] (False at control tokens, unknown ones and padding), among others, which pass through.
+          keys: uint64[n], one a row.
+          tokens: the vocabulary's ids.
+          counts: int64[vocabulary], how often each token is in the text; needed where random tokens are as in the text.
+
+        Returns:
+          rows without `maskable` and `units`, with corrupted `encoder_input_tokens` and with `masked_positions`,
+          `masked_target_tokens` and `masked_loss_weights` [n, predictions]; where they are asked for, the features of
+          `boundary_features`, and `shuffled_loss_weights` [n, predictions], 1 in the slots of shuffled tokens, too.
+        """
+        original = rows["encoder_input_tokens"]
+        slots = self._masks(original.shape[1])
+        counted = np.count_nonzero(rows["encoder_segment_ids" if self.counted == "row" else "maskable"], axis=1)
+        wanted = np.minimum(slots, budget(self.rate, counted, self.rounding, keys))
+        chosen = self.choice.choose(rows, wanted, slots, keys, tokens)
+        corrupted = replace(
+            original,
+            chosen,
+            keys,
+            mask=tokens.need("mask", "BertMasking"),
+            mask_share=self.mask_share,
+            random_share=self.random_share,
+            random_ids=self._random_ids(tokens, counts),
+            drawn_by=self.drawn_by,
+        )
+        result = {name: value for name, value in rows.items() if name not in ("maskable", "units")}
+        result["encoder_input_tokens"] = corrupted
+        result |= masked_features(original, chosen, tokens.pad)
+        if self.shuffling:
+            result |= self._shuffled(rows, result, keys, tokens)
+        return result | (boundary_features(rows, chosen, tokens) if self.boundaries else {})
+
+    def _random_ids(self, tokens: TokenIds, counts: np.ndarray | None) -> RandomIds:
+        if self.random_tokens == "vocabulary":
+            return uniform_over(np.arange(tokens.size))
+        if self.random_tokens == "pieces":
+            return uniform_over(tokens.pieces)
+        assert counts is not None, "the noise is not `fit`"
+        of_pieces = np.zeros(tokens.size, np.int64)
+        of_pieces[tokens.pieces] = counts[tokens.pieces]
+        # A text without a single piece has nothing to replace, too.
+        return as_frequent_as(of_pieces) if of_pieces.any() else uniform_over(tokens.pieces)
+
+    def _shuffled(
+        self, rows: dict[str, np.ndarray], masked: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds
+    ) -> dict[str, np.ndarray]:
+        """The tokens with windows of them shuffled, and the slots of the masks with those of the windows behind them."""
+        assert self.shuffling is not None
+        allowed = rows["maskable"].copy()
+        row, slot = np.nonzero(masked["masked_loss_weights"])
+        allowed[row, masked["masked_positions"][row, slot]] = False
+        counted = np.count_nonzero(rows["encoder_segment_ids"], axis=1)
+        corrupted, chosen = self.shuffling.shuffle(masked["encoder_input_tokens"], allowed, counted, keys)
+        found = masked_features(rows["encoder_input_tokens"], chosen, tokens.pad)
+        together = {name: np.concatenate([masked[name], value], axis=1) for name, value in found.items()}
+        none = np.zeros_like(masked["masked_loss_weights"])
+        together["shuffled_loss_weights"] = np.concatenate([none, found["masked_loss_weights"]], axis=1)
+        return together | {"encoder_input_tokens": corrupted}
+
+    def _masks(self, length: int) -> int:
+        """The static number of slots for masks of a row of `length` tokens."""
+        if self.slot_margin is not None:
+            return min(length, max(1, int((self.rate + self.slot_margin) * length)))
+        return self.max_predictions or math.ceil(self.rate * length)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskingOfText:
+    """A `BertMasking` whose random tokens are as frequent as in a text.
+
+    Attributes:
+      masking: all else.
+      counts: int64[vocabulary], how often each token is in the text.
+    """
+
+    masking: BertMasking
+    counts: np.ndarray
+
+    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+        """See `BertMasking.corrupt`."""
+        return self.masking.corrupt(rows, keys, tokens, self.counts)

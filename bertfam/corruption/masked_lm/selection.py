@@ -1,0 +1,190 @@
+"""Choosing the positions that are predicted: single tokens or whole words (spans and n-grams: `choosing_spans`)."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption import streams
+from bertfam.corruption.sampling import draw_positions, in_random_order
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.corruption.words import Words, words_of
+
+
+class Chosen(NamedTuple):
+    """Positions to predict, ascending, in prediction slots.
+
+    Attributes:
+      positions: int64[n, slots]; 0 in unused slots, which are the last.
+      used: bool[n, slots].
+      leads: int64[n, slots], the slot of the first token of each slot's unit: its word, n-gram or span.
+    """
+
+    positions: np.ndarray
+    used: np.ndarray
+    leads: np.ndarray
+
+    def unit_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the last position of each slot's unit: int64[n, slots] both."""
+        slots = np.arange(self.leads.shape[1])
+        last = np.zeros_like(self.leads)
+        row, slot = np.nonzero(self.used)
+        np.maximum.at(last, (row, self.leads[row, slot]), slots[slot])
+        last = np.take_along_axis(last, self.leads, axis=1)
+        return np.take_along_axis(self.positions, self.leads, axis=1), np.take_along_axis(self.positions, last, axis=1)
+
+
+class Choice(Protocol):
+    """A rule that chooses positions."""
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """Chooses about `wanted` int64[n] positions of each row, never more than `slots`; see `BertMasking.corrupt`."""
+        ...
+
+
+@dataclass(frozen=True)
+class SingleTokens:
+    """Each maskable position by itself, as BERT does: every set of `wanted` positions is equally likely."""
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """See `Choice`."""
+        maskable = rows["maskable"]
+        words = random.bits(keys, streams.CHOOSE, maskable.shape[1])
+        positions, used = draw_positions(maskable, np.minimum(wanted, np.count_nonzero(maskable, axis=1)), slots, words)
+        return Chosen(positions, used, np.broadcast_to(np.arange(slots), used.shape))
+
+
+@dataclass(frozen=True)
+class WithReplacement:
+    """`wanted` draws, each from all maskable positions; what is drawn again is predicted once (ELECTRA, as published in code).
+
+    So a row has fewer predictions than `wanted`: of k draws from m positions m (1 - (1 - 1 / m) ** k) on average.
+    """
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """See `Choice`."""
+        maskable = rows["maskable"]
+        counts = np.count_nonzero(maskable, axis=1)
+        # [n, slots]: which of the maskable positions, then the position itself
+        nth = random.integers(random.bits(keys, streams.CHOOSE, slots), np.maximum(counts, 1)[:, None])
+        positions = np.take_along_axis(np.argsort(~maskable, axis=1, kind="stable"), nth, axis=1)
+        row, draw = np.nonzero((np.arange(slots) < wanted[:, None]) & (counts > 0)[:, None])
+        chosen = np.zeros(maskable.shape, bool)
+        chosen[row, positions[row, draw]] = True
+        return in_slots(chosen, np.broadcast_to(np.arange(maskable.shape[1]), maskable.shape), slots)
+
+
+@dataclass(frozen=True)
+class RareTokens:
+    """Single tokens, rare ones more often: DistilBERT's masking, as published with its code (Sanh et al. 2019).
+
+    A row's positions are drawn one after another without replacement, each with a probability in proportion to
+    max(1, count) ** -exponent, where count is how often its token occurs in the training text. The published code draws 15 % of
+    the tokens of a whole batch at once, so that a row of rare tokens gets more of them; here each row has its own budget, as all
+    noise is a function of one row: rare tokens are favoured within a row, not one row before another.
+
+    Attributes:
+      exponent: 0 makes it `SingleTokens`; 1 gives every token of the vocabulary about the same number of predictions.
+    """
+
+    exponent: float = 0.7
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.exponent < math.inf:
+            raise ValueError(f"exponent {self.exponent} must be a number of at least 0")
+
+    def fit(self, counts: np.ndarray) -> "Weighted":
+        """The choice for a text in which each token of the vocabulary occurs `counts` int64[vocabulary] times."""
+        return Weighted(np.maximum(counts, 1).astype(np.float64) ** -self.exponent)
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """A text must be known first: see `fit`, and `BertMasking.fit`."""
+        raise AssertionError("the choice is not `fit`")
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """Single tokens drawn one after another without replacement, each in proportion to its weight; see `RareTokens`.
+
+    Attributes:
+      weights: float64[vocabulary], above 0.
+    """
+
+    weights: np.ndarray
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """See `Choice`."""
+        maskable = rows["maskable"]
+        # The position whose clock, of this rate, rings first is drawn first: exponential with mean 1 / weight.
+        waits = -np.log1p(-random.uniform(random.bits(keys, streams.CHOOSE, maskable.shape[1])))
+        waits /= self.weights[rows["encoder_input_tokens"]]
+        # Floats that are not negative are in the order of their bits.
+        words = waits.view(np.uint64)
+        positions, used = draw_positions(maskable, np.minimum(wanted, np.count_nonzero(maskable, axis=1)), slots, words)
+        return Chosen(positions, used, np.broadcast_to(np.arange(slots), used.shape))
+
+
+@dataclass(frozen=True)
+class WholeWords:
+    """All pieces of a word or none: BERT's whole word masking (Devlin et al., as published with the code in May 2019).
+
+    Words are taken in random order; one that would exceed the budget is passed over. Where every word exceeds it, the first of
+    the smallest is taken all the same, if the slots hold it, so that no row is without a prediction.
+    """
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """See `Choice`."""
+        return whole_words(words_of(rows, tokens), rows["maskable"], wanted, slots, keys)
+
+
+def whole_words(words: Words, maskable: np.ndarray, wanted: np.ndarray, slots: int, keys: np.ndarray) -> Chosen:
+    """Whole words in random order, see `WholeWords`; maskable: bool[n, length], the others as in `Choice.choose`."""
+    n, length = words.sizes.shape
+    order = in_random_order(words.sizes > 0, random.bits(keys, streams.CHOOSE, length))
+    # [length, n]: the words' sizes in this order
+    sizes = np.ascontiguousarray(np.take_along_axis(words.sizes, order, axis=1).T)
+    taken = np.zeros((length, n), bool)
+    room = room_for_one(words.sizes, wanted, slots)
+    for rank in range(length):
+        taken[rank] = sizes[rank] <= room
+        room -= sizes[rank] * taken[rank]
+        if not room.any() or not sizes[rank].any():
+            break
+    of_word = np.zeros((n, length), bool)
+    np.put_along_axis(of_word, order, taken.T, axis=1)
+    return in_slots(maskable & np.take_along_axis(of_word, words.number, axis=1), words.number, slots)
+
+
+def room_for_one(sizes: np.ndarray, wanted: np.ndarray, slots: int) -> np.ndarray:
+    """The budget, raised to the smallest word's size where that is more and the slots hold it: int64[n].
+
+    Args:
+      sizes: int64[n, words], 0 where there is no word.
+      wanted: int64[n], the budget.
+      slots: how many positions can be predicted.
+    """
+    smallest = np.where(sizes > 0, sizes, slots + 1).min(axis=1)
+    return np.where(smallest <= slots, np.maximum(wanted, smallest), wanted)
+
+
+def in_slots(chosen: np.ndarray, units: np.ndarray, slots: int) -> Chosen:
+    """Chosen positions as prediction slots.
+
+    Args:
+      chosen: bool[n, length], at most `slots` a row.
+      units: int[n, length]; neighbouring chosen positions of the same number belong to one unit.
+      slots: prediction slots.
+    """
+    row, position = np.nonzero(chosen)
+    counts = np.count_nonzero(chosen, axis=1)
+    begins = np.cumsum(counts) - counts
+    positions = np.zeros((len(chosen), slots), np.int64)
+    slot = np.arange(slots)
+    used = slot < counts[:, None]
+    positions[row, np.arange(len(row)) - np.repeat(begins, counts)] = position
+    numbers = np.take_along_axis(units, positions, axis=1)
+    opens = np.ones(used.shape, bool)
+    opens[:, 1:] = (numbers[:, 1:] != numbers[:, :-1]) | ~used[:, 1:]
+    return Chosen(positions, used, np.maximum.accumulate(np.where(opens, slot, 0), axis=1))

@@ -1,0 +1,137 @@
+"""Choosing spans and n-grams of whole words to predict."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption import streams
+from bertfam.corruption.masked_lm.selection import Chosen, in_slots, room_for_one
+from bertfam.corruption.sampling import in_random_order
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.corruption.words import words_of
+
+_MOST_WORDS = 1000
+
+
+def _check_longest(words: int) -> None:
+    if not 1 <= words <= _MOST_WORDS:
+        raise ValueError(f"longest {words} is not among 1 to {_MOST_WORDS} words")
+
+
+@dataclass(frozen=True)
+class WordSpans:
+    """Spans of whole words: SpanBERT (Joshi et al. 2020, section 3.1).
+
+    A span has l words with P(l) proportional to p (1 - p)^(l - 1) on 1 .. longest: for 0.2 and 10, 3.797 in the mean. It begins
+    with the word of an anchor uniform over the tokens that are not chosen yet, passes over what is, and ends early where the
+    text does or, within a word, where the budget is reached. Spans that touch are one span.
+
+    Attributes:
+      p: the geometric distribution's parameter.
+      longest: words of the longest span.
+    """
+
+    merges: ClassVar[bool] = True  # what is beside a unit is not chosen
+
+    p: float = 0.2
+    longest: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p < 1:
+            raise ValueError(f"p {self.p} is not in (0, 1)")
+        _check_longest(self.longest)
+
+    def lengths(self, words: np.ndarray) -> np.ndarray:
+        """Maps random words uint64[...] to lengths of spans int64[...]."""
+        shares = (1 - self.p) ** np.arange(self.longest)
+        limits = np.cumsum(shares / shares.sum())[:-1]
+        return 1 + np.searchsorted(limits, random.uniform(words), side="right")
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """See `Choice`."""
+        words, maskable = words_of(rows, tokens), rows["maskable"]
+        length = maskable.shape[1]
+        run_ends = words.run_ends()
+        # The next anchor of a random order that is still open is uniform over all that are.
+        anchors = in_random_order(maskable, random.bits(keys, streams.CHOOSE, length))
+        draws = random.bits(keys, streams.SPAN_LENGTHS, length)
+        room = np.minimum(wanted, np.count_nonzero(maskable, axis=1))
+        # How many positions of each word are open; a span may name words behind the last.
+        left = np.pad(words.sizes, ((0, 0), (0, self.longest)))
+        step = np.arange(self.longest)
+        for rank in range(length):
+            active = np.flatnonzero(room)
+            if not active.size:
+                break
+            word = words.number[active, anchors[active, rank]]
+            is_open = left[active, word] > 0
+            active, word = active[is_open], word[is_open]
+            end = np.minimum(word + self.lengths(draws[active, rank]), run_ends[active, word])
+            # [active, longest]: the span's words, and how many positions of each are taken
+            span = (active[:, None], word[:, None] + step)
+            open_ = np.where(span[1] < end[:, None], left[span], 0)
+            taken = np.clip(room[active, None] - (np.cumsum(open_, axis=1) - open_), 0, open_)
+            left[span] -= taken
+            room[active] -= taken.sum(axis=1)
+        # A word of which a part is taken loses its first positions: [n, length]
+        number = np.cumsum(maskable, axis=1)
+        before = np.cumsum(words.sizes, axis=1) - left[:, :length]
+        chosen = maskable & (number <= np.take_along_axis(before, words.number, axis=1))
+        begins = chosen.copy()
+        begins[:, 1:] &= ~chosen[:, :-1]
+        return in_slots(chosen, np.cumsum(begins, axis=1), slots)
+
+
+@dataclass(frozen=True)
+class WordNgrams:
+    """N-grams of whole words: ALBERT (Lan et al. 2020, section 4.1).
+
+    The words of a row are taken in random order as the first of an n-gram, P(n) proportional to 1/n on 1 .. longest (6/11, 3/11
+    and 2/11), or on as many as there are words before the text ends. An n-gram that would exceed the budget loses words from its
+    end; one of which a token is chosen already is passed over. Where every word exceeds the budget, see `WholeWords`.
+
+    Attributes:
+      longest: words of the longest n-gram.
+    """
+
+    longest: int = 3
+
+    def __post_init__(self) -> None:
+        _check_longest(self.longest)
+
+    def lengths(self, words: np.ndarray, available: np.ndarray) -> np.ndarray:
+        """Maps random words uint64[...] to n in 1 .. min(longest, available) int64[...], for available >= 1."""
+        harmonic = np.cumsum(1 / np.arange(1, self.longest + 1))
+        drawn = random.uniform(words) * harmonic[np.minimum(available, self.longest) - 1]
+        return 1 + np.searchsorted(harmonic[:-1], drawn, side="right")
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """See `Choice`."""
+        words = words_of(rows, tokens)
+        n, length = words.sizes.shape
+        order = in_random_order(words.sizes > 0, random.bits(keys, streams.CHOOSE, length))
+        available = np.take_along_axis(words.run_ends() - np.arange(length), order, axis=1)
+        draws = random.bits(keys, streams.SPAN_LENGTHS, length)
+        step = np.arange(self.longest)
+        # Both reach as far behind the last word as an n-gram may: tokens before each word, and its n-gram (0 = none).
+        before = np.pad(np.cumsum(words.sizes, axis=1), ((0, 0), (1, self.longest)), mode="edge")
+        before[:, 0] = 0
+        grams = np.zeros((n, length + self.longest), np.int64)
+        room = room_for_one(words.sizes, wanted, slots)
+        for rank in range(length):
+            active = np.flatnonzero((room > 0) & (available[:, rank] > 0))
+            if not active.size:
+                break
+            count = self.lengths(draws[active, rank], available[active, rank])
+            # [active, longest]: the words that the n-gram may have, and its size with each
+            word = order[active, rank, None]
+            gram = (active[:, None], word + step)
+            sizes = before[gram[0], gram[1] + 1] - before[gram[0], word]
+            taken = (sizes <= room[active, None]) & (step < count[:, None])
+            taken[(taken & (grams[gram] > 0)).any(axis=1)] = False
+            grams[gram] += (rank + 1) * taken
+            room[active] -= (sizes * taken).max(axis=1)
+        of_position = np.take_along_axis(grams, words.number, axis=1)
+        return in_slots(rows["maskable"] & (of_position > 0), of_position, slots)

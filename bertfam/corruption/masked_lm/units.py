@@ -1,0 +1,57 @@
+"""Choosing whole phrases and entities that are marked in the text: ERNIE (Sun et al. 2019, section 3.2)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption import streams
+from bertfam.corruption.masked_lm.selection import Chosen, whole_words
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.corruption.words import words_from
+
+# Of each token: its place in a phrase in the low bits, and in an entity above them.
+KINDS = ("phrase", "entity")
+UNIT_BITS = 2
+BEGINS, CONTINUES = 1, 2  # 0: it is in none
+
+
+@dataclass(frozen=True)
+class Units:
+    """All tokens of a unit or none, units in random order, one that would exceed the budget passed over (see `WholeWords`).
+
+    What the units of a row are is drawn for it: single tokens, phrases, or entities, and besides these single tokens again. The
+    paper trains on these three one after another; here a run has one mixture, and three runs, each begun from the last
+    (--init_from), are its stages.
+
+    Attributes:
+      basic: the weight of rows whose units are single tokens.
+      phrase: the weight of rows whose units are phrases.
+      entity: the weight of rows whose units are entities.
+    """
+
+    needs_units: ClassVar[bool] = True
+
+    basic: float = 1.0
+    phrase: float = 1.0
+    entity: float = 1.0
+
+    def __post_init__(self) -> None:
+        weights = (self.basic, self.phrase, self.entity)
+        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
+            raise ValueError(f"basic, phrase and entity {weights} are no weights; they must be at least 0, and one above 0")
+
+    def levels(self, words: np.ndarray) -> np.ndarray:
+        """Maps random words uint64[...] to what the units of a row are: 0 single tokens, 1 phrases, 2 entities."""
+        limits = np.cumsum((self.basic, self.phrase, self.entity))
+        return np.searchsorted(limits[:-1] / limits[-1], random.uniform(words), side="right")
+
+    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+        """See `Choice`."""
+        units = rows.get("units", np.zeros(rows["maskable"].shape, np.uint8))
+        level = self.levels(random.bits(keys, streams.WHETHER, 1))
+        # [n, length]: the bits of the row's kind
+        place = np.where(level > 0, units >> (UNIT_BITS * np.maximum(level - 1, 0)).astype(np.uint8), 0) & (BEGINS | CONTINUES)
+        return whole_words(words_from(place != CONTINUES, rows, tokens), rows["maskable"], wanted, slots, keys)

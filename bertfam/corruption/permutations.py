@@ -1,0 +1,127 @@
+"""Permutations within rows: of tokens (StructBERT, T5), of sentences and rotations (BART)."""
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption import streams
+from bertfam.corruption.sampling import in_random_order
+
+
+def windows(allowed: np.ndarray, size: int, wanted: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Chooses windows of neighbouring tokens that do not overlap: StructBERT's trigrams (Wang et al. 2020, section 2.1).
+
+    Begins are tried in random order; one whose window would hold a token that is not allowed, or is taken, is passed over.
+
+    Args:
+      allowed: bool[n, length], the tokens that a window may hold: text that is not masked.
+      size: tokens of a window.
+      wanted: int[n], windows of each row, fewer where no more fit.
+      keys: uint64[n], one a row.
+
+    Returns:
+      int64[n, length], the window of each position: 0 .. in the order in which they were chosen, -1 outside them.
+    """
+    n, length = allowed.shape
+    result = np.full((n, length), -1)
+    if length < size:
+        return result
+    starts = length - size + 1
+    begins = allowed[:, :starts].copy()
+    for offset in range(1, size):
+        begins &= allowed[:, offset : offset + starts]
+    order = in_random_order(begins, random.bits(keys, streams.WINDOWS, starts))
+    available, chosen = np.count_nonzero(begins, axis=1), np.zeros(n, np.int64)
+    for rank in range(starts):
+        active = np.flatnonzero((chosen < wanted) & (rank < available))
+        if not active.size:
+            break
+        window = (active[:, None], order[active, rank, None] + np.arange(size))
+        free = result[window].max(axis=1) < 0
+        result[window] = np.where(free[:, None], chosen[active, None], result[window])
+        chosen[active] += free
+    return result
+
+
+def shuffled(groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Permutes the positions of each group among themselves, all permutations (the identity too) equally likely.
+
+    `np.take_along_axis(tokens, shuffled(groups, keys), axis=1)` shuffles tokens: StructBERT's trigrams with the groups of
+    `windows`; all of a text (T5's deshuffling, Raffel et al. 2020, section 3.3.1) with one group.
+
+    Args:
+      groups: int[n, length] in [-1, length); positions of -1 stay where they are.
+      keys: uint64[n], one a row.
+
+    Returns:
+      int64[n, length], the position from which each position's token comes.
+    """
+    n, length = groups.shape
+    place = np.arange(length, dtype=np.uint64)
+    width = np.uint64(max(length, 1).bit_length())
+    # (group, position) and (group, random bits, position) in one word each: the k-th of a group goes to its k-th place.
+    head = np.where(groups < 0, length, groups).astype(np.uint64) << (np.uint64(64) - width)
+    low = np.uint64((1 << int(width)) - 1)
+    middle = (random.bits(keys, streams.SHUFFLE, length) >> width) & ~low
+    middle[groups < 0] = 0
+    slots = np.sort(head | place, axis=1) & low
+    elements = np.sort(head | middle | place, axis=1) & low
+    result = np.empty((n, length), np.int64)
+    np.put_along_axis(result, slots.astype(np.int64), elements.astype(np.int64), axis=1)
+    return result
+
+
+def shuffled_segments(begins: np.ndarray, groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Permutes segments of rows: BART's sentence permutation (Lewis et al. 2020, section 2.2).
+
+    Args:
+      begins: bool[n, length], where segments begin; a change of group begins one too.
+      groups: int[n, length] in [-1, length); the segments of a group, which must lie together, are permuted among themselves
+        (the sentences of an example of a packed row); positions of -1 stay where they are.
+      keys: uint64[n], one a row.
+
+    Returns:
+      int64[n, length], the position from which each position's token comes.
+    """
+    n, length = groups.shape
+    place = np.arange(length)
+    begins = begins | (groups < 0)
+    begins[:, :1] = True
+    begins[:, 1:] |= groups[:, 1:] != groups[:, :-1]
+    index = np.cumsum(begins, axis=1) - 1
+    # [n, segments]: each segment's group and first position; what is behind the last is empty and of no group
+    row, position = np.nonzero(begins)
+    group, first = np.full((n, length), -1), np.full((n, length + 1), length)
+    group[row, index[row, position]] = groups[row, position]
+    first[row, index[row, position]] = position
+    sizes = np.diff(first, axis=1)
+    source = shuffled(group, keys)
+    new_sizes = np.take_along_axis(sizes, source, axis=1)
+    new_first = np.cumsum(new_sizes, axis=1) - new_sizes
+    # Segment s of the result begins at new_first[s] and comes from first[source[s]].
+    result = np.zeros((n, length + 1), np.int64)
+    row, segment = np.nonzero(new_sizes)
+    shift = first[row, source[row, segment]] - new_first[row, segment]
+    result[row, new_first[row, segment]] = shift - np.where(segment > 0, np.roll(shift, 1), 0)
+    return np.cumsum(result[:, :length], axis=1) + place
+
+
+def rotated(inside: np.ndarray, keys: np.ndarray, rate: float = 1.0) -> np.ndarray:
+    """Rotates the text of rows so that it begins with a token drawn uniformly: BART (Lewis et al. 2020, section 2.2).
+
+    Args:
+      inside: bool[n, length], the text; what is not stays where it is.
+      keys: uint64[n], one a row.
+      rate: the share of rows that are rotated.
+
+    Returns:
+      int64[n, length], the position from which each position's token comes.
+    """
+    counts = np.count_nonzero(inside, axis=1)
+    offset = random.integers(random.bits(keys, streams.ROTATE, 1)[:, 0], np.maximum(counts, 1))
+    offset *= random.uniform(random.bits(keys, streams.WHETHER, 1)[:, 0]) < rate
+    row, position = np.nonzero(inside)
+    begin = np.repeat(np.cumsum(counts) - counts, counts)
+    rank = (np.arange(len(row)) - begin + offset[row]) % np.maximum(counts[row], 1)
+    result = np.broadcast_to(np.arange(inside.shape[1]), inside.shape).copy()
+    result[row, position] = position[begin + rank]
+    return result

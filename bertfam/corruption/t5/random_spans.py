@@ -1,0 +1,86 @@
+"""Which tokens are noise, in spans of a mean length: T5 (Raffel et al. 2020, section 3.3.4, as in the published code)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption import streams
+from bertfam.corruption.sampling import draw
+from bertfam.corruption.t5.random_tokens import Counts
+
+
+@dataclass(frozen=True)
+class RandomSpans:
+    """A share of the tokens in spans that are neither empty nor touch: clear text, span, clear text, ..., span.
+
+    A row of n tokens has N = round(density n) tokens of noise, at least 1 and at most n - 1, in round(N / mean_length) spans, at
+    least 1. Every way to cut the noise and the clear text into so many parts is equally likely. A row of one token has no noise.
+
+    Attributes:
+      density: the share of noise.
+      mean_length: tokens of a span in the mean.
+    """
+
+    density: float = 0.15
+    mean_length: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.density < 1:
+            raise ValueError(f"density {self.density} is not in (0, 1)")
+        if not 1 <= self.mean_length < float("inf"):
+            raise ValueError(f"mean_length {self.mean_length} is less than 1, or endless")
+
+    def counts(self, lengths: np.ndarray | int) -> Counts:
+        """Tokens of noise, spans, and runs of clear text, which stand before each span: the same in all rows of a length."""
+        lengths = np.asarray(lengths, np.int64)
+        noise = np.clip(np.rint(lengths * self.density).astype(np.int64), 1, np.maximum(lengths - 1, 1))
+        spans = np.maximum(np.rint(noise / self.mean_length).astype(np.int64), 1)
+        spans = np.minimum(spans, lengths - noise)  # each has clear text before it, also where most is noise
+        noise, spans = np.where(lengths > 1, noise, 0), np.where(lengths > 1, spans, 0)
+        return Counts(noise, spans, np.maximum(spans, np.minimum(lengths, 1)), exact=True)
+
+    def draw(self, lengths: np.ndarray, width: int, keys: np.ndarray) -> np.ndarray:
+        """See `random_tokens.Noise.draw`.
+
+        Args:
+          lengths: int[n], tokens of each row, at most `width`.
+          width: places of a row.
+          keys: uint64[n], one a row.
+
+        Returns:
+          bool[n, width], whether each token is noise.
+        """
+        noise, spans, _, _ = self.counts(lengths)
+        most_noise = int(self.counts(width).noise)  # the longest row has most of both
+        noise_begins = _begins(noise, spans, random.bits(keys, streams.NOISE_SEGMENTS, most_noise))
+        clear_begins = _begins(lengths - noise, spans, random.bits(keys, streams.CLEAR_SEGMENTS, width - most_noise))
+        # Span s of the noise begins behind the clear parts 0 .. s, so where clear part s + 1 begins, and the noise before it.
+        most = int(spans.max(initial=0))
+        noise_at, clear_at = _places(noise_begins, noise, most), _places(clear_begins, lengths - noise, most)
+        change = np.zeros((len(keys), width + 1), np.int8)
+        row, span = np.nonzero(np.arange(most) < spans[:, None])
+        begin = clear_at[row, span + 1] + noise_at[row, span]
+        change[row, begin] = 1
+        change[row, begin + noise_at[row, span + 1] - noise_at[row, span]] = -1
+        return np.cumsum(change[:, :width], axis=1, dtype=np.int8) > 0
+
+
+def _begins(items: np.ndarray, parts: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Cuts `items` int[n] into `parts` int[n] that are not empty, uniformly: bool[n, most], whether each item begins a part.
+
+    `words` uint64[n, most] are random.
+    """
+    place = np.arange(words.shape[1])
+    begins = draw((place > 0) & (place < items[:, None]), parts - 1, words)
+    begins[:, :1] = (parts > 0)[:, None]
+    return begins
+
+
+def _places(begins: np.ndarray, items: np.ndarray, most: int) -> np.ndarray:
+    """Where each part begins and, behind the last, `items`: int64[n, most + 1]."""
+    row, place = np.nonzero(begins)
+    counts = np.count_nonzero(begins, axis=1)
+    result = np.repeat(items[:, None], most + 1, axis=1)
+    result[row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)] = place
+    return result

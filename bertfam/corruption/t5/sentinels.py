@@ -1,0 +1,214 @@
+"""What a row's inputs and targets become, given which of its tokens are noise: T5 (Raffel et al. 2020, table 3).
+
+Each way says of every token of a row what stands for it and whether anything does. "Thank you for inviting me to your party last
+week ." with the noise "for inviting" and "last" becomes
+
+    NoiseToSentinels   Thank you <X> me to your party <Y> week .
+    ClearToSentinels   <X> for inviting <Y> last <Z>
+    MaskNoise          Thank you <X> <X> me to your party <X> week .
+    DropNoise          Thank you me to your party week .
+    DropClear          for inviting last
+    ShuffleNoise       Thank you last for me to your party inviting week .
+    KeepAll            Thank you for inviting me to your party last week .
+
+and ends with the end token. <X>, <Y>, <Z> are the vocabulary's sentinels <extra_id_0>, <extra_id_1>, <extra_id_2>.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from bertfam.corruption.masked_lm.replacement import mask_tokens
+from bertfam.corruption.permutations import shuffled
+from bertfam.corruption.t5.random_tokens import Counts
+from bertfam.corruption.token_ids import TokenIds
+
+
+class Raw(NamedTuple):
+    """Clean rows and their noise.
+
+    Attributes:
+      tokens: int32[n, width].
+      real: bool[n, width], what is not padding.
+      noise: bool[n, width], which real tokens are noise.
+      keys: uint64[n], one a row.
+    """
+
+    tokens: np.ndarray
+    real: np.ndarray
+    noise: np.ndarray
+    keys: np.ndarray
+
+
+class Written(NamedTuple):
+    """What stands at each place int32[n, columns], and whether anything does bool[n, columns]."""
+
+    values: np.ndarray
+    keep: np.ndarray
+
+
+class Rewriting(Protocol):
+    """Makes inputs or targets."""
+
+    @property
+    def sentinels(self) -> str:
+        """How many sentinels it needs: "none", "one", or one for each of the "spans" or "clear" runs."""
+        ...
+
+    def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
+        """Tokens that rows of `lengths` int64[...] with so much noise become at most, without the end token: int64[...]."""
+        ...
+
+    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+        """Rewrites rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoiseToSentinels:
+    """Each run of noise becomes a sentinel of its own, in their order."""
+
+    sentinels: ClassVar[str] = "spans"
+
+    def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
+        """See `Rewriting.most`."""
+        return lengths - counts.noise + counts.spans if counts.exact else lengths
+
+    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+        """See `Rewriting.write`."""
+        return _to_sentinels(raw.tokens, raw.noise, raw.real, tokens)
+
+
+@dataclass(frozen=True)
+class ClearToSentinels:
+    """Each run of clear text becomes a sentinel of its own, in their order, so that each stands before a span of noise.
+
+    Attributes:
+      aligned: of a row that begins with noise. False, as published in code: nothing stands before that noise, and each later
+        span stands behind another sentinel than the one that stands for it in the inputs of `NoiseToSentinels`. True: it stands
+        behind the first sentinel, so that each span is behind its own.
+    """
+
+    sentinels: ClassVar[str] = "clear"
+
+    aligned: bool = False
+
+    def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
+        """See `Rewriting.most`."""
+        return np.minimum(counts.noise + counts.clear, lengths) + (self.aligned and not counts.exact)
+
+    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+        """See `Rewriting.write`."""
+        values, real, clear = raw.tokens, raw.real, raw.real & ~raw.noise
+        if self.aligned:  # an empty run of clear text is before every row
+            values, real, clear = (np.concatenate([part[:, :1], part], axis=1) for part in (values, real, clear))
+            clear[:, 0] = real[:, 0]
+        return _to_sentinels(values, clear, real, tokens)
+
+
+@dataclass(frozen=True)
+class MaskNoise:
+    """Each token of noise becomes the first sentinel, or with `random_share` a random piece.
+
+    The published code draws from all ids but the first three; here control tokens and sentinels are never drawn.
+
+    Attributes:
+      random_share: of the noise.
+    """
+
+    sentinels: ClassVar[str] = "one"
+
+    random_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.random_share <= 1:
+            raise ValueError(f"random_share {self.random_share} is not in [0, 1]")
+
+    def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
+        """See `Rewriting.most`."""
+        return lengths
+
+    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+        """See `Rewriting.write`."""
+        mask, share = tokens.sentinels[0], self.random_share
+        result = mask_tokens(raw.tokens, raw.noise, raw.keys, mask=mask, random_share=share, random_ids=tokens.pieces)
+        return Written(result, raw.real)
+
+
+@dataclass(frozen=True)
+class DropNoise:
+    """The clear text alone."""
+
+    sentinels: ClassVar[str] = "none"
+
+    def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
+        """See `Rewriting.most`."""
+        return lengths - counts.noise if counts.exact else lengths
+
+    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+        """See `Rewriting.write`."""
+        return Written(raw.tokens, raw.real & ~raw.noise)
+
+
+@dataclass(frozen=True)
+class DropClear:
+    """The noise alone."""
+
+    sentinels: ClassVar[str] = "none"
+
+    def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
+        """See `Rewriting.most`."""
+        return counts.noise
+
+    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+        """See `Rewriting.write`."""
+        return Written(raw.tokens, raw.noise)
+
+
+@dataclass(frozen=True)
+class ShuffleNoise:
+    """The tokens of noise change places among themselves, all orders being equally likely."""
+
+    sentinels: ClassVar[str] = "none"
+
+    def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
+        """See `Rewriting.most`."""
+        return lengths
+
+    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+        """See `Rewriting.write`."""
+        source = shuffled(np.where(raw.noise, 0, -1), raw.keys)
+        return Written(np.take_along_axis(raw.tokens, source, axis=1), raw.real)
+
+
+@dataclass(frozen=True)
+class KeepAll:
+    """The whole text."""
+
+    sentinels: ClassVar[str] = "none"
+
+    def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
+        """See `Rewriting.most`."""
+        return lengths
+
+    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+        """See `Rewriting.write`."""
+        return Written(raw.tokens, raw.real)
+
+
+def run_begins(inside: np.ndarray) -> np.ndarray:
+    """Where each run of True begins in bool[n, width]: bool[n, width]."""
+    begins = inside.copy()
+    begins[:, 1:] &= ~inside[:, :-1]
+    return begins
+
+
+def _to_sentinels(values: np.ndarray, inside: np.ndarray, real: np.ndarray, tokens: TokenIds) -> Written:
+    """The runs of `inside` as a sentinel each."""
+    begins = run_begins(inside)
+    result = values.copy()
+    row, place = np.nonzero(begins)
+    counts = np.count_nonzero(begins, axis=1)
+    result[row, place] = np.asarray(tokens.sentinels)[np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)]
+    return Written(result, real & (~inside | begins))

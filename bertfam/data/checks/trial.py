@@ -1,0 +1,66 @@
+"""Whether a vocabulary has all that rows, noise and models need, before any text is read: by one row of made-up text."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption.t5.text_to_text import TextToText
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.text_data import TextData
+from bertfam.data.token_cache.documents import Documents
+from bertfam.errors import UserError
+
+_SENTENCE = 8  # tokens
+
+
+def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
+    """Raises UserError, which names the folder of the vocabulary, where it has not what rows of `length` tokens need.
+
+    All rows and all noise are tried alike: by making a full row.
+    """
+    if isinstance(data.corruption, TextToText) or any(corpus.pairs for corpus in data.corpora.values()):
+        _try_pairs(data, tokens, folder, length)
+    if isinstance(data.corruption, TextToText):
+        return
+    documents = max(2, data.rows.least_documents)
+    sentences = -(-2 * data.corruption.raw_length(length) // _SENTENCE)  # of each document
+    count = documents * sentences * _SENTENCE
+    text = Documents(
+        "a trial",
+        tokens.pieces[np.arange(count) % len(tokens.pieces)],
+        np.arange(0, count + 1, _SENTENCE, dtype=np.int64),
+        np.arange(0, documents * sentences + 1, sentences, dtype=np.int64),
+    )
+    key = random.fold(0, 0)
+    try:
+        data.corruption.check(length, tokens)
+        rows = data.examples(text, length, 0, tokens).rows(np.zeros(1, np.int64), key)
+        data.corruption.fit(lambda: np.ones(tokens.size, np.int64)).corrupt(rows, key, tokens)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
+
+
+def _try_pairs(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
+    pair = Documents("a trial", tokens.pieces[[0, 0]], np.array([0, 1, 2]), np.array([0, 2]), pairs=True)
+    try:
+        data.examples(pair, length, 0, tokens).rows(np.zeros(1, np.int64), random.fold(0, 0))
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
+
+
+def check_padding_agrees(configs: Iterable[Any], tokens: TokenIds, folder: str | Path) -> None:
+    """Raises UserError where a network, by its config, counts positions from a padding id that is not the vocabulary's.
+
+    bertfam itself never reads padding's ids, but transformers would count the positions of an exported model otherwise.
+    """
+    for config in configs:
+        offset = getattr(config, "position_offset", 0)
+        if offset not in (0, tokens.pad + 1):
+            name = f"{type(config).__name__}.position_offset"
+            raise UserError(
+                f"{name} is {offset}, for a vocabulary whose padding id is {offset - 1}, and that of {folder} is {tokens.pad}: "
+                f"set {name} = {tokens.pad + 1}, or give another vocabulary"
+            )

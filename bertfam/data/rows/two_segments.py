@@ -1,0 +1,132 @@
+"""ELECTRA's rows: two segments of running text and no label (Clark et al. 2020; shares as in the published data script)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from bertfam.corruption import keys as random
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.rows.sentence_pairs import framed, sentences_to, stretches
+from bertfam.data.token_cache.documents import Documents
+from bertfam.errors import UserError
+
+# Streams of a chunk's key (its plan) and of an example's key (drawn anew each epoch).
+_SHORT, _TARGET = range(2)
+_SINGLE, _BEYOND = range(16, 18)
+_SHORTEST = 5
+
+
+@dataclass(frozen=True)
+class TwoSegments:
+    """`[CLS] A [SEP] B [SEP]` where B continues A, or `[CLS] A [SEP]`.
+
+    A document is cut into chunks of sentences of at least as many tokens as a row has, or with `short_row_rate` as a number
+    uniform in [5, length] says. A is the chunk's sentences that together stay below half of that number (less the three control
+    tokens), one at least, and with even chance the sentence that passes it too; B is the rest. With `single_segment_rate` A is
+    all. What does not fit into the row is cut off at its end and not read. The chunks are fixed by the seed; what A is is drawn
+    anew each epoch.
+
+    The published script gives a short sentence behind the first of B to A where it still fits, so that sentences change places;
+    here text keeps its order.
+
+    Attributes:
+      single_segment_rate: the share of rows of one segment, besides those whose chunk ends with A.
+      short_row_rate: the share of shorter chunks.
+    """
+
+    least_documents: ClassVar[int] = 1
+    relation: ClassVar[None] = None
+
+    single_segment_rate: float = 0.1
+    short_row_rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("single_segment_rate", "short_row_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1]")
+
+    def most_examples(self, length: int) -> int:
+        """Examples in a row: one."""
+        return 1
+
+    def check_length(self, length: int) -> None:
+        """Refuses rows that are too short."""
+        if length < _SHORTEST:
+            raise UserError(f"length {length} is too short for two segments; use at least {_SHORTEST}")
+
+    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> "SegmentExamples":
+        """Plans the chunks of all documents for rows of `length` tokens."""
+        self.check_length(length)
+        return SegmentExamples(self, documents, length, tokens, *_plan(self, documents, length, seed))
+
+
+def _plan(config: TwoSegments, documents: Documents, length: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Walks all documents side by side, one chunk of each at a time.
+
+    Returns:
+      first sentence int64[chunks], sentences int64[chunks] and target int64[chunks], by document.
+    """
+    starts = documents.sentence_starts
+    document, chunk, current, end = stretches(documents)
+    stretch = np.arange(len(current))
+    parts = []
+    while stretch.size:
+        key = random.fold(seed, document, chunk)
+        short = random.uniform(random.bits(key, _SHORT, 1)[:, 0]) < config.short_row_rate
+        drawn = _SHORTEST + random.integers(random.bits(key, _TARGET, 1)[:, 0], length - _SHORTEST + 1)
+        target = np.where(short, drawn, length)
+        count = sentences_to(starts, current, target, end)
+        parts.append((stretch, current, count, target))
+        current = current + count
+        alive = current < end
+        stretch, document, current, end = (values[alive] for values in (stretch, document, current, end))
+        chunk = chunk[alive] + 1
+    stretch, first, count, target = (np.concatenate(column) for column in zip(*parts, strict=True))
+    in_order = np.argsort(stretch, kind="stable")
+    return first[in_order], count[in_order], target[in_order]
+
+
+class SegmentExamples:
+    """The examples of one corpus at one length: rows by index, a batch at a time."""
+
+    warnings: ClassVar[list[str]] = []
+
+    def __init__(
+        self,
+        config: TwoSegments,
+        documents: Documents,
+        length: int,
+        tokens: TokenIds,
+        first: np.ndarray,
+        count: np.ndarray,
+        target: np.ndarray,
+    ) -> None:
+        self._config, self._documents, self._length, self._tokens = config, documents, length, tokens
+        self._first, self._count, self._target = first, count, target
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+        """Builds uncorrupted rows.
+
+        Args:
+          examples: int64[n] in [0, len(self)).
+          keys: uint64[n], what is drawn anew.
+
+        Returns:
+          `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length].
+        """
+        starts = self._documents.sentence_starts
+        first, count, half = self._first[examples], self._count[examples], (self._target[examples] - 3) // 2
+        begin, end = starts[first], starts[first + count]
+        single, beyond = (random.uniform(random.bits(keys, stream, 1)[:, 0]) for stream in (_SINGLE, _BEYOND))
+        # Sentences of A: as many as stay below the half, and one more by the toss of a coin.
+        inside = np.clip(np.searchsorted(starts, begin + half, side="left") - 1 - first, 1, count)
+        inside = np.minimum(inside + ((starts[first + inside] - begin < half) & (beyond < 0.5)), count)
+        inside = np.where(single < self._config.single_segment_rate, count, inside)
+        split = starts[first + inside]
+        a_length = np.minimum(split - begin, self._length - 2)
+        b_length = np.clip(self._length - 3 - a_length, 0, end - split)
+        return framed(self._documents, self._length, self._tokens, (begin, a_length), (split, b_length))

@@ -1,0 +1,292 @@
+"""The text of a registered seqio task as a `Corpus`; seqio, and TensorFlow with it, are imported when text is read."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertfam.data.corpora.formats import mended
+from bertfam.data.corpora.input_files import file_fingerprints
+from bertfam.data.corpora.sentences import check_language, split_sentences
+from bertfam.data.corpora.splits import SPLITS
+from bertfam.data.corpora.text_files import Corpus, Part, is_held_out
+from bertfam.errors import UserError
+from bertfam.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    import seqio
+    import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class SeqioTask(Corpus):
+    """The documents of a task in seqio's registry, after the preprocessors up to `seqio.CacheDatasetPlaceholder`, or all.
+
+    An element is a document: a string, or a dict with a string `text` (a line break ends a sentence, and each line is split
+    into sentences) or a vector of strings `sentences` (taken as they are). Documents come in the source's order, unshuffled.
+    A task without a validation split has documents held out by a hash of their text, as `TextFiles` does.
+
+    With `pairs` an element is a dict with the strings `inputs` and `targets`, or where these are tokens already, with
+    `inputs_pretokenized` and `targets_pretokenized`, as `seqio.preprocessors.tokenize` leaves them.
+
+    Attributes:
+      name: the task's name in the registry.
+      modules: imported first; they register the task.
+      language: for the sentence splitter, see `bertfam.data.corpora.sentences.LANGUAGES`; None: what the task's source says (as
+        `seqio_tfds.PreparedTfds` does), else English.
+      validation_fraction: share of documents held out where the task has no validation split.
+      pairs: whether the elements are pairs of inputs and targets.
+
+    Raises:
+      UserError: a setting is wrong (when made); the task is not known, or does not give text (when read).
+    """
+
+    name: str
+    modules: tuple[str, ...] = ()
+    language: str | None = None
+    validation_fraction: float = 0.01
+    pairs: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation_fraction < 1:
+            raise UserError(f"validation_fraction is {self.validation_fraction}: it must be at least 0 and below 1")
+        if self.language is not None:
+            check_language(self.language)
+
+    def texts(self, split: str) -> Iterator[list[str]]:
+        """Lines of the documents of "train" or "validation", streamed; raises UserError where the task cannot be read."""
+        return (lines for part in self.parts(split) for lines in self.part(split, part))
+
+    def parts(self, split: str) -> list[Part]:
+        """The shards of the source: files, as a rule."""
+        task = self._find()
+        with self._refusal(split):
+            shards = max(1, len(task.source.list_shards(_source_split(task, split))))  # reading tells why there is none
+        return [Part(f"{number}/{shards}") for number in range(shards)]
+
+    def part(self, split: str, part: Part) -> Iterator[list[str]]:
+        """`texts` of one shard; raises UserError where it cannot be read."""
+        task = self._find()
+        by_hash = "validation" not in task.splits
+        for lines in self._read(task, _source_split(task, split), part):
+            if lines and not (by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation")):
+                yield lines
+
+    def sentences(self, lines: list[str]) -> list[str]:
+        """The lines themselves where the task gives `sentences`, else the sentences in them."""
+        if not self._split_language:
+            return lines
+        return [found for line in lines for found in split_sentences(line, self._split_language)]
+
+    @cached_property
+    def _split_language(self) -> str:
+        """The language to split by; "" where the elements are `sentences`, or pairs."""
+        if self.pairs:
+            return ""
+        task = self._find()
+        with self._refusal("train"):
+            if self._text_feature(self._dataset(task, "train").element_spec) == "sentences":
+                return ""
+        return self._language(task)
+
+    def _language(self, task: seqio.Task) -> str:
+        return self.language or str(getattr(task.source, "language", "en"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Known before it is pickled, so that a process that only splits sentences imports no TensorFlow.
+        return self.__dict__ | {"_split_language": self._split_language}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The names of task and splits, the digests of the modules' own files, the versions of what splits and reads.
+
+        Of the source: the corpus' fingerprint (`CorpusSource`), sizes and digests of files (a file-based source; only sizes
+        for those that are not local), name and version (TFDS), the function's name (`FunctionDataSource`), else its class.
+        What a function reads, and what modules that are not named import, is not covered.
+        """
+        from importlib.metadata import version
+
+        task = self._find()
+        splits = [split for split in SPLITS if split in task.splits]
+        settings: dict[str, Any] = {
+            "kind": "seqio_task",
+            "name": self.name,
+            "modules": {module: _module_digest(module) for module in self.modules},
+            "seqio": version("seqio"),
+            "sentencex": version("sentencex"),
+            "language": self._language(task),
+            "splits": splits,
+            "source": _source_fingerprint(task.source, splits),
+        }
+        settings |= {"pairs": True} if self.pairs else {}
+        return settings if "validation" in splits else settings | {"validation_fraction": self.validation_fraction}
+
+    def _find(self) -> seqio.Task:
+        """The task, after importing the modules."""
+        fill_registry(self.modules)
+        import seqio
+
+        if self.name in seqio.MixtureRegistry.names():
+            parts = ", ".join(sorted(task.name for task in seqio.MixtureRegistry.get(self.name).tasks))
+            raise UserError(f"--task={self.name} is a mixture, which has no end: name a task ({parts})")
+        if self.name not in (known := set(seqio.TaskRegistry.names())):
+            hint = did_you_mean(self.name, known, "give the module that registers it with --module_import=MODULE")
+            raise UserError(f"--task={self.name} is no registered seqio task{hint}")
+        task = seqio.TaskRegistry.get(self.name)
+        if "train" not in task.splits:
+            raise UserError(f"--task={self.name} has no train split, only {', '.join(task.splits)}")
+        return task
+
+    def _dataset(self, task: seqio.Task, split: str, shard: int = 0, shards: int = 1) -> tf.data.Dataset:
+        """Unshuffled elements of a shard, after the preprocessors up to the placeholder, or all."""
+        import seqio
+
+        shard_info = seqio.ShardInfo(shard, shards) if shards > 1 else None
+        dataset = task.source.get_dataset(split=split, shuffle=False, shard_info=shard_info)
+        if task.supports_caching:
+            return task.preprocess_precache(dataset, seed=0)
+        return task.preprocess_postcache(dataset, sequence_length=None, seed=0)
+
+    def _read(self, task: seqio.Task, split: str, part: Part) -> Iterator[list[str]]:
+        """Stripped non-blank lines of each document."""
+        shard, shards = map(int, part.name.split("/"))
+        read = 0
+        with self._refusal(split, lambda: f" beyond document {read}" + (f" of shard {part.name}" if shards > 1 else "")):
+            dataset = self._dataset(task, split, shard, shards)
+            if self.pairs:
+                names = self._pair_features(dataset.element_spec)
+                for element in dataset.map(lambda element: tuple(element[name] for name in names)).as_numpy_iterator():
+                    yield [mended(text.decode()).strip() for text in element]
+                    read += 1
+                return
+            name = self._text_feature(dataset.element_spec)
+            if name:
+                dataset = dataset.map(lambda element: element[name])
+            for value in dataset.as_numpy_iterator():
+                lines = [line.decode() for line in value] if name == "sentences" else value.decode().split("\n")
+                yield [line.strip() for line in lines if line.strip()]
+                read += 1
+
+    def _pair_features(self, spec: Any) -> tuple[str, str]:
+        """Which features of the elements are inputs and targets."""
+        import tensorflow as tf
+
+        given = spec if isinstance(spec, dict) else {"": spec}
+        for names in (("inputs", "targets"), ("inputs_pretokenized", "targets_pretokenized")):
+            texts = [given.get(name) for name in names]
+            if all(isinstance(text, tf.TensorSpec) and text.dtype == tf.string and text.shape.rank == 0 for text in texts):
+                return names
+        raise UserError(
+            f"--task={self.name} gives {_described(given)}: SeqioTask.pairs needs the strings `inputs` and `targets`; put "
+            "seqio.CacheDatasetPlaceholder() before the preprocessor that tokenises them"
+        )
+
+    @contextlib.contextmanager
+    def _refusal(self, split: str, where: Callable[[], str] = str) -> Iterator[None]:
+        """What goes wrong while a split is read, as UserError."""
+        import tensorflow as tf
+
+        try:
+            yield
+        except (tf.errors.OpError, ValueError, OSError) as error:
+            summary = next(iter(str(error).splitlines()), "")[:300]
+            raise UserError(f"--task={self.name} cannot be read{where()} of {split}: {summary}") from error
+
+    def _text_feature(self, spec: Any) -> str:
+        """Which feature of the elements is the text; "" where they are strings themselves."""
+        import tensorflow as tf
+
+        text = {"text": 0, "sentences": 1}
+        if isinstance(spec, tf.TensorSpec):
+            if spec.dtype == tf.string and spec.shape.rank == 0:
+                return ""
+            given = f"{spec.dtype.name} of rank {spec.shape.rank}"
+        else:
+            named = [name for name in text if name in spec]
+            if len(named) == 1 and spec[named[0]].dtype == tf.string and spec[named[0]].shape.rank == text[named[0]]:
+                return named[0]
+            given = _described(spec)
+        raise UserError(
+            f"--task={self.name} gives {given}: give one string `text`, or a vector of strings `sentences`; put "
+            "seqio.CacheDatasetPlaceholder() behind the preprocessor that has made it; for pairs of inputs and targets set "
+            "SeqioTask.pairs = True"
+        )
+
+
+def _described(spec: dict[str, Any]) -> str:
+    return ", ".join(f"{name} ({value.dtype.name} of rank {value.shape.rank})" for name, value in sorted(spec.items()))
+
+
+def fill_registry(modules: Sequence[str]) -> None:
+    """Imports TensorFlow, which keeps off the accelerators, bertfam's own tasks, and modules that register others."""
+    from bertfam.config.imports import import_module
+    from bertfam.config.parse import Import, Origin
+
+    with _tensorflow_silenced():
+        import tensorflow as tf
+
+        with contextlib.suppress(RuntimeError):  # TensorFlow is in use already
+            tf.config.set_visible_devices([], "GPU")  # text needs none, and JAX may hold its memory
+    from bertfam.data.seqio_tasks import tasks  # noqa: F401  (registers bertfam's own)
+
+    for module in modules:
+        import_module(Import(module, Origin(f"--module_import={module}")))
+
+
+@contextlib.contextmanager
+def _tensorflow_silenced() -> Iterator[None]:
+    """TensorFlow's greetings, which no setting stops, stay off stderr; exceptions still tell what goes wrong."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
+
+
+def _module_digest(module: str) -> str:
+    """SHA-256 of a module's source file, "" where it has none."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.has_location or spec.origin is None:
+        return ""
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+
+
+def _source_fingerprint(source: seqio.DataSource, splits: list[str]) -> Any:
+    import seqio
+    import tensorflow as tf
+
+    from bertfam.data.seqio_tasks.text_tasks import CorpusSource
+
+    def of_files(paths: Sequence[str]) -> list[dict[str, Any]]:
+        local = [Path(path) for path in paths]
+        if all(path.exists() for path in local):
+            return file_fingerprints(local)
+        return [{"name": path, "size": tf.io.gfile.stat(path).length} for path in paths]
+
+    described: dict[str, Any] = {"class": type(source).__name__}
+    if isinstance(source, CorpusSource):
+        described["corpus"] = source.corpus.fingerprint()
+    elif isinstance(source, seqio.FileDataSource):
+        described["files"] = {split: of_files(source.list_shards(split)) for split in splits}
+    elif isinstance(source, seqio.TfdsDataSource | seqio.FunctionDataSource):
+        described["described"] = str(source)
+    return described
+
+
+def _source_split(task: seqio.Task, split: str) -> str:
+    """The split of the source that has the documents of a split."""
+    if split not in SPLITS:
+        raise ValueError(f"split {split!r}: one of {SPLITS}")
+    return split if split in task.splits else "train"

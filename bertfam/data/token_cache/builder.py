@@ -1,0 +1,192 @@
+"""Builds a token cache from named corpora: complete or absent, with progress."""
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bertfam.data.corpora.splits import SPLITS
+from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.token_cache.build_folder import Work, clear_finished, work_folder
+from bertfam.data.token_cache.cache import FORMAT, TokenCache, check_fingerprint, check_names, difference
+from bertfam.data.token_cache.progress import Progress
+from bertfam.data.token_cache.tokenize import batches, token_dtype
+from bertfam.data.token_cache.workers import Workers
+from bertfam.data.token_cache.writer import Counts, SplitWriter
+from bertfam.data.vocabularies import Vocabulary
+from bertfam.errors import UserError
+from bertfam.storage import buckets
+from bertfam.storage.buckets import is_remote
+from bertfam.storage.files import is_used
+from bertfam.storage.paths import cache_root, to_path
+
+_RECORD_SECONDS = 0.25  # between two records of what is done, at least
+_RECORD_SHARE = 0.05  # of the time, at most, goes into them, however slow the disk is
+
+# Writes the splits of a corpus into a build's folder: (work, name, corpus, label in messages) -> what lies in each.
+Filler = Callable[[Work, str, Corpus, str], dict[str, Counts]]
+
+
+def fingerprint(corpora: Mapping[str, Corpus], vocabulary: Vocabulary) -> dict[str, Any]:
+    """What a cache of these corpora with this vocabulary depends on, as JSON."""
+    return {
+        "corpora": {name: corpus.fingerprint() for name, corpus in corpora.items()},
+        "vocabulary": vocabulary.fingerprint,
+    }
+
+
+def check_sources(cache: TokenCache, corpora: Mapping[str, Corpus] | None, vocabulary: Vocabulary | None) -> None:
+    """Refuses a cache of other text or of another vocabulary than is given, naming what differs; None is not compared."""
+    given = {
+        "corpora": (
+            {name: corpus.fingerprint() for name, corpus in corpora.items()} if corpora else cache.fingerprint["corpora"]
+        ),
+        "vocabulary": vocabulary.fingerprint if vocabulary else cache.fingerprint["vocabulary"],
+    }
+    check_fingerprint(cache, given)
+
+
+def build(
+    corpora: Mapping[str, Corpus],
+    vocabulary: Vocabulary,
+    directory: str | Path,
+    *,
+    least_documents: int = 1,
+    processes: int = 0,
+) -> TokenCache:
+    """Tokenises named corpora into DIRECTORY, with progress on stderr; complete or absent.
+
+    A build that was stopped goes on where it stood (see `cache_work`), and one that another process is at is waited for. The
+    bytes depend on neither, nor on `processes`.
+
+    Args:
+      least_documents: for training, in each corpus.
+      processes: that split sentences and tokenise, while this one reads and writes; 0: this one does it all.
+
+    Raises:
+      UserError: where a corpus cannot be read or has too few documents, or DIRECTORY cannot be written or is of something else.
+    """
+
+    def fill(work: Work, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
+        with Workers(processes, vocabulary, work.cache / "vocab") as workers:
+            return {split: _fill_split(work, name, corpus, split, workers, token_dtype(vocabulary), label) for split in SPLITS}
+
+    return build_with(fill, corpora, vocabulary, directory, least_documents)
+
+
+def build_with(
+    fill: Filler, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, directory: str | Path, least_documents: int
+) -> TokenCache:
+    """`build`, with the tokens that `fill` writes."""
+    if is_remote(directory):
+        _build_remote(fill, corpora, vocabulary, to_path(directory), least_documents)
+        cache = TokenCache(directory)
+        check_sources(cache, corpora, vocabulary)
+        return cache
+    # A link would be replaced by the cache; it leads to where the cache shall be.
+    target = Path(os.path.realpath(directory) if os.path.islink(directory) else directory)
+    check_names(corpora)
+    expected = fingerprint(corpora, vocabulary)
+    if not is_used(target):
+        with work_folder(target) as work:
+            if not is_used(target):  # another process was first
+                work.begin(expected, vocabulary)
+                if work.is_begun:
+                    print(
+                        f"going on in {work.folder}: {work.documents:,} documents are there already", file=sys.stderr, flush=True
+                    )
+                written = {}
+                for name, corpus in corpora.items():
+                    label = f" {name}" if len(corpora) > 1 else ""
+                    counts = fill(work, name, corpus, label)
+                    check_size(f"corpus{label}", counts["train"].documents, 1 if corpus.pairs else least_documents)
+                    dtypes = {"tokens": token_dtype(vocabulary), "sentence_starts": "int64"}
+                    dtypes |= {"units": "uint8"} if corpus.units else {}
+                    kind = {"pairs": True} if corpus.pairs else {}
+                    written[name] = {
+                        split: {"counts": asdict(found), "dtypes": dtypes, **kind} for split, found in counts.items()
+                    }
+                if (now := fingerprint(corpora, vocabulary)) != expected:
+                    raise UserError(
+                        f"the text changed while it was tokenised ({difference(expected, now)}): give the same command again"
+                    )
+                work.finish({"format": FORMAT, "fingerprint": expected, "corpora": written}, target)
+    else:
+        clear_finished(target)
+    cache = TokenCache(directory)
+    check_fingerprint(cache, expected)
+    return cache
+
+
+def _build_remote(
+    fill: Filler, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, target: Path, least_documents: int
+) -> None:
+    """Builds on this machine, in a folder where a build that is stopped goes on, and uploads."""
+    staged = cache_root() / "buckets" / hashlib.sha256(str(target).encode()).hexdigest()[:16] / "cache"
+    with buckets.alone(staged.parent):
+        if is_used(target):
+            return
+        if is_used(staged) and TokenCache(staged).fingerprint != fingerprint(corpora, vocabulary):
+            shutil.rmtree(staged)  # of other text, and its upload was stopped
+        build_with(fill, corpora, vocabulary, staged, least_documents)
+        buckets.upload(staged, target)
+        shutil.rmtree(staged.parent)
+
+
+def refuse_nothing(corpus: Corpus, split: str) -> None:
+    """Raises the UserError of a split in none of whose parts there is anything, where that is a mistake."""
+    if corpus.parts(split):
+        next(corpus.texts(split), None)
+
+
+def check_size(corpus: str, documents: int, least_documents: int) -> None:
+    """Raises UserError where a corpus, which messages call so, has too few training documents."""
+    if not documents:
+        raise UserError(f"the {corpus} has no training document with any token in it; give more text")
+    if documents < least_documents:
+        raise UserError(
+            f"the {corpus} has {documents} training document and its rows need at least {least_documents}; separate documents by "
+            "blank lines, or choose another --input_format"
+        )
+
+
+def _fill_split(work: Work, name: str, corpus: Corpus, split: str, workers: Workers, dtype: str, label: str) -> Counts:
+    """Appends to what earlier processes have written of a split."""
+    parts = corpus.parts(split)
+    done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
+    counts = Counts.recorded(done["counts"])
+    progress = Progress(f"tokenising{label} {split}", [part.size for part in parts], counts, done["characters"])
+    writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units)
+    due = 0.0
+
+    def record(part: int, read: int, characters: int) -> None:
+        nonlocal due
+        begin = time.monotonic()
+        writer.sync()
+        work.record(name, split, {"part": part, "read": read, "characters": characters, "counts": asdict(writer.counts)})
+        due = time.monotonic() + max(_RECORD_SECONDS, (time.monotonic() - begin) / _RECORD_SHARE)
+
+    try:
+        if done["part"] == len(parts) and done["counts"]:
+            writer.sync()
+            return counts
+        characters = done["characters"]
+        rest = batches(corpus, split, parts, done["part"], done["read"], characters)
+        for batch, block in workers.blocks(corpus, rest):
+            writer.append(block)
+            characters = batch.characters
+            if time.monotonic() > due:
+                record(batch.part, batch.read, characters)
+            progress.show(writer.counts, batch.part, characters)
+        if writer.counts == Counts():
+            refuse_nothing(corpus, split)
+        record(len(parts), 0, characters)
+    finally:
+        writer.close()
+    progress.finish(writer.counts)
+    return writer.counts

@@ -1,0 +1,52 @@
+"""How far tokenising is, for people."""
+
+import sys
+import time
+from collections.abc import Sequence
+
+from bertfam.data.token_cache.writer import Counts
+
+
+class Progress:
+    """One line on stderr, renewed each second on a terminal and written once at the end elsewhere.
+
+    The time left is known once a part of the text has been read wholly: how large the rest is says how many characters are
+    in it.
+    """
+
+    def __init__(self, title: str, sizes: Sequence[int], before: Counts, characters: int) -> None:
+        """Of parts of so many bytes; `before` and `characters` were tokenised by earlier processes."""
+        self._title, self._sizes, self._before, self._first = title, sizes, before, characters
+        self._begin, self._last = time.monotonic(), 0.0
+        self._part, self._characters_per_byte = 0, 0.0
+
+    def show(self, counts: Counts, part: int, characters: int) -> None:
+        """On a terminal; `part` is the one that is being read, `characters` are those that have been read."""
+        read = sum(self._sizes[:part])
+        if part > self._part and read:
+            self._part, self._characters_per_byte = part, characters / read
+        if sys.stderr.isatty() and time.monotonic() - self._last > 1:
+            self._last = time.monotonic()
+            print(f"\r\x1b[K{self._line(counts)}{self._left(characters)}", end="", file=sys.stderr, flush=True)
+
+    def finish(self, counts: Counts) -> None:
+        """The last line."""
+        print(("\r\x1b[K" if sys.stderr.isatty() else "") + self._line(counts), file=sys.stderr, flush=True)
+
+    def _line(self, counts: Counts) -> str:
+        seconds = max(time.monotonic() - self._begin, 1e-9)
+        skipped = f", {counts.skipped_documents:,} skipped" if counts.skipped_documents else ""
+        rate = (counts.tokens - self._before.tokens) / seconds
+        return (
+            f"{self._title}: {counts.documents:,} documents, {counts.tokens:,} tokens{skipped}, {seconds:.0f} s, "
+            f"{rate:,.0f} tokens/s"
+        )
+
+    def _left(self, characters: int) -> str:
+        total = self._characters_per_byte * sum(self._sizes)
+        if not total or characters <= self._first:
+            return ""
+        seconds = (time.monotonic() - self._begin) * max(0.0, total - characters) / (characters - self._first)
+        minutes, seconds = divmod(int(seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f", {hours}:{minutes:02}:{seconds:02} left ({min(1.0, characters / total):.0%})"

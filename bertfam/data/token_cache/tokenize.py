@@ -1,0 +1,191 @@
+"""Documents to tokens, as flat arrays: what every process that builds a token cache does."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress, islice
+
+import numpy as np
+
+from bertfam.corruption.masked_lm.units import BEGINS, CONTINUES, KINDS, UNIT_BITS
+from bertfam.data.corpora.marked_text import MarkedText, Span
+from bertfam.data.corpora.text_files import Corpus, Part
+from bertfam.data.vocabularies import Vocabulary
+
+_BATCH_CHARACTERS = 1_000_000
+_CHARACTERS_AT_ONCE = 1_000_000  # a tokenizer's own objects take many times the memory of their text
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents that are tokenised together, and where reading stands behind them.
+
+    Attributes:
+      texts: as `Corpus.texts` gives them.
+      part: the part of the split that is being read.
+      read: how many documents of it have been read.
+      characters: how many characters of the split have been read.
+    """
+
+    texts: list[list[str]]
+    part: int
+    read: int
+    characters: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tokenised documents.
+
+    Attributes:
+      tokens: uint[tokens].
+      sentences: int64[sentences], the tokens of each, at least one; but the inputs of a pair may have none.
+      documents: int64[documents], the sentences of each, at least one.
+      skipped: how many documents had no token at all, or pairs no token in their targets.
+      words, bytes: of the text of the others, which is the sentences of each with a space between: what white space separates,
+        and its length in UTF-8.
+      units: uint8[tokens], the marks of `Documents.units`; None where the corpus has none.
+    """
+
+    tokens: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+    skipped: int
+    words: int = 0
+    bytes: int = 0
+    units: np.ndarray | None = None
+
+
+def batches(
+    corpus: Corpus, split: str, parts: Sequence[Part], first: int = 0, read: int = 0, characters: int = 0
+) -> Iterator[Batch]:
+    """Documents in batches of about a million characters, from document `read` of part `first` on.
+
+    `characters` have been read before.
+    """
+    texts: list[list[str]] = []
+    size = 0
+    for number in range(first, len(parts)):
+        skipped = read if number == first else 0
+        for index, lines in enumerate(islice(corpus.part(split, parts[number]), skipped, None), skipped + 1):
+            texts.append(lines)
+            size += sum(map(len, lines))
+            if size >= _BATCH_CHARACTERS:
+                characters += size
+                yield Batch(texts, number, index, characters)
+                texts, size = [], 0
+    if texts:
+        yield Batch(texts, len(parts), 0, characters + size)
+
+
+def token_dtype(vocabulary: Vocabulary) -> str:
+    """The smallest type that holds every id."""
+    return "uint16" if vocabulary.size <= 2**16 else "uint32"
+
+
+def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
+    """Tokens of documents as `Corpus.texts` gives them.
+
+    A line that becomes no token at all is no sentence, and a document of such lines is none.
+    """
+    if corpus.units:
+        return tokenise_marked(corpus, vocabulary, texts)
+    if corpus.pairs:
+        return tokenise_pairs(vocabulary, texts)
+    documents = [_sentences(corpus, lines) for lines in texts]
+    joint = vocabulary.joint
+    sentences = [joint + sentence if index else sentence for document in documents for index, sentence in enumerate(document)]
+    return _block(documents, *_encoded(vocabulary, sentences))
+
+
+def _encoded(vocabulary: Vocabulary, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of sentences, one after another, and how many each has: uint[tokens] and int64[sentences]."""
+    dtype = token_dtype(vocabulary)
+    tokens, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.int64)]
+    for some in _slices(sentences):
+        encoded = vocabulary.encode_batch(some)
+        tokens.append(np.concatenate(encoded).astype(dtype))
+        lengths.append(np.array([len(ids) for ids in encoded], np.int64))
+    return np.concatenate(tokens), np.concatenate(lengths)
+
+
+def tokenise_pairs(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
+    """`tokenise` of pairs: documents of two sentences, each spelt as a text of its own.
+
+    The inputs may become no token; a pair whose targets do is left out.
+    """
+    tokens, length = _encoded(vocabulary, [text for pair in texts for text in pair])
+    kept = np.repeat(length[1::2] > 0, 2)
+    text = list(compress(chain.from_iterable(texts), kept))
+    pairs = len(text) // 2
+    return Block(
+        tokens[np.repeat(kept, length)],
+        length[kept],
+        np.full(pairs, 2),
+        len(texts) - pairs,
+        sum(len(part.split()) for part in text),
+        pairs + sum(len(part.encode()) for part in text),
+    )
+
+
+def _block(documents: Sequence[list[str]], tokens: np.ndarray, length: np.ndarray, units: np.ndarray | None = None) -> Block:
+    """Of documents as sentences, and the tokens int64[sentences] of each of these."""
+    document = np.repeat(np.arange(len(documents)), [len(found) for found in documents])
+    count = np.bincount(document[length > 0], minlength=len(documents))
+    text = list(compress(chain.from_iterable(documents), length))
+    words = sum(len(sentence.split()) for sentence in text)
+    spaces = len(text) - np.count_nonzero(count)
+    size = spaces + sum(len(sentence) if sentence.isascii() else len(sentence.encode()) for sentence in text)
+    return Block(tokens, length[length > 0], count[count > 0], int((count == 0).sum()), words, int(size), units)
+
+
+def tokenise_marked(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
+    """`tokenise` of text whose phrases and entities are marked."""
+    assert isinstance(corpus, MarkedText)
+    documents = [_sentences(corpus, lines) for lines in texts]
+    dtype, joint = token_dtype(vocabulary), vocabulary.joint
+    tokens, marks, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.uint8)], []
+    for document in documents:
+        for index, (sentence, spans) in enumerate(document):
+            before = joint if index else ""
+            encoding = vocabulary.encode(before + sentence)
+            tokens.append(encoding.ids.astype(dtype))
+            marks.append(unit_marks(encoding.offsets - len(before), spans))
+            lengths.append(len(encoding.ids))
+    texts_alone = [[sentence for sentence, _ in document] for document in documents]
+    return _block(texts_alone, np.concatenate(tokens), np.array(lengths, np.int64), np.concatenate(marks))
+
+
+def unit_marks(offsets: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
+    """The marks of a sentence's tokens, see `Documents.units`: uint8[n].
+
+    A token belongs to a phrase or entity that it shares a character with, spaces not counted where offsets leave them out.
+
+    Args:
+      offsets: int32[n, 2], the characters of each token.
+      spans: of phrases and entities.
+    """
+    marks = np.zeros(len(offsets), np.uint8)
+    for kind, begin, end in spans:
+        inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > begin))
+        shift = UNIT_BITS * KINDS.index(kind)
+        inside = inside[marks[inside] >> shift & 3 == 0]
+        marks[inside] |= CONTINUES << shift
+        marks[inside[:1]] ^= (CONTINUES ^ BEGINS) << shift
+    return marks
+
+
+def _sentences(corpus: Corpus, lines: list[str]) -> list:
+    try:
+        return corpus.marked_sentences(lines) if isinstance(corpus, MarkedText) else corpus.sentences(lines)
+    except BaseException as fault:  # a panic in a library written in Rust is no Exception
+        fault.add_note(f"in the document that begins with {lines[0][:60]!r}")
+        raise
+
+
+def _slices(sentences: list[str]) -> Iterator[list[str]]:
+    begin, size = 0, 0
+    for end, sentence in enumerate(sentences, 1):
+        size += len(sentence)
+        if size >= _CHARACTERS_AT_ONCE or end == len(sentences):
+            yield sentences[begin:end]
+            begin, size = end, 0

@@ -1,0 +1,194 @@
+"""What stands on an encoder: pooling, classification, prediction of masked tokens."""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
+from bertfam.layers.activations import ACTIVATIONS, Activation
+from bertfam.layers.dense import Dense
+from bertfam.layers.execution import Execution
+from bertfam.layers.initializers import Initializer, logical, truncated_normal
+from bertfam.layers.norm import LayerNorm
+from bertfam.layers.unsharded import gathered
+
+
+class Pooler(nn.Module):
+    """tanh(W h + b) of a sequence's first token.
+
+    Attributes:
+      initializer_range: deviation of the truncated normal that the kernel starts from.
+      execution: dtype.
+    """
+
+    initializer_range: float = 0.02
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, first: jax.Array) -> jax.Array:
+        """first: [..., embed], hidden states at [CLS] -> dtype[..., embed]."""
+        kernel_init = truncated_normal(self.initializer_range)
+        dtype = self.execution.compute_dtype
+        dense = Dense((first.shape[-1],), ("embed", None), dtype, kernel_init=kernel_init, name="dense")
+        return jnp.tanh(dense(first))
+
+
+class ClassificationHead(nn.Module):
+    """A linear map to classes.
+
+    Attributes:
+      num_classes: logits that come out.
+      initializer_range: deviation of the truncated normal that the kernel starts from.
+      execution: dtype of the product; logits are float32.
+    """
+
+    num_classes: int
+    initializer_range: float = 0.02
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, pooled: jax.Array) -> jax.Array:
+        """pooled: [..., embed] -> float32[..., classes] logits."""
+        kernel_init = truncated_normal(self.initializer_range)
+        dtype = self.execution.compute_dtype
+        dense = Dense((self.num_classes,), ("embed", "classes"), dtype, kernel_init=kernel_init, name="dense")
+        return dense(pooled).astype(jnp.float32)
+
+
+class TokenHead(nn.Module):
+    """dense -> activation -> a linear map to one logit of each token (ELECTRA, Clark et al. 2020, section 3.1).
+
+    Attributes:
+      activation: a name of `ACTIVATIONS`.
+      initializer_range: deviation of the truncated normal that kernels start from.
+      execution: dtype of the products; logits are float32.
+    """
+
+    activation: Activation = "gelu"
+    initializer_range: float = 0.02
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """hidden: [..., embed] -> float32[...] logits."""
+        dtype = self.execution.compute_dtype
+        normal = truncated_normal(self.initializer_range)
+        hidden = Dense((hidden.shape[-1],), ("embed", None), dtype, kernel_init=normal, name="dense")(hidden)
+        hidden = ACTIVATIONS[self.activation](hidden)
+        # [..., embed] -> [..., 1] -> [...]
+        logits = Dense((1,), ("embed", "classes"), dtype, kernel_init=normal, name="prediction")(hidden)
+        return jnp.squeeze(logits, -1).astype(jnp.float32)
+
+
+class MaskedLmHead(nn.Module):
+    """dense -> activation -> LayerNorm -> product with the word table + a bias for each word.
+
+    Attributes:
+      vocab_size: real tokens; the table's further rows get no probability and no gradient.
+      activation: a name of `ACTIVATIONS`.
+      layer_norm_epsilon: of the LayerNorm.
+      initializer_range: deviation of the truncated normal that kernels start from.
+      tied: whether the product uses the encoder's word table; otherwise `decoder` [vocab, embed], a parameter here.
+      execution: dtype of activations and products; logits are summed and kept in float32.
+      use_bias: whether dense and LayerNorm have biases.
+      decoder_bias: whether each word has one.
+    """
+
+    vocab_size: int
+    activation: Activation = "gelu"
+    layer_norm_epsilon: float = 1e-12
+    initializer_range: float = 0.02
+    tied: bool = True
+    execution: Execution = Execution()
+    use_bias: bool = True
+    decoder_bias: bool = True
+
+    @nn.compact
+    def __call__(self, hidden: jax.Array, word_table: jax.Array) -> jax.Array:
+        """hidden: [batch, predictions, embed], word_table: float32[rows, embed] -> float32[batch, predictions, rows]."""
+        dtype = self.execution.compute_dtype
+        rows, embed = word_table.shape
+        normal = truncated_normal(self.initializer_range)
+        hidden = Dense((embed,), ("embed", None), dtype, self.use_bias, normal, name="dense")(hidden)
+        hidden = ACTIVATIONS[self.activation](hidden)
+        hidden = LayerNorm(self.layer_norm_epsilon, dtype, self.use_bias, name="norm")(hidden)
+        if not self.tied:
+            word_table = self.param("decoder", logical(normal, ("vocab", "embed")), (rows, embed), jnp.float32)
+            word_table = gathered(word_table, ("vocab", "embed"))
+        bias = None
+        if self.decoder_bias:
+            bias = self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
+        return token_logits(hidden, word_table, bias, self.vocab_size)
+
+
+def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | None, vocab_size: int) -> jax.Array:
+    """The product with a word table and, where there is one, a bias for each word, summed and kept in float32.
+
+    Args:
+      hidden: dtype[batch, predictions, embed].
+      word_table: float32[rows, embed].
+      bias: float32[rows].
+      vocab_size: real tokens; further rows get no probability and no gradient.
+
+    Returns:
+      float32[batch, predictions, rows].
+    """
+    logits = jnp.einsum("bpe,ve->bpv", hidden, word_table.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits += bias
+    logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
+    return jnp.where(jnp.arange(len(word_table)) < vocab_size, logits, NO_TOKEN_LOGIT)
+
+
+class Head(NamedTuple):
+    """The linear map from hidden states to words, logits = (scale hidden) kernel^T + bias.
+
+    Attributes:
+      kernel: float32[rows, embed].
+      scale: float32[] or a number.
+      bias: float32[rows] or None.
+    """
+
+    kernel: jax.Array
+    scale: jax.Array | float
+    bias: jax.Array | None
+
+
+class LmHead(nn.Module):
+    """A linear map to one logit of each word.
+
+    Attributes:
+      vocab_size: real tokens; the table's further rows get no probability and no gradient.
+      tied: whether it uses the word table; otherwise `kernel` [vocab, embed], a parameter here.
+      scale: what hidden states are multiplied with before it.
+      use_bias: whether each word has a bias, which is part of files and never trained (BART's `final_logits_bias`).
+      kernel_init: of `kernel`.
+      execution: dtype of the product; logits are summed and kept in float32.
+    """
+
+    vocab_size: int
+    tied: bool = True
+    scale: float = 1.0
+    use_bias: bool = False
+    kernel_init: Initializer = truncated_normal(0.02)
+    execution: Execution = Execution()
+
+    @nn.compact
+    def weights(self, table: jax.Array) -> Head:
+        """What the map is made of, of the word table float32[rows, embed]."""
+        if not self.tied:
+            table = self.param("kernel", logical(self.kernel_init, ("vocab", "embed")), table.shape, jnp.float32)
+            table = gathered(table, ("vocab", "embed"))
+        bias = None
+        if self.use_bias:
+            zeros = logical(nn.initializers.zeros_init(), ("vocab",))
+            bias = jax.lax.stop_gradient(self.param("bias", zeros, table.shape[:1], jnp.float32))
+        return Head(table, self.scale, bias)
+
+    def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
+        """hidden: [batch, length, embed], table: float32[rows, embed] -> float32[batch, length, rows]."""
+        head = self.weights(table)
+        hidden = (hidden * head.scale).astype(self.execution.compute_dtype)
+        return token_logits(hidden, head.kernel, head.bias, self.vocab_size)

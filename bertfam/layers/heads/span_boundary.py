@@ -1,0 +1,55 @@
+"""SpanBERT's second head: predicts a span's tokens from what surrounds it (Joshi et al. 2020, section 3.2)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bertfam.layers.activations import ACTIVATIONS
+from bertfam.layers.dense import Dense
+from bertfam.layers.execution import Execution
+from bertfam.layers.heads.pretraining import token_logits
+from bertfam.layers.initializers import logical, truncated_normal
+from bertfam.layers.lookup import lookup_few
+from bertfam.layers.norm import LayerNorm
+
+
+class SpanBoundaryHead(nn.Module):
+    """y = LN(gelu(W2 LN(gelu(W1 [left; right; place])))), then the product with the word table + a bias for each word.
+
+    Attributes:
+      vocab_size: real tokens; the table's further rows get no probability and no gradient.
+      places: rows of the table of places in a span.
+      place_size: its width.
+      initializer_range: deviation of the truncated normal that kernels start from.
+      execution: dtype of activations and products; logits are summed and kept in float32.
+    """
+
+    vocab_size: int
+    places: int = 20
+    place_size: int = 200
+    initializer_range: float = 0.02
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, left: jax.Array, right: jax.Array, offsets: jax.Array, word_table: jax.Array) -> jax.Array:
+        """Predicts tokens.
+
+        Args:
+          left, right: [batch, predictions, embed], hidden states before and behind each token's span.
+          offsets: int32[batch, predictions], how many tokens of the span come before it.
+          word_table: float32[rows, width], of the encoder.
+
+        Returns:
+          float32[batch, predictions, rows].
+        """
+        dtype, normal = self.execution.compute_dtype, truncated_normal(self.initializer_range)
+        # 200 wide as published, which few meshes divide: whole on every device.
+        places = self.param("places", logical(normal, (None, None)), (self.places, self.place_size), jnp.float32)
+        # [batch, predictions, 2 embed + place_size] -> [batch, predictions, embed] -> [batch, predictions, width]
+        hidden = jnp.concatenate([left.astype(dtype), right.astype(dtype), lookup_few(places, offsets, dtype)], axis=-1)
+        for name, width in (("first", left.shape[-1]), ("second", word_table.shape[1])):
+            hidden = Dense((width,), (None, "embed"), dtype, kernel_init=normal, name=name)(hidden)
+            hidden = LayerNorm(1e-5, dtype, name=f"{name}_norm")(ACTIVATIONS["gelu"](hidden))
+        zeros = logical(nn.initializers.zeros_init(), ("vocab",))
+        bias = self.param("bias", zeros, (len(word_table),), jnp.float32)
+        return token_logits(hidden, word_table, bias, self.vocab_size)

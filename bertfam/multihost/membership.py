@@ -1,0 +1,119 @@
+"""How a process becomes one of several: it meets the others, makes sure that they are alike, and sets up JAX's collectives."""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bertfam.errors import UserError, tell
+from bertfam.multihost.environment import Membership, membership
+from bertfam.multihost.exit_status import LOST, Farewells
+from bertfam.multihost.processes import Gone, Processes
+from bertfam.multihost.rendezvous import meet
+from bertfam.multihost.same_code import check_code
+
+_LOOK = 0.5  # seconds
+_BY_ITSELF = 5.0  # seconds in which a process that process 0 has left alone may end; half of those for which that waits
+
+
+@contextmanager
+def join(coordinator: str | None, count: int | None, index: int | None, seconds: float) -> Iterator[Processes]:
+    """Meets the other processes and sets up JAX's collectives among them; must come before JAX is used.
+
+    On all but process 0, stdout is shut. A process that fails leaves at once: it does not wait for the others to end, as JAX
+    does, while they wait for it. Process 0 is the last, see `Processes.leave`.
+
+    Args:
+      coordinator: HOST:PORT of process 0.
+      count: of processes.
+      index: this process, from 0. Of these three, what is None is what the environment says; see `membership`.
+      seconds: how long to wait for the others.
+
+    Raises:
+      UserError: the three do not go together, or some process does not come.
+    """
+    found = membership(Membership("flags", coordinator, count, index))
+    if found is None:
+        yield Processes()
+        return
+    coordinator, count, index = found.coordinator, found.count, found.index
+    assert coordinator is not None and count is not None and index is not None
+    origin = "" if found.told_by == "flags" else f", as {found.told_by} say,"
+    host, port = _address(coordinator)
+    if not 1 <= count < 2**16:
+        raise UserError(f"--num_processes={count} must be at least 1 and below 2^16")
+    if not 0 <= index < count:
+        raise UserError(f"--process_index={index}{origin} is not among the {count} processes 0 to {count - 1}")
+    if not seconds > 0:
+        raise UserError(f"--initialization_timeout={seconds:g} is not more than 0")
+    links, beside, third = (meet(host, port, index, count, seconds) for _ in range(3))
+    farewells, over = Farewells(third), threading.Event()
+    processes = Processes(index, links, beside, farewells, told_by=found.told_by)
+    try:
+        processes.hosts = processes.others.hosts = processes.gather("their names", socket.gethostname())
+        check_code(processes)
+        _start_jax(coordinator, count, index, seconds, own_gpu(processes.hosts, index))
+        if not processes.first:
+            # The descriptor: libraries in C++ print too.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            threading.Thread(target=_follow, args=(farewells, over), name="follower", daemon=True).start()
+        yield processes
+        processes.gather("the end", None)
+        over.set()
+    except BaseException as error:
+        fault = processes.explained(error)
+        fault.add_note(f"in {processes.place(index)}")  # told below a traceback
+        if isinstance(fault, Gone) and fault.line:
+            print(fault.line, file=sys.stderr)
+        status = tell(fault)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        processes.leave(status)
+        os._exit(status)
+
+
+def _follow(farewells: Farewells, over: threading.Event) -> None:
+    """Ends a process as process 0 has ended: its main thread may wait in a collective until JAX kills it."""
+    while not over.wait(_LOOK):
+        if ended := farewells.heard(0):
+            if not over.wait(_BY_ITSELF):
+                os._exit(LOST if ended[0] is None else ended[0])
+            return
+
+
+def _address(coordinator: str) -> tuple[str, int]:
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise UserError(f"--coordinator={coordinator} is no address; write HOST:PORT, such as 10.0.0.1:8476")
+    return host.strip("[]"), int(port)
+
+
+def own_gpu(hosts: Sequence[str], index: int) -> int | None:
+    """The only GPU that a process takes of those on its host, where others run there too; None: all that it sees.
+
+    Args:
+      hosts: the host of each process.
+      index: this process.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if hosts.count(hosts[index]) == 1 or "JAX_LOCAL_DEVICE_IDS" in os.environ or visible and "," not in visible:
+        return None  # alone there, or it has been given its own
+    return hosts[:index].count(hosts[index])
+
+
+def _start_jax(coordinator: str, count: int, index: int, seconds: float, gpu: int | None) -> None:
+    import jax
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # It would catch SIGTERM, so that a process which is told to end before training goes on; see bertfam.multihost.preemption.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        coordinator,
+        count,
+        index,
+        local_device_ids=gpu,
+        cluster_detection_method="deactivate",  # which would take one GPU on each node of SLURM, and ask metadata servers
+        initialization_timeout=max(int(seconds), 1),
+    )

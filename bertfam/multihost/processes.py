@@ -1,0 +1,208 @@
+"""Several processes that train one model: they agree, wait for each other, and end together.
+
+Only process 0 tells the user anything; what is wrong with another is told by process 0 too, with its number.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from typing import Any
+
+from bertfam.errors import UserError
+from bertfam.multihost.exit_status import LOST, Farewells
+from bertfam.multihost.rendezvous import Link, Lost, named
+
+_ASK_AGAIN = 60.0  # seconds between lines that say who is waited for
+_FAREWELL = 10.0  # seconds that process 0 gives the others to end before it
+_NOTICED = 3.0  # seconds in which a process that is gone is known to be
+
+
+class Gone(SystemExit):
+    """A process has ended while others waited for it; `line` tells so, unless the one that is gone has told more."""
+
+    def __init__(self, status: int, line: str = "") -> None:
+        super().__init__(status)
+        self.line = line
+
+
+class Processes:
+    """All processes of a run, seen from one of them; by default there is no other."""
+
+    def __init__(
+        self,
+        index: int = 0,
+        links: Sequence[Link] = (),
+        beside: Sequence[Link] = (),
+        farewells: Farewells | None = None,
+        *,
+        told_by: str = "flags",
+    ) -> None:
+        """Process `index` from 0.
+
+        Args:
+          index: which it is.
+          links: of process 0 to all others in order, of another to process 0.
+          beside: a second set, over which another thread may gather at the same time.
+          farewells: over a third.
+          told_by: who has said so, in words.
+        """
+        self.index, self.told_by = index, told_by
+        self.hosts: list[str] = []  # the name of each process's machine, once they have told
+        self._farewells = farewells or Farewells()
+        self.others = Processes(index, beside, farewells=self._farewells) if beside else self
+        self._links = links
+        self._offered: Any = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this is process 0, which alone prints and writes what is not split over all."""
+        return self.index == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other."""
+        return not self._links
+
+    def place(self, index: int) -> str:
+        """Process 3, or where they are on several machines process 3 on NAME."""
+        return f"process {index}" + (f" on {self.hosts[index]}" if len(set(self.hosts)) > 1 else "")
+
+    def gather(self, what: str, value: Any) -> list[Any]:
+        """Every process's value (JSON), by process, on every process; none goes on before all have come here.
+
+        Waits as long as all processes live, and says every minute on process 0 whom it waits for.
+
+        Raises:
+          Gone: a process is.
+        """
+        self.offer(what, value)
+        return self.collected(what)
+
+    def offer(self, what: str, value: Any) -> None:
+        """The first half of `gather`: says what this process's value is, and waits for nobody."""
+        self._offered = value
+        if not self.first:
+            try:
+                self._links[0].send(value)
+            except Lost:
+                raise self._left_by(0, what) from None
+
+    def collected(self, what: str) -> list[Any]:
+        """The second half of `gather`: every process's value. Between the halves nothing else may be gathered."""
+        if not self.first:
+            try:
+                return self._links[0].receive()
+            except Lost:
+                raise self._left_by(0, what) from None
+        missing, values = dict(enumerate(self._links, 1)), {0: self._offered}
+        other = 0
+        try:
+            while missing:
+                ready = wait([link.connection for link in missing.values()], _ASK_AGAIN)
+                if not ready:
+                    print(f"bertfam: waiting for {named(missing)}: {what}", file=sys.stderr, flush=True)
+                for other in [other for other, link in missing.items() if link.connection in ready]:
+                    values[other] = missing.pop(other).receive()
+            found = [values[index] for index in range(len(values))]
+            for other, link in enumerate(self._links, 1):  # noqa: B007
+                link.send(found)
+        except Lost:
+            raise self._left_by(other, what) from None
+        return found
+
+    def explained(self, error: BaseException) -> BaseException:
+        """What lies behind an error of JAX's: `Gone` where another process has left it alone in a collective."""
+        import jax
+
+        if self.alone or not isinstance(error, jax.errors.JaxRuntimeError):
+            return error
+        gone = self._farewells.heard(_NOTICED)
+        return self._gone({self._at(number): status for number, status in gone.items()}, "training") if gone else error
+
+    def leave(self, status: int) -> None:
+        """Before this process ends with an error: says so, and on process 0 waits for the others to end, though not for long.
+
+        They need wait no longer for its answer. Without the service of JAX in process 0 they would be killed, and no launcher
+        would see what they end with.
+        """
+        self._farewells.say(status)
+        if self.first:
+            for link in (*self._links, *self.others._links):
+                link.shut()
+            self._farewells.outlive(_FAREWELL)
+
+    def _at(self, link: int) -> int:
+        """The process at the other end of a link."""
+        return link + 1 if self.first else 0
+
+    def _left_by(self, other: int, what: str) -> Gone:
+        link = max(other - 1, 0)
+        return self._gone({other: self._farewells.heard(_NOTICED, [link]).get(link)}, what)
+
+    def _gone(self, ended: Mapping[int, int | None], what: str) -> Gone:
+        """Of processes that have ended, with what. A fault or a mistake is one here too, whatever others have ended with."""
+        said = [status for status in ended.values() if status is not None]
+        status = min(filter(None, said), default=1) if len(said) == len(ended) else LOST
+        if said and not self.first:
+            return Gone(status)
+        are, them = ("is", "its") if len(ended) == 1 else ("are", "their")
+        who = self.place(*ended) if len(ended) == 1 else named(ended)
+        return Gone(status, f"bertfam: error: {who} {are} gone before all were through with {what}; see {them} log")
+
+    @contextmanager
+    def on_all(self, what: str) -> Iterator[None]:
+        """What every process does alone; afterwards all go on, or all end, with one line from process 0.
+
+        Raises:
+          UserError: on process 0, for the mistake that it or another has found.
+          SystemExit: on the others, with the same status; they print nothing.
+        """
+        error: Exception | SystemExit | None = None
+        try:
+            yield
+        except (Exception, SystemExit) as caught:
+            error = caught
+        found = [fault for fault in enumerate(self.gather(what, _fault(error))) if fault[1]]
+        if not found:
+            return
+        if error and (self.first or not isinstance(error, UserError | SystemExit)):
+            raise error
+        other, (status, line) = found[0]
+        if not self.first or not line:
+            raise SystemExit(status)
+        if status == 2:
+            raise UserError(f"process {other}: {line}")
+        sys.exit(f"bertfam: error: {self.place(other)} has failed in {what} ({line}); see its log")
+
+    def on_first(self, what: str, function: Callable[[], Any]) -> Any:
+        """What process 0 does for all; the others wait for it. Returns on all what it has given there (JSON)."""
+        value = None
+        with self.on_all(what):
+            if self.first:
+                value = function()
+        return self.gather(what, value)[0]
+
+    def check_same(self, what: str, lines: Sequence[str]) -> None:
+        """Raises UserError on process 0 (SystemExit on the others) unless all processes have the same lines."""
+        with self.on_all(what):
+            mine, *others = self.gather(what, list(lines))
+            for other, theirs in enumerate(others, 1):
+                if theirs != mine and self.first:
+                    here = next((line for line in mine if line not in theirs), "nothing")
+                    there = next((line for line in theirs if line not in mine), "nothing")
+                    raise UserError(
+                        f"process {other} has another {what} than process 0: {there} there, {here} on process 0; give all "
+                        "processes the same flags and folders"
+                    )
+
+
+def _fault(error: Exception | SystemExit | None) -> tuple[int, str] | None:
+    """(exit status, what to tell of it)."""
+    if error is None:
+        return None
+    if isinstance(error, SystemExit):
+        return (error.code if isinstance(error.code, int) else 1, "")
+    if isinstance(error, UserError):
+        return (2, str(error))
+    return (1, f"{type(error).__name__}: {error}")

@@ -1,0 +1,69 @@
+"""Whether all processes run the same code: the same libraries, and file for file the same modules."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import bertfam
+from bertfam.config.paths import packaged_folder
+from bertfam.errors import UserError
+
+if TYPE_CHECKING:
+    from bertfam.multihost.processes import Processes
+
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def check_code(processes: Processes) -> None:
+    """Raises UserError on process 0 (SystemExit on the others) unless all have the same bertfam, gin files and libraries."""
+    with processes.on_all("the code"):
+        files = _files("bertfam", Path(bertfam.__file__).parent, "*.py") | _files("gin_configs", packaged_folder(), "*.gin")
+        _check_same(processes, {name: metadata.version(name) for name in _LIBRARIES} | _digests(files))
+
+
+def check_modules(processes: Processes, names: Iterable[str]) -> None:
+    """The same of modules that a user has had imported; of a package all of its files."""
+    with processes.on_all("the code"):
+        files: dict[str, Path] = {}
+        for name in names:
+            path = Path(getattr(sys.modules[name], "__file__", None) or "")
+            if path.name == "__init__.py":
+                files |= _files(name, path.parent, "*.py")
+            elif path.is_file():
+                files[path.name] = path
+        _check_same(processes, _digests(files))
+
+
+def _files(name: str, folder: Path, pattern: str) -> dict[str, Path]:
+    return {f"{name}/{path.relative_to(folder)}": path for path in folder.rglob(pattern)}
+
+
+def _digests(files: dict[str, Path]) -> dict[str, str]:
+    return {name: hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest() for name, path in files.items()}
+
+
+def _check_same(processes: Processes, mine: dict[str, str]) -> None:
+    """One digest goes round where all is equal, and only else the table."""
+    whole = hashlib.blake2b(repr(sorted(mine.items())).encode()).hexdigest()
+    if len(set(processes.gather("the code", whole))) == 1:
+        return
+    first, *others = processes.gather("the code", mine)
+    if not processes.first:
+        return
+    for other, theirs in enumerate(others, 1):
+        if different := sorted(name for name in first.keys() | theirs.keys() if first.get(name) != theirs.get(name)):
+            told = _told(different, theirs, first)
+            raise UserError(f"{processes.place(other)} has other code than process 0: {told}; install the same everywhere")
+
+
+def _told(different: list[str], theirs: dict[str, str], mine: dict[str, str]) -> str:
+    """A library with both versions, or files that differ, of which not more than three are named."""
+    if library := next((name for name in different if name in _LIBRARIES), None):
+        return f"{library} {theirs[library]}, {mine[library]} on process 0"
+    more = f" and {len(different) - 3} more" if len(different) > 3 else ""
+    return f"{', '.join(different[:3])}{more} {'differs' if len(different) == 1 else 'differ'}"

@@ -1,0 +1,108 @@
+"""From logical axis names to shardings: one rules table for parameters, optimizer state and batches."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import linen as nn
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from bertfam.errors import UserError
+from bertfam.features import FeatureSpec
+from bertfam.layers.embeddings import ROW_MULTIPLE
+from bertfam.sharding.rules import Axes, Rules, named
+
+AnyMesh = Mesh | AbstractMesh
+
+
+def partition_spec(axes: tuple[str | None, ...], rules: Rules = Rules()) -> PartitionSpec:  # noqa: B008 - frozen
+    """Mesh axes for logical ones; where two want the same mesh axis, the first gets it."""
+    used: set[str] = set()
+    result: list[str | tuple[str, ...] | None] = []
+    for axis in axes:
+        names = rules.axes(axis)
+        free = used.isdisjoint(names)
+        result.append((names[0] if len(names) == 1 else names) if names and free else None)
+        used.update(names)
+    return PartitionSpec(*result)
+
+
+def state_shardings(boxed: Any, mesh: AnyMesh, rules: Rules = Rules(), *, over: str | None = None) -> Any:  # noqa: B008
+    """The sharding of every leaf of a tree of shapes boxed with logical axes; boxless leaves are whole on every device.
+
+    Args:
+      boxed: the tree.
+      mesh: the devices.
+      rules: what is split over what.
+      over: one more axis of the mesh, over which the first axis of a leaf that it divides is split; a leaf without one is not.
+
+    Raises:
+      UserError: where a parameter's axis is not divisible by its mesh axis, naming both and the sizes that work.
+    """
+
+    def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        if not isinstance(leaf, nn.LogicallyPartitioned):
+            return NamedSharding(mesh, PartitionSpec())
+        spec = partition_spec(leaf.names, rules)
+        for axis, size, mesh_axes in zip(leaf.names, leaf.value.shape, spec, strict=True):
+            _check_divisible(f"{axis} of {path_name(path)}", size, mesh_axes, mesh, ROW_MULTIPLE if axis == "vocab" else 1)
+        return NamedSharding(mesh, spec if over is None else _split_further(spec, leaf.value.shape, over, mesh))
+
+    return jax.tree_util.tree_map_with_path(sharding, boxed, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+
+
+def _split_further(spec: PartitionSpec, shape: tuple[int, ...], over: str, mesh: AnyMesh) -> PartitionSpec:
+    if any(over in named(axes) for axes in spec):
+        return spec
+    for place, (size, axes) in enumerate(zip(shape, spec, strict=True)):
+        names = (*named(axes), over)
+        if size % math.prod(mesh.shape[name] for name in names) == 0:
+            return PartitionSpec(*spec[:place], names if axes else over, *spec[place + 1 :])
+    return spec
+
+
+def batch_shardings(features: Mapping[str, FeatureSpec], mesh: AnyMesh, rules: Rules = Rules()) -> dict[str, NamedSharding]:  # noqa: B008
+    """The sharding of every feature of a batch.
+
+    Raises:
+      UserError: where the tokens of a row do not divide over their mesh axis.
+    """
+    for name, spec in features.items():
+        for axis, size in zip(spec.axes, spec.shape, strict=True):
+            _check_divisible(f"{axis} of {name}", size, rules.axes(axis), mesh)
+    return {name: NamedSharding(mesh, partition_spec(("batch", *spec.axes), rules)) for name, spec in features.items()}
+
+
+def check_batch(batch_size: int, microbatches: int, mesh: AnyMesh, rules: Rules = Rules()) -> None:  # noqa: B008
+    """Raises UserError where a batch cannot be cut into equal microbatches and device shares."""
+    if batch_size % microbatches:
+        raise UserError(
+            f"batch size {batch_size} is not divisible by {microbatches} microbatches; change Stage.batch_size or "
+            "Run.microbatches"
+        )
+    _check_divisible(
+        "the number of rows in a microbatch",
+        batch_size // microbatches,
+        rules.axes("batch"),
+        mesh,
+        bound_by="(Stage.batch_size / Run.microbatches)",
+    )
+
+
+def _check_divisible(what: str, size: int, mesh_axes: Axes, mesh: AnyMesh, multiple: int = 1, bound_by: str = "") -> None:
+    names = [name for name in named(mesh_axes) if mesh.shape[name] > 1]
+    parts = math.prod(mesh.shape[name] for name in names)
+    if size % parts:
+        step = math.lcm(parts, multiple)
+        near = " or ".join(str(number) for number in (size // step * step, size // step * step + step) if number)
+        divisors = ", ".join(str(number) for number in range(1, parts) if math.gcd(size, mesh.size) % number == 0)
+        raise UserError(
+            f"{what} is {size}, which does not divide over the {parts} parts of mesh axis {' x '.join(names)}; "
+            f"use {' '.join(filter(None, (near, bound_by)))}, or a mesh axis of {divisors}"
+        )
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """Where a leaf of a tree is, in words: encoder/layers/attention/key/bias."""
+    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

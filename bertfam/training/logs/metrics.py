@@ -1,0 +1,212 @@
+"""Metrics: exact sums on the device, read late, written as JSON lines and to TensorBoard."""
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertfam.errors import TrainingError, UserError
+from bertfam.storage.files import write_text
+from bertfam.storage.spool import Spool
+from bertfam.training.integrity.digest import DIGEST
+from bertfam.training.step import NON_FINITE, Metrics
+
+
+def means(metrics: list[Metrics]) -> dict[str, float]:
+    """Merges steps' sums in float64 and divides; a metric without any weight is left out."""
+    fetched = jax.device_get(metrics)
+    result = {}
+    for name in fetched[0] if fetched else ():
+        total = sum(np.float64(step[name].total) for step in fetched)
+        weight = sum(np.float64(step[name].weight) for step in fetched)
+        if weight:
+            result[name] = float(total / weight)
+    return result
+
+
+def check_finite(last: int, metrics: list[Metrics]) -> None:
+    """Raises TrainingError at the first of the steps that lead up to `last` whose `NON_FINITE` is set; their metrics are here."""
+    for step, sums in enumerate(metrics, last - len(metrics) + 1):
+        if NON_FINITE in sums and sums[NON_FINITE].total:
+            loss, norm = float(sums["loss"].total), float(sums["gradient_norm"].total)
+            raise TrainingError(
+                f"the update that leads to step {step:,} has loss {loss:.4g} and gradient norm {norm:.4g}; "
+                "neither it nor what came after it was saved: lower the schedule's peak or the optimizer's clip_norm, try "
+                "--gin.Execution.dtype='\"float32\"', or go on without such updates by --gin.Run.non_finite='\"skip\"'"
+            )
+
+
+class MetricsWriter:
+    """MODEL_DIR/metrics.jsonl, one object a line, and TensorBoard event files beside it."""
+
+    def __init__(self, model_dir: Path, step: int) -> None:
+        """Opens both for a run that stands at `step`.
+
+        What an interrupted run wrote beyond it is dropped, and scores of `step` whose last line, "eval", it could not write.
+        """
+        self._spool = Spool(model_dir, "metrics.jsonl")
+        path = self._spool.folder / "metrics.jsonl"
+        if path.exists():
+            lines = [(_place(line), line) for line in path.read_text().splitlines()]
+            evaluated = any(place == (step, "eval") for place, _ in lines)
+            kept = [line for (at, split), line in lines if at < step or at == step and (evaluated or split[:4] != "eval")]
+            write_text(path, "".join(f"{line}\n" for line in kept))
+        self._file = open(path, "a")
+        self._fault: UserError | None = None
+        self._board = _Board(self._spool.folder, step)
+
+    def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        """Adds one line: the step (updates made), the split ("train" or "eval") and the values; see `check`.
+
+        A value that is a list is not shown in TensorBoard.
+        """
+        self.write_all(step, {split: values})
+
+    def write_all(self, step: int, splits: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds a line for each split, all or none of them; see `check`."""
+        # NaN is no JSON.
+        lines = [
+            {"step": step, "split": split}
+            | {name: value if isinstance(value, list) or math.isfinite(value) else None for name, value in values.items()}
+            for split, values in splits.items()
+        ]
+        with self._noticed():
+            self._file.write("".join(f"{json.dumps(line)}\n" for line in lines))
+            self._file.flush()
+            for split, values in splits.items():
+                numbers = {name: value for name, value in values.items() if not isinstance(value, list)}
+                if split != DIGEST:  # which makes no curve
+                    self._board.write(step, {f"{split}/{name}": value for name, value in numbers.items()})
+        if not splits.keys() <= {"train", "hosts", DIGEST}:
+            self.flush()
+
+    def flush(self) -> None:
+        """Brings what is written into a bucket, where MODEL_DIR lies in one: scores at once, the rest before a checkpoint."""
+        with self._noticed():
+            self._spool.flush()
+
+    def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Shows texts, one line each, in TensorBoard; see `check`."""
+        with self._noticed():
+            self._board.write_text(step, name, texts)
+
+    @contextlib.contextmanager
+    def _noticed(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            self._fault = self._fault or error
+        except OSError as error:
+            self._fault = self._fault or UserError(
+                f"{self._file.name} cannot be written ({error.strerror}); when that is mended, the same command goes on from the "
+                "newest checkpoint"
+            )
+
+    def failed(self) -> bool:
+        """Whether a line could not be written: the disk is full, say."""
+        return self._fault is not None
+
+    def check(self) -> None:
+        """Raises UserError where `failed`: when all processes have stopped, of which this one alone knows it."""
+        if self._fault:
+            raise self._fault
+
+    def close(self) -> None:
+        """Flushes and closes both."""
+        self.flush()
+        for file in (self._file, self._board):
+            with contextlib.suppress(OSError):  # what cannot be written has been told
+                file.close()
+        self._spool.close()
+
+
+class NoMetrics:
+    """Takes the place of a `MetricsWriter` on all processes of a run but the first, which writes for all."""
+
+    def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        """Writes nothing."""
+
+    def write_all(self, step: int, splits: Mapping[str, Mapping[str, Any]]) -> None:
+        """Writes nothing."""
+
+    def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Writes nothing."""
+
+    def flush(self) -> None:
+        """Has nothing to bring."""
+
+    def failed(self) -> bool:
+        """Never."""
+        return False
+
+    def check(self) -> None:
+        """Finds nothing."""
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+
+Writer = MetricsWriter | NoMetrics
+
+
+class _Board:
+    """A TensorBoard event file, of which every event is written before `write` returns.
+
+    tensorboardX's own SummaryWriter leaves that to a thread, and when the disk is full nobody hears of its end.
+    """
+
+    def __init__(self, model_dir: Path, step: int) -> None:
+        """What earlier files say beyond `step` is hidden."""
+        events_writer, self._event = _tensorboard()
+        self._events = events_writer(str(model_dir / "events"))
+        self._write(step=step + 1, session_log={"status": "START"})
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Raises OSError where it cannot be written."""
+        self._write(step=step, summary={"value": [{"tag": name, "simple_value": value} for name, value in values.items()]})
+
+    def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
+        """Raises OSError where it cannot be written."""
+        # It is read as Markdown, where an indented line is text as it stands.
+        content = "\n".join(f"    {text}" for text in texts).encode()
+        tensor = {"dtype": "DT_STRING", "string_val": [content], "tensor_shape": {"dim": [{"size": 1}]}}
+        value = {"tag": name, "metadata": {"plugin_data": {"plugin_name": "text"}}, "tensor": tensor}
+        self._write(step=step, summary={"value": [value]})
+
+    def _write(self, **content: Any) -> None:
+        self._events.write_event(self._event(wall_time=time.time(), **content))
+        self._events.flush()
+
+    def close(self) -> None:
+        """Raises OSError too."""
+        self._events.close()
+
+
+def _tensorboard() -> tuple[Any, Any]:
+    """tensorboardX's EventsWriter and Event, without what its import takes along where installed."""
+    # For figures, and for event files in a bucket, which it would write by itself.
+    absent = [name for name in ("torch", "google.cloud.storage") if name not in sys.modules]
+    sys.modules |= dict.fromkeys(absent)  # type: ignore[arg-type]
+    try:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event
+    finally:
+        for name in absent:
+            del sys.modules[name]
+    return EventsWriter, Event
+
+
+def _place(line: str) -> tuple[int, str]:
+    """The step and the split of a line; a half-written one counts as beyond every step."""
+    try:
+        content = json.loads(line)
+        return int(content["step"]), str(content["split"])
+    except (ValueError, KeyError, TypeError):
+        return 2**62, ""

@@ -1,0 +1,132 @@
+"""The log of a run: metrics read late, speed, utilisation, time left."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from bertfam.training.logs.metrics import Writer, check_finite, means
+from bertfam.training.logs.phase_timer import COMPILING, TRAINING, WAITING, PhaseTimer
+from bertfam.training.logs.stragglers import HostTimes
+from bertfam.training.step import EMPTY, NON_FINITE, SKIPPED, Metrics
+from bertfam.training.summary import duration
+
+# The host runs at most this many steps ahead of the device, and reads only what is older.
+_AHEAD = 2
+# The share of an interval's time from which on the wait for data is shown.
+_SHOWN_WAIT = 0.01
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a step of the current stage is worth."""
+
+    tokens_per_step: int
+    flops_per_step: int
+    peak_flops: float | None
+
+
+class ProgressLog:
+    """Collects each step's metrics without waiting for them; writes a line every `every` steps once they are there."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        phase_timer: PhaseTimer,
+        start: int,
+        total: int,
+        every: int,
+        flops_after: Callable[[int], int],
+        hosts: HostTimes | None = None,
+    ) -> None:
+        """A log of a run that goes on at `start`.
+
+        Args:
+          writer: where the lines go.
+          phase_timer: what is being done; only what is training, or waits for data to train on, counts for the speed.
+          start: the updates made before.
+          total: the updates of the whole run.
+          every: updates between lines.
+          flops_after: the work that is left after a step, by which the time left is told.
+          hosts: which of several processes is late.
+        """
+        self._writer, self._activity, self._total, self._every, self._flops_after = writer, phase_timer, total, every, flops_after
+        self.hosts = hosts or HostTimes()
+        self._start = self._step = start
+        self._current: list[Metrics] = []
+        self._due: deque[tuple[int, list[Metrics], dict[str, float]]] = deque()
+        self._recent: deque[Metrics] = deque()
+        self._begin = self._mark = phase_timer.seconds()
+        self._tokens = self._flops = 0
+        self.empty = 0  # steps so far, of those written, that had nothing to predict
+
+    def busy(self) -> bool:
+        """Whether the devices still work on the last update."""
+        last: Any = self._recent[-1]["loss"].total if self._recent else None
+        return last is not None and not last.is_ready()
+
+    def add(self, metrics: Metrics, rates: Rates, learning_rate: float | None) -> None:
+        """Counts one update; `learning_rate` is given at steps that end an interval."""
+        self._step += 1
+        self._tokens += rates.tokens_per_step
+        self._flops += rates.flops_per_step
+        self._current.append(metrics)
+        self._recent.append(metrics)
+        if len(self._recent) > _AHEAD:
+            jax.block_until_ready(self._recent.popleft())
+        if learning_rate is not None:
+            self._close_interval(rates.peak_flops, learning_rate)
+        # Steps that old are done. All processes read at the same step, so that they all end there if they must.
+        while self._due and self._due[0][0] <= self._step - _AHEAD:
+            self._write(*self._due.popleft())
+
+    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+        """Writes a line of its own."""
+        self._writer.write(step, split, values)
+
+    def ends_interval(self, step: int) -> bool:
+        """Whether the update that leads to `step` ends an interval."""
+        return step % self._every == 0 or step == self._total
+
+    def flush(self) -> None:
+        """Waits for and writes all complete intervals."""
+        while self._due:
+            self._write(*self._due.popleft())
+
+    def _close_interval(self, peak_flops: float | None, learning_rate: float) -> None:
+        now = self._activity.seconds()
+        waiting, training = (now.get(name, 0.0) - self._mark.get(name, 0.0) for name in (WAITING, TRAINING))
+        seconds = max(waiting + training, 1e-9)
+        speed = {"tokens_per_second": self._tokens / seconds, "waiting_for_data": waiting / seconds}
+        if peak_flops:
+            speed["mfu"] = self._flops / seconds / peak_flops
+        # Compiling does not come again; evaluating and saving do.
+        passed = sum(now[name] - self._begin.get(name, 0.0) for name in now if name != COMPILING)
+        ahead = self._flops_after(self._step)
+        left = ahead * passed / (self._flops_after(self._start) - ahead)
+        values = {"learning_rate": learning_rate, **speed, "seconds_left": left}
+        self.hosts.report(self._step)
+        self._due.append((self._step, self._current, values))
+        self._current, self._mark, self._tokens, self._flops = [], now, 0, 0
+
+    def _write(self, step: int, metrics: list[Metrics], values: dict[str, float]) -> None:
+        metrics = jax.device_get(metrics)
+        check_finite(step, metrics)
+        scores = means(metrics)
+        scores.pop(NON_FINITE, None)
+        scores.pop(EMPTY, None)
+        if empty := sum(int(step[EMPTY].total) for step in metrics if EMPTY in step):
+            scores[EMPTY] = empty
+            self.empty += empty
+        if SKIPPED in scores:
+            scores[SKIPPED] *= len(metrics)
+        left = values.pop("seconds_left")
+        self._writer.write(step, "train", scores | values)
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        mfu = f"MFU {values['mfu']:.1%}" if "mfu" in values else "MFU -"
+        rate = f"{values['tokens_per_second']:,.0f} tokens/s"
+        if values["waiting_for_data"] >= _SHOWN_WAIT:
+            rate += f" ({values['waiting_for_data']:.0%} waiting for data)"
+        print(f"step {step:,}/{self._total:,}  {shown}  {rate}  {mfu}  {duration(left)} left", flush=True)

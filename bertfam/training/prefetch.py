@@ -1,0 +1,87 @@
+"""Carries rows to the devices that hold them, ahead of the step that needs them."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from bertfam.data.rows.batches import BatchSource
+from bertfam.features import FeatureSpec
+
+Batch = dict[str, jax.Array]
+_GLANCE = 0.002  # seconds between looks at whether the devices still work while a batch is waited for
+
+
+def global_batch(
+    source: BatchSource, step: int, batch_size: int, features: Mapping[str, FeatureSpec], shardings: Mapping[str, NamedSharding]
+) -> Batch:
+    """The step's batch as global arrays; this process builds only the rows that its own devices hold.
+
+    Args:
+      source: gives any rows of any step.
+      step: which batch.
+      batch_size: rows of the global batch.
+      features: the features to take; others that the source gives are left out.
+      shardings: of each feature.
+
+    Returns:
+      arrays [batch_size, ...] by feature name.
+    """
+    spans = [
+        index[0].indices(batch_size)[:2]
+        for name, sharding in shardings.items()
+        for index in sharding.addressable_devices_indices_map((batch_size, *features[name].shape)).values()
+        if index is not None
+    ]
+    start, stop = min(span[0] for span in spans), max(span[1] for span in spans)
+    rows = source.rows(step, start, stop)
+
+    def place(name: str, spec: FeatureSpec) -> jax.Array:
+        local = rows[name].astype(spec.dtype, copy=False)
+
+        def shard(index: Any) -> np.ndarray:  # a slice for each axis
+            first, last, _ = index[0].indices(batch_size)
+            return local[(slice(first - start, last - start), *index[1:])]
+
+        return jax.make_array_from_callback((batch_size, *spec.shape), shardings[name], shard)
+
+    return {name: place(name, spec) for name, spec in features.items()}
+
+
+class Prefetcher:
+    """Makes the batches of steps start .. stop-1 in order on one thread, at most `depth` ahead of who takes them."""
+
+    def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int = 3) -> None:
+        self._make, self._next, self._stop = make, start, stop
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._waiting: deque[Future[Batch]] = deque()
+        for _ in range(depth):
+            self.refill()
+
+    def refill(self) -> None:
+        """Begins to make one more batch, in place of one that was taken."""
+        if self._next < self._stop:
+            self._waiting.append(self._pool.submit(self._make, self._next))
+            self._next += 1
+
+    def take(self, busy: Callable[[], bool] = lambda: False) -> tuple[Batch, float]:
+        """The next step's batch, and the seconds waited for it while the devices were not `busy`; `refill` afterwards.
+
+        An error of its making is raised here.
+        """
+        making, idle = self._waiting.popleft(), 0.0
+        while not making.done():
+            began, was_busy = time.monotonic(), busy()
+            wait([making], _GLANCE)
+            if not was_busy:
+                idle += time.monotonic() - began
+        return making.result(), idle
+
+    def close(self) -> None:
+        """Stops; batches under way are dropped."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,120 @@
+"""What a run is going to do, before it does it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertfam.sharding.chips import peak_flops
+from bertfam.training.optimizers.layer_rates import layer_rates
+from bertfam.training.run import Run
+
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def make_plan(
+    run: Run, mesh: jax.sharding.Mesh, state: Any, tensors: Any, counts: Mapping[str, Mapping[str, int]]
+) -> dict[str, Any]:
+    """The plan as JSON.
+
+    Args:
+      run: the sized run.
+      mesh: its devices.
+      state: the TrainState as `jax.ShapeDtypeStruct`s with shardings.
+      tensors: what its parameters are to the optimizer (see `describe`).
+      counts: documents, sentences and tokens by split.
+    """
+    device, optimizer = mesh.devices.flat[0], run.optimizer
+    stages = []
+    for index, stage in enumerate(run.stages):
+        shape = run.shape(index)
+        stages.append(
+            dataclasses.asdict(stage)
+            | {
+                "predictions": shape.targets or shape.predictions,
+                "tokens_per_step": stage.batch_size * stage.length,
+                "flops_per_step": stage.batch_size * run.objective.flops(shape),
+                "attention": run.objective.attention(shape),
+            }
+        )
+    return {
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "stages": stages,
+        "steps": run.total_steps,
+        "data": {split: dict(values) for split, values in counts.items()},
+        "optimizer": settings(optimizer),
+        "layer_rates": layer_rates(optimizer.layer_decay, tensors, optimizer.layer_count) if optimizer.layer_decay != 1 else {},
+        "mesh": dict(mesh.shape),
+        "device": device.device_kind,
+        "devices": mesh.size,
+        "peak_flops_per_device": peak_flops(device),
+        "state_bytes_per_device": sum(local_bytes(leaf) for leaf in jax.tree.leaves(state._replace(aux={}))),
+        "aux_bytes_per_device": {name: sum(map(local_bytes, jax.tree.leaves(tree))) for name, tree in state.aux.items()},
+        "microbatches": run.microbatches,
+    }
+
+
+def settings(config: Any) -> str:
+    """A frozen config and those in it, without what is at its default: Lamb(schedule=LinearDecay(peak=0.002))."""
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return repr(config)
+    fields = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
+    told = [f"{field.name}={settings(value)}" for field, value in fields if field.default != value or field.name == "schedule"]
+    return f"{type(config).__name__}({', '.join(told)})"
+
+
+def local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+    assert leaf.sharding is not None
+    return int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
+
+
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """The plan for people."""
+    mesh = " x ".join(f"{axis} {size}" for axis, size in plan["mesh"].items() if size > 1)
+    lines = [
+        f"parameters   {plan['parameters']:,}",
+        f"devices      {plan['devices']} x {plan['device']}{mesh and f', mesh {mesh}'}",
+        f"state        {plan['state_bytes_per_device'] / 2**20:,.1f} MiB on each device (parameters and optimizer)",
+    ]
+    if several := plan.get("processes"):
+        hosts = several["hosts"]
+        lines.append(
+            f"processes    {len(hosts)} on {len(set(hosts))} host{'' if len(set(hosts)) == 1 else 's'} ({several['told_by']}); "
+            f"process 0 is on {hosts[0]}"
+        )
+    for name, size in plan["aux_bytes_per_device"].items():
+        lines.append(f"{name:<12} {size / 2**20:,.1f} MiB on each device (neither trained nor saved)")
+    for split, counts in plan["data"].items():
+        lines.append(
+            f"{split:<12} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens"
+        )
+    for index, stage in enumerate(plan["stages"]):
+        lines.append(
+            f"stage {index + 1}      {stage['steps']:,} steps of {stage['batch_size']:,} rows x {stage['length']} tokens "
+            f"({stage['predictions']} predicted): {stage['tokens_per_step']:,} tokens and "
+            f"{si(stage['flops_per_step'])}FLOP a step"
+            + (f", in {plan['microbatches']} microbatches" if plan["microbatches"] > 1 else "")
+        )
+        lines.append(f"attention    {stage['attention']}")
+    lines.append(f"optimizer    {plan['optimizer']}")
+    if plan["layer_rates"]:
+        lines.append("layer rates  " + ", ".join(f"{name} x {share:.4g}" for name, share in plan["layer_rates"].items()))
+    return "\n".join(lines)
+
+
+def si(value: float) -> str:
+    """A number with three digits and a unit's prefix: 12.3 G."""
+    for size, prefix in _UNITS:
+        if value >= size:
+            return f"{value / size:.3g} {prefix}"
+    return f"{value:.3g} "
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 1 h 02 min, 3 min 05 s, 12 s."""
+    total = round(seconds)
+    if total >= 3600:
+        return f"{total // 3600} h {total % 3600 // 60:02d} min"
+    return f"{total // 60} min {total % 60:02d} s" if total >= 60 else f"{total} s"

@@ -1,0 +1,3 @@
+"""The version of bertfam, which setup.py and saved files read."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,109 @@
+"""Documents in JSON lines and Parquet."""
+
+import json
+from typing import get_args
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bertfam.data.corpora import formats
+from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
+from bertfam.data.corpora.text_files import TextFiles
+from bertfam.errors import UserError
+
+TEXTS = ["He met Dr. Smith. She left!\nThey ate.", " \r\n ", "It rained.\rAll day.\r\n\r\nTill night. ", "", "Ü 漢 😀\u2028x."]
+DOCUMENTS = [
+    ["He met Dr. Smith.", "She left!", "They ate."],
+    ["It rained.", "All day.", "Till night."],
+    ["Ü 漢 😀\u2028x."],
+]
+
+
+def read(path, **settings):
+    return list(TextFiles(str(path), validation_fraction=0.0, **settings).documents("train"))
+
+
+def refusal(path, **settings):
+    with pytest.raises(UserError) as raised:
+        read(path, **settings)
+    assert "\n" not in str(raised.value)
+    return str(raised.value).removeprefix(str(path))
+
+
+def test_the_formats_are_those_that_a_setting_may_name():
+    assert get_args(InputFormat) == tuple(INPUT_FORMATS)
+
+
+def write_table(path, columns, **options):
+    parquet.write_table(pyarrow.table(columns), path, **options)
+
+
+@pytest.mark.parametrize("ascii", [True, False])
+def test_json_lines(tmp_path, ascii):
+    lines = [json.dumps({"id": i, "text": text, "body": "b"}, ensure_ascii=ascii) for i, text in enumerate(TEXTS)]
+    (tmp_path / "a").write_text("\ufeff" + "\n\n".join(lines))
+    assert read(tmp_path / "a", input_format="jsonl") == DOCUMENTS
+    assert read(tmp_path / "a", input_format="jsonl", text_field="body") == [["b"]] * len(TEXTS)
+
+
+KINDS = [pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parquet(tmp_path, kind):
+    texts = pyarrow.array(TEXTS).cast(kind)
+    count = len(TEXTS)
+    columns = {"id": list(range(count)), "text": texts, "a.b": ["b"] * count, "struct": [{"text": "no"}] * count}
+    write_table(tmp_path / "a", columns, row_group_size=2)
+    assert read(tmp_path / "a", input_format="parquet") == DOCUMENTS
+    assert read(tmp_path / "a", input_format="parquet", text_field="a.b") == [["b"]] * len(TEXTS)
+
+
+def test_what_is_no_character_is_replaced(tmp_path):
+    (tmp_path / "a").write_text('{"text": "a \\ud83d\\ude00 \\ud83d b \\u0000 c"}')
+    assert read(tmp_path / "a", input_format="jsonl") == [["a 😀 \ufffd b \ufffd c"]]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": 1, "body": "x"}', "no field 'text' but id, body: name the text's with --text_field"),
+        ("{}", "no field 'text' but none: name"),
+        ('{"text": 7}', "the field 'text' is a number, not a string: name the text's with --text_field"),
+        ('{"text": true}', "the field 'text' is a boolean, not a string: name the text's with --text_field"),
+        ('{"text": null}', "the field 'text' is null, not a string: name the text's with --text_field"),
+        ('{"text": ["x"]}', "the field 'text' is a list, not a string: name the text's with --text_field"),
+        ('["text"]', "JSON a list: jsonl"),
+        ('"text"', "JSON a string: jsonl has a JSON object a line"),
+        ('{"text": "x}', "no JSON (Unterminated string starting at): jsonl has a JSON object a line"),
+        ("plain text", "no JSON (Expecting value): jsonl has a JSON object a line"),
+        ("[" * 100_000, "no JSON ("),
+    ],
+)
+def test_bad_json_lines_are_named(tmp_path, line, message):
+    (tmp_path / "a").write_text('{"text": "fine"}\n\n' + line + "\n")
+    assert refusal(tmp_path / "a", input_format="jsonl").startswith(f":3: {message}")
+
+
+def test_bad_parquet_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    options = {"input_format": "parquet"}
+    write_table(path, {"id": [1], "body": ["x"]})
+    assert refusal(path, **options) == ": no column 'text' but id, body: name the text's with --text_field"
+    assert refusal(path, text_field="id", **options) == (
+        ": the column 'id' is of int64, not of strings: name the text's with --text_field"
+    )
+    write_table(path, {"text": ["x", None]})
+    assert refusal(path, **options) == ": row 2: the column 'text' is null, not a string"
+    damaged = "no Parquet file, or one that is damaged, after row 0: fetch it again"
+    write_table(path, {"text": ["some text"] * 1000}, use_dictionary=False)
+    data = path.read_bytes()
+    for bad in (data[:-20], b"PAR1", b"", b"plain text\n" * 9, data[:4] + b"\xff" * 60 + data[64:]):
+        path.write_bytes(bad)
+        assert refusal(path, **options) == f": {damaged}"
+    write_table(path, {"text": pyarrow.array([b"\xe9", b"x"]).view(pyarrow.string())})
+    assert refusal(path, **options) == ": not UTF-8 after row 0: write the file anew"
+    monkeypatch.setattr(formats, "LONGEST_LINE", 10)
+    write_table(path, {"text": ["short\nlines\nonly", "x" * 11]})
+    assert refusal(path, **options) == ": row 2: a line longer than 10 characters: break it up into lines"

@@ -1,0 +1,126 @@
+import contextlib
+import encodings
+import gzip
+import pkgutil
+import random
+
+import pytest
+import zstandard
+
+from bertfam.data.corpora import text_lines
+from bertfam.data.corpora.text_lines import check_encoding, read_lines
+from bertfam.errors import UserError
+
+ALPHABETS = {
+    "utf-8": "aé漢😀 \u2028\x85\x0b\x1c",
+    "utf-8-sig": "aé漢😀",
+    "utf-16": "aé漢😀",
+    "utf-16-le": "aé漢😀",
+    "utf-32-be": "aé漢😀",
+    "latin-1": "aéÿ\x85",
+    "cp1252": "aé€",
+    "gb18030": "a漢字é😀",
+    "shift_jis": "aカ漢字",
+    "iso2022_jp": "aカ漢字",
+}
+
+
+@pytest.fixture(params=[1, 2, 7, 64])
+def block(request, monkeypatch):
+    monkeypatch.setattr(text_lines, "_BLOCK", 16 * request.param)
+    return request.param
+
+
+def random_text(generator, alphabet):
+    """Characters with line ends of all three kinds."""
+    return "".join(generator.choice([*alphabet, *alphabet, "\n", "\r", "\r\n"]) for _ in range(300))
+
+
+@pytest.mark.parametrize("encoding", ALPHABETS)
+def test_lines_of_any_encoding_in_blocks_of_any_size(tmp_path, block, encoding):
+    generator = random.Random(block)
+    text = random_text(generator, ALPHABETS[encoding])
+    expected = [line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    data = text.encode(encoding)
+    for name, written in {"plain": data, "gzip": gzip.compress(data), "zstd": zstandard.compress(data)}.items():
+        (tmp_path / name).write_bytes(written)
+        # What follows the last line end is a line if there is anything.
+        assert list(read_lines(tmp_path / name, encoding)) == (expected if text[-1] not in "\r\n" else expected[:-1])
+
+
+BAD = [("utf-8", b"\xe9"), ("utf-8", b"\xf0\x9f"), ("gb18030", b"\xff"), ("cp1252", b"\x81")]
+
+
+@pytest.mark.parametrize(("encoding", "bad"), BAD)
+def test_bytes_that_are_no_text_are_located(tmp_path, block, encoding, bad):
+    generator = random.Random(block)
+    for position in range(0, 200, 13):
+        text = random_text(generator, ALPHABETS[encoding])[:position]
+        line = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
+        data = text.encode(encoding)
+        for rest in (b"", b"abc\n" * 50):
+            (tmp_path / "a").write_bytes(data + bad + rest)
+            with pytest.raises(UserError) as raised:
+                list(read_lines(tmp_path / "a", encoding))
+            expected = f"{tmp_path / 'a'}:{line}: not {encoding.upper()} at byte offset {len(data)}: name its encoding"
+            assert str(raised.value).startswith(expected)
+
+
+def test_a_nul_is_located(tmp_path, block):
+    text = "one\r\ntwo\rthree\n" * 40
+    for position in range(0, len(text), 41):
+        (tmp_path / "a").write_text(text[:position] + "x\0" + text[position:], newline="")
+        line = text[:position].replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
+        with pytest.raises(UserError, match=f":{line}: a NUL character"):
+            list(read_lines(tmp_path / "a"))
+
+
+def test_a_line_may_be_long_but_not_longer(tmp_path, block, monkeypatch):
+    monkeypatch.setattr(text_lines, "LONGEST_LINE", 3000)
+    (tmp_path / "a").write_text("one\n" + "x" * 3000 + "\n" + "y" * 3000)
+    assert list(map(len, read_lines(tmp_path / "a"))) == [3, 3000, 3000]
+    for bad in ("one\n" + "x" * 3001 + "\ntwo", "one\n" + "x" * 3001):
+        for data in (bad.encode(), zstandard.compress(bad.encode())):
+            (tmp_path / "a").write_bytes(data)
+            with pytest.raises(UserError, match=":2: a line longer than 3,000 characters: break it up into lines$"):
+                list(read_lines(tmp_path / "a"))
+
+
+def test_utf_16_needs_its_mark(tmp_path):
+    (tmp_path / "a").write_bytes("text".encode("utf-16-be"))
+    with pytest.raises(UserError, match=r"a: not UTF-16 \(UTF-16 stream does not start with BOM\): name its encoding"):
+        list(read_lines(tmp_path / "a", "utf-16"))
+
+
+def test_names_of_encodings():
+    assert check_encoding("UTF8") == check_encoding("utf-8") == "utf-8"
+    assert check_encoding("latin-1") == check_encoding("ISO-8859-1")
+    for name in ("", "utf-9", "hex", "rot13", "locale", "base64", "UTF_7", "unicode_escape", "raw_unicode_escape"):
+        with pytest.raises(UserError, match=f"^encoding '{name}' is unknown: use a codec of Python's"):
+            check_encoding(name)
+
+
+def test_no_codec_gives_what_is_no_character(tmp_path):
+    """Of all of Python's; such text could not be hashed, tokenised or printed."""
+    names = [module.name for module in pkgutil.iter_modules(encodings.__path__) if module.name != "aliases"]
+    tricks = [
+        b"+2AA-",
+        b"\\ud800 \\udfff",
+        b"-x9d8a",
+        bytes.fromhex("d800dc00"),
+        bytes.fromhex("00d800dc"),
+        b"\xed\xa0\x80",
+        b"abc",
+    ]
+    read = 0
+    for name in names:
+        try:
+            check_encoding(name)
+        except UserError:
+            continue
+        for data in tricks:
+            (tmp_path / "a").write_bytes(data)
+            with contextlib.suppress(UserError):
+                "".join(read_lines(tmp_path / "a", name)).encode()
+                read += 1
+    assert read > 200

@@ -1,0 +1,142 @@
+"""What labelled pairs are for ALBERT's and StructBERT's objectives (and, beside them, BERT's)."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from test_pairs import IDS, made, places, split_row
+
+from bertfam.corruption.keys import fold
+from bertfam.data.rows import sentence_pairs
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.sentence_pairs import SentencePairs
+from bertfam.data.text_data import TextData
+from bertfam.errors import UserError
+from bertfam.features import SENTENCES
+
+SHARES = {
+    "next": {"next": 1 / 2, "random": 1 / 2},
+    "order": {"next": 1 / 2, "previous": 1 / 2},
+    "structure": {"random": 1 / 3, "next": 1 / 3, "previous": 1 / 3},
+}
+
+
+def relation_in(documents, a, b):
+    """What B is to A, by the places that they come from."""
+    (a_document, a_first, a_last), (b_document, b_first, b_last) = (places(documents, part) for part in (a, b))
+    if a_document != b_document:
+        return "random"
+    assert a_last < b_first or b_last < a_first
+    return "next" if a_last < b_first else "previous"
+
+
+def gap_between(documents, a, b):
+    """Tokens between the two of them, in either order."""
+    (_, a_first, a_last), (_, b_first, b_last) = (places(documents, part) for part in (a, b))
+    return b_first - a_last - 1 if a_last < b_first else a_first - b_last - 1
+
+
+@pytest.fixture(scope="module")
+def toy():
+    generator = np.random.default_rng(2)
+    return made(*[generator.integers(1, 30, generator.integers(1, 40)).tolist() for _ in range(30)])
+
+
+@pytest.mark.parametrize("relation", SHARES)
+def test_labels_say_where_b_is_from(toy, relation):
+    examples, sentences = SentencePairs(relation=relation).examples(toy, 48, 3, IDS), SENTENCES[relation]
+    found = Counter()
+    for epoch in range(6):
+        rows = examples.rows(np.arange(len(examples)), fold(epoch, np.arange(len(examples))))
+        assert set(rows) >= {sentences.labels, sentences.weights} and rows[sentences.weights].min() == 1
+        for index in range(len(examples)):
+            a, b = split_row(rows, index)
+            name, truth = sentences.classes[rows[sentences.labels][index, 0]], relation_in(toy, a, b)
+            if truth != "random":
+                # What lies between them was trimmed, of a row that is full.
+                assert gap_between(toy, a, b) == 0 or len(a) + len(b) == 48 - 3
+            if relation == "order" and truth == "random":
+                assert name == "previous" and examples._count[index] == 1  # the published fallback
+            else:
+                assert name == truth
+            found[truth] += 1
+    assert set(found) == {"next", "previous", "random"} - ({"previous"} if relation == "next" else set())
+
+
+@pytest.mark.parametrize("relation", SHARES)
+def test_shares_over_real_rows(cache, tokens, relation):
+    """Of 2,000 rows and more of real text that allow everything."""
+    documents, config, sentences = cache.documents("train", "text"), SentencePairs(relation=relation), SENTENCES[relation]
+    examples = config.examples(documents, 64, 3, IDS)
+    several = np.flatnonzero(examples._count > 1)
+    chosen = np.resize(several, max(2000, len(several)))
+    labels = examples.rows(chosen, fold(9, np.arange(len(chosen))))[sentences.labels][:, 0]
+    for name, share in SHARES[relation].items():
+        count = (labels == sentences.classes.index(name)).sum()
+        assert abs(count / len(labels) - share) < 4 * math.sqrt(share * (1 - share) / len(labels))
+    # Other chunks have a random B whatever is drawn.
+    alone = np.flatnonzero(examples._count == 1)
+    labels = examples.rows(alone, fold(9, alone))[sentences.labels]
+    assert len(alone) and set(labels.ravel()) == {0 if relation == "structure" else 1}
+
+
+def test_swapped_chunks_put_nothing_back(toy):
+    """A chunk that is wholly used is followed by the next one: all text is seen once an epoch."""
+    document, first, count, _ = sentence_pairs._plan(SentencePairs(relation="order"), toy, 32, 5)
+    covered = np.zeros(len(toy.sentence_starts) - 1, int)
+    for begin, number in zip(first, count, strict=True):
+        covered[begin : begin + number] += 1
+    assert (covered == 1).all() and np.all(np.diff(document) >= 0)
+
+
+@pytest.mark.parametrize("relation", SHARES)
+def test_packed_rows_have_the_labels_of_their_pairs(toy, relation):
+    rows, sentences = Packed(SentencePairs(relation=relation), max_examples=4), SENTENCES[relation]
+    assert rows.relation == relation
+    data = TextData(rows=rows)
+    examples = rows.examples(toy, 96, 3, IDS)
+    found = examples.rows(np.arange(len(examples)), fold(1, np.arange(len(examples))))
+    specs = data.features(96)
+    assert {sentences.labels, sentences.weights, "sequence_start_positions"} <= specs.keys()
+    assert not any(other.labels in specs for other in SENTENCES.values() if other is not sentences)
+    for name in (sentences.labels, sentences.weights):
+        assert found[name].shape[1:] == specs[name].shape == (4,) and found[name].dtype == specs[name].dtype
+    seen = Counter()
+    for row in range(len(examples)):
+        for nth in range(4):
+            inside = found["encoder_segment_ids"][row] == nth + 1
+            assert found[sentences.weights][row, nth] == inside.any()
+            if inside.any():
+                one = {name: value[row : row + 1, inside] for name, value in found.items() if name.startswith("encoder")}
+                one["encoder_segment_ids"] = np.ones_like(one["encoder_segment_ids"])
+                truth = relation_in(toy, *split_row(one, 0))
+                name = sentences.classes[found[sentences.labels][row, nth]]
+                assert name == truth or (relation, truth, name) == ("order", "random", "previous")
+                seen[name] += 1
+    assert set(seen) == set(sentences.classes)
+
+
+@pytest.mark.parametrize("relation", ["order", "structure"])
+def test_little_text_ends_with_a_word_about_it(relation):
+    config = SentencePairs(relation=relation)
+    with pytest.raises(UserError, match="sentence pairs need at least two documents and the toy text has 1"):
+        config.examples(made([1, 2, 3]), 16, 0, IDS)
+    examples = config.examples(made(*[[5]] * 100), 16, 0, IDS)
+    rows = examples.rows(np.arange(100), fold(0, np.arange(100)))
+    assert all(len(np.unique(value)) == 1 for name, value in rows.items() if name == SENTENCES[relation].labels)
+    (warning,) = examples.warnings
+    assert warning.startswith("100% of the sentence pairs of the toy text at length 16 have a random second sentence")
+    assert ("sentence-order prediction" in warning) == (relation == "order") and "next-sentence" not in warning
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"relation": "random"}, "relation 'random' is not one of next, order, structure"),
+        ({"relation": "structure", "random_next_rate": 0.8}, "random_next_rate 0.8 goes with relation next, not structure"),
+    ],
+)
+def test_settings_are_checked_together(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SentencePairs(**settings)

@@ -1,0 +1,118 @@
+"""Rows of running text against a reading of the same rules one sentence at a time."""
+
+import numpy as np
+import pytest
+from made_documents import BARE, FIRST, IDS, made, random_documents
+
+import bertfam.data.rows.running_text as text_rows
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences, WholeDocuments
+from bertfam.errors import UserError
+
+KINDS = [FullSentences, DocSentences, Chunks, WholeDocuments]
+
+
+def lists(documents):
+    """[documents][sentences][tokens]"""
+    starts, bounds = documents.sentence_starts, documents.sentence_bounds
+    return [
+        [documents.tokens[starts[i] : starts[i + 1]].tolist() for i in range(bounds[d], bounds[d + 1])]
+        for d in range(len(documents))
+    ]
+
+
+def expected(kind, documents, room, separator):
+    """The texts of all rows, written down one piece at a time."""
+    if kind is Chunks:
+        stream = [token for document in lists(documents) for token in [*sum(document, []), separator]][:-1]
+        return [stream[i : i + room] for i in range(0, len(stream), room)]
+    rows = []
+    if kind is WholeDocuments:
+        for document in lists(documents):
+            flat = sum(document, [])
+            rows += [flat[i : i + room] for i in range(0, len(flat), room)]
+        return rows
+    row = []
+    for document in lists(documents):
+        begins = True
+        for sentence in document:
+            for start in range(0, len(sentence), room):
+                piece = sentence[start : start + room]
+                between = [separator] if row and begins else []
+                if kind is DocSentences and begins or len(row) + len(between) + len(piece) > room:
+                    rows += [row] * bool(row)
+                    row, between = [], []
+                row = row + between + piece
+                begins = False
+    return [*rows, row]
+
+
+def texts(rows, frame):
+    """What stands in each row between [CLS] and [SEP]."""
+    result = []
+    for tokens, segments in zip(rows["encoder_input_tokens"], rows["encoder_segment_ids"], strict=True):
+        real = tokens[segments > 0].tolist()
+        assert (tokens[segments == 0] == IDS.pad).all()
+        if frame:
+            assert real[0] == IDS.cls and real[-1] == IDS.sep
+            real = real[1:-1]
+        result.append(real)
+    return result
+
+
+@pytest.mark.parametrize("ids", [IDS, BARE], ids=["framed", "bare"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [3, 8, 33, 128])
+def test_rows_are_those_of_a_plain_reading(kind, length, ids):
+    frame = ids is IDS
+    separator = ids.sep if frame else ids.eos
+    documents = random_documents(length, 60)
+    examples = kind().examples(documents, length, 0, ids)
+    rows = examples.rows(np.arange(len(examples)), np.zeros(len(examples), np.uint64))
+    found = texts(rows, frame)
+    assert found == expected(kind, documents, length - 2 * frame, separator)
+    assert examples.lengths.tolist() == [len(text) + 2 * frame for text in found]
+    maskable = [tokens[where].tolist() for tokens, where in zip(rows["encoder_input_tokens"], rows["maskable"], strict=True)]
+    assert maskable == [[token for token in text if token != separator] for text in found]
+    assert not rows["encoder_token_type_ids"].any() and rows["encoder_segment_ids"].max() == 1
+    # Nothing is lost, and nothing comes twice.
+    assert sorted(sum(maskable, [])) == list(range(FIRST, FIRST + len(documents.tokens)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_rows_in_any_order(kind):
+    examples = kind().examples(random_documents(1, 40), 32, 0, IDS)
+    order = np.random.default_rng(0).permutation(len(examples))
+    keys = np.zeros(len(examples), np.uint64)
+    whole, mixed = examples.rows(np.arange(len(examples)), keys), examples.rows(order, keys)
+    assert all(np.array_equal(value[order], mixed[name]) for name, value in whole.items())
+    assert all(len(value) == 0 for value in examples.rows(np.zeros(0, np.int64), keys[:0]).values())
+
+
+@pytest.mark.parametrize("kind", [FullSentences, DocSentences])
+def test_lanes_lose_nothing(kind, monkeypatch):
+    documents = random_documents(2, 300)
+    whole = kind().examples(documents, 48, 0, IDS)
+    monkeypatch.setattr(text_rows, "_LANE", 500)
+    monkeypatch.setattr(text_rows, "_LANES_AT_ONCE", 3)
+    laned = kind().examples(documents, 48, 0, IDS)
+    rows = laned.rows(np.arange(len(laned)), np.zeros(len(laned), np.uint64))
+    assert rows["encoder_input_tokens"][rows["maskable"]].tolist() == list(range(FIRST, FIRST + len(documents.tokens)))
+    if kind is DocSentences:
+        assert np.array_equal(whole.lengths, laned.lengths)
+    else:
+        assert len(whole) < len(laned) < len(whole) + len(documents.tokens) / 500 + 2
+
+
+def test_unknown_words_are_never_to_be_predicted():
+    documents = made([4, 3])
+    documents.tokens[2] = IDS.unk
+    rows = WholeDocuments().examples(documents, 16, 0, IDS).rows(np.zeros(1, np.int64), np.zeros(1, np.uint64))
+    assert rows["maskable"][0].tolist() == [False, True, True, False, True, True, True, True, *[False] * 8]
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(UserError, match="length 2 is too short"):
+        FullSentences().examples(made([1]), 2, 0, IDS)
+    with pytest.raises(UserError, match="no eos token, which a row of text needs"):
+        Chunks().examples(made([1]), 8, 0, TokenIds(size=20, pad=0, unk=1))

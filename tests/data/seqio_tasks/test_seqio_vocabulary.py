@@ -1,0 +1,64 @@
+"""Vocabularies for seqio, beside seqio's own."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+seqio = pytest.importorskip("seqio")
+import tensorflow as tf  # noqa: E402
+
+from bertfam.data.seqio_tasks.vocabulary import PieceVocabulary  # noqa: E402
+from bertfam.data.vocabularies.byte_bpe import ByteBpe  # noqa: E402
+from bertfam.data.vocabularies.layouts import LAYOUTS  # noqa: E402
+from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece  # noqa: E402
+
+SENTINELS = ["<extra_id_0>. Hello", "<extra_id_0> .", "No <extra_id_0> He", "a <extra_id_99> b <extra_id_1>ly", "<extra_id_100>"]
+
+
+@pytest.fixture(scope="module")
+def texts(corpus):
+    return [sentence for document in corpus.documents("validation") for sentence in document] + ["日本 café …  x ", ""]
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def folder(request, corpus, tmp_path_factory):
+    sentences = (sentence for document in corpus.documents("train") for sentence in document)
+    made = SentencePiece.train(sentences, kind=request.param, size=900, layout=LAYOUTS["t5"])
+    path = tmp_path_factory.mktemp("vocabulary")
+    made.save(path)
+    return path
+
+
+def test_equal_to_seqio_s_own(folder, texts):
+    theirs = seqio.SentencePieceVocabulary(str(folder / "spiece.model"), extra_ids=100)
+    ours, prompts = PieceVocabulary(str(folder)), PieceVocabulary(str(folder), prompts=True)
+    for name in ("vocab_size", "extra_ids", "pad_id", "eos_id", "unk_id"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    for text in texts:
+        ids = list(theirs.encode(text))
+        assert ours.encode(text) == prompts.encode(text) == ids
+        assert ours.encode_tf(tf.constant(text)).numpy().tolist() == theirs.encode_tf(tf.constant(text)).numpy().tolist() == ids
+        ids = [*ids[:3], ours.vocab_size - 1, ours.unk_id, *ids[3:], ours.eos_id, ours.pad_id, 5]
+        assert ours.decode(ids) == theirs.decode(ids)
+        array = np.array(ids, np.int32)
+        assert ours.decode_tf(array).numpy() == theirs.decode_tf(array).numpy()
+    batch = np.array([[5, 6, 1, 7], [8, 9, 10, 0]], np.int32)
+    assert ours.decode_tf(tf.constant(batch)).numpy().tolist() == theirs.decode_tf(tf.constant(batch)).numpy().tolist()
+    for text in SENTINELS:
+        assert prompts.encode(text) == list(theirs.encode(text)), text
+        assert not set(ours.encode(text)) & set(range(ours.vocab_size - 100, ours.vocab_size))
+
+
+def test_any_kind_in_a_dataset(corpus, tmp_path, texts):
+    sentences = (sentence for document in corpus.documents("train") for sentence in document)
+    made = ByteBpe.train(sentences, size=500)
+    made.save(tmp_path)
+    vocabulary = PieceVocabulary(str(tmp_path))
+    dataset = tf.data.Dataset.from_tensor_slices(texts).map(vocabulary.encode_tf)
+    for text, ids in zip(texts, dataset.as_numpy_iterator(), strict=True):
+        assert ids.tolist() == made.encode_batch([text])[0].tolist() and vocabulary.decode(ids) == text
+    again = pickle.loads(pickle.dumps(vocabulary))
+    assert again == vocabulary and again.encode("a b") == vocabulary.encode("a b")
+    assert vocabulary != PieceVocabulary(str(tmp_path), prompts=True)
+    assert PieceVocabulary(str(tmp_path), prompts=True).encode("<mask> a")[0] == made.size - 1

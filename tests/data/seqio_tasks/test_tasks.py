@@ -1,0 +1,460 @@
+"""The seqio side. Text of registered tasks as a corpus, corpora as sources, finished rows as tasks."""
+
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from bertfam.config import load
+from bertfam.corruption.bart.denoising import Denoising
+from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.corruption.masked_lm.selection import WholeWords
+from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows
+from bertfam.corruption.masked_lm.span_selection import WordSpans
+from bertfam.corruption.next_tokens import NextTokens
+from bertfam.data.corpora.text_files import Corpus, TextFiles
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences
+from bertfam.data.rows.sentence_pairs import SentencePairs
+from bertfam.data.seqio_tasks.corpus import SeqioTask
+from bertfam.data.text_data import TextData
+from bertfam.errors import UserError
+
+seqio = pytest.importorskip("seqio")
+tf = pytest.importorskip("tensorflow")
+from bertfam.data.seqio_tasks import tasks  # noqa: E402
+
+DOCUMENTS = [["One cat sat.", "Two cats ran."], ["A dog barked."], ["Birds flew.", "They sang.", "It rained."]]
+
+
+@dataclass(frozen=True)
+class Lists(Corpus):
+    train: tuple = tuple(map(tuple, DOCUMENTS))
+    validation: tuple = (("Held out.",),)
+
+    def texts(self, split):
+        return map(list, getattr(self, split))
+
+    def fingerprint(self):
+        return {"kind": "lists"}
+
+
+@pytest.fixture
+def add():
+    """Registers tasks for one test."""
+    names = []
+
+    def register(name, source, preprocessors=(), output_features=tasks.DOCUMENTS):
+        names.append(name)
+        return seqio.TaskRegistry.add(name, source=source, preprocessors=preprocessors, output_features=output_features)
+
+    yield register
+    for name in names:
+        seqio.TaskRegistry.remove(name)
+
+
+def texts(*documents, **splits):
+    """A `FunctionDataSource` of {"text": ...}."""
+    given = {"train": documents, **splits}
+
+    def make(split, shuffle_files, seed=None):
+        assert not shuffle_files
+        return tf.data.Dataset.from_tensor_slices({"text": list(given[split])})
+
+    return seqio.FunctionDataSource(make, splits=list(given))
+
+
+# The text of tasks
+
+
+def test_text_is_split_into_sentences(add):
+    add("a_text", texts("He met Dr. Smith. She left!\nThey ate.\n\n It rained. ", " \n ", "Two é."))
+    corpus = SeqioTask("a_text", validation_fraction=0.0)
+    assert list(corpus.documents("train")) == [["He met Dr. Smith.", "She left!", "They ate.", "It rained."], ["Two é."]]
+    assert list(corpus.documents("validation")) == []
+
+
+def test_sentences_are_taken_as_they_are(add):
+    def make(split, shuffle_files, seed=None):
+        return tf.data.Dataset.from_tensors({"sentences": [" One. Two.", "", "Three\nlines."], "id": 7})
+
+    add("some_sentences", seqio.FunctionDataSource(make, splits=["train"]))
+    assert list(SeqioTask("some_sentences", validation_fraction=0.0).documents("train")) == [["One. Two.", "Three\nlines."]]
+
+
+def test_preprocessors_run_up_to_the_placeholder(add):
+    def shout(dataset):
+        return dataset.map(lambda element: {"text": tf.strings.upper(element["text"])})
+
+    def fail(dataset):
+        raise AssertionError("runs after the placeholder")
+
+    add("shouted", texts("one."), [shout, seqio.CacheDatasetPlaceholder(), fail])
+    assert list(SeqioTask("shouted", validation_fraction=0.0).documents("train")) == [["ONE."]]
+    add("shouted_twice", texts("one."), [shout, shout])
+    assert list(SeqioTask("shouted_twice", validation_fraction=0.0).documents("train")) == [["ONE."]]
+
+
+def test_lines_of_files_in_order(add, tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name}{number}.\n" for number in range(40)))
+    add("some_lines", seqio.TextLineDataSource({"train": str(tmp_path / "a.txt"), "validation": str(tmp_path / "b.txt")}))
+    corpus = SeqioTask("some_lines")
+    assert list(corpus.documents("train")) == [[f"a{number}."] for number in range(40)]
+    assert list(corpus.documents("validation")) == [[f"b{number}."] for number in range(40)]
+
+
+def test_shards_are_parts(add, tmp_path):
+    for name in "cab":
+        (tmp_path / f"{name}.txt").write_text(f"{name} one. {name} two.\n{name} three.\n")
+    add("three_files", seqio.TextLineDataSource({"train": str(tmp_path / "*.txt")}))
+    corpus = SeqioTask("three_files", validation_fraction=0.0)
+    parts = corpus.parts("train")
+    assert [part.name for part in parts] == ["0/3", "1/3", "2/3"]
+    assert [list(corpus.part("train", part)) for part in parts] == [[[f"{c} one. {c} two."], [f"{c} three."]] for c in "abc"]
+    assert list(corpus.texts("train")) == [text for part in parts for text in corpus.part("train", part)]
+    (tmp_path / "b.txt").write_bytes(b"b one.\n\xff")
+    with pytest.raises(
+        UserError, match="^--task=three_files cannot be read beyond document 1 of shard 1/3 of train: 'utf-8' codec"
+    ):
+        list(corpus.texts("train"))
+
+
+def test_splitting_elsewhere_needs_no_tensorflow(add):
+    add("a_text", texts("One. Two."))
+    add("some_sentences", tasks.CorpusSource(Lists()))
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).sentences(['One. Two.']), 'tensorflow' in sys.modules)"
+    for name, expected in {"a_text": "['One.', 'Two.'] False", "some_sentences": "['One. Two.'] False"}.items():
+        data = pickle.dumps(SeqioTask(name))
+        done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True)
+        assert done.stdout.decode().strip() == expected
+
+
+def test_documents_are_held_out_as_text_files_are(add, tmp_path):
+    lines = [f"Document {number}. It ends." for number in range(300)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    add("many", texts(*lines))
+    files = TextFiles(str(tmp_path / "a.txt"), input_format="lines", validation_fraction=0.1)
+    for split in ("train", "validation"):
+        assert list(SeqioTask("many", validation_fraction=0.1).documents(split)) == list(files.documents(split))
+
+
+def test_a_fingerprint_knows_the_files(add, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a.txt").write_text("One.\n")
+    (tmp_path / "my_module.py").write_text("x = 1\n")
+    add("a_file", seqio.TextLineDataSource({"train": str(tmp_path / "a.txt")}))
+    corpus = SeqioTask("a_file", ("my_module",))
+    first = corpus.fingerprint()
+    assert first == corpus.fingerprint() and first["source"]["files"]["train"][0]["size"] == 5
+    assert "validation_fraction" in first and len(first["modules"]["my_module"]) == 64
+    (tmp_path / "a.txt").write_text("Two.\n")
+    second = corpus.fingerprint()
+    assert first["source"] != second["source"] and first["modules"] == second["modules"]
+    (tmp_path / "my_module.py").write_text("x = 2\n")
+    assert corpus.fingerprint()["modules"] != first["modules"]
+    add("a_corpus", tasks.CorpusSource(Lists()))
+    assert SeqioTask("a_corpus").fingerprint()["source"]["corpus"] == {"kind": "lists"}
+    assert "validation_fraction" not in SeqioTask("a_corpus").fingerprint()
+
+
+def test_what_is_no_text_task_is_refused(add, tmp_path):
+    numbers = seqio.FunctionDataSource(lambda split, shuffle_files: tf.data.Dataset.range(3), splits=["train"])
+    add("numbers", numbers)
+    add("ids", texts("one"), [lambda dataset: dataset.map(lambda element: {"text": [1, 2], "n": 3})])
+    add("eval_only", seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["test"]))
+    add("no_files", seqio.TextLineDataSource({"train": str(tmp_path / "none*.txt")}))
+    add("latin", texts(b"one", "caf\xe9".encode("latin-1")))
+    seqio.MixtureRegistry.add("mixed", [("numbers", 1.0)])
+    ending = "; give one string `text`|: give one string `text`"
+    for name, message in (
+        ("nubmers", "^--task=nubmers is no registered seqio task; did you mean numbers\\?$"),
+        ("qwxyz", "^--task=qwxyz is no registered seqio task; give the module that registers it with --module_import=MODULE$"),
+        ("numbers", f"^--task=numbers gives int64 of rank 0({ending})"),
+        ("ids", r"^--task=ids gives n \(int32 of rank 0\), text \(int32 of rank 1\): give one string `text`"),
+        ("eval_only", "^--task=eval_only has no train split, only test$"),
+        ("no_files", "^--task=no_files cannot be read beyond document 0 of train: No file is found for the file pattern"),
+        ("latin", "^--task=latin cannot be read beyond document 1 of train: 'utf-8' codec can't decode byte 0xe9 in position 3"),
+        ("mixed", r"^--task=mixed is a mixture, which has no end: name a task \(numbers\)$"),
+    ):
+        with pytest.raises(UserError, match=message):
+            list(SeqioTask(name).documents("train"))
+    seqio.MixtureRegistry.remove("mixed")
+    with pytest.raises(UserError, match=r"^--module_import=no_such_thing_xyz: no module no_such_thing_xyz; install it, or "):
+        list(SeqioTask("numbers", ("no_such_thing_xyz",)).documents("train"))
+    with pytest.raises(UserError, match="language 'xx' has no sentence rules"):
+        SeqioTask("numbers", language="xx")
+    with pytest.raises(UserError, match="validation_fraction is 1"):
+        SeqioTask("numbers", validation_fraction=1)
+
+
+# Corpora as sources
+
+
+def test_a_corpus_is_a_source_that_shards_by_document(add):
+    task = add("lists", tasks.CorpusSource(Lists()), output_features=tasks.SENTENCES)
+
+    def read(split="train", shards=1, index=0):
+        info = seqio.ShardInfo(index, shards)
+        dataset = task.get_dataset(split=split, shuffle=False, shard_info=info)
+        return [[sentence.decode() for sentence in element["sentences"]] for element in dataset.as_numpy_iterator()]
+
+    assert read() == DOCUMENTS and read("validation") == [["Held out."]]
+    assert [read(shards=2, index=index) for index in range(2)] == [DOCUMENTS[::2], DOCUMENTS[1::2]]
+    assert [len(read(shards=5, index=index)) for index in range(5)] == [1, 1, 1, 0, 0]
+    assert list(SeqioTask("lists").documents("train")) == DOCUMENTS
+    joined = add("joined", tasks.CorpusSource(Lists()), [tasks.join_sentences])
+    texts = [element["text"].decode() for element in joined.get_dataset(split="train", shuffle=False).as_numpy_iterator()]
+    assert texts == ["\n".join(document) for document in DOCUMENTS]
+
+
+def test_ours_are_registered_without_reading_anything(tmp_path):
+    code = "from bertfam.data import tasks; import seqio; print(*sorted(seqio.TaskRegistry.names()))"
+    environment = os.environ | {"BERTFAM_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    kinds = [
+        "bart",
+        "causal_lm",
+        "electra",
+        "ernie",
+        "mlm",
+        *(f"mlm_{kind}" for kind in ("nsp", "nsp_packed", "sbo", "sop", "structure")),
+    ]
+    ours = [
+        "python_docs",
+        *(f"python_docs_{kind}" for kind in (*kinds, "mlm_whole_words", "modernbert", "roberta", "t5_random_spans")),
+    ]
+    assert [name for name in done.stdout.split() if name.startswith("python_docs")] == ours and not (tmp_path / "cache").exists()
+
+
+MODELS = {
+    "electra": "electra_small",
+    "modernbert": "modernbert_base",
+    "causal_lm": "gpt2_small",
+    "t5_random_spans": "t5_1_1_small",
+}
+MODELS |= {"bart": "bart_base"} | dict.fromkeys(
+    ("ernie", "mlm", "mlm_nsp", "mlm_sbo", "mlm_sop", "mlm_structure", "roberta"), "bert_tiny"
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ours_have_the_rows_and_the_noise_of_the_objective_files(name):
+    data = load([f"models/{MODELS[name]}.gin", f"objectives/{name}.gin", "runs/defaults.gin"]).build("Run").data
+    features = {feature: (spec.dtype, spec.shape) for feature, spec in data.features(128).items()}
+    task = seqio.TaskRegistry.get(f"python_docs_{name}")
+    assert {feature: entry.dtype.name for feature, entry in task.output_features.items()} == {
+        feature: dtype for feature, (dtype, _) in features.items()
+    }
+    assert (task.source.data.rows, task.source.data.corruption) == (data.rows, data.corruption)
+
+
+# Finished rows
+
+
+KINDS = {
+    "pairs": TextData(),
+    "packed_pairs": TextData(rows=Packed(SentencePairs(), max_examples=4)),
+    "whole_words": TextData(rows=FullSentences(), corruption=BertMasking(choice=WholeWords())),
+    "structure": TextData(
+        rows=Packed(SentencePairs(relation="structure"), max_examples=4), corruption=BertMasking(shuffling=ShuffledWindows())
+    ),
+    "spans": TextData(
+        rows=DocSentences(), corruption=BertMasking(choice=WordSpans(), boundaries=True, drawn_by="unit", random_tokens="text")
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def data(request):
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def rows_task(cache_dir, data):
+    yield tasks.add_pretraining_task("reference_rows", dataclasses.replace(data, cache_dir=str(cache_dir)), length=48)
+    seqio.TaskRegistry.remove("reference_rows")
+
+
+def read(task, count=None, shards=1, index=0, **settings):
+    info = seqio.ShardInfo(index, shards) if shards > 1 else None
+    dataset = task.get_dataset(**{"sequence_length": None, "split": "train", "shard_info": info, **settings})
+    rows = list((dataset if count is None else dataset.take(count)).as_numpy_iterator())
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(a[name].dtype == b[name].dtype and np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_rows_are_those_of_the_loader(rows_task, data, cache, tokens):
+    source = data.training(cache, tokens, 48, 8, seed=3)
+    size = len(source.sequence.examples)
+    batches = [source.rows(step, 0, 8) for step in range(2 * size // 8)]
+    expected = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    assert equal(read(rows_task, len(batches) * 8, seed=3, num_epochs=None), expected)
+    held_out = data.held_out(cache, tokens, 48, 1000)
+    found = read(rows_task, split="validation", shuffle=False)
+    assert equal(found, held_out.source.rows(0, 0, len(found["masked_positions"])))
+    assert len(found["masked_positions"]) == len(held_out.source.sequence) == rows_task.num_input_examples("validation")
+
+
+@pytest.mark.parametrize(
+    ("written", "side"),
+    [
+        (TextData(rows=Chunks(), corruption=NextTokens()), "decoder"),
+        (TextData(rows=DocSentences(), corruption=Denoising()), "encoder"),
+    ],
+    ids=["next tokens", "denoising"],
+)
+def test_rows_for_decoders(written, side, cache_dir, cache, tokens):
+    task = tasks.add_pretraining_task("reference_written", dataclasses.replace(written, cache_dir=str(cache_dir)), length=48)
+    try:
+        for length, asked in ((48, None), (64, {f"{side}_input_tokens": 64})):
+            source = written.training(cache, tokens, length, 20, seed=3)
+            assert equal(read(task, 20, seed=3, sequence_length=asked), source.rows(0, 0, 20))
+            assert source.rows(0, 0, 1)["decoder_target_tokens"].shape == (1, length)
+    finally:
+        seqio.TaskRegistry.remove("reference_written")
+
+
+def test_features_are_declared(rows_task, data, vocabulary):
+    dataset = seqio.get_mixture_or_task("reference_rows").get_dataset({"encoder_input_tokens": 64}, split="train")
+    specs = data.features(64)
+    assert dataset.element_spec == {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()}
+    features = rows_task.output_features
+    assert {name: (feature.dtype.name, feature.rank, feature.add_eos) for name, feature in features.items()} == {
+        name: (spec.dtype, 1, False) for name, spec in specs.items()
+    }
+    pieces = features["encoder_input_tokens"].vocabulary
+    assert (pieces.vocab_size, pieces.pad_id, pieces.eos_id) == (vocabulary.size, vocabulary.token_ids.pad, None)
+    ids = pieces.encode("The statement is executed.")
+    assert ids == vocabulary.encode_batch(["The statement is executed."])[0].tolist()
+    assert pieces.encode_tf(tf.constant("The statement is executed.")).numpy().tolist() == ids
+    mapped = tf.data.Dataset.from_tensors("The statement is executed.").map(pieces.encode_tf)
+    assert next(mapped.as_numpy_iterator()).tolist() == ids
+    assert pieces.decode(ids) == pieces.decode_tf(tf.constant(ids)).numpy().decode() == "the statement is executed."
+
+
+def test_every_epoch_has_every_example_with_new_order_and_noise(rows_task, data, cache, tokens):
+    size = len(data.training(cache, tokens, 48, 1, seed=1).sequence.examples)
+    rows = read(rows_task, num_epochs=2, seed=1)
+    assert len(rows["masked_positions"]) == 2 * size
+    first, second = ({name: value[part] for name, value in rows.items()} for part in (slice(size), slice(size, None)))
+    assert equal(first, read(rows_task, seed=1)) and not equal(first, second)
+    assert not equal(first, read(rows_task, seed=2))
+    plain = read(rows_task, seed=1, shuffle=False)
+    order = data.training(cache, tokens, 48, 1, seed=1).sequence.order.index(np.arange(size))[1]
+    assert equal(first, {name: value[order] for name, value in plain.items()})
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_shards_are_a_split_of_the_whole(rows_task, data, cache, tokens, shuffle):
+    size = len(data.training(cache, tokens, 48, 1, seed=4).sequence.examples)
+    whole = read(rows_task, seed=4, shuffle=shuffle, num_epochs=2)
+    for shards in (2, 3):
+        for index in range(shards):
+            places = np.concatenate([np.arange(index, size, shards), size + np.arange(index, size, shards)])
+            part = read(rows_task, shards=shards, index=index, seed=4, shuffle=shuffle, num_epochs=2)
+            assert equal(part, {name: value[places] for name, value in whole.items()})
+
+
+def test_more_shards_than_rows_and_no_rows(tmp_path, vocabulary, rows_task):
+    size = rows_task.num_input_examples("validation")
+    assert read(rows_task, split="validation", shards=size + 1, index=size, num_epochs=None) == {}
+    assert len(read(rows_task, split="validation", shards=size + 1, index=0)["masked_positions"]) == 1
+    vocabulary.save(tmp_path / "vocab")
+    data = TextData(Lists(validation=()), str(tmp_path / "vocab"), str(tmp_path / "cache"))
+    task = tasks.add_pretraining_task("no_validation", data)
+    assert read(task, split="validation", num_epochs=None) == {}
+    assert task.get_dataset(split="validation").element_spec["masked_positions"].shape == (20,)
+    seqio.TaskRegistry.remove("no_validation")
+
+
+def test_sequence_lengths_must_agree(rows_task):
+    lengths = {"encoder_input_tokens": 32, "encoder_segment_ids": 32}
+    assert read(rows_task, 1, sequence_length=lengths)["encoder_input_tokens"].shape == (1, 32)
+    with pytest.raises(ValueError, match=r"rows have one length, sequence_length gives \[16, 32\]"):
+        read(rows_task, 1, sequence_length=lengths | {"encoder_token_type_ids": 16})
+
+
+def test_seqio_mixes_converts_and_batches(rows_task):
+    seqio.MixtureRegistry.add("mixed_rows", [("reference_rows", 1.0)])
+    dataset = seqio.get_dataset(
+        "mixed_rows",
+        {"encoder_input_tokens": 32},
+        feature_converter=seqio.PassThroughFeatureConverter(),
+        num_epochs=None,
+        shuffle=True,
+        seed=5,
+        batch_size=4,
+    )
+    batch = next(dataset.as_numpy_iterator())
+    expected = read(rows_task, 4, sequence_length={"encoder_input_tokens": 32}, seed=5)
+    assert equal({name: batch[name] for name in expected}, expected)
+    seqio.MixtureRegistry.remove("mixed_rows")
+
+
+def test_a_cache_is_built_at_first_use_and_found_again(tmp_path, monkeypatch, corpus, capsys):
+    monkeypatch.setenv("BERTFAM_CACHE", str(tmp_path))
+    made = [tasks.add_pretraining_task(name, TextData(corpus), vocabulary_size=300) for name in ("lazy", "lazy_too")]
+    assert not list(tmp_path.iterdir())
+    first = read(made[0], 3, seed=1)
+    assert equal(first, read(made[1], 3, seed=1)) and first["encoder_input_tokens"].max() < 300
+    (folder,) = (tmp_path / "tasks").iterdir()  # equal text and vocabulary share a cache
+    assert capsys.readouterr().err.count("tokenising train") == 1
+    again = tasks.add_pretraining_task("lazy_again", TextData(corpus, cache_dir=str(folder)))
+    assert equal(first, read(again, 3, seed=1)) and not capsys.readouterr().err
+    other = tasks.add_pretraining_task("lazy_other", TextData(Lists(), cache_dir=str(folder)))
+    with pytest.raises(UserError, match='corpora.text.kind was "language_reference" and is "lists" now'):
+        read(other, 1)
+    for name in ("lazy", "lazy_too", "lazy_again", "lazy_other"):
+        seqio.TaskRegistry.remove(name)
+    with pytest.raises(UserError, match="^task none needs a corpus, or a cache_dir that holds a token cache$"):
+        tasks.add_pretraining_task("none", TextData())
+
+
+# The command line, as the README shows it
+
+MY_TASKS = """\
+import seqio
+from bertfam.data import tasks
+from bertfam.data.corpora.text_files import TextFiles
+
+seqio.TaskRegistry.add(
+    "my_books",
+    source=tasks.CorpusSource(TextFiles(train=("books/*.txt",), input_format="paragraphs")),
+    preprocessors=[],
+    output_features=tasks.SENTENCES,
+)
+"""
+
+
+def test_a_registered_task_is_read_by_vocab_and_cache(tmp_path):
+    (tmp_path / "books").mkdir()
+    for book in range(3):
+        text = "\n\n".join(f"Chapter {chapter} of book {book} begins. It goes on.\nIt ends." for chapter in range(20))
+        (tmp_path / "books" / f"{book}.txt").write_text(text)
+    (tmp_path / "my_tasks.py").write_text(MY_TASKS)
+    path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def bertfam(*words):
+        program = "import sys; sys.path.pop(0); from bertfam.cli import main; sys.exit(main())"  # as installed, not `python -m`
+        command = [sys.executable, "-c", program, *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=path)
+
+    flags = ["--module_import=my_tasks", "--task=my_books"]
+    done = bertfam("vocab", *flags, "--size=80", "--output=vocab")
+    assert done.returncode == 0 and "vocab: 80 pieces from 58 documents" in done.stdout, done.stderr
+    done = bertfam("cache", *flags, "--vocab=vocab", "--output=cache")
+    assert (done.returncode, done.stdout) == (0, "token cache: cache\n"), done.stderr
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["tokenising train", "tokenising validation"]
+    done = bertfam("cache", "--module_import=my_task", "--task=my_books", "--vocab=vocab", "--output=other")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "bertfam: error: --module_import=my_task: no module my_task; did you mean my_tasks?\n"

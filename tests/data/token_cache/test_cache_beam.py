@@ -1,0 +1,110 @@
+"""Token caches built with Apache Beam have the bytes of those built without it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bertfam.data.corpora.text_files import TextFiles
+from bertfam.data.token_cache import beam, builder
+from bertfam.data.token_cache.cache import TokenCache
+from bertfam.errors import UserError
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def text(corpus, tmp_path_factory):
+    """Plain files, one of them empty, and the same documents as JSON lines."""
+    folder = tmp_path_factory.mktemp("text")
+    documents = list(corpus.texts("train"))
+    for number, some in enumerate([documents[:5], [], documents[5:6], documents[6:]]):
+        (folder / f"{number}.txt").write_text("\n\n".join("\n".join(lines) for lines in some))
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": "\n".join(lines)}) + "\n" for lines in some))
+    return folder
+
+
+CORPORA = {
+    "one-file": lambda text: {"text": TextFiles(f"{text}/0.txt", validation_fraction=0.0)},
+    "held-out-by-hash": lambda text: {"text": TextFiles(f"{text}/*.txt", validation_fraction=0.2)},
+    "held-out-files": lambda text: {"text": TextFiles(f"{text}/[12].txt", (f"{text}/[03].txt",), input_format="paragraphs")},
+    "two": lambda text: {
+        "lines": TextFiles(f"{text}/*.jsonl", input_format="jsonl", validation_fraction=0.2),
+        "plain": TextFiles(f"{text}/[13].txt"),
+    },
+}
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_the_bytes_are_the_same(tmp_path, text, vocabulary, name):
+    corpora = CORPORA[name](text)
+    built = beam.build(corpora, vocabulary, tmp_path / "beam")
+    assert built.corpora == tuple(corpora)
+    assert contents(built.directory) == contents(builder.build(corpora, vocabulary, tmp_path / "plain").directory)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beam", "plain"]
+
+
+def test_a_corpus_without_parts_is_one(tmp_path, corpus, vocabulary, cache_dir):
+    assert contents(beam.build({"text": corpus}, vocabulary, tmp_path / "beam").directory) == contents(cache_dir)
+
+
+def test_what_a_stop_leaves_is_not_done_again(tmp_path, text, vocabulary, monkeypatch):
+    """Stopped while parts are joined; a plain build may go on with it as well."""
+    corpora = CORPORA["held-out-by-hash"](text)
+    whole = contents(builder.build(corpora, vocabulary, tmp_path / "plain").directory)
+
+    class Stop(BaseException):
+        pass
+
+    append = beam.SplitWriter.append_files
+
+    def stop_at(number):
+        def counted(writer, folder, counts):
+            if folder.name == number:
+                raise Stop
+            append(writer, folder, counts)
+
+        return counted
+
+    def refuse(*_):
+        raise AssertionError("tokenised again")
+
+    for output in ("beam", "other"):
+        monkeypatch.setattr(beam.SplitWriter, "append_files", stop_at("train-000003"))
+        with pytest.raises(Stop):
+            beam.build(corpora, vocabulary, tmp_path / output)
+    monkeypatch.setattr(beam.SplitWriter, "append_files", append)
+    monkeypatch.setattr(beam, "_write_part", refuse)
+    assert contents(beam.build(corpora, vocabulary, tmp_path / "beam").directory) == whole
+    assert contents(builder.build(corpora, vocabulary, tmp_path / "other").directory) == whole
+
+
+def test_mistakes_are_those_of_a_plain_build(tmp_path, text, vocabulary):
+    (tmp_path / "bad.txt").write_bytes(b"one\n\xff\n")
+    (tmp_path / "blank.txt").write_text("\n\n")
+    blank, bad = TextFiles(f"{tmp_path}/blank.txt"), TextFiles((f"{text}/0.txt", f"{tmp_path}/bad.txt"))
+    for corpus, message in ((bad, "bad.txt:2: not UTF-8 at byte offset 4"), (blank, "blank.txt: no document in it")):
+        for build in (beam.build, builder.build):
+            with pytest.raises(UserError, match=message):
+                build({"text": corpus}, vocabulary, tmp_path / "new" / "cache")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "blank.txt"]
+
+
+def test_without_beam_one_line_says_what_to_install(tmp_path, vocabulary, corpus, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(UserError, match=r"^Apache Beam cannot be imported \(.*\): pip install 'bertfam\[beam\]'$"):
+        beam.build({"text": corpus}, vocabulary, tmp_path / "cache")
+
+
+def test_the_command_in_processes_of_the_runner(tmp_path, text, vocabulary):
+    vocabulary.save(tmp_path / "vocab")
+    flags = {"input": text / "*.txt", "vocab": tmp_path / "vocab", "output": tmp_path / "cache"}
+    options = "--direct_running_mode=multi_processing --direct_num_workers=2"
+    words = [*(f"--{name}={value}" for name, value in flags.items()), f"--beam={options}"]
+    done = subprocess.run([sys.executable, "-m", "bertfam", "cache", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"token cache: {tmp_path / 'cache'}\n"), done.stderr
+    plain = builder.build({"text": TextFiles(f"{text}/*.txt")}, vocabulary, tmp_path / "plain")
+    assert contents(TokenCache(tmp_path / "cache").directory) == contents(plain.directory)

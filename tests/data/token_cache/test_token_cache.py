@@ -1,0 +1,299 @@
+import gzip
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from bertfam.data import vocabularies
+from bertfam.data.corpora.text_files import Corpus, TextFiles
+from bertfam.data.text_data import TextData
+from bertfam.data.token_cache.builder import build, check_sources
+from bertfam.data.token_cache.cache import TokenCache, check_fingerprint
+from bertfam.data.token_cache.writer import Counts
+from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
+from bertfam.errors import UserError
+
+DOCUMENTS = [["one two three", "two one"], ["three"], ["two two", "one", "three three one"]]
+
+
+@pytest.fixture(scope="module")
+def words():
+    return WordPiece([*SPECIAL_PIECES, "one", "two", "three", "[", "]", "mask", "sep", "and"])
+
+
+@dataclass(frozen=True)
+class Lists(Corpus):
+    """Documents that are given; `fails` of them are followed by an error."""
+
+    train: list = field(default_factory=lambda: DOCUMENTS)
+    validation: list = field(default_factory=list)
+    fails: bool = False
+
+    def texts(self, split):
+        yield from getattr(self, split)
+        if self.fails:
+            raise UserError("a.txt:7: not UTF-8")
+
+    def fingerprint(self):
+        return {"kind": "lists"}
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def lists_of(cache, split="train"):
+    """Documents as lists of sentences as lists of pieces."""
+    vocabulary, documents = vocabularies.load(cache.vocabulary_directory), cache.documents(split, "text")
+    starts, bounds = documents.sentence_starts, documents.sentence_bounds
+    sentences = [vocabulary.pieces(documents.tokens[a:b]) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    return [sentences[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def test_the_cache_holds_the_documents(tmp_path, words):
+    cache = build({"text": Lists(validation=[["two"]])}, words, tmp_path / "cache")
+    assert lists_of(cache) == [[sentence.split() for sentence in document] for document in DOCUMENTS]
+    assert lists_of(cache, "validation") == [[["two"]]]
+    # Each word is a token here.
+    text = [" ".join(document) for document in DOCUMENTS]
+    sizes = {"words": 12, "bytes": sum(map(len, text))}
+    assert cache.counts("train") == {"documents": 3, "sentences": 6, "tokens": 12, "skipped_documents": 0} | sizes
+    assert cache.documents("train", "text").tokens.dtype == np.uint16
+    assert vocabularies.load(cache.vocabulary_directory).fingerprint == words.fingerprint
+    assert json.loads((tmp_path / "cache" / "cache.json").read_text())["format"] == 2
+
+
+def test_two_builds_give_the_same_bytes(tmp_path, corpus, vocabulary, cache_dir):
+    again = build({"text": corpus}, vocabulary, tmp_path / "again")
+    assert contents(again.directory) == contents(cache_dir)
+
+
+def test_tokens_are_those_of_the_vocabulary(corpus, vocabulary, cache):
+    documents = cache.documents("train", "text")
+    number = 5
+    expected = vocabulary.encode_batch(list(corpus.documents("train"))[number])
+    begin, end = documents.sentence_bounds[number], documents.sentence_bounds[number + 1]
+    found = [documents.tokens[documents.sentence_starts[i] : documents.sentence_starts[i + 1]] for i in range(begin, end)]
+    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in expected if len(ids)]
+
+
+def test_more_than_65536_pieces_are_stored_as_uint32(tmp_path):
+    vocabulary = WordPiece([*SPECIAL_PIECES, *(f"w{number}" for number in range(70_000))])
+    cache = build({"text": Lists([["w0 w65535 w69999"], ["w65530"]])}, vocabulary, tmp_path / "cache")
+    tokens = cache.documents("train", "text").tokens
+    assert tokens.dtype == np.uint32 and tokens.tolist() == [5, 65540, 70004, 65535]
+
+
+TEXT = "one two three\ntwo one\n\nthree\n\ntwo two\none\nthree three one\n"
+
+
+def test_the_same_text_however_it_is_written_gives_the_same_cache(tmp_path, words):
+    written = {
+        "final-newline": TEXT.encode(),
+        "no-final-newline": TEXT.rstrip("\n").encode(),
+        "blank-lines-of-spaces": TEXT.replace("\n\n", "\n  \n").encode(),
+        "crlf": TEXT.replace("\n", "\r\n").encode(),
+        "gzip": gzip.compress(TEXT.encode()),
+    }
+    caches = {}
+    for name, data in written.items():
+        (tmp_path / f"{name}.txt").write_bytes(data)
+        corpus = TextFiles(str(tmp_path / f"{name}.txt"), validation_fraction=0.0)
+        files = contents(build({"text": corpus}, words, tmp_path / name).directory)
+        del files["cache.json"]  # the sizes and digests of the files differ
+        caches[name] = files
+    assert len(caches["crlf"]) >= 8 and all(files == caches["crlf"] for files in caches.values())
+
+
+def test_lines_without_a_token_are_skipped_and_counted(tmp_path, words, capsys):
+    empty = ["\u200d", "\ufeff", "\x01\x02", "\u200b\u200c"]
+    documents = [["one", empty[0], "two"], empty, ["\u200d"], [*empty[1:3], "three one"], ["two"]]
+    cache = build({"text": Lists(documents)}, words, tmp_path / "cache")
+    assert lists_of(cache) == [[["one"], ["two"]], [["three", "one"]], [["two"]]]
+    counts = cache.counts("train")
+    assert (counts["skipped_documents"], counts["words"]) == (2, 5)
+    assert counts["bytes"] == len("one two") + len("three one") + len("two")  # of lines that have tokens
+    assert "tokenising train: 3 documents, 5 tokens, 2 skipped, " in capsys.readouterr().err
+    source = TextData().training(cache, words.token_ids, 8, 6, seed=0)
+    rows = source.rows(0, 0, 6)
+    assert (rows["encoder_segment_ids"].sum(axis=1) >= 5).all() and (rows["masked_loss_weights"].sum(axis=1) >= 1).all()
+
+
+def test_special_pieces_typed_in_the_text_are_ordinary_text(tmp_path, words):
+    cache = build({"text": Lists([["one [MASK] and [SEP] two [PAD][CLS]"], ["three"]])}, words, tmp_path / "cache")
+    typed = ["one", "[", "mask", "]", "and", "[", "sep", "]", "two", "[", "[UNK]", "]", "[", "[UNK]", "]"]
+    assert lists_of(cache) == [[typed], [["three"]]]
+    control = [words.token_ids.pad, words.token_ids.cls, words.token_ids.sep, words.token_ids.mask]
+    assert not np.isin(cache.documents("train", "text").tokens, control).any()
+    rows = TextData().training(cache, words.token_ids, 20, 4, seed=0).rows(0, 0, 4)
+    assert not np.isin(rows["masked_target_tokens"][rows["masked_loss_weights"] > 0], control).any()
+
+
+@pytest.mark.parametrize("corpus", [Lists(fails=True), Lists([]), Lists([["\u200d"]])], ids=["error", "empty", "no-token"])
+def test_a_failure_leaves_nothing(tmp_path, words, corpus):
+    (tmp_path / "here").mkdir()
+    with pytest.raises(UserError):
+        build({"text": corpus}, words, tmp_path / "here" / "new" / "folders" / "cache")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "here"]
+
+
+def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, words, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WordPiece, "save", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build({"text": Lists()}, words, tmp_path / "new" / "cache")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path, words):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/cache cannot be written: .*file is no folder; name another$"):
+        build({"text": Lists()}, words, tmp_path / "file" / "cache")
+
+
+def test_who_is_second_takes_what_the_first_has_built(tmp_path, words, vocabulary):
+    first = build({"text": Lists()}, words, tmp_path / "cache")
+    before = contents(first.directory)
+    assert build({"text": Lists()}, words, tmp_path / "cache").directory == first.directory
+    with pytest.raises(UserError, match="was built from something else"):
+        build({"text": Lists()}, vocabulary, tmp_path / "cache")
+    assert contents(first.directory) == before and [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+@pytest.fixture
+def built(tmp_path, words):
+    return build({"text": Lists()}, words, tmp_path / "cache").directory
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        ("text/train/tokens.bin", 22, "text/train/tokens.bin has 22 bytes instead of 24; delete .* and build it again"),
+        ("text/train/tokens.bin", 26, "text/train/tokens.bin has 26 bytes instead of 24"),
+        ("text/train/sentence_starts.bin", 0, "text/train/sentence_starts.bin has 0 bytes instead of 56"),
+        ("text/train/sentence_starts.offsets.bin", 31, "has 31 bytes instead of 32"),
+        ("text/train/tokens.bin", None, "text/train/tokens.bin is missing; delete .* and build it again"),
+        ("cache.json", 40, r"cache.json is damaged \(.*\); delete .* and build it again"),
+        ("cache.json", 0, "cache.json is damaged"),
+        ("cache.json", None, r"holds no token cache \(no cache.json\); build one with `bertfam cache`"),
+    ],
+)
+def test_a_cache_that_is_not_whole_is_refused(built, name, size, message):
+    path = built / name
+    if size is None:
+        path.unlink()
+    else:
+        path.write_bytes((path.read_bytes() + bytes(2))[:size])
+    with pytest.raises(UserError, match=message):
+        TokenCache(built).documents("train", "text")
+
+
+def test_another_format_is_refused(built):
+    manifest = json.loads((built / "cache.json").read_text()) | {"format": 7}
+    (built / "cache.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="has cache format 7, this version reads 2; delete it and build it again$"):
+        TokenCache(built)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", '{"format": 2}'])
+def test_a_manifest_of_something_else_is_refused(built, text):
+    (built / "cache.json").write_text(text)
+    with pytest.raises(UserError, match="cache.json is damaged"):
+        TokenCache(built)
+
+
+def file(name, **settings):
+    return {"name": name, "size": 3, "sha256": "0" * 64} | settings
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "difference"),
+    [
+        ({"kind": "a", "b": 1}, {"kind": "b", "a": 1}, 'kind was "a" and is "b" now'),
+        ({"a": 1}, {}, "a was 1 and is null now"),
+        ({"train": [file("x")]}, {"train": [file("x"), file("y")]}, "train was 1 entries and is 2 entries now"),
+        ({"train": [file("x")]}, {"train": [file("x", size=4)]}, "train[x].size was 3 and is 4 now"),
+        ({"train": [file("x")]}, {"train": [file("z")]}, 'train[x].name was "x" and is "z" now'),
+        ({"v": "0" * 64}, {"v": "1" * 64}, 'v was "000000000000000... and is "111111111111111... now'),
+    ],
+)
+def test_what_differs_is_named(built, monkeypatch, old, new, difference):
+    cache = TokenCache(built)
+    monkeypatch.setattr(TokenCache, "fingerprint", old)
+    check_fingerprint(cache, old)
+    with pytest.raises(UserError) as refused:
+        check_fingerprint(cache, new)
+    assert f"was built from something else ({difference}); delete it to build it anew" in str(refused.value)
+
+
+def test_only_what_is_given_is_compared(built, words, vocabulary):
+    @dataclass(frozen=True)
+    class Other(Lists):
+        def fingerprint(self):
+            return {"kind": "other"}
+
+    cache = TokenCache(built)
+    check_sources(cache, None, None)
+    check_sources(cache, {"text": Lists()}, None)
+    check_sources(cache, None, words)
+    with pytest.raises(UserError, match='corpora.text.kind was "lists" and is "other" now'):
+        check_sources(cache, {"text": Other()}, None)
+    with pytest.raises(UserError, match="vocabulary was "):
+        check_sources(cache, {"text": Lists()}, vocabulary)
+
+
+def test_two_held_out_documents_are_needed_to_evaluate_pairs(tmp_path, words):
+    for count in (0, 1, 2):
+        cache = build({"text": Lists(validation=DOCUMENTS[:count])}, words, tmp_path / str(count))
+        held_out = TextData().held_out(cache, words.token_ids, 8, 4)
+        assert (held_out is None) == (count < 2)
+
+
+def test_corpora_lie_beside_each_other(tmp_path, words):
+    """Each is as it would be alone."""
+    corpora = {"law": Lists(validation=[["two"]]), "books": Lists([["one"], ["three two"]])}
+    cache = build(corpora, words, tmp_path / "cache")
+    assert cache.corpora == TokenCache(tmp_path / "cache").corpora == ("law", "books")
+    for name, corpus in corpora.items():
+        alone = build({"text": corpus}, words, tmp_path / name)
+        assert contents(cache.directory / name) == contents(alone.directory / "text")
+        assert cache.counts("train", name) == alone.counts("train")
+    each = [cache.counts("train", name) for name in corpora]
+    assert cache.counts("train") == {name: sum(counts[name] for counts in each) for name in each[0]}
+    assert (cache.counts("train")["documents"], cache.counts("train")["words"]) == (5, 15)
+    assert cache.documents("train", "law").name == f"the train split of {cache.directory} (law)"
+    with pytest.raises(UserError, match="cache holds no text named text, only law, books$"):
+        cache.documents("train", "text")
+    with pytest.raises(UserError, match=r"\(corpora.books was 1 entries and is null now\)"):
+        check_sources(cache, {"law": corpora["law"]}, None)
+
+
+@pytest.mark.parametrize("name", ["", "vocab", "cache.json", "a/b", "..", ".hidden", "a b", "-a"])
+def test_names_that_are_no_folder_of_a_corpus_are_refused(tmp_path, words, name):
+    with pytest.raises(UserError, match="cannot be the name of a corpus: use letters"):
+        build({name: Lists()}, words, tmp_path / "cache")
+    assert not list(tmp_path.iterdir())
+
+
+def test_words_and_bytes_of_the_text(tmp_path, vocabulary):
+    """Whatever the tokens are; with an ideographic space, which separates, and letters of two and four bytes."""
+    corpus = Lists([["Zwölf  Boxkämpfer\u3000jagen", "x\U0001f600"], ["y"]])
+    cache = build({"text": corpus}, vocabulary, tmp_path / "cache")
+    counts = cache.counts("train")
+    assert (counts["words"], counts["bytes"]) == (5, len("Zwölf  Boxkämpfer\u3000jagen x\U0001f600y".encode()))
+
+
+def test_a_cache_of_an_earlier_version_has_no_words(tmp_path, words):
+    """Nor has one that an earlier version had begun."""
+    cache = build({"law": Lists(), "books": Lists()}, words, tmp_path / "cache")
+    manifest = json.loads((tmp_path / "cache" / "cache.json").read_text())
+    old = {name: count for name, count in cache.counts("train", "law").items() if name not in ("words", "bytes")}
+    manifest["corpora"]["law"]["train"]["counts"] = old
+    (tmp_path / "cache" / "cache.json").write_text(json.dumps(manifest))
+    found = TokenCache(tmp_path / "cache")
+    assert found.counts("train") == {name: 2 * count for name, count in old.items()}
+    assert "words" in found.counts("train", "books") and "words" in found.counts("validation")
+    assert Counts.recorded(old) + Counts(1, 1, 1, words=1, bytes=1) == Counts(4, 7, 13, 0, None, None)

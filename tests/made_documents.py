@@ -1,0 +1,24 @@
+"""Documents of numbered tokens: every token of the corpus is another one."""
+
+import numpy as np
+
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.token_cache.documents import Documents
+
+FIRST = 10
+IDS = TokenIds(size=1_000_000, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4))
+BARE = TokenIds(size=1_000_000, pad=0, unk=1, eos=5, special=(0, 1, 5))
+
+
+def made(*documents, name="toy"):
+    """Each document is a list of sentence lengths; tokens are FIRST, FIRST + 1, ..."""
+    lengths = [length for sentences in documents for length in sentences]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    bounds = np.concatenate([[0], np.cumsum([len(sentences) for sentences in documents])]).astype(np.int64)
+    return Documents(name, FIRST + np.arange(starts[-1], dtype=np.uint32), starts, bounds)
+
+
+def random_documents(seed, count, most_sentences=12, most_tokens=40):
+    """Documents of random sentences."""
+    generator = np.random.default_rng(seed)
+    return made(*([*generator.integers(1, most_tokens + 1, generator.integers(1, most_sentences + 1))] for _ in range(count)))

@@ -1,0 +1,79 @@
+"""Run by test_host_batches.py as one of several processes: the digests of what this one's devices hold of some batches.
+
+  launch/local.py --processes=N -- python host_batches.py RUN_FILE CACHE_DIR FOLDER
+
+Process I writes FOLDER/I.json: by mesh, step and feature, the digest of each span of rows ("FIRST:LAST") that its devices
+hold, the spans that it asked its source for, and the seconds from an open cache to the rows of step 1,000,000.
+"""
+
+import hashlib
+import json
+import sys
+import time
+
+STEPS = (*range(201), 5_000, 1_000_000)
+BATCH, LENGTH = 24, 64
+MESHES = ((6, 1, 1), (3, 1, 2), (2, 1, 3), (1, 2, 3), (1, 1, 6))  # tensor axes of 2, 3 and 6 of six devices lie across hosts
+
+
+def held(array):
+    """What this process's devices hold: {(first, last) of the rows: digest of them}, each checked to be of whole rows."""
+    import numpy as np
+
+    found = {}
+    for shard in array.addressable_shards:
+        rows, *rest = shard.index
+        assert all(part.indices(size) == (0, size, 1) for part, size in zip(rest, array.shape[1:], strict=True))
+        first, last, _ = rows.indices(array.shape[0])
+        digest = hashlib.sha256(np.ascontiguousarray(shard.data).tobytes()).hexdigest()
+        assert found.setdefault(f"{first}:{last}", digest) == digest  # devices along the tensor axis hold the same
+    return found
+
+
+class Asked:
+    """A source that remembers which rows it was asked for."""
+
+    def __init__(self, source):
+        self.source, self.spans = source, set()
+
+    def rows(self, step, start, stop):
+        self.spans.add((start, stop))
+        return self.source.rows(step, start, stop)
+
+
+def main(run_file, cache_dir, processes):
+    import jax
+
+    from bertfam.config import load
+    from bertfam.data.token_cache.cache import TokenCache
+    from bertfam.data.vocabularies import load as load_vocabulary
+    from bertfam.sharding.mesh import MeshShape
+    from bertfam.sharding.placement import batch_shardings
+    from bertfam.training.prefetch import global_batch
+
+    data, cache = load([run_file]).build("TextData"), TokenCache(cache_dir)
+    tokens, features = load_vocabulary(cache.vocabulary_directory).token_ids, data.features(LENGTH)
+    began = time.monotonic()
+    source = data.training(cache, tokens, LENGTH, BATCH, seed=3)
+    source.rows(1_000_000, 0, BATCH)
+    found = {"seek": time.monotonic() - began, "process": processes.index, "devices": jax.device_count(), "meshes": {}}
+    for shape in MESHES:
+        mesh, asked = MeshShape(*shape).build(), Asked(source)
+        shardings = batch_shardings(features, mesh)
+        # The meshes after the first differ only in who holds which rows.
+        steps = STEPS if shape == MESHES[0] else STEPS[::50]
+        batches = {step: global_batch(asked, step, BATCH, features, shardings) for step in steps}
+        digests = {step: {name: held(array) for name, array in batch.items()} for step, batch in batches.items()}
+        found["meshes"]["x".join(map(str, shape))] = {"asked": sorted(asked.spans), "batches": digests}
+    return found
+
+
+if __name__ == "__main__":
+    from bertfam.multihost.membership import join
+
+    run_file, cache_dir, folder, *flags = sys.argv[1:]
+    flag = dict(word[2:].split("=") for word in flags)
+    with join(flag["coordinator"], int(flag["num_processes"]), int(flag["process_index"]), 60) as processes:
+        result = main(run_file, cache_dir, processes)
+        with open(f"{folder}/{processes.index}.json", "w") as file:
+            json.dump(result, file)

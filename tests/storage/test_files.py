@@ -1,0 +1,138 @@
+"""Complete or absent."""
+
+import errno
+import os
+import shutil
+
+import pytest
+
+from bertfam.errors import UserError
+from bertfam.storage import files
+
+
+def test_a_new_folder_is_there_when_all_went_well(tmp_path):
+    with files.new_folder(tmp_path / "a" / "b") as folder:
+        (folder / "file").write_text("text")
+        assert not (tmp_path / "a" / "b").exists()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+    (tmp_path / "plain").mkdir()
+    assert (tmp_path / "a" / "b").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    with pytest.raises(UserError, match="^.*/plain/file exists already"), files.new_folder(tmp_path / "plain" / "file"):
+        (tmp_path / "plain" / "file").write_text("")  # somebody else was first
+    assert [path.name for path in (tmp_path / "plain").iterdir()] == ["file"]
+
+
+def test_a_failure_leaves_nothing_and_no_parents(tmp_path, monkeypatch):
+    with pytest.raises(ArithmeticError), files.new_folder(tmp_path / "a" / "b" / "c") as folder:
+        (folder / "file").write_text("text")
+        raise ArithmeticError
+    assert not list(tmp_path.iterdir())
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(files.tempfile, "mkdtemp", refuse)
+    with pytest.raises(UserError, match=r"a/b/c cannot be written \(Permission denied\); name another"):
+        with files.new_folder(tmp_path / "a" / "b" / "c"):
+            raise AssertionError
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_had_begun_to_write_can_be_cleared(tmp_path, monkeypatch):
+    files.write_text(tmp_path / "file", "before")
+
+    def kill(source, target):
+        assert source.endswith(".partial") and os.path.exists(source)
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", kill)
+        patch.setattr(files.os, "unlink", lambda path: None)
+        with pytest.raises(SystemExit):
+            files.write_text(tmp_path / "file", "after")
+    (tmp_path / ".folder.partial").mkdir()
+    assert len(list(tmp_path.iterdir())) == 3
+    files.clear_partial(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", ".folder.partial"}
+    assert (tmp_path / "file").read_text() == "before"
+    files.clear_partial(tmp_path / "absent")
+
+
+def test_who_is_second_may_take_what_is_there(tmp_path):
+    with files.new_folder(tmp_path / "a", first_wins=True) as folder:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / "theirs").touch()
+        (folder / "ours").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "theirs"]
+
+
+@pytest.mark.parametrize("check", [files.check_unused, files.check_writable])
+def test_places_that_cannot_be_written_are_named(tmp_path, monkeypatch, check):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"{tmp_path}/file/a/b cannot be written: {tmp_path}/file is no folder; name another"):
+        check(tmp_path / "file" / "a" / "b")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UserError, match=f"a/b cannot be written: no permission to write into {tmp_path}; name another"):
+        check(tmp_path / "a" / "b")
+
+
+def test_used_folders_are_refused(tmp_path):
+    files.check_unused(tmp_path)
+    (tmp_path / "file").touch()
+    for used in (tmp_path, tmp_path / "file"):
+        with pytest.raises(UserError, match=f"^{used} exists already: name another folder, or remove it first$"):
+            files.check_unused(used)
+    files.check_writable(tmp_path)
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    files.write_text(tmp_path / "a", "é\n")
+    assert (tmp_path / "a").read_bytes() == "é\n".encode()
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"a cannot be written \(No space left on device\)"):
+        files.write_text(tmp_path / "a", "new")
+    assert (tmp_path / "a").read_text() == "é\n" and len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(UserError, match=r"none/a cannot be written \(No such file or directory\)"):
+        files.write_text(tmp_path / "none" / "a", "new")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", "a is not JSON: Expecting"),
+        (b"\xff{}", "a is not JSON: 'utf-8'"),
+        (b"[]", "a holds no JSON object"),
+        (None, "cannot be read"),
+    ],
+)
+def test_what_is_no_json_object_is_refused(tmp_path, data, message):
+    if data is not None:
+        (tmp_path / "a").write_bytes(data)
+    with pytest.raises(UserError, match=message):
+        files.read_json(tmp_path / "a")
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")
+
+
+@pytest.mark.parametrize(
+    "error", [FULL, shutil.Error([("a", "b", str(FULL))]), RuntimeError("No space left on device (os error 28)")]
+)
+def test_a_full_disk_is_told_whoever_has_met_it(tmp_path, error):
+    with pytest.raises(UserError, match=r"^.*/new cannot be written \(No space left on device\); make room"):
+        with files.new_folder(tmp_path / "new"):
+            raise error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [UserError("No space left on device, it says"), FileNotFoundError(2, "none", "file")])
+def test_other_faults_stay_what_they_are(tmp_path, error):
+    with pytest.raises(type(error)) as found, files.new_folder(tmp_path / "new"):
+        raise error
+    assert found.value is error
