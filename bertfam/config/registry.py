@@ -16,7 +16,9 @@ from typing import Any
 import gin
 from gin import config as gin_config
 
-# A new configurable is one line here.
+from bertfam.models.families import FAMILIES
+
+# A new configurable is one line here; a new model family is one in `bertfam.models.families`.
 CONFIGURABLES = (
     "bertfam.corruption.masked_lm.selection.RareTokens",
     "bertfam.corruption.masked_lm.selection.SingleTokens",
@@ -60,20 +62,7 @@ CONFIGURABLES = (
     "bertfam.data.rows.text_pairs.TextPairs",
     "bertfam.data.rows.two_segments.TwoSegments",
     "bertfam.layers.execution.Execution",
-    "bertfam.models.albert.AlbertConfig",
-    "bertfam.models.bart.BartConfig",
-    "bertfam.models.bert.BertConfig",
-    "bertfam.models.distilbert.DistilBertConfig",
-    "bertfam.models.electra.ElectraConfig",
-    "bertfam.models.ernie.ErnieConfig",
-    "bertfam.models.gpt.GptConfig",
-    "bertfam.models.gpt2.Gpt2Config",
-    "bertfam.models.modernbert.ModernBertConfig",
-    "bertfam.models.mt5.MT5Config",
-    "bertfam.models.opt.OptConfig",
-    "bertfam.models.palm.PalmConfig",
-    "bertfam.models.roberta.RobertaConfig",
-    "bertfam.models.t5.T5Config",
+    *(f"{family.module}.{family.config}" for family in FAMILIES),
     "bertfam.objectives.albert.MlmSop",
     "bertfam.objectives.bert.MlmNsp",
     "bertfam.objectives.causal_lm.CausalLm",

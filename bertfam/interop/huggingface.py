@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping
@@ -18,27 +19,20 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.ends import ends_of
 from bertfam.errors import UserError
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
-from bertfam.models.albert_huggingface import ALBERT
-from bertfam.models.bart_huggingface import BART
-from bertfam.models.bert_huggingface import BERT
-from bertfam.models.distilbert_huggingface import DISTILBERT
-from bertfam.models.electra_huggingface import ELECTRA
-from bertfam.models.ernie_huggingface import ERNIE
-from bertfam.models.gpt2_huggingface import GPT2
-from bertfam.models.gpt_huggingface import GPT
+from bertfam.models import families
 from bertfam.models.mapping import Entry, Family, GeneratorFamily
-from bertfam.models.modernbert_huggingface import MODERNBERT
-from bertfam.models.mt5_huggingface import MT5
-from bertfam.models.opt_huggingface import OPT
-from bertfam.models.roberta_huggingface import ROBERTA
-from bertfam.models.t5_huggingface import T5
 from bertfam.storage.files import check_unused, new_folder, read_json
 from bertfam.storage.paths import check_whole, local, to_path
 
-FAMILIES: dict[str, Family] = {
-    family.model_type: family
-    for family in (BERT, ALBERT, BART, DISTILBERT, ELECTRA, ERNIE, GPT, GPT2, MODERNBERT, MT5, OPT, ROBERTA, T5)
-}
+
+def _tables() -> Iterable[Family]:
+    """Import the modules of all families that transformers has."""
+    for family in families.FAMILIES:
+        if family.table:
+            yield getattr(importlib.import_module(family.module), family.table)
+
+
+FAMILIES: dict[str, Family] = {table.model_type: table for table in _tables()}
 DTYPES = ("float32", "bfloat16")
 
 

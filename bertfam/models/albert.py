@@ -1,10 +1,17 @@
 """ALBERT (Lan et al. 2020): a BERT whose layers are one, with narrow tables."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import flax.linen as nn
+
+from bertfam.errors import UserError
+from bertfam.features import SENTENCES
 from bertfam.layers.activations import Activation
-from bertfam.models.bert import BertConfig, Sharing
+from bertfam.models.bert import BertConfig, Sharing, masked_lm_entries, read_values, written_values
+from bertfam.models.encoder import pooler, sentence_head
+from bertfam.models.mapping import Entry, Family, dense, norm
 
 
 @dataclass(frozen=True)
@@ -21,3 +28,103 @@ class AlbertConfig(BertConfig):
     activation: Activation = "gelu_tanh"
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
+
+
+# How many groups of layers there are that share, and how many layers take turns in a group: here all are one.
+_ONE = ("num_hidden_groups", "inner_group_num")
+_SOP = SENTENCES["order"]
+
+
+def config_from_huggingface(content: Mapping[str, Any]) -> AlbertConfig:
+    """config.json's content -> AlbertConfig; raises UserError for a model that is not this ALBERT."""
+    for name in _ONE:
+        if content.get(name, 1) != 1:
+            raise UserError(f"config.json: {name} = {content[name]!r} is not supported, only 1: one layer that is passed again")
+    width = content.get("embedding_size", 128)
+    if type(width) is not int:
+        raise UserError(f"config.json: embedding_size = {width!r} must be a whole number")
+    # Theirs is another default than BERT's.
+    config = AlbertConfig(embedding_size=width, **read_values({"hidden_act": "gelu_new"} | dict(content)))
+    _check_width(config, "config.json: embedding_size")
+    return config
+
+
+def config_to_huggingface(config: AlbertConfig) -> dict[str, Any]:
+    """AlbertConfig -> config.json's content, without "architectures"; raises UserError for what transformers' ALBERT has not."""
+    _check_width(config, "AlbertConfig.embedding_size")
+    if config.sharing != "all":
+        raise UserError(
+            f"AlbertConfig.sharing = {config.sharing!r}: transformers' ALBERT shares whole layers, and has no place for others"
+        )
+    return {
+        "model_type": "albert",
+        **written_values(config, has=("embedding_size",)),
+        "embedding_size": config.embedding_size,
+        **dict.fromkeys(_ONE, 1),
+    }
+
+
+def _check_width(config: AlbertConfig, what: str) -> None:
+    if config.table_width == config.hidden_size:
+        raise UserError(
+            f"{what} is hidden_size, {config.hidden_size}: transformers' ALBERT has a map between the two all the same, and here "
+            "there is none, as in the original"
+        )
+
+
+def entries(config: AlbertConfig) -> tuple[Entry, ...]:
+    """Every parameter of the encoder and of all heads."""
+    ours, theirs = "encoder/layers/", "albert.encoder.albert_layer_groups.0.albert_layers.0."
+    layer = [
+        *(entry for name in ("query", "key", "value") for entry in dense(f"attention/{name}", f"attention.{name}")),
+        *dense("attention/output", "attention.dense", "linear_from_heads"),
+        *norm("attention_norm", "attention.LayerNorm"),
+        *dense("feed_forward/intermediate", "ffn"),
+        *dense("feed_forward/output", "ffn_output"),
+        *norm("feed_forward_norm", "full_layer_layer_norm"),
+    ]
+    tables = ("word", "position", "token_type")
+    return (
+        *(
+            Entry(
+                f"encoder/embeddings/{name}/table",
+                f"albert.embeddings.{name}_embeddings.weight",
+                "matrix",
+                vocabulary=name == "word",
+            )
+            for name in tables
+            if name != "token_type" or config.type_vocab_size
+        ),
+        *norm("encoder/embeddings/norm", "albert.embeddings.LayerNorm"),
+        *dense("encoder/embeddings/projection", "albert.encoder.embedding_hidden_mapping_in"),
+        *(Entry(ours + entry.ours, theirs + entry.theirs, entry.layout, shared=True) for entry in layer),
+        *dense("pooler/dense", "albert.pooler"),
+        *masked_lm_entries(config, *(f"predictions.{name}" for name in ("dense", "LayerNorm", "decoder", "bias"))),
+        *dense(f"{_SOP.head}/dense", "sop_classifier.classifier"),
+    )
+
+
+def heads(config: AlbertConfig) -> dict[str, nn.Module]:
+    """The heads of an ALBERT for pairs of sentences."""
+    return {"pooler": pooler(config), _SOP.head: sentence_head(config, len(_SOP.classes))}
+
+
+ALBERT = Family(
+    model_type="albert",
+    config=AlbertConfig,
+    objective="objectives/mlm_sop.gin",
+    prefix="albert.",
+    architectures={
+        frozenset({"encoder"}): "AlbertModel",
+        frozenset({"encoder", "mlm_head"}): "AlbertForMaskedLM",
+        frozenset({"encoder", "pooler"}): "AlbertModel",
+        frozenset({"encoder", "pooler", "mlm_head", _SOP.head}): "AlbertForPreTraining",
+    },
+    config_from_huggingface=config_from_huggingface,
+    config_to_huggingface=config_to_huggingface,
+    entries=entries,
+    heads=heads,
+    aliases={"predictions.decoder.bias": "predictions.bias"},
+    tied=("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"),
+    buffers=("position_ids", "token_type_ids"),
+)

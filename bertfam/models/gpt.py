@@ -1,9 +1,14 @@
 """GPT (Radford, Narasimhan, Salimans, Sutskever 2018): a decoder that normalises after each residual sum."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from bertfam.errors import UserError
+from bertfam.layers.activations import Activation
 from bertfam.models.decoder import Block, DecoderConfig
+from bertfam.models.gpt2 import BUFFERS, FIXED, read_values, stack_entries, written_values
+from bertfam.models.mapping import Entry, GeneratorFamily, check_is, generator_architectures
 
 
 @dataclass(frozen=True)
@@ -14,3 +19,47 @@ class GptConfig(DecoderConfig):
 
     block: Block = "post_norm"
     last_norm: bool = False
+
+
+# Of their `afn`: "gelu" is the approximation by tanh.
+_ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+_WRITTEN_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
+
+
+def config_from_huggingface(content: Mapping[str, Any]) -> GptConfig:
+    """config.json's content -> GptConfig; raises UserError for a model that is not this GPT."""
+    values, activation = read_values(content, {}), content.get("afn", "gelu")
+    if activation not in list(_ACTIVATIONS):
+        raise UserError(f"config.json: afn = {activation!r} is not supported, only {', '.join(_ACTIVATIONS)}")
+    return GptConfig(feed_forward_size=4 * values["hidden_size"], activation=_ACTIVATIONS[activation], **values)
+
+
+def config_to_huggingface(config: GptConfig) -> dict[str, Any]:
+    """GptConfig -> config.json's content, without "architectures"; raises UserError for what transformers' GPT has not."""
+    theirs = GptConfig(hidden_size=config.hidden_size, num_heads=config.num_heads, feed_forward_size=4 * config.hidden_size)
+    fixed = ("block", "last_norm", "feed_forward_size", "scale_attention", "scale_attention_by_layer")
+    check_is(config, theirs, *FIXED, *fixed)
+    if config.activation not in _WRITTEN_ACTIVATIONS:
+        known = ", ".join(_WRITTEN_ACTIVATIONS)
+        raise UserError(f"GptConfig.activation = {config.activation!r} has no place in transformers' class, which has {known}")
+    return {"model_type": "openai-gpt", **written_values(config, {}), "afn": _WRITTEN_ACTIVATIONS[config.activation]}
+
+
+def entries(config: GptConfig) -> tuple[Entry, ...]:
+    """Every parameter."""
+    return stack_entries("tokens_embed", "positions_embed", config)
+
+
+GPT = GeneratorFamily(
+    model_type="openai-gpt",
+    config=GptConfig,
+    objective="objectives/causal_lm.gin",
+    prefix="transformer.",
+    architectures=generator_architectures("OpenAIGPTLMHeadModel"),
+    config_from_huggingface=config_from_huggingface,
+    config_to_huggingface=config_to_huggingface,
+    entries=entries,
+    tied=("lm_head.weight", "transformer.tokens_embed.weight"),
+    buffers=(*BUFFERS, "position_ids"),
+    old_names={},
+)

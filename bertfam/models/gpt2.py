@@ -1,9 +1,23 @@
 """GPT-2 (Radford, Wu, Child, Luan, Amodei, Sutskever 2019): normalised before each sublayer, and after the last layer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from bertfam.errors import UserError
 from bertfam.models.decoder import DecoderConfig
+from bertfam.models.mapping import (
+    WRITTEN_ACTIVATIONS,
+    Entry,
+    GeneratorFamily,
+    check_is,
+    check_types,
+    dense,
+    generator_architectures,
+    norm,
+    read_activation,
+    stated,
+)
 
 
 @dataclass(frozen=True)
@@ -17,3 +31,129 @@ class Gpt2Config(DecoderConfig):
 
     max_length: int = 1024
     scale_residual_init: bool = True
+
+
+# their name -> ours; these have no default that fits every model
+SIZES = {
+    "vocab_size": "vocab_size",
+    "n_layer": "num_layers",
+    "n_embd": "hidden_size",
+    "n_head": "num_heads",
+    "n_positions": "max_length",
+}
+NUMBERS = {
+    "embd_pdrop": "embedding_dropout_rate",
+    "resid_pdrop": "dropout_rate",
+    "attn_pdrop": "attention_dropout_rate",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+    "initializer_range": "initializer_range",
+}
+_FLAGS = {"scale_attn_weights": "scale_attention", "scale_attn_by_inverse_layer_idx": "scale_attention_by_layer"}
+_TIE = {"tie_word_embeddings": "tie_embeddings"}
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def read_values(content: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, Any]:
+    """config.json's content -> the fields of a config like GPT-2's, but its activation; `flags`: their name -> ours.
+
+    Raises:
+      UserError: for a size that is not stated, or a value of another type.
+    """
+    flags = _TIE | dict(flags)
+    check_types(content, SIZES, (int,), required=True)
+    check_types(content, NUMBERS, (int, float))
+    check_types(content, flags, (bool,))
+    names = SIZES | NUMBERS | flags
+    return {ours: content[theirs] for theirs, ours in names.items() if content.get(theirs) is not None}
+
+
+def written_values(config: DecoderConfig, flags: Mapping[str, str]) -> dict[str, Any]:
+    """A config like GPT-2's -> config.json's content, without the model's type, its activation and "architectures"."""
+    # Ids where no vocabulary says them; their class would put those of its own.
+    values = dict.fromkeys(TOKENS) | stated(config, SIZES | NUMBERS | _TIE | dict(flags))
+    return values | {"vocab_size": config.known_table_rows}
+
+
+def config_from_huggingface(content: Mapping[str, Any]) -> Gpt2Config:
+    """config.json's content -> Gpt2Config; raises UserError for a model that is not this GPT-2.
+
+    `reorder_and_upcast_attn` is about 16 bits alone: scores are float32 here whatever it is.
+    """
+    if content.get("add_cross_attention"):
+        raise UserError("config.json: add_cross_attention = True is not supported, only False")
+    values = read_values(content, _FLAGS)
+    check_types(content, ("n_inner",), (int,))
+    activation = read_activation(content, "activation_function", "gelu_new")
+    size = content.get("n_inner")
+    size = 4 * values["hidden_size"] if size is None else size
+    return Gpt2Config(feed_forward_size=size, activation=activation, **values)
+
+
+def config_to_huggingface(config: Gpt2Config) -> dict[str, Any]:
+    """Gpt2Config -> config.json's content, without "architectures"; raises UserError for what transformers' GPT-2 has not."""
+    check_is(config, Gpt2Config(), *FIXED, "block", "last_norm")
+    return {
+        "model_type": "gpt2",
+        **written_values(config, _FLAGS),
+        "n_inner": config.feed_forward_size,
+        "activation_function": WRITTEN_ACTIVATIONS[config.activation],
+    }
+
+
+# Fields for which neither GPT nor GPT-2 has a place.
+FIXED = (
+    "head_size",
+    "num_key_value_heads",
+    "rotary_theta",
+    "position_offset",
+    "embedding_size",
+    "gated",
+    "use_bias",
+    "norm_bias",
+    "scale_logits",
+)
+
+
+def stack_entries(words: str, positions: str, config: DecoderConfig) -> tuple[Entry, ...]:
+    """The tables, by their tensors' names, every layer, and the head where it has a table of its own."""
+    ours, theirs = "decoder/layers/", "transformer.h.{layer}."
+    attention = []
+    for place, name in enumerate(("query", "key", "value")):
+        kernel = Entry(f"{ours}attention/{name}/kernel", f"{theirs}attn.c_attn.weight", "conv1d", part_of=(place, 3))
+        bias = Entry(f"{ours}attention/{name}/bias", f"{theirs}attn.c_attn.bias", "vector", part_of=(place, 3))
+        attention += [kernel, bias]
+    untied = Entry("lm_head/kernel", "lm_head.weight", "matrix", vocabulary=True)
+    return (
+        Entry("embeddings/table", f"transformer.{words}.weight", "matrix", vocabulary=True),
+        Entry("decoder/embeddings/position/table", f"transformer.{positions}.weight", "matrix"),
+        *attention,
+        *dense(f"{ours}attention/output", f"{theirs}attn.c_proj", "conv1d_from_heads"),
+        *norm(f"{ours}attention_norm", f"{theirs}ln_1"),
+        *dense(f"{ours}feed_forward/intermediate", f"{theirs}mlp.c_fc", "conv1d"),
+        *dense(f"{ours}feed_forward/output", f"{theirs}mlp.c_proj", "conv1d"),
+        *norm(f"{ours}feed_forward_norm", f"{theirs}ln_2"),
+        *([] if config.tie_embeddings else [untied]),
+    )
+
+
+def entries(config: Gpt2Config) -> tuple[Entry, ...]:
+    """Every parameter."""
+    return (*stack_entries("wte", "wpe", config), *norm("decoder/norm", "transformer.ln_f"))
+
+
+# The matrix of what is seen, which old files have beside each layer's kernels.
+BUFFERS = (".attn.bias", ".attn.masked_bias")
+
+GPT2 = GeneratorFamily(
+    model_type="gpt2",
+    config=Gpt2Config,
+    objective="objectives/causal_lm.gin",
+    prefix="transformer.",
+    architectures=generator_architectures("GPT2LMHeadModel"),
+    config_from_huggingface=config_from_huggingface,
+    config_to_huggingface=config_to_huggingface,
+    entries=entries,
+    tied=("lm_head.weight", "transformer.wte.weight"),
+    buffers=BUFFERS,
+    old_names={},
+)

@@ -9,10 +9,22 @@ import jax
 import numpy as np
 
 from bertfam.errors import UserError
+from bertfam.layers.activations import Activation
 from bertfam.models.encoder import init_encoder_parts
 from bertfam.models.generator import init_generator_parts
 
 Layout = Literal["vector", "row", "matrix", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"]
+
+# The activations of config.json by transformers' names, and back.
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+WRITTEN_ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 
 
 @dataclass(frozen=True)
@@ -90,12 +102,34 @@ class Entry:
         return tensor.reshape(shape)
 
 
+def dense(ours: str, theirs: str, layout: Layout = "linear") -> tuple[Entry, Entry]:
+    """A kernel and a bias."""
+    return Entry(f"{ours}/kernel", f"{theirs}.weight", layout), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
+
+
+def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
+    """A scale and a bias."""
+    return Entry(f"{ours}/scale", f"{theirs}.weight", "vector"), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
+
+
 def check_types(content: Mapping[str, Any], names: Collection[str], types: tuple[type, ...], required: bool = False) -> None:
     """Raises UserError where config.json's content states one of these names as another type, or `required` ones not at all."""
     wrong = [name for name in names if (required or content.get(name) is not None) and type(content.get(name)) not in types]
     if wrong:
         known = " or ".join(kind.__name__ for kind in types)
         raise UserError(f"config.json: {', '.join(wrong)} must be {'stated, as ' if required else 'of type '}{known}")
+
+
+def read_activation(content: Mapping[str, Any], name: str, default: str) -> Activation:
+    """Return our activation for the one that config.json's content states under this name.
+
+    Raises:
+      UserError: for an activation that we do not have.
+    """
+    activation = content.get(name, default)
+    if activation not in list(_ACTIVATIONS):
+        raise UserError(f"config.json: {name} = {activation!r} is not supported, only {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[activation]
 
 
 def check_is(config: Any, theirs: Any, *names: str) -> None:

@@ -1,10 +1,12 @@
 """mT5 (Xue et al. 2021): T5 of version 1.1 for 101 languages and a vocabulary of 250,000 pieces."""
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bertfam.layers.activations import Activation
-from bertfam.models.t5 import T5Config
+from bertfam.models.t5 import T5, T5Config, read_values, written_values
 
 
 @dataclass(frozen=True)
@@ -23,3 +25,24 @@ class MT5Config(T5Config):
         super().__post_init__()
         if self.scale_logits:
             raise self._error("scale_logits", "is not of an mT5, which never scales: use T5Config")
+
+
+def config_from_huggingface(content: Mapping[str, Any]) -> MT5Config:
+    """config.json's content -> MT5Config, which never scales, whatever it says of that; the head is that of the tensors."""
+    return MT5Config(**read_values({"feed_forward_proj": "gated-gelu"} | dict(content)), tie_embeddings=True)
+
+
+def config_to_huggingface(config: MT5Config) -> dict[str, Any]:
+    """MT5Config -> config.json's content, without "architectures"."""
+    values = written_values(config) | {"tie_word_embeddings": config.tie_embeddings}
+    return {"model_type": "mt5", **{name: value for name, value in values.items() if name != "scale_decoder_outputs"}}
+
+
+MT5 = dataclasses.replace(
+    T5,
+    model_type="mt5",
+    config=MT5Config,
+    architectures={parts: "MT5ForConditionalGeneration" for parts in T5.architectures},
+    config_from_huggingface=config_from_huggingface,
+    config_to_huggingface=config_to_huggingface,
+)

@@ -1,10 +1,14 @@
 """RoBERTa (Liu et al. 2019): BERT's encoder with another vocabulary, other positions and one sentence type."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
-from bertfam.models.bert import BertConfig
+from bertfam.models.bert import BertConfig, encoder_entries, masked_lm_entries, read_values, written_values
+from bertfam.models.encoder import pooler
+from bertfam.models.mapping import Entry, Family
 
 
 @dataclass(frozen=True)
@@ -20,3 +24,48 @@ class RobertaConfig(BertConfig):
     type_vocab_size: int = 1
     head_activation: Activation | None = "gelu"
     layer_norm_epsilon: float = 1e-5
+
+
+def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
+    """config.json's content -> RobertaConfig; raises UserError for a model that is not this RoBERTa."""
+    values, pad = read_values(content), content.get("pad_token_id", 1)
+    if type(pad) is not int or pad < 0:
+        raise UserError(f"config.json: pad_token_id = {pad!r} must be a whole number: positions are counted from it")
+    offset = pad + 1
+    if values["max_length"] <= offset:
+        raise UserError(f"config.json: max_position_embeddings = {values['max_length']} leaves no position after {offset}")
+    values["max_length"] -= offset
+    return RobertaConfig(position_offset=offset, **values)
+
+
+def config_to_huggingface(config: RobertaConfig) -> dict[str, Any]:
+    """RobertaConfig -> config.json's content, without "architectures"."""
+    values = written_values(config, head="gelu", has=("position_offset",))
+    rows = config.position_offset + config.max_length
+    return {"model_type": "roberta", **values, "max_position_embeddings": rows}
+
+
+def entries(config: RobertaConfig) -> tuple[Entry, ...]:
+    """Every parameter of the encoder and of all heads."""
+    head = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
+    return (*encoder_entries("roberta.", config), *masked_lm_entries(config, *head))
+
+
+ROBERTA = Family(
+    model_type="roberta",
+    config=RobertaConfig,
+    objective="objectives/roberta.gin",
+    prefix="roberta.",
+    architectures={
+        frozenset({"encoder"}): "RobertaModel",
+        frozenset({"encoder", "mlm_head"}): "RobertaForMaskedLM",
+        frozenset({"encoder", "pooler"}): "RobertaModel",
+    },
+    config_from_huggingface=config_from_huggingface,
+    config_to_huggingface=config_to_huggingface,
+    entries=entries,
+    heads=lambda config: {"pooler": pooler(config)},
+    aliases={"lm_head.decoder.bias": "lm_head.bias"},
+    tied=("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+    buffers=("position_ids", "token_type_ids"),
+)

@@ -11,8 +11,7 @@ from safetensors.numpy import load_file
 from bertfam.cli import main
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.interop import huggingface
-from bertfam.models.bert import BertConfig
-from bertfam.models.bert_huggingface import BERT
+from bertfam.models.bert import BERT, BertConfig
 from bertfam.training.model_dir import open_model
 
 PARTS = frozenset({"encoder", "pooler", "mlm_head", "nsp_head"})

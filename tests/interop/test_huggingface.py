@@ -13,8 +13,7 @@ from safetensors.numpy import load_file, save_file
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.models.albert import AlbertConfig
-from bertfam.models.bert import BertConfig
-from bertfam.models.bert_huggingface import BERT
+from bertfam.models.bert import BERT, BertConfig
 from bertfam.models.distilbert import DistilBertConfig
 from bertfam.models.electra import ElectraConfig
 from bertfam.models.ernie import ErnieConfig

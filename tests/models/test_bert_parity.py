@@ -9,7 +9,7 @@ import pytest
 
 from bertfam.interop import huggingface
 from bertfam.models import bert
-from bertfam.models.bert_huggingface import BERT
+from bertfam.models.bert import BERT
 from bertfam.models.encoder import pooler, sentence_head, word_table
 
 torch = pytest.importorskip("torch")

@@ -13,8 +13,7 @@ from bertfam import config as gin_files
 from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.interop import huggingface
-from bertfam.models.distilbert import DistilBertConfig
-from bertfam.models.distilbert_huggingface import config_from_huggingface, config_to_huggingface
+from bertfam.models.distilbert import DistilBertConfig, config_from_huggingface, config_to_huggingface
 from bertfam.objectives.mlm import Mlm
 
 transformers = pytest.importorskip("transformers")

@@ -15,8 +15,7 @@ from flax import linen as nn
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.models.encoder import init_encoder, init_masked_lm_head
-from bertfam.models.modernbert import ModernBertConfig
-from bertfam.models.modernbert_huggingface import MODERNBERT
+from bertfam.models.modernbert import MODERNBERT, ModernBertConfig
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")

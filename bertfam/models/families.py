@@ -1,0 +1,35 @@
+"""Table of the model families. The gin registry, import and export read it; a new family is one line here."""
+
+from typing import NamedTuple
+
+
+class FamilyModule(NamedTuple):
+    """Location of a family, as text: its module is imported when it is first used.
+
+    Attributes:
+      module: the file of the family.
+      config: name of its config class there.
+      table: name of its `bertfam.models.mapping.Family` there; None where transformers does not have the family.
+    """
+
+    module: str
+    config: str
+    table: str | None
+
+
+FAMILIES = (
+    FamilyModule("bertfam.models.bert", "BertConfig", "BERT"),
+    FamilyModule("bertfam.models.albert", "AlbertConfig", "ALBERT"),
+    FamilyModule("bertfam.models.bart", "BartConfig", "BART"),
+    FamilyModule("bertfam.models.distilbert", "DistilBertConfig", "DISTILBERT"),
+    FamilyModule("bertfam.models.electra", "ElectraConfig", "ELECTRA"),
+    FamilyModule("bertfam.models.ernie", "ErnieConfig", "ERNIE"),
+    FamilyModule("bertfam.models.gpt", "GptConfig", "GPT"),
+    FamilyModule("bertfam.models.gpt2", "Gpt2Config", "GPT2"),
+    FamilyModule("bertfam.models.modernbert", "ModernBertConfig", "MODERNBERT"),
+    FamilyModule("bertfam.models.mt5", "MT5Config", "MT5"),
+    FamilyModule("bertfam.models.opt", "OptConfig", "OPT"),
+    FamilyModule("bertfam.models.palm", "PalmConfig", None),
+    FamilyModule("bertfam.models.roberta", "RobertaConfig", "ROBERTA"),
+    FamilyModule("bertfam.models.t5", "T5Config", "T5"),
+)
