@@ -22,7 +22,7 @@ from bertfam.corruption.next_tokens import NextTokens
 from bertfam.data.rows.running_text import Chunks
 from bertfam.data.text_data import TextData
 from bertfam.layers.execution import Execution
-from bertfam.models.generator import logits
+from bertfam.models.language_model import logits
 from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.objective import LossOut, Sum, masked_cross_entropy
 from bertfam.sharding.mesh import MeshShape

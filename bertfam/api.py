@@ -25,7 +25,7 @@ from bertfam.layers.lookup import gather_positions
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, pooler, sentence_head, word_table
-from bertfam.models.generator import GeneratorConfig, logits, words_of
+from bertfam.models.language_model import LanguageModelConfig, logits, word_embeddings
 from bertfam.storage.paths import to_path
 
 ONLY = "encoder"  # the name of the only network of a folder
@@ -131,12 +131,12 @@ class Generator:
 
     Attributes:
       config: its sizes.
-      params: see `bertfam.models.generator`.
+      params: see `bertfam.models.language_model`.
       vocabulary: its vocabulary.
       ends: the tokens that begin and end its texts.
     """
 
-    config: GeneratorConfig
+    config: LanguageModelConfig
     params: dict[str, Any]
     vocabulary: Vocabulary
     ends: Ends
@@ -193,7 +193,7 @@ class Generator:
         config, execution = self.config, Execution()
 
         def forward(params: Any, row: Any, source: Any, collect: tuple[str, ...]) -> dict[str, jax.Array]:
-            words, result, given = words_of(params), {}, {}
+            words, result, given = word_embeddings(params), {}, {}
             options: dict[str, Any] = {"train": False, "collect": frozenset()}
             if source is not None:
                 encoder: Any = config.encoder(execution)

@@ -6,11 +6,11 @@ from typing import Any
 
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.decoding.stepping import Ends
-from bertfam.models.generator import GeneratorConfig
+from bertfam.models.language_model import LanguageModelConfig
 from bertfam.storage.files import read_json
 
 
-def ends_of(config: GeneratorConfig, tokens: TokenIds) -> Ends:
+def ends_of(config: LanguageModelConfig, tokens: TokenIds) -> Ends:
     """As a model of this family is trained on a vocabulary."""
     end = tokens.sep if tokens.eos is None else tokens.eos
     # The end of the text before is what a decoder alone has read where one begins.
@@ -18,7 +18,7 @@ def ends_of(config: GeneratorConfig, tokens: TokenIds) -> Ends:
     return Ends(() if end is None else (end,), tokens.pad, starts[config.start])
 
 
-def ends_of_folder(config: GeneratorConfig, tokens: TokenIds, folder: Path) -> Ends:
+def ends_of_folder(config: LanguageModelConfig, tokens: TokenIds, folder: Path) -> Ends:
     """As transformers' `generate` takes them from a folder: generation_config.json, or config.json where there is none.
 
     What the folder does not say, or says of an id that is no token, is as `ends_of` has it.

@@ -20,7 +20,7 @@ from bertfam.decoding.stepping import Decoded, Prompts
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Strategy
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
-from bertfam.models.generator import init_generator
+from bertfam.models.language_model import init_language_model
 from bertfam.sharding.placement import partition_spec, state_shardings
 from bertfam.sharding.rules import Rules
 
@@ -98,7 +98,7 @@ def generate(
     else:
         parts = math.prod(mesh.shape[axis] for axis in Rules().axes("batch"))
         rows = -(-rows // parts) * parts
-        boxed = jax.eval_shape(lambda key: init_generator(model.config, key), jax.random.key(0))
+        boxed = jax.eval_shape(lambda key: init_language_model(model.config, key), jax.random.key(0))
         params = jax.device_put(model.params, state_shardings(boxed, mesh))
     # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
     precision = jax.default_matmul_precision("highest") if execution.dtype == "float32" else contextlib.nullcontext()

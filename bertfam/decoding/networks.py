@@ -11,7 +11,7 @@ from bertfam.decoding.stepping import Decoded, Ends, Prompts, Stepper, reorder_r
 from bertfam.decoding.strategies import BeamSearch, Limits, Strategy
 from bertfam.layers.execution import Execution
 from bertfam.layers.key_value_cache import Cache, empty
-from bertfam.models.generator import GeneratorConfig, logits, words_of
+from bertfam.models.language_model import LanguageModelConfig, logits, word_embeddings
 
 
 class Source(NamedTuple):
@@ -42,7 +42,7 @@ def decode(
     source: Source | None,
     keys: jax.Array | None,
     *,
-    config: GeneratorConfig,
+    config: LanguageModelConfig,
     strategy: Strategy,
     limits: Limits,
     ends: Ends,
@@ -52,7 +52,7 @@ def decode(
     """Texts that go on from prompts: one compilation for each shape and set of options.
 
     Args:
-      params: the generator's, see `bertfam.models.generator`.
+      params: the generator's, see `bertfam.models.language_model`.
       prompts: of a decoder; of an encoder-decoder, what the decoder begins with.
       source: what the encoder reads; None where there is none.
       keys: uint32[batch, texts, 2], for `Sample`; else None.
@@ -68,9 +68,9 @@ def decode(
     return one_by_one.write(stepper, after, state, prompts, keys, strategy=strategy, limits=limits, ends=ends, texts=texts)
 
 
-def stepper_of(config: GeneratorConfig, params: Any, new_tokens: int, execution: Execution) -> tuple[Stepper, Any]:
+def stepper_of(config: LanguageModelConfig, params: Any, new_tokens: int, execution: Execution) -> tuple[Stepper, Any]:
     """The steps, and a function that reads (prompts, source) and gives logits float32[batch, vocabulary] and the first state."""
-    words, decoder = words_of(params), config.decoder(execution)
+    words, decoder = word_embeddings(params), config.decoder(execution)
 
     def read(state: _State, tokens: jax.Array, segment_ids: jax.Array, positions: jax.Array, encoded: Any = None) -> Any:
         given: dict[str, Any] = {}

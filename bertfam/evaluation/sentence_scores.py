@@ -13,7 +13,7 @@ from bertfam.errors import UserError
 from bertfam.evaluation.minimal_pairs import Score
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, token_scores
 from bertfam.layers.execution import Execution
-from bertfam.models.generator import head_weights, words_of
+from bertfam.models.language_model import head_weights, word_embeddings
 
 # Rows are padded to a multiple of this, and batches to so many of them, so that few shapes are compiled.
 _MULTIPLE = 16
@@ -75,7 +75,7 @@ def causal(model: Generator) -> Scorer:
         # [rows, length]: the start and all tokens but the last are read, and those behind the start are predicted.
         segments = (jnp.arange(tokens.shape[1] - 1) < lengths[:, None] - 1).astype(jnp.int32)
         row = {"segment_ids": segments, "positions": None, "train": False}
-        hidden, _ = decoder.apply({"params": params["decoder"]}, words_of(params), tokens[:, :-1], **row)
+        hidden, _ = decoder.apply({"params": params["decoder"]}, word_embeddings(params), tokens[:, :-1], **row)
         head = head_weights(config, params)
         found = token_scores(hidden * head.scale, head.kernel, head.bias, tokens[:, 1:], settings)
         return jnp.sum(found.log_probabilities * segments, axis=1)
@@ -141,7 +141,7 @@ def denoised(model: Generator) -> Scorer:
         places = jnp.arange(tokens.shape[1])
         segments = (places < lengths[:, None]).astype(jnp.int32)
         is_target = places == place[:, None]
-        words = words_of(params)
+        words = word_embeddings(params)
         row: dict[str, Any] = {"positions": None, "train": False}
         inputs = jnp.where(is_target, sentinel, tokens)
         encoded, _ = encoder.apply({"params": params["encoder"]}, words, inputs, segment_ids=segments, **row)

@@ -12,7 +12,7 @@ from bertfam.api import Generator
 from bertfam.errors import UserError
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, token_scores
 from bertfam.layers.execution import Execution
-from bertfam.models.generator import GeneratorConfig, head_weights, words_of
+from bertfam.models.language_model import LanguageModelConfig, head_weights, word_embeddings
 
 # Rows are padded to a multiple of this, so that few shapes are compiled.
 _MULTIPLE = 32
@@ -78,10 +78,10 @@ def _scores(
     weights: jax.Array,
     source: tuple[jax.Array, jax.Array] | None,
     *,
-    config: GeneratorConfig,
+    config: LanguageModelConfig,
 ) -> jax.Array:
     """Of rows as `_table` gives them: float32[rows]."""
-    execution, words, given = Execution(), words_of(params), {}
+    execution, words, given = Execution(), word_embeddings(params), {}
     same: dict[str, Any] = {"positions": None, "train": False}
     if source is not None:
         encoder: Any = config.encoder(execution)

@@ -20,7 +20,7 @@ from bertfam.decoding.ends import ends_of
 from bertfam.errors import UserError
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models import families
-from bertfam.models.mapping import Entry, Family, GeneratorFamily
+from bertfam.models.mapping import Entry, Family, LanguageModelFamily
 from bertfam.storage.files import check_unused, new_folder, read_json
 from bertfam.storage.paths import check_whole, local, to_path
 
@@ -158,7 +158,7 @@ def writable(config: Any, params: Mapping[str, Any]) -> dict[str, Any]:
 def special_ids(config: Any, tokens: TokenIds) -> dict[str, int | None]:
     """What config.json says of a vocabulary's tokens: padding, and of a model that writes text where texts begin and end."""
     found: dict[str, int | None] = {"pad_token_id": tokens.pad}
-    if isinstance(family_of(config), GeneratorFamily):
+    if isinstance(family_of(config), LanguageModelFamily):
         ends = ends_of(config, tokens)
         found["eos_token_id"] = next(iter(ends.ids), None)
         # A decoder alone has read what ends the text before, where one begins.
@@ -170,7 +170,7 @@ def special_ids(config: Any, tokens: TokenIds) -> dict[str, int | None]:
 def pieces_before(config: Any, vocabulary: Vocabulary) -> list[str] | None:
     """What the tokenizer of a decoder alone puts before a text, behind which it puts nothing: the model goes on from there. None
     for other models, which want the frame of the vocabulary's layout."""
-    if not isinstance(family_of(config), GeneratorFamily) or config.has_encoder:
+    if not isinstance(family_of(config), LanguageModelFamily) or config.has_encoder:
         return None
     start = ends_of(config, vocabulary.token_ids).start
     return [] if config.start is None or start is None else vocabulary.pieces([start])

@@ -1,4 +1,4 @@
-"""The keys and values that a decoder keeps while it writes, as explicit arrays: a step is a pure function of them."""
+"""Key-value cache of a decoder, as explicit arrays: a decoding step is a pure function of them."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class LayerCache(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """What has been read and written so far.
+    """Keys and values of the tokens so far.
 
     All rows have filled the same slots, so prompts of unequal length are padded on the left.
 
@@ -26,7 +26,7 @@ class Cache(NamedTuple):
       segment_ids: int32[batch, slots]; 0 = padding, or not written yet.
       filled: int32[], slots that have been written.
       cross_keys, cross_values: [layers, batch, encoded length, heads, head_dim], of the encoder's output; None before the first
-        call, which is given it, and in models without an encoder.
+        call, which receives that output, and in models without an encoder.
     """
 
     keys: jax.Array
@@ -38,19 +38,19 @@ class Cache(NamedTuple):
 
     @property
     def layers(self) -> LayerCache:
-        """What each layer needs of it: [layers, ...] each."""
+        """Arrays of the layers: [layers, ...] each."""
         return LayerCache(self.keys, self.values, self.cross_keys, self.cross_values)
 
-    def seen(self, segment_ids: jax.Array) -> jax.Array:
-        """The segment ids int32[batch, slots] once those of the next tokens, int32[batch, n], are written."""
+    def updated_segment_ids(self, segment_ids: jax.Array) -> jax.Array:
+        """Return the segment ids int32[batch, slots] with those of the next tokens, int32[batch, n], written."""
         return jax.lax.dynamic_update_slice_in_dim(self.segment_ids, segment_ids.astype(jnp.int32), self.filled, axis=1)
 
     def after(self, segment_ids: jax.Array, layers: LayerCache) -> "Cache":
-        """The cache after a call on tokens with these segment ids int32[batch, n], which gave `layers` [layers, ...]."""
+        """Return the cache after a call on tokens with segment ids int32[batch, n], which returned `layers` [layers, ...]."""
         return Cache(
             layers.keys,
             layers.values,
-            self.seen(segment_ids),
+            self.updated_segment_ids(segment_ids),
             self.filled + segment_ids.shape[1],
             layers.cross_keys,
             layers.cross_values,
@@ -58,11 +58,11 @@ class Cache(NamedTuple):
 
 
 def empty(layers: int, batch: int, slots: int, key_heads: int, head_dim: int, dtype: DTypeLike) -> Cache:
-    """A cache in which nothing has been written."""
+    """Return a cache without any tokens."""
     shape = (layers, batch, slots, key_heads, head_dim)
     return Cache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch, slots), jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def put(old: jax.Array, new: jax.Array, filled: jax.Array) -> jax.Array:
-    """Writes new [batch, n, ...] into the slots `filled` and on of old [batch, slots, ...]."""
+    """Write new [batch, n, ...] into old [batch, slots, ...] from the slot `filled` on."""
     return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), filled, axis=1)

@@ -25,14 +25,14 @@ from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
 from bertfam.models.encoder_decoder import training_flops
-from bertfam.models.generator import check_followed, collected_of, row_of
+from bertfam.models.language_model import check_positions, collected_outputs, decoder_row
 from bertfam.models.mapping import (
     WRITTEN_ACTIVATIONS,
     Entry,
-    GeneratorFamily,
+    LanguageModelFamily,
     check_types,
     dense,
-    generator_architectures,
+    language_model_architectures,
     norm,
     read_activation,
     stated,
@@ -114,33 +114,33 @@ class BartConfig(Sizes):
 
     @property
     def num_kv_heads(self) -> int:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return self.num_heads
 
     @property
     def has_encoder(self) -> bool:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return True
 
     @property
     def start(self) -> Start:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return "eos"
 
     def embeddings(self) -> Table:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return Table(self.padded_vocab_size, self.hidden_size, "vocab", self.initializer)
 
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return Encoder(self, execution)
 
     def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return Decoder(self, execution)
 
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
-        """See `bertfam.models.generator.GeneratorConfig`; the bias of each word is that of files and is not trained."""
+        """See `bertfam.models.language_model.LanguageModelConfig`; the bias of each word is that of files and is not trained."""
         return LmHead(
             self.require_vocab_size,
             tied=self.tie_embeddings,
@@ -150,7 +150,7 @@ class BartConfig(Sizes):
         )
 
     def flops(self, length: int, targets: int) -> int:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return training_flops(
             length,
             targets,
@@ -223,7 +223,7 @@ class Encoder(_Network):
         train: bool,
         collect: frozenset[str] = frozenset(),
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.generator.GeneratorConfig`.
+        """See `bertfam.models.language_model.LanguageModelConfig`.
 
         Raises:
           UserError: when rows are longer than `max_length`.
@@ -236,7 +236,7 @@ class Encoder(_Network):
         hidden, layers = Stack(block, config.encoder_layers, (), self.execution, name=AXIS)(
             embedded, {"row": Row(segment_ids)}, packed=positions is not None, train=train, collect=collect
         )
-        return hidden, collected_of(layers, embedded, hidden, segment_ids)
+        return hidden, collected_outputs(layers, embedded, hidden, segment_ids)
 
 
 class Decoder(_Network):
@@ -256,26 +256,26 @@ class Decoder(_Network):
         encoded_segment_ids: jax.Array,
         cache: Cache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.generator.GeneratorConfig`.
+        """See `bertfam.models.language_model.LanguageModelConfig`.
 
         Raises:
           UserError: when rows, or the slots of the cache, are more than `max_length`.
         """
         check_collectable(collect, "cross_attention_probs")
         config = self.config
-        check_followed(cache, positions)
+        check_positions(cache, positions)
         check_length(tokens.shape[1] if cache is None else cache.keys.shape[2], config.max_length)
         embedded = Embeddings(config, self.execution, name="embeddings")(words, tokens, positions=positions, train=train)
         block = self._block(config.num_heads, config.feed_forward_size, causal=True)
         hidden, layers = Stack(block, config.num_layers, (), self.execution, name=AXIS)(
             embedded,
-            {"row": row_of(segment_ids, cache), "encoded": Encoded(encoded, encoded_segment_ids)},
+            {"row": decoder_row(segment_ids, cache), "encoded": Encoded(encoded, encoded_segment_ids)},
             {} if cache is None else {"cache": cache.layers},
             packed=positions is not None or cache is not None,
             train=train,
             collect=collect,
         )
-        return hidden, collected_of(layers, embedded, hidden, segment_ids, cache)
+        return hidden, collected_outputs(layers, embedded, hidden, segment_ids, cache)
 
 
 # their name -> ours; these have no default that fits every model
@@ -386,12 +386,12 @@ def _stack(stack: str, layers: int, attentions: Mapping[str, str]) -> tuple[Entr
     )
 
 
-BART = GeneratorFamily(
+BART = LanguageModelFamily(
     model_type="bart",
     config=BartConfig,
     objective="objectives/bart.gin",
     prefix="model.",
-    architectures=generator_architectures("BartForConditionalGeneration", has_encoder=True),
+    architectures=language_model_architectures("BartForConditionalGeneration", has_encoder=True),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

@@ -23,7 +23,7 @@ from bertfam.layers.key_value_cache import Cache
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
-from bertfam.models.generator import check_followed, collected_of, row_of
+from bertfam.models.language_model import check_positions, collected_outputs, decoder_row
 from bertfam.models.sizes import Sizes
 
 Block = Literal["post_norm", "pre_norm", "parallel"]
@@ -129,12 +129,12 @@ class DecoderConfig(Sizes):
 
     @property
     def has_encoder(self) -> bool:
-        """See `bertfam.models.generator.GeneratorConfig`: there is none."""
+        """See `bertfam.models.language_model.LanguageModelConfig`: there is none."""
         return False
 
     @property
     def start(self) -> Start | None:
-        """See `bertfam.models.generator.GeneratorConfig`: prompts are read as they are."""
+        """See `bertfam.models.language_model.LanguageModelConfig`: prompts are read as they are."""
         return None
 
     def initializer(self, inputs: int, *, residual: bool = False) -> Initializer:
@@ -150,19 +150,19 @@ class DecoderConfig(Sizes):
         return normal(found)
 
     def embeddings(self) -> Table:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return Table(self.padded_vocab_size, self.table_width, "vocab", self.table_initializer)
 
     def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
-        """See `bertfam.models.generator.GeneratorConfig`: there is none."""
+        """See `bertfam.models.language_model.LanguageModelConfig`: there is none."""
         raise ValueError(f"{type(self).__name__} has no encoder")
 
     def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return Decoder(self, execution)
 
     def lm_head(self, execution: Execution = _EXECUTION) -> pretraining.LmHead:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return pretraining.LmHead(
             self.require_vocab_size,
             tied=self.tie_embeddings,
@@ -172,7 +172,7 @@ class DecoderConfig(Sizes):
         )
 
     def flops(self, length: int, targets: int) -> int:
-        """See `bertfam.models.generator.GeneratorConfig`.
+        """See `bertfam.models.language_model.LanguageModelConfig`.
 
         3 n [L (4hq + 4hk + 2nq + 2mhf) + 2eV] for n targets, with heads of queries q wide in all and those of keys k, m maps
         of the feed-forward network, tables e wide and V real tokens; and 4he for the maps between e and h where they differ.
@@ -224,7 +224,7 @@ class Decoder(nn.Module):
         collect: frozenset[str] = frozenset(),
         cache: Cache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.generator.GeneratorConfig`.
+        """See `bertfam.models.language_model.LanguageModelConfig`.
 
         The last of the hidden states are those after the last LayerNorm, where there is one.
 
@@ -233,16 +233,16 @@ class Decoder(nn.Module):
         """
         check_collectable(collect)
         config, dtype = self.config, self.execution.compute_dtype
-        check_followed(cache, positions)
+        check_positions(cache, positions)
         check_length(tokens.shape[1], config.max_length)
         embedded = Embeddings(config, self.execution, name="embeddings")(words, tokens, positions=positions, train=train)
-        row, per_layer = row_of(segment_ids, cache, positions), {} if cache is None else {"cache": cache.layers}
+        row, per_layer = decoder_row(segment_ids, cache, positions), {} if cache is None else {"cache": cache.layers}
         packed = positions is not None
         stack = Stack(self._block, config.num_layers, (), self.execution, self._kinds(), name=AXIS)
         hidden, layers = stack(embedded, {"row": row}, per_layer, packed=packed, train=train, collect=collect)
         if config.last_norm:
             hidden = self._norm(name="norm")(hidden)
-        collected = collected_of(layers, embedded, hidden, segment_ids, cache)
+        collected = collected_outputs(layers, embedded, hidden, segment_ids, cache)
         if config.table_width != config.hidden_size:
             # [batch, length, embed] -> [batch, length, width]
             init = config.initializer(config.hidden_size)

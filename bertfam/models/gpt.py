@@ -8,7 +8,7 @@ from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.models.decoder import Block, DecoderConfig
 from bertfam.models.gpt2 import BUFFERS, FIXED, read_values, stack_entries, written_values
-from bertfam.models.mapping import Entry, GeneratorFamily, check_is, generator_architectures
+from bertfam.models.mapping import Entry, LanguageModelFamily, check_is, language_model_architectures
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ def entries(config: GptConfig) -> tuple[Entry, ...]:
     return stack_entries("tokens_embed", "positions_embed", config)
 
 
-GPT = GeneratorFamily(
+GPT = LanguageModelFamily(
     model_type="openai-gpt",
     config=GptConfig,
     objective="objectives/causal_lm.gin",
     prefix="transformer.",
-    architectures=generator_architectures("OpenAIGPTLMHeadModel"),
+    architectures=language_model_architectures("OpenAIGPTLMHeadModel"),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

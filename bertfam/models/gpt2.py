@@ -9,11 +9,11 @@ from bertfam.models.decoder import DecoderConfig
 from bertfam.models.mapping import (
     WRITTEN_ACTIVATIONS,
     Entry,
-    GeneratorFamily,
+    LanguageModelFamily,
     check_is,
     check_types,
     dense,
-    generator_architectures,
+    language_model_architectures,
     norm,
     read_activation,
     stated,
@@ -144,12 +144,12 @@ def entries(config: Gpt2Config) -> tuple[Entry, ...]:
 # The matrix of what is seen, which old files have beside each layer's kernels.
 BUFFERS = (".attn.bias", ".attn.masked_bias")
 
-GPT2 = GeneratorFamily(
+GPT2 = LanguageModelFamily(
     model_type="gpt2",
     config=Gpt2Config,
     objective="objectives/causal_lm.gin",
     prefix="transformer.",
-    architectures=generator_architectures("GPT2LMHeadModel"),
+    architectures=language_model_architectures("GPT2LMHeadModel"),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

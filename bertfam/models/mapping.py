@@ -11,7 +11,7 @@ import numpy as np
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.models.encoder import init_encoder_parts
-from bertfam.models.generator import init_generator_parts
+from bertfam.models.language_model import init_language_model_parts
 
 Layout = Literal["vector", "row", "matrix", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"]
 
@@ -206,7 +206,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class GeneratorFamily(Family):
+class LanguageModelFamily(Family):
     """A family that writes text: its parts are "embeddings", "decoder", where there is one "encoder", and "lm_head"."""
 
     @property
@@ -220,10 +220,10 @@ class GeneratorFamily(Family):
 
     def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
         """See `Family.init`."""
-        return init_generator_parts(config, key, parts)
+        return init_language_model_parts(config, key, parts)
 
 
-def generator_architectures(name: str, *, has_encoder: bool = False) -> dict[frozenset[str], str]:
-    """The parts of a `GeneratorFamily` whose only class this is: its head is the word table, or has tensors of its own."""
+def language_model_architectures(name: str, *, has_encoder: bool = False) -> dict[frozenset[str], str]:
+    """The parts of a `LanguageModelFamily` whose only class this is: its head is the word table, or has tensors of its own."""
     body = frozenset({"embeddings", "decoder", *(["encoder"] if has_encoder else [])})
     return {body: name, body | {"lm_head"}: name}

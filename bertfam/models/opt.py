@@ -12,11 +12,11 @@ from bertfam.models.gpt2 import TOKENS
 from bertfam.models.mapping import (
     WRITTEN_ACTIVATIONS,
     Entry,
-    GeneratorFamily,
+    LanguageModelFamily,
     Layout,
     check_is,
     check_types,
-    generator_architectures,
+    language_model_architectures,
     norm,
     read_activation,
     stated,
@@ -43,7 +43,7 @@ class OptConfig(DecoderConfig):
 
     @property
     def start(self) -> Start:
-        """See `bertfam.models.generator.GeneratorConfig`: the published tokenizer puts </s> before each text."""
+        """See `bertfam.models.language_model.LanguageModelConfig`: the published tokenizer puts </s> before each text."""
         return "eos"
 
 
@@ -154,12 +154,12 @@ def entries(config: OptConfig) -> tuple[Entry, ...]:
     )
 
 
-OPT = GeneratorFamily(
+OPT = LanguageModelFamily(
     model_type="opt",
     config=OptConfig,
     objective="objectives/causal_lm.gin",
     prefix="model.",
-    architectures=generator_architectures("OPTForCausalLM"),
+    architectures=language_model_architectures("OPTForCausalLM"),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

@@ -26,8 +26,8 @@ from bertfam.layers.positions.relative_bias import RelativeBias
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
 from bertfam.models.encoder_decoder import training_flops
-from bertfam.models.generator import collected_of, row_of
-from bertfam.models.mapping import Entry, GeneratorFamily, Layout, check_types, generator_architectures, stated
+from bertfam.models.language_model import collected_outputs, decoder_row
+from bertfam.models.mapping import Entry, LanguageModelFamily, Layout, check_types, language_model_architectures, stated
 from bertfam.models.sizes import TableSizes
 
 _EXECUTION = Execution()
@@ -92,7 +92,7 @@ class T5Config(TableSizes):
 
     @property
     def max_length(self) -> int | None:
-        """See `bertfam.models.generator.GeneratorConfig`: no parameter depends on it."""
+        """See `bertfam.models.language_model.LanguageModelConfig`: no parameter depends on it."""
         return None
 
     @property
@@ -102,38 +102,38 @@ class T5Config(TableSizes):
 
     @property
     def num_kv_heads(self) -> int:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return self.num_heads
 
     @property
     def attention_dropout_rate(self) -> float:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return self.dropout_rate
 
     @property
     def has_encoder(self) -> bool:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return True
 
     @property
     def start(self) -> Start:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return "pad"
 
     def embeddings(self) -> Table:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return Table(self.padded_vocab_size, self.hidden_size, "vocab", normal(1.0))
 
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return Encoder(self, execution)
 
     def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return Decoder(self, execution)
 
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return LmHead(
             self.require_vocab_size,
             tied=self.tie_embeddings,
@@ -143,7 +143,7 @@ class T5Config(TableSizes):
         )
 
     def flops(self, length: int, targets: int) -> int:
-        """See `bertfam.models.generator.GeneratorConfig`."""
+        """See `bertfam.models.language_model.LanguageModelConfig`."""
         return training_flops(
             length,
             targets,
@@ -249,7 +249,7 @@ class Encoder(_Network):
         train: bool,
         collect: frozenset[str] = frozenset(),
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.generator.GeneratorConfig`; `positions` are not read but for whether there are any."""
+        """See `bertfam.models.language_model.LanguageModelConfig`; `positions` are not read but for whether there are any."""
         check_collectable(collect)
         embedded, bias = Embeddings(self.config, self.execution, name="embeddings")(words, tokens, train=train)
         row = Row(segment_ids, bias=bias)
@@ -257,7 +257,7 @@ class Encoder(_Network):
             embedded, {"row": row}, packed=positions is not None, train=train, collect=collect
         )
         hidden = self._last(hidden, train)
-        return hidden, collected_of(layers, embedded, hidden, segment_ids)
+        return hidden, collected_outputs(layers, embedded, hidden, segment_ids)
 
 
 class Decoder(_Network):
@@ -277,7 +277,7 @@ class Decoder(_Network):
         encoded_segment_ids: jax.Array,
         cache: Cache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.generator.GeneratorConfig`; `positions` are not read but for whether there are any.
+        """See `bertfam.models.language_model.LanguageModelConfig`; `positions` are not read but for whether there are any.
 
         Distances of relative positions are those of places in the row, or of slots of the cache.
         """
@@ -286,14 +286,14 @@ class Decoder(_Network):
         embedded, bias = embeddings(words, tokens, cache=cache, train=train)
         hidden, layers = Stack(self._block(causal=True), self.config.num_layers, (), self.execution, name=AXIS)(
             embedded,
-            {"row": row_of(segment_ids, cache, bias=bias), "encoded": Encoded(encoded, encoded_segment_ids)},
+            {"row": decoder_row(segment_ids, cache, bias=bias), "encoded": Encoded(encoded, encoded_segment_ids)},
             {} if cache is None else {"cache": cache.layers},
             packed=positions is not None or cache is not None,
             train=train,
             collect=collect,
         )
         hidden = self._last(hidden, train)
-        return hidden, collected_of(layers, embedded, hidden, segment_ids, cache)
+        return hidden, collected_outputs(layers, embedded, hidden, segment_ids, cache)
 
 
 # their name -> ours; these have no default that fits every model
@@ -429,12 +429,12 @@ def _stack(config: T5Config, stack: str, layers: int, sublayers: tuple[str, ...]
     return tuple(found)
 
 
-T5 = GeneratorFamily(
+T5 = LanguageModelFamily(
     model_type="t5",
     config=T5Config,
     objective="objectives/t5_random_spans.gin",
     prefix="",
-    architectures=generator_architectures("T5ForConditionalGeneration", has_encoder=True),
+    architectures=language_model_architectures("T5ForConditionalGeneration", has_encoder=True),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

@@ -15,7 +15,7 @@ from bertfam.features import FeatureSpec, RowShape, decoder_features
 from bertfam.kernels.attention import Request, choices
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy, token_scores
 from bertfam.layers.execution import Execution
-from bertfam.models.generator import GeneratorConfig, head_weights, init_generator, words_of
+from bertfam.models.language_model import LanguageModelConfig, head_weights, init_language_model, word_embeddings
 from bertfam.objectives.objective import Batch, LossOut, Predictions, Sum, Tree, with_vocabulary
 from bertfam.objectives.teacher import Teacher
 
@@ -35,7 +35,7 @@ class LanguageModel(ABC):
       network: what the network is called among those of a folder.
     """
 
-    model: GeneratorConfig
+    model: LanguageModelConfig
     z_loss: float = 0.0
     label_smoothing: float = 0.0
     chunk: int = 128
@@ -57,7 +57,7 @@ class LanguageModel(ABC):
         return {"lm": 1.0}
 
     @property
-    def networks(self) -> Mapping[str, GeneratorConfig]:
+    def networks(self) -> Mapping[str, LanguageModelConfig]:
         """The one network."""
         return {self.network: self.model}
 
@@ -94,8 +94,8 @@ class LanguageModel(ABC):
         return {"tokens of the decoder": shape.targets}
 
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
-        """New (params, {}, {}); see `bertfam.models.generator` for their parts."""
-        return init_generator(self.model, key), {}, {}
+        """New (params, {}, {}); see `bertfam.models.language_model` for their parts."""
+        return init_language_model(self.model, key), {}, {}
 
     def begun(self, aux: Tree) -> tuple[str, Tree] | None:
         """Nothing."""
@@ -165,7 +165,7 @@ class LanguageModel(ABC):
         network: Any = getattr(self.model, which)(self.execution)
         found: tuple[jax.Array, Collected] = network.apply(
             {"params": params[which]},
-            words_of(params),
+            word_embeddings(params),
             batch[f"{which}_input_tokens"],
             segment_ids=batch[f"{which}_segment_ids"],
             positions=batch.get(f"{which}_positions"),
@@ -183,7 +183,7 @@ class LanguageModel(ABC):
 
     def attention(self, shape: RowShape) -> str:
         """The attention backend of training and why, for each kind of layer."""
-        params = jax.eval_shape(lambda key: nn.meta.unbox(init_generator(self.model, key)), jax.random.key(0))
+        params = jax.eval_shape(lambda key: nn.meta.unbox(init_language_model(self.model, key)), jax.random.key(0))
         # No choice depends on the number of rows.
         batch = {name: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype) for name, spec in self.features(shape).items()}
         with choices() as found:

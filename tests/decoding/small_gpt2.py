@@ -12,8 +12,8 @@ from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.decoding.ends import ends_of
 from bertfam.decoding.strategies import BeamSearch, Limits, Sample
-from bertfam.models.generator import init_generator
 from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.language_model import init_language_model
 from bertfam.sharding.mesh import MeshShape
 
 END = "<|endoftext|>"
@@ -28,7 +28,7 @@ ON_MESHES = [
 
 def model(seed=0):
     """Positions count and biases hardly do, or all texts would soon be the same; an end is likelier than most."""
-    shapes = nn.unbox(jax.eval_shape(lambda key: init_generator(CONFIG, key), jax.random.key(0)))
+    shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(CONFIG, key), jax.random.key(0)))
     generator = np.random.default_rng(seed)
     scales = {"bias": 0.06, "scale": 0.3}
 

@@ -29,7 +29,7 @@ from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.models.bart import BartConfig
-from bertfam.models.generator import init_generator
+from bertfam.models.language_model import init_language_model
 from bertfam.training.teachers import open_teacher
 
 LONG = Limits(200, min_new_tokens=150)
@@ -142,7 +142,7 @@ def test_an_answer_may_be_as_long_as_the_table_of_positions():
     def begun(params, new_tokens):
         return stepper_of(config, params, new_tokens, Execution())[1](prompts, Source(row, row))
 
-    shapes = nn.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     logits, state = jax.eval_shape(functools.partial(begun, new_tokens=16), shapes)
     assert logits.shape == (2, 9) and state.cache.keys.shape == (1, 2, 16, 2, 4)
 

@@ -16,8 +16,8 @@ from bertfam.decoding.ends import ends_of
 from bertfam.errors import UserError
 from bertfam.evaluation.minimal_pairs import Found, Pair, compare, read_pairs
 from bertfam.evaluation.sentence_scores import scorer
-from bertfam.models.generator import init_generator
 from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.language_model import init_language_model
 from bertfam.models.t5 import T5Config
 
 LINES = [{"sentence_good": f"good {number}", "sentence_bad": f"bad {number}", "UID": "x"} for number in range(4)]
@@ -110,7 +110,7 @@ def test_log_probabilities_of_a_decoder(vocabulary):
     """Sums over one sentence at a time, from the logits of its own row without padding; of two padded lengths."""
     sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "max_length": 24}
     config, generator = Gpt2Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
-    shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
     model = api.Generator(config, params, vocabulary, ends_of(config, vocabulary.token_ids))
     found = scorer({"decoder": model})
@@ -156,7 +156,7 @@ def test_pseudo_log_likelihoods_behind_a_sentinel(vocabulary):
     known = SimpleNamespace(token_ids=ids, encode_batch=vocabulary.encode_batch)
     sizes = {"hidden_size": 32, "num_layers": 1, "num_encoder_layers": 1, "num_heads": 2, "head_dim": 8, "feed_forward_size": 32}
     config, generator = T5Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
-    shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
     model = api.Generator(config, params, known, ends_of(config, ids))
     found = scorer({"encoder_decoder": model})

@@ -10,8 +10,8 @@ from bertfam import api
 from bertfam.decoding.ends import ends_of
 from bertfam.errors import UserError
 from bertfam.evaluation.target_scores import log_likelihoods
-from bertfam.models.generator import init_generator
 from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.language_model import init_language_model
 from bertfam.models.t5 import T5Config
 
 CONFIGS = {
@@ -24,7 +24,7 @@ CONFIGS = {
 def test_as_by_whole_logits(kind, vocabulary):
     config = CONFIGS[kind]
     generator = np.random.default_rng(0)
-    shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
     model = api.Generator(config, params, vocabulary, ends_of(config, vocabulary.token_ids))
     sizes = [(5, 4), (5, 4), (0, 4), (5, 4), (5, 1)]

@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
-from bertfam.models.generator import init_generator, logits, words_of
+from bertfam.models.language_model import init_language_model, logits, word_embeddings
 
 LENGTHS = (9, 1, 4, 0, 7)
 LENGTH = 11
@@ -59,7 +59,7 @@ def _compiled(config, execution):
     def run(params, inputs):
         collect = frozenset({"hidden_states", "attention_probs"})
         hidden, found = config.decoder(execution).apply(
-            {"params": params["decoder"]}, words_of(params), **inputs, train=False, collect=collect
+            {"params": params["decoder"]}, word_embeddings(params), **inputs, train=False, collect=collect
         )
         found["hidden_states"] = found["hidden_states"][:-1]
         return found | {"output": hidden, "logits": logits(config, params, hidden, execution)[..., : config.vocab_size]}
@@ -75,7 +75,7 @@ def ours(config, params, inputs, execution=Execution()):  # noqa: B008
 
 def random_params(config):
     """Every parameter of a decoder random at scale 0.3, norm scales around 1."""
-    shapes = nn.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     generator = np.random.default_rng(1)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: np.float32(0.3 * generator.standard_normal(leaf.shape) + (path[-1].key == "scale")), shapes

@@ -9,7 +9,7 @@ import xla
 from flax import linen as nn
 
 from bertfam.layers.execution import Execution
-from bertfam.models import generator
+from bertfam.models import language_model
 
 # Tokens of each row, of the encoder and of the decoder.
 LENGTHS = ((17, 1, 6, 12), (5, 11, 1, 8))
@@ -80,14 +80,14 @@ def ours(config, params, inputs, execution=Execution()):  # noqa: B008
 def _compiled(config, execution):
     def run(params, inputs):
         hidden, found = outputs(config, params, inputs, execution, train=False, collect=frozenset(_COLLECTED))
-        return found | {"logits": generator.logits(config, params, hidden, execution)[..., : config.vocab_size]}
+        return found | {"logits": language_model.logits(config, params, hidden, execution)[..., : config.vocab_size]}
 
     return jax.jit(run, compiler_options=xla.OPTIMISED)
 
 
 def outputs(config, params, inputs, execution, **options):
     """The decoder's output, and what both networks collect."""
-    words, encoded, found = generator.words_of(params), {}, {}
+    words, encoded, found = language_model.word_embeddings(params), {}, {}
     for name in ("encoder", "decoder"):
         tokens, segment_ids, *positions = inputs[name]
         row = {"segment_ids": segment_ids, "positions": positions[0] if positions else None}
@@ -102,7 +102,7 @@ def outputs(config, params, inputs, execution, **options):
 
 def random_params(config):
     """Every parameter random at scale 0.3, norm scales around 1."""
-    shapes = nn.unbox(jax.eval_shape(lambda key: generator.init_generator(config, key), jax.random.key(0)))
+    shapes = nn.unbox(jax.eval_shape(lambda key: language_model.init_language_model(config, key), jax.random.key(0)))
     numbers = np.random.default_rng(1)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: np.float32(0.3 * numbers.standard_normal(leaf.shape) + (path[-1].key == "scale")), shapes

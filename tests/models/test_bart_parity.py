@@ -12,7 +12,7 @@ from flax import linen as nn
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.models.bart import POSITION_OFFSET, BartConfig
-from bertfam.models.generator import init_generator
+from bertfam.models.language_model import init_language_model
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
@@ -131,7 +131,7 @@ def test_initial_deviations_are_theirs():
     model = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes))
     theirs = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     config = FAMILY.config_from_huggingface(model.config.to_dict())
-    params = jax.jit(lambda key: nn.unbox(init_generator(config, key)))(jax.random.key(0))
+    params = jax.jit(lambda key: nn.unbox(init_language_model(config, key)))(jax.random.key(0))
     for name, value in huggingface.to_tensors(FAMILY, config, params).items():
         error = 5 / np.sqrt(2 * value.size) + 5 / np.sqrt(2 * theirs[name].size)
         assert value.shape == theirs[name].shape and value.std() == pytest.approx(theirs[name].std(), rel=error, abs=1e-9), name

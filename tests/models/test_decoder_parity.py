@@ -12,9 +12,9 @@ from flax import linen as nn
 
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
-from bertfam.models.generator import init_generator
 from bertfam.models.gpt import GptConfig
 from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.language_model import init_language_model
 from bertfam.models.opt import OptConfig
 from bertfam.models.palm import PalmConfig
 
@@ -187,7 +187,7 @@ def test_initial_deviations_are_theirs():
     theirs = {name: value.detach().numpy() for name, value in model.named_parameters()}
     family = huggingface.FAMILIES["gpt2"]
     config = family.config_from_huggingface(model.config.to_dict())
-    params = nn.unbox(jax.jit(lambda key: init_generator(config, key))(jax.random.key(0)))
+    params = nn.unbox(jax.jit(lambda key: init_language_model(config, key))(jax.random.key(0)))
     ours = huggingface.to_tensors(family, config, params)
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():

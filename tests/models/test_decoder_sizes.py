@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from bertfam.config import load
 from bertfam.interop import huggingface
-from bertfam.models.generator import init_generator
+from bertfam.models.language_model import init_language_model
 from bertfam.models.palm import PalmConfig
 
 transformers = pytest.importorskip("transformers")
@@ -36,7 +36,7 @@ PUBLISHED = (
 
 def parameters(config):
     """How many there are, without the rows that only pad the vocabulary."""
-    shapes = nn.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     padding = (config.padded_vocab_size - config.known_table_rows) * config.table_width
     return sum(leaf.size for leaf in jax.tree.leaves(shapes)) - padding
 

@@ -15,9 +15,9 @@ from flax import linen as nn
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.layers.key_value_cache import empty
-from bertfam.models.generator import init_generator, logits, words_of
 from bertfam.models.gpt import GptConfig
 from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.language_model import init_language_model, logits, word_embeddings
 from bertfam.models.opt import OptConfig
 from bertfam.models.palm import PalmConfig
 
@@ -34,7 +34,7 @@ FAMILIES = tuple(CONFIGS)
 
 
 def boxed_shapes(config):
-    return jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0))
+    return jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -93,7 +93,7 @@ def test_a_cache_changes_nothing(name):
     @jax.jit
     def step(params, cache, inputs):
         hidden, found = config.decoder().apply(
-            {"params": params["decoder"]}, words_of(params), **inputs, train=False, cache=cache
+            {"params": params["decoder"]}, word_embeddings(params), **inputs, train=False, cache=cache
         )
         return logits(config, params, hidden), found["cache"]
 
@@ -107,7 +107,7 @@ def test_a_cache_changes_nothing(name):
     assert np.all(np.isfinite(found))
     np.testing.assert_allclose(found[real], expected[real], atol=1e-4)
     with pytest.raises(ValueError, match="positions must be given"):
-        config.decoder().apply({"params": params["decoder"]}, words_of(params), tokens=np.zeros((5, 1), np.int32),
+        config.decoder().apply({"params": params["decoder"]}, word_embeddings(params), tokens=np.zeros((5, 1), np.int32),
                                segment_ids=np.ones((5, 1), np.int32), train=False, cache=cache)  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_loops_over_layers_and_recomputation_change_nothing():
     def gradients(execution):
         def loss(params):
             hidden, _ = config.decoder(execution).apply(
-                {"params": params["decoder"]}, words_of(params), **inputs, train=True, rngs={"dropout": jax.random.key(3)}
+                {"params": params["decoder"]}, word_embeddings(params), **inputs, train=True, rngs={"dropout": jax.random.key(3)}
             )
             return jnp.mean(jax.nn.logsumexp(logits(config, params, hidden, execution), axis=-1))
 
@@ -179,7 +179,7 @@ def test_rows_longer_than_the_model_are_refused(name):
             lambda params: (
                 CONFIGS[name]
                 .decoder()
-                .apply({"params": params["decoder"]}, words_of(params), tokens, segment_ids=tokens, train=False)
+                .apply({"params": params["decoder"]}, word_embeddings(params), tokens, segment_ids=tokens, train=False)
             ),
             shapes,
         )

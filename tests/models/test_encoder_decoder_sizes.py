@@ -7,7 +7,7 @@ from flax import linen as nn
 
 from bertfam.config import load
 from bertfam.interop import huggingface
-from bertfam.models.generator import init_generator
+from bertfam.models.language_model import init_language_model
 
 # gin file, rows of the published word table, millions of parameters as published, in the digits that are
 PUBLISHED = (
@@ -33,7 +33,7 @@ PUBLISHED = (
 
 def parameters(config):
     """How many are trained, without the rows that only pad the vocabulary."""
-    shapes = nn.unbox(jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0)))
+    shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     shapes.get("lm_head", {}).pop("bias", None)
     tables = 1 if config.tie_embeddings else 2
     padding = (config.padded_vocab_size - config.known_table_rows) * config.hidden_size * tables

@@ -18,7 +18,7 @@ from bertfam.layers import dropout
 from bertfam.layers.execution import Execution
 from bertfam.layers.key_value_cache import empty
 from bertfam.models.bart import BartConfig
-from bertfam.models.generator import init_generator, logits, words_of
+from bertfam.models.language_model import init_language_model, logits, word_embeddings
 from bertfam.models.mt5 import MT5Config
 from bertfam.models.t5 import T5Config
 
@@ -33,7 +33,7 @@ CONFIGS = {
 
 
 def boxed_shapes(config):
-    return jax.eval_shape(lambda key: init_generator(config, key), jax.random.key(0))
+    return jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0))
 
 
 @functools.cache
@@ -134,12 +134,12 @@ def test_a_cache_changes_nothing(name):
     @jax.jit
     def encode(params):
         row = {"segment_ids": rows["encoder"][1], "train": False}
-        return config.encoder().apply({"params": params["encoder"]}, words_of(params), rows["encoder"][0], **row)[0]
+        return config.encoder().apply({"params": params["encoder"]}, word_embeddings(params), rows["encoder"][0], **row)[0]
 
     @jax.jit
     def step(params, cache, inputs, encoded):
         options = {"encoded": encoded, "encoded_segment_ids": rows["encoder"][1], "train": False, "cache": cache}
-        hidden, found = config.decoder().apply({"params": params["decoder"]}, words_of(params), **inputs, **options)
+        hidden, found = config.decoder().apply({"params": params["decoder"]}, word_embeddings(params), **inputs, **options)
         return logits(config, params, hidden), found["cache"]
 
     cache, found = empty(config.num_layers, 4, 13, config.num_kv_heads, config.head_dim, jnp.float32), []
@@ -266,7 +266,7 @@ def test_rows_of_a_bart():
             tokens, segment_ids, positions = rows["decoder"]
             row = {"segment_ids": segment_ids, "positions": positions, "train": False, "cache": cache}
             encoded = {"encoded": np.ones((1, 5, 32), np.float32), "encoded_segment_ids": np.ones((1, 5), np.int32)}
-            return config.decoder().apply({"params": params["decoder"]}, words_of(params), tokens, **row, **encoded)[0]
+            return config.decoder().apply({"params": params["decoder"]}, word_embeddings(params), tokens, **row, **encoded)[0]
 
         return jax.eval_shape(run, params).shape
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bertfam.models.generator import init_generator
+from bertfam.models.language_model import init_language_model
 from bertfam.models.palm import PalmConfig
 
 # Heads 6 wide, which is not 32 / 4.
@@ -92,7 +92,7 @@ def test_every_parameter_counts():
 def test_initial_deviations():
     """1 / sqrt(inputs) of kernels, 1 of the word table."""
     config = dataclasses.replace(CONFIG, hidden_size=96, head_size=32, feed_forward_size=160)
-    params = nn.unbox(jax.jit(lambda key: init_generator(config, key))(jax.random.key(0)))
+    params = nn.unbox(jax.jit(lambda key: init_language_model(config, key))(jax.random.key(0)))
     layers = params["decoder"]["layers"]
     inputs = {"query": 96, "key": 96, "value": 96, "output": 128}
     deviations = [(layers["attention"][name]["kernel"], count**-0.5) for name, count in inputs.items()]

@@ -17,8 +17,8 @@ from flax import linen as nn
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.layers.heads.pretraining import NO_TOKEN_LOGIT
-from bertfam.models import generator
-from bertfam.models.generator import init_generator
+from bertfam.models import language_model
+from bertfam.models.language_model import init_language_model
 from bertfam.models.mt5 import MT5Config
 from bertfam.models.t5 import T5Config
 
@@ -186,7 +186,7 @@ def test_rows_that_are_no_token_are_kept_and_never_predicted(tmp_path):
     config = huggingface.with_vocabulary(config, 90, tmp_path)
     assert (config.vocab_size, config.table_rows, config.padded_vocab_size) == (90, 101, 128)
     hidden = np.ones((1, 2, 32), np.float32)
-    logits = jax.jit(lambda params: generator.logits(config, params, hidden))(params)
+    logits = jax.jit(lambda params: language_model.logits(config, params, hidden))(params)
     expected = model.lm_head(torch.tensor(hidden)).detach().numpy()
     np.testing.assert_allclose(logits[..., :90], expected[..., :90], atol=1e-5)
     assert np.all(logits[..., 90:] == NO_TOKEN_LOGIT)
@@ -204,7 +204,7 @@ def test_initial_deviations_are_theirs():
     config = huggingface.FAMILIES["t5"].config_from_huggingface(model.config.to_dict())
     config = dataclasses.replace(config, tie_embeddings=False)
     ours = huggingface.to_tensors(
-        huggingface.FAMILIES["t5"], config, jax.jit(lambda key: nn.unbox(init_generator(config, key)))(jax.random.key(0))
+        huggingface.FAMILIES["t5"], config, jax.jit(lambda key: nn.unbox(init_language_model(config, key)))(jax.random.key(0))
     )
     assert ours.pop("lm_head.weight").std() == pytest.approx(96**-0.5, rel=0.02)
     assert ours.keys() == theirs.keys()

@@ -17,8 +17,8 @@ from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.layers.execution import Execution
 from bertfam.models.bart import BartConfig
-from bertfam.models.generator import logits
 from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.language_model import logits
 from bertfam.models.t5 import T5Config
 from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence
