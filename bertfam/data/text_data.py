@@ -20,7 +20,6 @@ from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences, 
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.rows.text_pairs import Chosen, PairFrame, TextPairs, WithPositions
 from bertfam.data.rows.two_segments import TwoSegments
-from bertfam.data.seqio_tasks.corpus import SeqioTask
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
@@ -141,7 +140,7 @@ class TextData:
     @property
     def reads_seqio(self) -> bool:
         """Whether any text comes from a seqio task, which only a child process may read."""
-        return any(isinstance(corpus.bare, SeqioTask) for corpus in self.corpora.values())
+        return any(corpus.bare.reads_seqio for corpus in self.corpora.values())
 
     def shape(self, length: int) -> RowShape:
         """The static sizes of rows of `length` tokens."""

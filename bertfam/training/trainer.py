@@ -14,7 +14,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bertfam.data.rows.batches import BatchSource
 from bertfam.data.text_data import HeldOut
 from bertfam.errors import UserError
-from bertfam.evaluation.evaluator import evaluate
 from bertfam.features import FeatureSpec
 from bertfam.multihost.preemption import Stop
 from bertfam.objectives.objective import Predictions
@@ -24,13 +23,16 @@ from bertfam.suggest import did_you_mean
 from bertfam.training.checkpoints import Checkpoints, on_devices
 from bertfam.training.integrity.digest import Digest, Digester
 from bertfam.training.logs.inspection import make_inspection, scalars
+from bertfam.training.logs.metrics import means
 from bertfam.training.logs.phase_timer import COMPILING, EVALUATING, PhaseTimer
 from bertfam.training.logs.progress import Rates
 from bertfam.training.optimizers.tensors import describe
 from bertfam.training.prefetch import Batch, global_batch
 from bertfam.training.run import Run
 from bertfam.training.state import TrainState, new_state, shardings_of
-from bertfam.training.step import INITIALISATION, TERM, make_eval_step, make_train_step
+from bertfam.training.step import INITIALISATION, TERM, Metrics, make_eval_step, make_train_step
+
+_EVAL_BATCHES_IN_FLIGHT = 2
 
 
 @dataclass(frozen=True)
@@ -207,3 +209,31 @@ class Trainer:
         """What the devices hold of the gradient of this batch and of the parameters; see `Digester`."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return self._digester(state, batch)
+
+
+def evaluate(
+    step: Callable[[dict[str, Any]], Metrics],
+    batches: Callable[[int], dict[str, Any]],
+    steps: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
+    """Merge the metrics of `steps` batches into exact weighted means, the same on every mesh.
+
+    Args:
+      step: returns the metrics of one batch.
+      batches: returns the batch of any index.
+      steps: number of batches; equal on every host.
+      stop: asked after each batch whether to give up.
+
+    Returns:
+      The means by metric name; None if the evaluation was given up.
+    """
+    metrics: list[Metrics] = []
+    for index in range(steps):
+        metrics.append(step(batches(index)))
+        # No more batches wait for the device than it needs to stay busy.
+        if index >= _EVAL_BATCHES_IN_FLIGHT:
+            jax.block_until_ready(metrics[index - _EVAL_BATCHES_IN_FLIGHT])
+        if stop():
+            return None
+    return means(metrics)

@@ -41,9 +41,11 @@ class Corpus(ABC):
 
     Attributes:
       units: whether its phrases and entities are marked: it is a `MarkedText`.
+      reads_seqio: True if reading it imports TensorFlow, which only a child process may do.
     """
 
     units: ClassVar[bool] = False
+    reads_seqio: ClassVar[bool] = False
 
     @property
     def pairs(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertfam.data.corpora.formats import mended
 from bertfam.data.corpora.input_files import file_fingerprints
@@ -48,6 +48,8 @@ class SeqioTask(Corpus):
     Raises:
       UserError: a setting is wrong (when made); the task is not known, or does not give text (when read).
     """
+
+    reads_seqio: ClassVar[bool] = True
 
     name: str
     modules: tuple[str, ...] = ()

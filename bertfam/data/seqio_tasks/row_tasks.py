@@ -14,6 +14,7 @@ from bertfam.data import vocabularies
 from bertfam.data.corpora.splits import SPLITS
 from bertfam.data.corpora.text_files import Corpus
 from bertfam.data.rows.batches import CorruptedRows
+from bertfam.data.seqio_tasks.text_tasks import shard_of
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache import builder
 from bertfam.data.token_cache.cache import TokenCache, check_fingerprint
@@ -164,8 +165,3 @@ class RowSource(seqio.DataSource):
         decisive += [] if vocabulary or self._layout == DEFAULT_LAYOUTS["wordpiece"] else [self._layout]
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
         return cache_root() / "tasks" / digest
-
-
-def shard_of(info: seqio.ShardInfo | None) -> tuple[int, int]:
-    """Which shard, and of how many."""
-    return (0, 1) if info is None else (info.index, info.num_shards)

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from bertfam.data.corpora.splits import SPLITS
 from bertfam.data.corpora.text_files import Corpus
-from bertfam.data.seqio_tasks.row_tasks import shard_of
 
 _TEXT = seqio.PassThroughVocabulary(size=0)
 # Output features of tasks that give text.
@@ -57,3 +56,8 @@ class CorpusSource(seqio.DataSource):
 def join_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """A preprocessor: {"sentences": string[n]} to {"text": string}, a sentence a line."""
     return dataset.map(lambda document: {"text": tf.strings.reduce_join(document["sentences"], separator="\n")})
+
+
+def shard_of(info: seqio.ShardInfo | None) -> tuple[int, int]:
+    """Return the index of a shard and the number of shards."""
+    return (0, 1) if info is None else (info.index, info.num_shards)

@@ -424,7 +424,7 @@ def test_a_cache_is_built_at_first_use_and_found_again(tmp_path, monkeypatch, co
 
 MY_TASKS = """\
 import seqio
-from bertfam.data import tasks
+from bertfam.data.seqio_tasks import tasks
 from bertfam.data.corpora.text_files import TextFiles
 
 seqio.TaskRegistry.add(
