@@ -26,12 +26,12 @@ from bertfam.multihost.preemption import Stop
 from bertfam.objectives.bert import MlmNsp
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.checkpoints.retention import Keep
+from bertfam.training.hooks import make_hooks
 from bertfam.training.logs.metrics import MetricsWriter
 from bertfam.training.logs.phase_timer import EVALUATING, SAVING, TRAINING, WAITING
 from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.loop import train
 from bertfam.training.run import Run
-from bertfam.training.run_hooks import make_hooks
 from bertfam.training.stages import Stage, StagedBatches
 from bertfam.training.state import TrainState
 from bertfam.training.trainer import Trainer

@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertfam.config.state import gin_kept
-from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.ends import ends_of, ends_of_folder
 from bertfam.decoding.generate import Text, generate
@@ -19,7 +17,6 @@ from bertfam.decoding.stepping import Ends
 from bertfam.decoding.strategies import Greedy, Limits, Strategy
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
-from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.layers.lookup import gather_positions
 from bertfam.models.bert import BertConfig
@@ -27,9 +24,6 @@ from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, pooler, sentence_head, word_table
 from bertfam.models.language_model import LanguageModelConfig, logits, word_embeddings
 from bertfam.storage.paths import to_path
-
-ONLY = "encoder"  # the name of the only network of a folder
-WRITER = "generator"  # and of one that writes text
 
 
 @dataclass(frozen=True)
@@ -250,25 +244,12 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
 
     `average` reads the moving average of a MODEL_DIR's parameters in their place.
     """
-    folder = to_path(path)
-    if (folder / "config.gin").is_file():
-        from bertfam.training.model_dir import open_model
+    from bertfam.training.networks import read_networks
 
-        with gin_kept():
-            opened = open_model(folder, step, average=average)
-        configs = opened.run.objective.networks
-        trees = opened.run.objective.split(opened.params)
-        return {name: _ready(configs[name], tree, opened.vocabulary) for name, tree in trees.items()}
-    if (folder / "config.json").is_file():
-        for given, what in ((step is not None, "checkpoints; leave the step out"), (average, "average; leave it out")):
-            if given:
-                raise UserError(f"{folder} is a Hugging Face folder and has no {what}")
-        imported = huggingface.read(folder)
-        vocabulary = vocabularies.load(folder)
-        config = huggingface.with_vocabulary(imported.config, vocabulary.size, folder)
-        model = _ready(config, imported.params, vocabulary, folder)
-        return {WRITER if isinstance(model, Generator) else ONLY: model}
-    raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")
+    folder = to_path(path)
+    huggingface_folder = None if (folder / "config.gin").is_file() else folder
+    networks = read_networks(folder, step=step, average=average)
+    return {name: _ready(*network, huggingface_folder) for name, network in networks.items()}
 
 
 def _ready(config: Any, params: dict[str, Any], vocabulary: Vocabulary, folder: Path | None = None) -> Model | Generator:

@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
     import dataclasses
     import json
 
-    from bertfam.training.model_dir import check_folder, check_goes_on
+    from bertfam.training.model_dir import check_folder, check_resumes
 
     model_dir = to_path(args.model_dir) if args.model_dir else None
     if model_dir:
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
     step = selection.choose(model_dir) if model_dir else None
     named = flags.named_text(args, run.data)
     if model_dir and step is not None:
-        check_goes_on(model_dir, run.sized(vocabulary.size), (named.vocabulary or folder, folder), step)
+        check_resumes(model_dir, run.sized(vocabulary.size), (named.vocabulary or folder, folder), step)
         if has_training_state(model_dir, step) and (cache or not run.data.reads_seqio):
             text = cache.fingerprint if cache else fingerprint(run.data.corpora, vocabulary)
             check_text(text, str(cache.directory) if cache else "what is given", model_dir)
@@ -104,13 +104,13 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.training.summary import make_plan, plan_text
     from bertfam.training.teachers import read_teachers
     from bertfam.training.trainer import Trainer
-    from bertfam.training.warm_start.parameters import own_start
+    from bertfam.training.warm_start.parameters import objective_warm_start
 
     check_jaxlib(jax.default_backend(), jax.lib.__version__)
     trainer = Trainer(run.sized(vocabulary.size), run.mesh.build())
     aux = read_teachers(trainer.run, vocabulary)
     if step is None:
-        own_start(trainer.run, aux, vocabulary)
+        objective_warm_start(trainer.run, aux, vocabulary)
     counts = {"train": cache.counts("train")} if cache else {}
     plan = make_plan(trainer.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
 

@@ -9,7 +9,7 @@ from bertfam.commands import flags, pretrain
 
 if TYPE_CHECKING:
     from bertfam.config import Override
-    from bertfam.training.teachers import Opened
+    from bertfam.training.teachers import LoadedTeacher
 
 SUMMARY = "train a student to say what a trained model says"
 EXAMPLE = """\
@@ -55,12 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Trains; returns the exit status."""
 
-    teachers: list[Opened] = []
+    teachers: list[LoadedTeacher] = []
 
     def teacher() -> list[Override]:
         from bertfam.config import Override
         from bertfam.errors import UserError
-        from bertfam.training.teachers import open_again, teacher_bindings, vocabulary_of
+        from bertfam.training.teachers import reopen_teacher, teacher_bindings, teacher_vocabulary
 
         config = flags.load_config(args)
         if not config.refers_to("Distillation"):
@@ -78,11 +78,11 @@ def main(args: argparse.Namespace) -> int:
             words = args.layers if isinstance(args.layers, str) else ",".join(map(str, args.layers))
             found.append(Override(f"Distillation.layers = {args.layers!r}", f"--layers={words}"))
         if args.teacher:
-            teachers.append(open_again(args.model_dir, args.teacher, args.teacher_step, args.teacher_network))
+            teachers.append(reopen_teacher(args.model_dir, args.teacher, args.teacher_step, args.teacher_network))
             opened, origin = teachers[0], f"--teacher={args.teacher}"
             found += teacher_bindings(opened, origin)
             if not args.vocab and not config.binds("TextData.vocabulary"):
-                found.append(Override(f"TextData.vocabulary = {str(vocabulary_of(args.teacher).absolute())!r}", origin))
+                found.append(Override(f"TextData.vocabulary = {str(teacher_vocabulary(args.teacher).absolute())!r}", origin))
         return found
 
     return pretrain.train(args, teacher, teachers)

@@ -12,7 +12,7 @@ from bertfam.storage.paths import to_path
 if TYPE_CHECKING:
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.training.run import Run
-    from bertfam.training.warm_start.parameters import Start
+    from bertfam.training.warm_start.parameters import WarmStart
 
 NAMES = ("init_from", "init_parts", "init_new_rows", "init_optimizer")
 
@@ -45,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def start(
     args: argparse.Namespace, run: Run, aux: Any, vocabulary: Vocabulary, model_dir: Path, *, begun: bool, goes_on: bool
-) -> Start | None:
+) -> WarmStart | None:
     """What a new run starts from: what they name, or what its objective has of its own; None where there is neither.
 
     Args:
@@ -61,7 +61,7 @@ def start(
       UserError: they do not go together, or with what is there.
     """
     from bertfam.errors import UserError
-    from bertfam.training.warm_start.parameters import own_start, read_start
+    from bertfam.training.warm_start.parameters import objective_warm_start, read_warm_start
 
     for name in NAMES[1:]:
         if getattr(args, name) and not args.init_from:
@@ -71,9 +71,9 @@ def start(
     if begun:
         return None
     if not args.init_from:
-        return own_start(run, aux, vocabulary)
+        return objective_warm_start(run, aux, vocabulary)
     means = args.init_new_rows != "random"
-    return read_start(args.init_from, args.init_parts, run, vocabulary, means=means, optimizer=args.init_optimizer)
+    return read_warm_start(args.init_from, args.init_parts, run, vocabulary, means=means, optimizer=args.init_optimizer)
 
 
 def record(args: argparse.Namespace) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from bertfam.storage.paths import to_path
 if TYPE_CHECKING:
     from bertfam.config import Override
     from bertfam.multihost.processes import Processes
-    from bertfam.training.teachers import Opened
+    from bertfam.training.teachers import LoadedTeacher
 
 SUMMARY = "train a model"
 EXAMPLE = """\
@@ -44,7 +44,9 @@ def main(args: argparse.Namespace) -> int:
     return train(args)
 
 
-def train(args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tuple, teachers: list[Opened] | None = None) -> int:
+def train(
+    args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tuple, teachers: list[LoadedTeacher] | None = None
+) -> int:
     """Trains; returns the exit status.
 
     Args:
@@ -59,12 +61,14 @@ def train(args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tup
         return _train(args, processes, more, [] if teachers is None else teachers)
 
 
-def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Sequence[Override]], teachers: list[Opened]) -> int:
+def _train(
+    args: argparse.Namespace, processes: Processes, more: Callable[[], Sequence[Override]], teachers: list[LoadedTeacher]
+) -> int:
     from bertfam.errors import UserError
     from bertfam.multihost.same_code import check_modules
     from bertfam.training.hooks import ProfileHook, profiled_steps
     from bertfam.training.logs.phase_timer import PREPARING, SAVING, PhaseTimer, shares
-    from bertfam.training.model_dir import begin_folder, begun_start, check_folder, check_goes_on
+    from bertfam.training.model_dir import check_folder, check_resumes, prepare_folder, saved_init_flags
 
     phase_timer = PhaseTimer()
 
@@ -107,10 +111,10 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     step = processes.on_first("the newest checkpoint", lambda: selection.choose(model_dir))
     goes_on = step is not None and has_training_state(model_dir, step)
     if alone and step is None and not any(getattr(args, name) for name in init_flags.NAMES):
-        vars(args).update(begun_start(model_dir))
+        vars(args).update(saved_init_flags(model_dir))
     if step is not None:
         with processes.on_all("what was trained before"):
-            check_goes_on(model_dir, run, (named.vocabulary or folder, folder), step)
+            check_resumes(model_dir, run, (named.vocabulary or folder, folder), step)
 
     # -- Model and mesh: sizes are refused here, before the text is read and anything is compiled
     import jax
@@ -172,7 +176,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     counts = {split: cache.counts(split) for split in SPLITS}
     plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
     if not processes.alone:
-        plan["processes"] = {"told_by": processes.told_by, "hosts": processes.hosts}
+        plan["processes"] = {"told_by": processes.source, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)
     if begin:
         print(begin.told(), flush=True)
@@ -183,7 +187,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         # A folder that is moved or copied takes its own cache along.
         own = directory.absolute() == (model_dir / "cache").absolute()
         there = config.rebound("TextData.cache_dir", None if own else str(directory.absolute())) if run.data.cache_dir else config
-        begin_folder(model_dir, there, plan, cache.fingerprint, vocabulary if step is None else None, started)
+        prepare_folder(model_dir, there, plan, cache.fingerprint, vocabulary if step is None else None, started)
         cleanup.clear(model_dir, step)
 
     processes.on_first(str(model_dir), make_model_dir)
@@ -194,10 +198,10 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     from bertfam.multihost import preemption
     from bertfam.training import loop, watchdog
     from bertfam.training.hardware import keep_compilations
+    from bertfam.training.hooks import make_hooks
     from bertfam.training.logs.metrics import MetricsWriter, NoMetrics
     from bertfam.training.logs.progress import ProgressLog
-    from bertfam.training.logs.stragglers import HostTimes
-    from bertfam.training.run_hooks import make_hooks
+    from bertfam.training.logs.stragglers import StragglerMonitor
     from bertfam.training.summary import duration
 
     keep_compilations(model_dir)
@@ -206,7 +210,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
     traces = model_dir if processes.first else model_dir / f"process_{processes.index}"
     with (
         # Of several processes process 0 ends last: without the service of JAX in it, no other could tell where it stands.
-        watchdog.watching(
+        watchdog.watch(
             phase_timer, run.watchdog_seconds, processes.index, later=0 if processes.alone or not processes.first else 3
         ),
         preemption.signals_stop(stop),
@@ -222,7 +226,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
             state = trainer.restored(checkpoints, step)
             print(f"resumed from step {step:,}", flush=True)
         else:
-            state = trainer.started_from(checkpoints, step)
+            state = trainer.from_imported(checkpoints, step)
             print(f"started from the model in {model_dir}", flush=True)
 
         state = trainer.with_aux(state, aux)
@@ -230,7 +234,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         hooks = make_hooks(trainer, checkpoints, evaluations, vocabulary, writer, stop, evaluated)
         if profiled:
             hooks.append(profile)
-        hosts = HostTimes(processes, stop, writer)
+        hosts = StragglerMonitor(processes, stop, writer)
         log = ProgressLog(writer, phase_timer, start, run.total_steps, run.log_every, run.flops_after, hosts)
         stop.reasons += [checkpoints.failed, writer.failed]
         state = loop.train(trainer, state, StagedBatches(run.stages, sources), log, hooks, stop)
@@ -241,7 +245,7 @@ def _train(args: argparse.Namespace, processes: Processes, more: Callable[[], Se
         phase_timer.begin(SAVING, long=True)
         checkpoints.save(state)
         checkpoints.wait()
-        checkpoints.tidy()  # by the last scores
+        checkpoints.delete_unkept()  # by the last scores
         step = int(state.step)
         seconds = phase_timer.seconds()
         writer.write(step, "time", {name.replace(" ", "_"): value for name, value in seconds.items()})

@@ -103,7 +103,7 @@ def _replay(args: argparse.Namespace, processes: Processes) -> int:
 
     from bertfam.training.checkpoints import Checkpoints
     from bertfam.training.integrity.mismatches import compare
-    from bertfam.training.integrity.replay import by_itself, replay, rotated
+    from bertfam.training.integrity.replay import replay, rotated, single_group_run
     from bertfam.training.trainer import Trainer
 
     def say(told: str) -> None:
@@ -117,7 +117,7 @@ def _replay(args: argparse.Namespace, processes: Processes) -> int:
             arrangement = rotated(mesh, number)
             say(f"arrangement {number + 1}: {', '.join(map(str, arrangement.devices.flat))}")
             trainer = Trainer(run, arrangement)
-            group = by_itself(run, arrangement) if number == 0 else None
+            group = single_group_run(run, arrangement) if number == 0 else None
             state = trainer.with_aux(trainer.restored(checkpoints, start), aux)
             alone = Trainer(group, arrangement) if group else None
             found.append(replay(trainer, state, source, args.step, recorded, alone, _Progress(start, args.step, say)))

@@ -28,13 +28,13 @@ class Membership:
     """A process among those of its run; None: not known.
 
     Attributes:
-      told_by: who says so, in words.
+      source: who says so, in words.
       coordinator: HOST:PORT of process 0.
       count: of processes.
       index: this process, from 0.
     """
 
-    told_by: str
+    source: str
     coordinator: str | None = None
     count: int | None = None
     index: int | None = None
@@ -65,11 +65,11 @@ def membership(given: Membership, environ: Variables = os.environ, attribute: At
     if not told and not flagged:
         return None
     if len({(found.count, found.index) for found in told}) > 1:
-        said = " and ".join(f"{found.told_by} that this is process {found.index} of {found.count}" for found in told)
+        said = " and ".join(f"{found.source} that this is process {found.index} of {found.count}" for found in told)
         raise UserError(f"it is said by {said}; give --coordinator, --num_processes and --process_index")
     found = told[0] if told else given
     values = {name: getattr(given, name) for name in ("coordinator", "count", "index") if getattr(given, name) is not None}
-    found = replace(found, told_by=f"{found.told_by} and flags" if values and told else found.told_by, **values)
+    found = replace(found, source=f"{found.source} and flags" if values and told else found.source, **values)
     flags = {"--coordinator": found.coordinator, "--num_processes": found.count, "--process_index": found.index}
     if missing := [flag for flag, value in flags.items() if value is None]:
         raise UserError(f"{' and '.join(missing)} missing: several processes need all of {', '.join(flags)}")
@@ -118,14 +118,14 @@ def _tpu(environ: Variables, attribute: Attribute | None) -> Membership | None:
     return _of_slices("the TPU VM's metadata", addresses, int(worker), more | dict(environ))
 
 
-def _of_slices(told_by: str, hosts: list[str], worker: int, environ: Variables) -> Membership:
+def _of_slices(source: str, hosts: list[str], worker: int, environ: Variables) -> Membership:
     """The hosts of slice 0 come first, then those of slice 1, ..."""
     slices = _number(environ, "MEGASCALE_NUM_SLICES") if environ.get("MEGASCALE_NUM_SLICES") else 1
     number = _number(environ, "MEGASCALE_SLICE_ID") if slices > 1 else 0
     first = environ.get("MEGASCALE_COORDINATOR_ADDRESS", "").partition(":")[0] if slices > 1 else hosts[0]
     if not first:
         raise UserError(f"MEGASCALE_NUM_SLICES={slices} without MEGASCALE_COORDINATOR_ADDRESS: give --coordinator=HOST:PORT")
-    return Membership(told_by, f"{first}:{_PORT}", slices * len(hosts), number * len(hosts) + worker)
+    return Membership(source, f"{first}:{_PORT}", slices * len(hosts), number * len(hosts) + worker)
 
 
 def _number(environ: Variables, name: str) -> int:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from bertfam.errors import UserError, tell
 from bertfam.multihost.environment import Membership, membership
-from bertfam.multihost.exit_status import LOST, Farewells
-from bertfam.multihost.processes import Gone, Processes
+from bertfam.multihost.exit_status import LOST, ExitStatusLinks
+from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.multihost.rendezvous import meet
 from bertfam.multihost.same_code import check_code
 
@@ -40,7 +40,7 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         return
     coordinator, count, index = found.coordinator, found.count, found.index
     assert coordinator is not None and count is not None and index is not None
-    origin = "" if found.told_by == "flags" else f", as {found.told_by} say,"
+    origin = "" if found.source == "flags" else f", as {found.source} say,"
     host, port = _address(coordinator)
     if not 1 <= count < 2**16:
         raise UserError(f"--num_processes={count} must be at least 1 and below 2^16")
@@ -48,9 +48,9 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         raise UserError(f"--process_index={index}{origin} is not among the {count} processes 0 to {count - 1}")
     if not seconds > 0:
         raise UserError(f"--initialization_timeout={seconds:g} is not more than 0")
-    links, beside, third = (meet(host, port, index, count, seconds) for _ in range(3))
-    farewells, over = Farewells(third), threading.Event()
-    processes = Processes(index, links, beside, farewells, told_by=found.told_by)
+    links, other_links, third = (meet(host, port, index, count, seconds) for _ in range(3))
+    exit_status, over = ExitStatusLinks(third), threading.Event()
+    processes = Processes(index, links, other_links, exit_status, source=found.source)
     try:
         processes.hosts = processes.others.hosts = processes.gather("their names", socket.gethostname())
         check_code(processes)
@@ -58,14 +58,14 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         if not processes.first:
             # The descriptor: libraries in C++ print too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            threading.Thread(target=_follow, args=(farewells, over), name="follower", daemon=True).start()
+            threading.Thread(target=_follow, args=(exit_status, over), name="follower", daemon=True).start()
         yield processes
         processes.gather("the end", None)
         over.set()
     except BaseException as error:
-        fault = processes.explained(error)
+        fault = processes.explain(error)
         fault.add_note(f"in {processes.place(index)}")  # told below a traceback
-        if isinstance(fault, Gone) and fault.line:
+        if isinstance(fault, ProcessExited) and fault.line:
             print(fault.line, file=sys.stderr)
         status = tell(fault)
         sys.stdout.flush()
@@ -74,10 +74,10 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         os._exit(status)
 
 
-def _follow(farewells: Farewells, over: threading.Event) -> None:
+def _follow(exit_status: ExitStatusLinks, over: threading.Event) -> None:
     """Ends a process as process 0 has ended: its main thread may wait in a collective until JAX kills it."""
     while not over.wait(_LOOK):
-        if ended := farewells.heard(0):
+        if ended := exit_status.received(0):
             if not over.wait(_BY_ITSELF):
                 os._exit(LOST if ended[0] is None else ended[0])
             return

@@ -32,8 +32,8 @@ class Stop:
         self.asked: str | None = None  # the signal that this process got
         self.reasons: list[Callable[[], bool]] = []  # others for which it may want to stop
         self.due = False  # all processes stop
-        self.tell: Callable[[], Any] = lambda: None  # what this process tells the others along with it (JSON)
-        self.heard: list[Any] = []  # what all have told, by process, in the last round that has ended
+        self.message: Callable[[], Any] = lambda: None  # what this process tells the others along with it (JSON)
+        self.messages: list[Any] = []  # what all have told, by process, in the last round that has ended
         self._processes = processes or Processes()
         self._asks = 0
         self._round: tuple[int, float] | None = None  # the question and the time at which the round under way began
@@ -54,10 +54,10 @@ class Stop:
         if self._asks < self._end:
             return False
         began, since = self._round
-        said = self._processes.collected(_WHAT)
+        said = self._processes.collect(_WHAT)
         self._round = None
         self.due = any(wished for wished, *_ in said)
-        self.heard = [told for *_, told in said]
+        self.messages = [told for *_, told in said]
         if self.due:
             return True
         asked = self._asks - began
@@ -69,7 +69,7 @@ class Stop:
         return False
 
     def _begin(self, wish: bool, asks: int) -> None:
-        self._processes.offer(_WHAT, [wish, asks, self.tell()])
+        self._processes.offer(_WHAT, [wish, asks, self.message()])
         self._round, self._end = (self._asks, time.monotonic()), self._asks + 1
 
     def meet(self, what: str) -> None:
@@ -83,7 +83,7 @@ class Stop:
     def settle(self) -> None:
         """Ends the round under way, when training is over."""
         if self._round is not None:
-            self._processes.collected(_WHAT)
+            self._processes.collect(_WHAT)
             self._round = None
 
 

@@ -10,15 +10,15 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from bertfam.errors import UserError
-from bertfam.multihost.exit_status import LOST, Farewells
-from bertfam.multihost.rendezvous import Link, Lost, named
+from bertfam.multihost.exit_status import LOST, ExitStatusLinks
+from bertfam.multihost.rendezvous import ConnectionLost, Link, describe_processes
 
 _ASK_AGAIN = 60.0  # seconds between lines that say who is waited for
 _FAREWELL = 10.0  # seconds that process 0 gives the others to end before it
 _NOTICED = 3.0  # seconds in which a process that is gone is known to be
 
 
-class Gone(SystemExit):
+class ProcessExited(SystemExit):
     """A process has ended while others waited for it; `line` tells so, unless the one that is gone has told more."""
 
     def __init__(self, status: int, line: str = "") -> None:
@@ -33,24 +33,24 @@ class Processes:
         self,
         index: int = 0,
         links: Sequence[Link] = (),
-        beside: Sequence[Link] = (),
-        farewells: Farewells | None = None,
+        other_links: Sequence[Link] = (),
+        exit_status: ExitStatusLinks | None = None,
         *,
-        told_by: str = "flags",
+        source: str = "flags",
     ) -> None:
         """Process `index` from 0.
 
         Args:
           index: which it is.
           links: of process 0 to all others in order, of another to process 0.
-          beside: a second set, over which another thread may gather at the same time.
-          farewells: over a third.
-          told_by: who has said so, in words.
+          other_links: a second set, over which another thread may gather at the same time.
+          exit_status: over a third.
+          source: who has said so, in words.
         """
-        self.index, self.told_by = index, told_by
+        self.index, self.source = index, source
         self.hosts: list[str] = []  # the name of each process's machine, once they have told
-        self._farewells = farewells or Farewells()
-        self.others = Processes(index, beside, farewells=self._farewells) if beside else self
+        self._exit_status = exit_status or ExitStatusLinks()
+        self.others = Processes(index, other_links, exit_status=self._exit_status) if other_links else self
         self._links = links
         self._offered: Any = None
 
@@ -74,10 +74,10 @@ class Processes:
         Waits as long as all processes live, and says every minute on process 0 whom it waits for.
 
         Raises:
-          Gone: a process is.
+          ProcessExited: a process is.
         """
         self.offer(what, value)
-        return self.collected(what)
+        return self.collect(what)
 
     def offer(self, what: str, value: Any) -> None:
         """The first half of `gather`: says what this process's value is, and waits for nobody."""
@@ -85,15 +85,15 @@ class Processes:
         if not self.first:
             try:
                 self._links[0].send(value)
-            except Lost:
+            except ConnectionLost:
                 raise self._left_by(0, what) from None
 
-    def collected(self, what: str) -> list[Any]:
+    def collect(self, what: str) -> list[Any]:
         """The second half of `gather`: every process's value. Between the halves nothing else may be gathered."""
         if not self.first:
             try:
                 return self._links[0].receive()
-            except Lost:
+            except ConnectionLost:
                 raise self._left_by(0, what) from None
         missing, values = dict(enumerate(self._links, 1)), {0: self._offered}
         other = 0
@@ -101,23 +101,23 @@ class Processes:
             while missing:
                 ready = wait([link.connection for link in missing.values()], _ASK_AGAIN)
                 if not ready:
-                    print(f"bertfam: waiting for {named(missing)}: {what}", file=sys.stderr, flush=True)
+                    print(f"bertfam: waiting for {describe_processes(missing)}: {what}", file=sys.stderr, flush=True)
                 for other in [other for other, link in missing.items() if link.connection in ready]:
                     values[other] = missing.pop(other).receive()
             found = [values[index] for index in range(len(values))]
             for other, link in enumerate(self._links, 1):  # noqa: B007
                 link.send(found)
-        except Lost:
+        except ConnectionLost:
             raise self._left_by(other, what) from None
         return found
 
-    def explained(self, error: BaseException) -> BaseException:
-        """What lies behind an error of JAX's: `Gone` where another process has left it alone in a collective."""
+    def explain(self, error: BaseException) -> BaseException:
+        """What lies behind an error of JAX's: `ProcessExited` where another process has left it alone in a collective."""
         import jax
 
         if self.alone or not isinstance(error, jax.errors.JaxRuntimeError):
             return error
-        gone = self._farewells.heard(_NOTICED)
+        gone = self._exit_status.received(_NOTICED)
         return self._gone({self._at(number): status for number, status in gone.items()}, "training") if gone else error
 
     def leave(self, status: int) -> None:
@@ -126,29 +126,29 @@ class Processes:
         They need wait no longer for its answer. Without the service of JAX in process 0 they would be killed, and no launcher
         would see what they end with.
         """
-        self._farewells.say(status)
+        self._exit_status.send(status)
         if self.first:
             for link in (*self._links, *self.others._links):
                 link.shut()
-            self._farewells.outlive(_FAREWELL)
+            self._exit_status.wait_until_closed(_FAREWELL)
 
     def _at(self, link: int) -> int:
         """The process at the other end of a link."""
         return link + 1 if self.first else 0
 
-    def _left_by(self, other: int, what: str) -> Gone:
+    def _left_by(self, other: int, what: str) -> ProcessExited:
         link = max(other - 1, 0)
-        return self._gone({other: self._farewells.heard(_NOTICED, [link]).get(link)}, what)
+        return self._gone({other: self._exit_status.received(_NOTICED, [link]).get(link)}, what)
 
-    def _gone(self, ended: Mapping[int, int | None], what: str) -> Gone:
+    def _gone(self, ended: Mapping[int, int | None], what: str) -> ProcessExited:
         """Of processes that have ended, with what. A fault or a mistake is one here too, whatever others have ended with."""
         said = [status for status in ended.values() if status is not None]
         status = min(filter(None, said), default=1) if len(said) == len(ended) else LOST
         if said and not self.first:
-            return Gone(status)
+            return ProcessExited(status)
         are, them = ("is", "its") if len(ended) == 1 else ("are", "their")
-        who = self.place(*ended) if len(ended) == 1 else named(ended)
-        return Gone(status, f"bertfam: error: {who} {are} gone before all were through with {what}; see {them} log")
+        who = self.place(*ended) if len(ended) == 1 else describe_processes(ended)
+        return ProcessExited(status, f"bertfam: error: {who} {are} gone before all were through with {what}; see {them} log")
 
     @contextmanager
     def on_all(self, what: str) -> Iterator[None]:

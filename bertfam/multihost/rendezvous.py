@@ -15,8 +15,8 @@ from importlib import metadata
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
-from bertfam import __version__
 from bertfam.errors import UserError
+from bertfam.version import __version__
 
 _RETRY = 0.2  # seconds
 _HELLO = 5.0  # seconds in which a process that has connected says who it is
@@ -24,13 +24,13 @@ _LONGEST_HELLO = 1000  # bytes
 _VANISHED = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # noticed after a minute; by Linux's own after two hours
 
 
-def named(indices: Iterable[int]) -> str:
+def describe_processes(indices: Iterable[int]) -> str:
     """Processes in words: process 1, or processes 1, 2."""
     numbers = [str(index) for index in indices]
     return f"process{'' if len(numbers) == 1 else 'es'} {', '.join(numbers)}"
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The process at the other end is gone."""
 
 
@@ -46,11 +46,11 @@ class Link:
         self.connection, self._received = connection, b""
 
     def send(self, value: Any) -> None:
-        """Raises Lost where nobody is there any more."""
+        """Raises ConnectionLost where nobody is there any more."""
         try:
             self.connection.sendall(json.dumps(value).encode() + b"\n")
         except OSError as error:
-            raise Lost(str(error)) from error
+            raise ConnectionLost(str(error)) from error
 
     def receive(self, seconds: float | None = None, *, at_most: int | None = None) -> Any:
         """The next value.
@@ -61,7 +61,7 @@ class Link:
 
         Raises:
           TimeoutError: nothing has come; what has come in part is kept.
-          Lost: nobody is there any more.
+          ConnectionLost: nobody is there any more.
           ValueError: it is no JSON, or longer than it may be.
         """
         end = None if seconds is None else time.monotonic() + seconds
@@ -72,11 +72,11 @@ class Link:
             except TimeoutError:
                 raise
             except OSError as error:
-                raise Lost(str(error)) from error
+                raise ConnectionLost(str(error)) from error
             finally:
                 self.connection.settimeout(None)
             if not more:
-                raise Lost("it has closed the connection")
+                raise ConnectionLost("it has closed the connection")
             self._received += more
             if at_most is not None and len(self._received) > at_most:
                 raise ValueError("the value is too long")
@@ -84,7 +84,7 @@ class Link:
         return json.loads(line)
 
     @property
-    def has_come(self) -> bool:
+    def has_received(self) -> bool:
         """Whether a value lies here already, read together with the one before."""
         return b"\n" in self._received
 
@@ -138,7 +138,7 @@ def _gather(port: int, count: int, seconds: float) -> list[Link]:
                 missing = [index for index in range(1, count) if index not in found]
                 _refuse(
                     found.values(),
-                    f"{named(missing)} of {count} did not come to port {port} within {seconds:g} s: start what is missing, with "
+                    f"{describe_processes(missing)} of {count} did not come to port {port} within {seconds:g} s: start what is missing, with "
                     "the same --coordinator, or wait longer by --initialization_timeout",
                 )
             if hello := _hello(link):
@@ -147,7 +147,7 @@ def _gather(port: int, count: int, seconds: float) -> list[Link]:
                 found[hello["index"]] = link
     links = [found[index] for index in range(1, count)]
     for link in links:
-        with contextlib.suppress(Lost):  # the first that is asked of it will tell
+        with contextlib.suppress(ConnectionLost):  # the first that is asked of it will tell
             link.send({})
     return links
 
@@ -167,7 +167,7 @@ def _hello(link: Link) -> dict[str, Any] | None:
     """Who has connected; None where it is no process of bertfam's."""
     try:
         hello = link.receive(_HELLO, at_most=_LONGEST_HELLO)
-    except (TimeoutError, Lost, ValueError):
+    except (TimeoutError, ConnectionLost, ValueError):
         hello = None
     if isinstance(hello, dict) and hello.keys() == {"versions", "index", "count"}:
         return hello
@@ -192,7 +192,7 @@ def _mistake(hello: dict[str, Any], count: int, found: dict[int, Link]) -> str |
 
 def _refuse(links: Iterable[Link], line: str) -> NoReturn:
     for link in links:
-        with contextlib.suppress(Lost):
+        with contextlib.suppress(ConnectionLost):
             link.send({"refused": line})
     raise UserError(line)
 
@@ -216,7 +216,7 @@ def _join(host: str, port: int, index: int, count: int, seconds: float) -> Link:
             link.send({"versions": _versions(), "index": index, "count": count})
             # Process 0 answers when all have come, and says who has not: it is given the time to.
             answer = link.receive(seconds + _HELLO)
-        except (Lost, TimeoutError, ValueError) as error:
+        except (ConnectionLost, TimeoutError, ValueError) as error:
             raise UserError(f"process 0 at {host}:{port} has not answered process {index} ({error}); see its log") from error
         if "refused" in answer:
             raise SystemExit(2)

@@ -1,20 +1,30 @@
 """What happens between steps: a hook sees the state after each update where it is due, and may replace it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 import jax
+import numpy as np
 
+from bertfam.data.preview.visible import visible
+from bertfam.data.text_data import HeldOut
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.multihost.preemption import Stop
+from bertfam.objectives.objective import Predictions
 from bertfam.storage.spool import Spool
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.logs.metrics import Writer
 from bertfam.training.logs.phase_timer import EVALUATING, PROFILING, SAMPLING, SAVING
+from bertfam.training.stages import locate
 from bertfam.training.state import TrainState
+from bertfam.training.trainer import Trainer
 
-# What a split of metrics.jsonl is called when it is told.
+_SAMPLES = 4  # rows
+_MAX_TARGETS = 80  # about the masked tokens of a row of 512; a causal LM has a target at every position
+# Name of each split of metrics.jsonl in the log.
 HELD_OUT = {"eval": "held out", "eval_average": "held out, moving average"}
 
 
@@ -22,10 +32,10 @@ class Hook(Protocol):
     """Observes, or replaces, the state.
 
     Attributes:
-      doing: what it does: "saving".
+      phase: what it does: "saving".
     """
 
-    doing: ClassVar[str]
+    phase: ClassVar[str]
 
     def due(self, step: int) -> bool:
         """Whether `after` has anything to do once `step` updates are made."""
@@ -60,7 +70,7 @@ class Every:
 class SaveHook(Every):
     """Starts a checkpoint, behind the metrics that lead up to it; it is written while training goes on."""
 
-    doing: ClassVar[str] = SAVING
+    phase: ClassVar[str] = SAVING
     checkpoints: Checkpoints
     writer: Writer
 
@@ -81,7 +91,7 @@ class EvaluateHook(Every):
       done: the steps whose scores are written.
     """
 
-    doing: ClassVar[str] = EVALUATING
+    phase: ClassVar[str] = EVALUATING
     scores: Callable[[int, TrainState], Mapping[str, Mapping[str, float]] | None]
     writer: Writer
     done: set[int] = field(default_factory=set)
@@ -113,7 +123,7 @@ class SampleHook(Every):
       writer: where they go.
     """
 
-    doing: ClassVar[str] = SAMPLING
+    phase: ClassVar[str] = SAMPLING
     samples: Callable[[int, TrainState], list[str]]
     writer: Writer
 
@@ -145,7 +155,7 @@ def profiled_steps(words: str | None, total: int) -> tuple[int, int] | None:
 class ProfileHook:
     """Records a profile of some updates, for TensorBoard's profile plugin or Perfetto."""
 
-    doing: ClassVar[str] = PROFILING
+    phase: ClassVar[str] = PROFILING
 
     def __init__(self, first: int, last: int, directory: Path) -> None:
         """A profile of the updates that lead to the steps `first` to `last`; written under `directory`."""
@@ -177,3 +187,76 @@ class ProfileHook:
             self._spool.close()
             self._spool = None
             print(f"profile of the updates {self._first:,} to {self._last:,}: {self._directory}/plugins/profile", flush=True)
+
+
+def make_hooks(
+    trainer: Trainer,
+    checkpoints: Checkpoints,
+    evaluations: Sequence[HeldOut | None],
+    vocabulary: Vocabulary,
+    writer: Writer,
+    stop: Stop,
+    evaluated: Collection[int],
+) -> list[Hook]:
+    """What is done between the steps of a run. It saves first: what takes long afterwards can cost no step.
+
+    Args:
+      trainer: of the run.
+      checkpoints: where it saves.
+      evaluations: the held-out rows of each stage; None where there are too few.
+      vocabulary: of the samples.
+      writer: of scores and samples.
+      stop: cuts an evaluation short.
+      evaluated: the steps whose scores were written before.
+    """
+    run = trainer.run
+
+    def held_out(updates: int) -> tuple[HeldOut, int]:
+        stage, _ = locate(run.stages, updates - 1)
+        rows = evaluations[stage]
+        assert rows is not None
+        return rows, stage
+
+    def scores(updates: int, state: TrainState) -> dict[str, dict[str, float]] | None:
+        found = {}
+        for split, params in {"eval_average": state.average, "eval": state.params}.items():
+            if params:
+                measured = trainer.scores(params, *held_out(updates), stop, aux=state.aux)
+                if measured is None:
+                    return None
+                found[split] = measured
+        return found
+
+    def samples(updates: int, state: TrainState) -> list[str]:
+        return sample_texts(trainer.predictions(state.params, *held_out(updates)), vocabulary, _SAMPLES)
+
+    hooks: list[Hook] = [SaveHook(run.checkpoint_every, run.total_steps, checkpoints, writer)]
+    if all(evaluations):
+        if run.eval_every:
+            hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer, set(evaluated)))
+        if run.sample_every:
+            hooks.append(SampleHook(run.sample_every, run.total_steps, samples, writer))
+    return hooks
+
+
+def sample_texts(found: Predictions, vocabulary: Vocabulary, count: int) -> list[str]:
+    """One line a row: its text as the model sees it, and for its targets in order: target, best guess, its probability.
+
+    Of more than `_MAX_TARGETS` targets so many are told, spread evenly from the first to the last.
+
+    Args:
+      found: NumPy arrays.
+      vocabulary: of their ids.
+      count: at most so many rows, the first ones that have a target.
+    """
+    texts = []
+    for row in np.flatnonzero(found.weights.any(axis=1))[:count]:
+        seen = vocabulary.decode(found.inputs[row][found.segments[row] > 0])
+        slots = [slot for slot in np.argsort(found.positions[row], kind="stable") if found.weights[row, slot] > 0]
+        if len(slots) > _MAX_TARGETS:
+            slots = [slots[place] for place in np.linspace(0, len(slots) - 1, _MAX_TARGETS).round().astype(int)]
+        targets, guesses = (vocabulary.pieces(ids[row, slots]) for ids in (found.targets, found.tokens))
+        likely = found.probabilities[row, slots]
+        told = [f"{target}: {guess} {share:.2f}" for target, guess, share in zip(targets, guesses, likely, strict=True)]
+        texts.append(visible(f"{' '.join(seen.split())}  |  {', '.join(told)}"))
+    return texts

@@ -7,7 +7,7 @@ import jax
 from bertfam.data.rows.batches import BatchSource
 from bertfam.multihost.preemption import Stop
 from bertfam.training.hooks import Hook
-from bertfam.training.integrity.digest import DIGEST, disagreement, suspects
+from bertfam.training.integrity.digest import DIGEST, disagreement, mismatches
 from bertfam.training.logs.phase_timer import INSPECTING, TRAINING, WAITING
 from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.prefetch import Batch, Prefetcher
@@ -32,9 +32,9 @@ def train(
         return trainer.stages[locate(trainer.run.stages, step)[0]].batch(source, step)
 
     def call(hooks: Sequence[Hook], step: int, state: TrainState) -> TrainState:
-        log.hosts.pause()
+        log.stragglers.pause()
         for hook in hooks:
-            with phase_timer.during(hook.doing, long=True):
+            with phase_timer.during(hook.phase, long=True):
                 state = hook.after(step, state)
         return state
 
@@ -53,19 +53,19 @@ def train(
                 if step == start:
                     stop.meet("compiling")
                 compiled_stage = stage
-                log.hosts.pause()
+                log.stragglers.pause()
             phase_timer.begin(TRAINING)
             batch, idle = batches.take(log.busy)
             phase_timer.move(idle, WAITING)
             _look(trainer, step + 1, state, batch, log)
-            log.hosts.begin(log.busy(), idle)
+            log.stragglers.before_update(log.busy(), idle)
             state, metrics = train_step(state, batch)
             if begins:
                 # On its first run a program makes its cuDNN kernels, which fails while another thread copies to the GPU.
                 jax.block_until_ready(state)
             batches.refill()
             stops = stop.ask()
-            log.hosts.handed()  # here, for it may have waited for another process
+            log.stragglers.after_update()  # here, for it may have waited for another process
             due = [hook for hook in hooks if hook.due(step + 1)]
             if due or stops:
                 # The interval that ends here has all of its own time.
@@ -89,12 +89,12 @@ def _look(trainer: Trainer, update: int, state: TrainState, batch: Batch, log: P
     if not (looks or digests):
         return
     jax.block_until_ready(state)
-    log.hosts.pause()
+    log.stragglers.pause()
     with trainer.phase_timer.during(INSPECTING, long=True):
         if looks:
             log.write(update, "inspect", trainer.inspect(state, batch))
         if digests:
             digest = trainer.digest(state, batch)
             log.write(update, DIGEST, digest.line())
-            if found := suspects([digest.copies]):
+            if found := mismatches([digest.copies]):
                 print(f"step {update:,}: {disagreement(found)}", flush=True)

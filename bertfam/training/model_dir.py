@@ -66,7 +66,7 @@ def check_folder(model_dir: Path) -> None:
         raise UserError(f"--model_dir={model_dir} holds {other[0]} and no run (no config.gin): name a new folder")
 
 
-def check_goes_on(model_dir: Path, run: Run, given: Sequence[str | Path], step: int) -> None:
+def check_resumes(model_dir: Path, run: Run, given: Sequence[str | Path], step: int) -> None:
     """Raises UserError where a sized run cannot go on from a step in MODEL_DIR, or start from an imported model there.
 
     Args:
@@ -84,7 +84,7 @@ def check_goes_on(model_dir: Path, run: Run, given: Sequence[str | Path], step: 
         check_same_model(began.objective.model, run.objective.model)
 
 
-def begin_folder(
+def prepare_folder(
     model_dir: Path,
     config: Config,
     plan: dict[str, Any],
@@ -95,7 +95,7 @@ def begin_folder(
     """Makes MODEL_DIR, or brings its files up to date; a run that has a vocabulary already keeps it (None).
 
     What a killed process had begun to write is deleted. `start` has the flags of --init_from that a new run begins with: until
-    it has a checkpoint, the folder alone says by them where it starts (see `begun_start`).
+    it has a checkpoint, the folder alone says by them where it starts (see `saved_init_flags`).
 
     Raises:
       UserError: something cannot be written.
@@ -117,7 +117,7 @@ def begin_folder(
         vocabulary.save(model_dir / "vocab")
 
 
-def begun_start(model_dir: Path) -> dict[str, Any]:
+def saved_init_flags(model_dir: Path) -> dict[str, Any]:
     """The flags of --init_from that a run began with, by name; {} where it began with new parameters."""
     path = model_dir / START
     return read_json(path) if path.is_file() else {}

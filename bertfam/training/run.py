@@ -16,7 +16,7 @@ from bertfam.objectives.objective import Objective
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.optimizers import AdamW, Optimizer
-from bertfam.training.stages import Stage, expanded, total_steps
+from bertfam.training.stages import Stage, expand_ramps, total_steps
 from bertfam.training.step import NonFinite
 
 
@@ -29,7 +29,7 @@ class Run:
       data: where the rows come from.
       stages: steps, row length and batch size, one after another; a `Ramp` becomes the stages that it stands for.
       optimizer: how it is trained.
-      average_decay: of a moving average of the parameters, kept beside them (see `averaged`); None keeps none.
+      average_decay: of a moving average of the parameters, kept beside them (see `moving_average`); None keeps none.
       non_finite: what a loss or gradient that is not finite does. "raise" ends the run with a line that names the step, "skip"
         goes on without that update; neither changes a parameter by it.
       mesh: how devices are laid out.
@@ -75,7 +75,7 @@ class Run:
     def __post_init__(self) -> None:
         if not self.stages:
             raise ValueError("stages is empty; a run needs at least one Stage")
-        object.__setattr__(self, "stages", expanded(self.stages))
+        object.__setattr__(self, "stages", expand_ramps(self.stages))
         if self.average_decay is not None and not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay {self.average_decay} is not in [0, 1); None keeps no average")
         for name in ("microbatches", "log_every", "checkpoint_every"):

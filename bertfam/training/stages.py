@@ -72,7 +72,7 @@ class Ramp(Stage):
         return tuple(Stage(count, self.length, size) for count, size in zip(steps, sizes, strict=True))
 
 
-def expanded(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+def expand_ramps(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """All stages in order, with each ramp's own in its place."""
     return tuple(stage for item in stages for stage in (item.stages() if isinstance(item, Ramp) else (item,)))
 

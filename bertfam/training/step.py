@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from bertfam.objectives.objective import Batch, Objective, Sum
-from bertfam.training.averaging import averaged
+from bertfam.training.optimizers.moments import one_minus_power
 from bertfam.training.state import TrainState
 
 # What a run's one seed is folded with for each use, so that no two share keys.
@@ -70,7 +70,7 @@ def make_train_step(
         step = state.step + 1
         updates, opt_state = update(gradient, state.opt_state, state.params, step=state.step)
         params = optax.apply_updates(state.params, updates)
-        average = state.average if average_decay is None else averaged(state.average, params, average_decay, step - skipped)
+        average = state.average if average_decay is None else moving_average(state.average, params, average_decay, step - skipped)
         changed = state._replace(params=params, opt_state=opt_state, carry=carry, average=average)
         state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), changed, state)
 
@@ -149,3 +149,20 @@ def make_eval_step(objective: Objective) -> Callable[..., Metrics]:
         return out.metrics | {TERM + name: Sum(term, denominators[name]) for name, term in out.terms.items()}
 
     return eval_step
+
+
+def moving_average(average: Any, params: Any, decay: float, updates: jax.Array) -> Any:
+    """The mean of the parameters after each update so far, with weights in proportion to decay ** (updates since).
+
+    This is the exponential moving average that starts at zero, corrected for its bias (Kingma and Ba 2015, section 3): after
+    the first update it is the parameters themselves, after many a = decay a + (1 - decay) theta.
+
+    Args:
+      average: the one before; of no weight at the first update.
+      params: the new parameters.
+      decay: in [0, 1).
+      updates: int32[], how many were made, this one included.
+    """
+    # a_t = a_{t-1} + (1 - d) / (1 - d^t) (theta_t - a_{t-1})
+    share = (1 - decay) / one_minus_power(decay, updates)
+    return jax.tree.map(lambda old, new: old + share * (new - old), average, params)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bertfam import api
 from bertfam.config import Override
 from bertfam.config.values import bindings_of
 from bertfam.data.vocabularies import Vocabulary
@@ -19,13 +18,14 @@ from bertfam.objectives.teacher import Teacher
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import read_run
+from bertfam.training.networks import read_network
 from bertfam.training.run import Run
 
 _SCOPE = "teacher"
 _PARTS = ("encoder", "mlm_head")
 
 
-class Opened(NamedTuple):
+class LoadedTeacher(NamedTuple):
     """A teacher that was read: what it is, its parameters (NumPy arrays), its vocabulary."""
 
     teacher: Teacher
@@ -33,7 +33,7 @@ class Opened(NamedTuple):
     vocabulary: Vocabulary
 
 
-def open_teacher(folder: str, step: int | None = None, network: str | None = None) -> Opened:
+def open_teacher(folder: str, step: int | None = None, network: str | None = None) -> LoadedTeacher:
     """Reads the encoder, and the masked-token head if there is one, of a MODEL_DIR or a Hugging Face folder.
 
     Args:
@@ -46,15 +46,15 @@ def open_teacher(folder: str, step: int | None = None, network: str | None = Non
     """
     if (to_path(folder) / "config.gin").is_file():
         step = selection.find(folder, step)
-    model = api.load(folder, step=step, network=network)
-    if isinstance(model, api.Generator):
+    model = read_network(folder, step=step, network=network)
+    if model.has_decoder:
         raise UserError(f"{folder} holds a model that writes text, and teachers are encoders; name the folder of one")
     params = {name: jax.tree.map(np.asarray, model.params[name]) for name in _PARTS if name in model.params}
     teacher = Teacher(folder, model.config, "mlm_head" in params, digest(model.config, params), step, network)
-    return Opened(teacher, params, model.vocabulary)
+    return LoadedTeacher(teacher, params, model.vocabulary)
 
 
-def open_again(model_dir: str, folder: str, step: int | None = None, network: str | None = None) -> Opened:
+def reopen_teacher(model_dir: str, folder: str, step: int | None = None, network: str | None = None) -> LoadedTeacher:
     """The teacher that a student in MODEL_DIR has begun with, or else that of `open_teacher`.
 
     The teacher's own run may have gone on since: by default its step is the one that the student knows, if that is still there.
@@ -77,7 +77,7 @@ def open_again(model_dir: str, folder: str, step: int | None = None, network: st
     return opened
 
 
-def vocabulary_of(folder: str) -> Path:
+def teacher_vocabulary(folder: str) -> Path:
     """The folder of a model's vocabulary."""
     return to_path(folder) / "vocab" if (to_path(folder) / "config.gin").is_file() else to_path(folder)
 
@@ -92,7 +92,7 @@ def digest(config: Any, params: dict[str, Any]) -> str:
     return found.hexdigest()[:16]
 
 
-def teacher_bindings(opened: Opened, origin: str) -> list[Override]:
+def teacher_bindings(opened: LoadedTeacher, origin: str) -> list[Override]:
     """What makes a configuration's `Distillation.teacher` this one."""
     teacher = opened.teacher
     # The vocabulary's size is left to the vocabulary.
@@ -107,7 +107,7 @@ def teacher_bindings(opened: Opened, origin: str) -> list[Override]:
     ]
 
 
-def read_teachers(run: Run, vocabulary: Vocabulary, there: Collection[Opened] = ()) -> dict[str, Any]:
+def read_teachers(run: Run, vocabulary: Vocabulary, there: Collection[LoadedTeacher] = ()) -> dict[str, Any]:
     """The `aux` of a run: the parameters of its teachers by name; {} for most objectives.
 
     Those that are `there` are not read again.
@@ -126,7 +126,7 @@ def read_teachers(run: Run, vocabulary: Vocabulary, there: Collection[Opened] = 
         if type(opened.vocabulary) is not type(vocabulary) or pieces[0] != pieces[1]:
             raise UserError(
                 f"the vocabulary of the teacher {teacher.folder} is not this run's: a student has its teacher's; give text and "
-                f"--vocab={vocabulary_of(teacher.folder)}, or a token cache that was built with it"
+                f"--vocab={teacher_vocabulary(teacher.folder)}, or a token cache that was built with it"
             )
         if opened.teacher.digest != teacher.digest:
             raise UserError(

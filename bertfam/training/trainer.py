@@ -117,7 +117,7 @@ class Trainer:
         """A checkpoint's state on this mesh."""
         return checkpoints.restore(step, self.abstract_state)
 
-    def started_from(self, checkpoints: Checkpoints, step: int) -> TrainState:
+    def from_imported(self, checkpoints: Checkpoints, step: int) -> TrainState:
         """A fresh state with a checkpoint's parameters, those of an imported model; heads that it lacks are new."""
         state, parts = self.new_state(), checkpoints.parts(step)
         like = {name: part for name, part in self.abstract_state.params.items() if name in parts}

@@ -15,7 +15,7 @@ _LONG = 3600.0  # seconds
 
 
 @contextmanager
-def watching(phase_timer: PhaseTimer, seconds: float, process: int = 0, later: float = 0) -> Iterator[None]:
+def watch(phase_timer: PhaseTimer, seconds: float, process: int = 0, later: float = 0) -> Iterator[None]:
     """As long as the block runs: when one thing is being done for too long, tells what every thread does and ends the process.
 
     Args:

@@ -159,7 +159,7 @@ def _of_a_run(marks: Marks) -> None:
     store.Checkpoints._start = start_alone
     marks.around(store._Digested, "finalize", "save", "manifest", after="renaming")
     marks.around(cleanup, "_remove", "save", "removing")
-    marks.around(store, "tidy", "save", "tidying")
+    marks.around(store, "delete_unkept", "save", "tidying")
     finish = store.Checkpoints._finish
 
     def finish_and_mark(self, *args):

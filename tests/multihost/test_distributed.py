@@ -11,8 +11,8 @@ import pytest
 from bertfam import cli
 from bertfam.errors import UserError
 from bertfam.multihost import rendezvous
-from bertfam.multihost.exit_status import LOST, Farewells
-from bertfam.multihost.processes import Gone, Processes
+from bertfam.multihost.exit_status import LOST, ExitStatusLinks
+from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.multihost.rendezvous import meet
 
 
@@ -54,7 +54,7 @@ def together():
 
         def one(index):
             links, third = (coming(port, index, count)() for _ in range(2))
-            return what(Processes(index, links, farewells=Farewells(third)))
+            return what(Processes(index, links, exit_status=ExitStatusLinks(third)))
 
         return at_once(*(lambda index=index: one(index) for index in range(count)))
 
@@ -149,7 +149,7 @@ def test_two_threads_gather_at_the_same_time(together):
 def with_farewells(port, index, count):
     """Process `index`, and all of its links, which are closed at its end."""
     links, beside, third = (meet("localhost", port, index, count, 10) for _ in range(3))
-    return Processes(index, links, beside, Farewells(third)), [*links, *beside, *third]
+    return Processes(index, links, beside, ExitStatusLinks(third)), [*links, *beside, *third]
 
 
 def end(processes, links, gone):
@@ -175,8 +175,8 @@ def test_those_that_one_leaves_alone_end_as_it_has(word, status, found_by):
                 link.close()
             return None
         if found_by == "a collective":
-            return end(processes, links, processes.explained(broken))
-        with pytest.raises(Gone) as raised:
+            return end(processes, links, processes.explain(broken))
+        with pytest.raises(ProcessExited) as raised:
             processes.gather("training", None)
         return end(processes, links, raised.value)
 
@@ -194,7 +194,7 @@ def test_process_0_is_gone_without_a_word():
             for link in links:
                 link.close()
             return None
-        with pytest.raises(Gone) as raised:
+        with pytest.raises(ProcessExited) as raised:
             processes.gather("a step", None)
         return raised.value
 
@@ -212,12 +212,12 @@ def test_an_error_while_others_save_is_no_others():
     def run(index):
         processes, _ = with_farewells(port, index, 2)
         processes.others.offer("saving", [False, None])
-        return processes.explained(own)
+        return processes.explain(own)
 
     assert at_once(*(lambda index=index: run(index) for index in range(2))) == [own, own]
-    assert Processes().explained(own) is own
+    assert Processes().explain(own) is own
     other = ValueError("a fault")
-    assert Processes(0, [None]).explained(other) is other
+    assert Processes(0, [None]).explain(other) is other
 
 
 def test_a_machine_that_vanishes_is_noticed_within_a_minute():
@@ -316,7 +316,7 @@ def test_one_that_is_gone_does_not_keep_the_others_waiting(together):
             if processes.index != 1:
                 processes.gather("the end", 0)
         finally:  # as at the end of a process
-            for link in (*processes._links, *processes._farewells._links):
+            for link in (*processes._links, *processes._exit_status._links):
                 link.close()
 
     first, _, third = together(3, leave)

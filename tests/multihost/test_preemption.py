@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bertfam.multihost import preemption
-from bertfam.multihost.exit_status import Farewells
+from bertfam.multihost.exit_status import ExitStatusLinks
 from bertfam.multihost.preemption import Stop, signals_stop
 from bertfam.multihost.processes import Processes
 from bertfam.multihost.rendezvous import meet
@@ -29,7 +29,7 @@ def on_each(count, what):
 
     def one(index):
         links, third = (meet("localhost", port, index, count, 10) for _ in range(2))
-        return what(Processes(index, links, farewells=Farewells(third)))
+        return what(Processes(index, links, exit_status=ExitStatusLinks(third)))
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(one, range(count)))

@@ -154,7 +154,7 @@ def test_checkpoints_that_are_cut_off_damaged_or_old(place, capsys):
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2.damaged", "3.damaged"]
     for step in (2, 3, 4):
         saved(place, step)
-    cleanup.tidy(paths.to_path(place), Keep(newest=2))
+    cleanup.delete_unkept(paths.to_path(place), Keep(newest=2))
     assert sorted(path.name for path in directory.iterdir()) == ["3", "4"]
     assert one.exists() is False and selection.choose(place) == 4
     buckets.remove(paths.to_path(place))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertfam.objectives.objective import Sum
-from bertfam.training.integrity.digest import Digest, disagreement, hashed, suspects
+from bertfam.training.integrity.digest import Digest, disagreement, hashed, mismatches
 from bertfam.training.integrity.mismatches import compare
 from bertfam.training.integrity.replay import Replayed
 
@@ -37,10 +37,10 @@ def test_zeros_of_both_signs_and_their_number_show():
 
 def test_the_odd_device_is_named():
     copies = {("gradient/a", 0): {"d0": 1, "d1": 1, "d2": 7}, ("gradient/b", 1): {"d0": 3, "d1": 3, "d2": 3}}
-    assert suspects([copies]) == {"d2": ["gradient/a"]}
-    assert disagreement(suspects([copies])) == "silent data corruption on d2, which holds another gradient/a than other devices"
-    assert list(suspects([{("gradient/a", 0): {"d0": 1, "d1": 2}}])) == ["d0", "d1"]
-    assert suspects([{("gradient/a", 0): {"d0": 1}, ("gradient/a", 1): {"d1": 2}}]) == {}
+    assert mismatches([copies]) == {"d2": ["gradient/a"]}
+    assert disagreement(mismatches([copies])) == "silent data corruption on d2, which holds another gradient/a than other devices"
+    assert list(mismatches([{("gradient/a", 0): {"d0": 1, "d1": 2}}])) == ["d0", "d1"]
+    assert mismatches([{("gradient/a", 0): {"d0": 1}, ("gradient/a", 1): {"d1": 2}}]) == {}
 
 
 SAME = Digest(2.5, 17, {("gradient/a", 0): {"d0": 1, "d1": 1}, ("parameter/a", 0): {"d0": 2, "d1": 2}})

@@ -34,7 +34,7 @@ class Written(list):
 class Kept(Every):
     """Remembers the states that a checkpoint would hold."""
 
-    doing = "keeping"
+    phase = "keeping"
 
     def __init__(self, interval, last):
         super().__init__(interval, last)

@@ -5,14 +5,14 @@ import sys
 import time
 
 from bertfam.training.logs.phase_timer import PhaseTimer
-from bertfam.training.watchdog import EXIT_CODE, watching
+from bertfam.training.watchdog import EXIT_CODE, watch
 
 STUCK = """
 import time
 from bertfam.training.logs.phase_timer import PhaseTimer
-from bertfam.training.watchdog import watching
+from bertfam.training.watchdog import watch
 phase_timer = PhaseTimer()
-with watching(phase_timer, 0.3, process=1):
+with watch(phase_timer, 0.3, process=1):
     phase_timer.begin("compiling", long=True)
     time.sleep(0.6)
     phase_timer.begin("training")
@@ -24,11 +24,11 @@ with watching(phase_timer, 0.3, process=1):
 # A process that has waited two hours for the token cache which another builds.
 PATIENT = """
 import time
-from bertfam.training.logs.phase_timer import PhaseTimer, Doing
-from bertfam.training.watchdog import watching
+from bertfam.training.logs.phase_timer import PhaseTimer, Phase
+from bertfam.training.watchdog import watch
 phase_timer = PhaseTimer()
-phase_timer.now = Doing("starting", time.monotonic() - 7200, True)
-with watching(phase_timer, 0.3):
+phase_timer.now = Phase("starting", time.monotonic() - 7200, True)
+with watch(phase_timer, 0.3):
     time.sleep(0.5)
 """
 
@@ -50,10 +50,10 @@ def test_what_was_done_before_it_watches_does_not_count():
 
 def test_while_something_goes_on_it_sleeps():
     phase_timer = PhaseTimer()
-    with watching(phase_timer, 0.5):
+    with watch(phase_timer, 0.5):
         for _ in range(10):
             phase_timer.begin("training")
             time.sleep(0.1)
     time.sleep(0.6)  # it watches no longer
-    with watching(phase_timer, 0):
+    with watch(phase_timer, 0):
         time.sleep(0.2)

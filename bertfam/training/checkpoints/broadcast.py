@@ -60,7 +60,7 @@ class _Shared:
         return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 
-def worth_while(trees: Iterable[Any], hosts: Sequence[str]) -> bool:
+def is_worthwhile(trees: Iterable[Any], hosts: Sequence[str]) -> bool:
     """Whether `restore` is faster than that every process reads what it holds: those of one host have the disk's cache in common.
 
     Args:

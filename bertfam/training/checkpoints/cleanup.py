@@ -32,7 +32,7 @@ def clear_unfinished(directory: Path) -> None:
             _remove(path)
 
 
-def tidy(model_dir: Path, keep: Keep) -> None:
+def delete_unkept(model_dir: Path, keep: Keep) -> None:
     """Deletes the checkpoints that do not stay, and what was set aside of steps that are saved anew or passed."""
     directory = model_dir / "checkpoints"
     whole = complete(directory)

@@ -10,7 +10,7 @@ from bertfam.storage.files import refusal
 _ROUND = 0.1  # seconds
 
 
-class Elsewhere(Exception):
+class FailedElsewhere(Exception):
     """Another process has failed; `why`: the system's words where it has refused to write, else None."""
 
     def __init__(self, process: int, why: str | None, told: str) -> None:
@@ -26,7 +26,7 @@ def finish_together(processes: Processes, finish: Callable[[], None]) -> None:
 
     Raises:
       Exception: what this process's `finish` has raised.
-      Elsewhere: another's has.
+      FailedElsewhere: another's has.
     """
     if processes.alone:
         finish()
@@ -52,6 +52,6 @@ def finish_together(processes: Processes, finish: Callable[[], None]) -> None:
             raise error
         for index, (_, theirs) in enumerate(said):
             if theirs:
-                raise Elsewhere(index, *theirs)
+                raise FailedElsewhere(index, *theirs)
         if all(over for over, _ in said):
             return

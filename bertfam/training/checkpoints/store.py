@@ -15,13 +15,13 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bertfam.errors import UserError
-from bertfam.multihost.processes import Gone, Processes
+from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import refusal
 from bertfam.storage.paths import make_folder, to_path
 from bertfam.training.checkpoints import broadcast, manifest, selection
-from bertfam.training.checkpoints.cleanup import clear_unfinished, tidy
-from bertfam.training.checkpoints.group_writes import Elsewhere, finish_together
+from bertfam.training.checkpoints.cleanup import clear_unfinished, delete_unkept
+from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_together
 from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.state import TrainState
 
@@ -128,14 +128,14 @@ class Checkpoints:
             if fault:
                 raise fault
             self._orbax.wait_until_finished()
-            self.tidy()
+            self.delete_unkept()
 
         finish_together(self._processes, finish)
 
-    def tidy(self) -> None:
+    def delete_unkept(self) -> None:
         """Deletes the checkpoints that do not stay, by the scores that are there now; nothing may be being saved."""
         if self._processes.first:
-            tidy(self._model_dir, self._keep)
+            delete_unkept(self._model_dir, self._keep)
 
     def wait(self) -> None:
         """Waits until all that was begun is complete; raises as `save` does."""
@@ -144,7 +144,7 @@ class Checkpoints:
         (step, saving), self._saving = self._saving, None
         try:
             saving.result()
-        except Gone:
+        except ProcessExited:
             self._unfinished = True
             raise
         except Exception as error:
@@ -159,8 +159,8 @@ class Checkpoints:
         self._unfinished = True
         if self._processes.first:
             clear_unfinished(self.directory)  # which may fill the disk
-        elsewhere = isinstance(error, Elsewhere)
-        why = error.why if isinstance(error, Elsewhere) else refusal(error)
+        elsewhere = isinstance(error, FailedElsewhere)
+        why = error.why if isinstance(error, FailedElsewhere) else refusal(error)
         if why is None and not elsewhere:
             raise error
         if not self._processes.first:
@@ -200,7 +200,7 @@ class Checkpoints:
         return self._restore(step, {item: like})[item]
 
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
-        if broadcast.worth_while(like.values(), self._processes.hosts):
+        if broadcast.is_worthwhile(like.values(), self._processes.hosts):
             return {name: broadcast.restore(self._of(step) / name, tree) for name, tree in like.items()}
         args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
         return self._orbax.restore(self._of(step), args=args)

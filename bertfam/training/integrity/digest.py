@@ -76,7 +76,7 @@ class Digest:
         return {"loss": self.loss, "program": self.program, **self.leaves()}
 
 
-def suspects(copies: Iterable[Copies]) -> dict[str, list[str]]:
+def mismatches(copies: Iterable[Copies]) -> dict[str, list[str]]:
     """The devices that hold another value than most that hold the same shard, with its leaves; all, where none are most."""
     held: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
     for each in copies:

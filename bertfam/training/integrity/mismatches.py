@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertfam.training.integrity.digest import disagreement, suspects
+from bertfam.training.integrity.digest import disagreement, mismatches
 from bertfam.training.integrity.replay import Replayed
 from bertfam.training.logs.metrics import means
 
@@ -22,7 +22,7 @@ Lines = Mapping[int, Mapping[str, Any]]
 
 
 @dataclass
-class Verdict:
+class Mismatches:
     """What the comparison says, in words: `faults` where a device is wrong, `notes` of what was compared and what cannot be.
 
     `suspects` are the devices that hold something wrong, with what that is.
@@ -33,7 +33,7 @@ class Verdict:
     suspects: dict[str, list[str]] = field(default_factory=dict)
 
 
-def compare(found: Sequence[Replayed], recorded: Lines, logged: Lines) -> Verdict:
+def compare(found: Sequence[Replayed], recorded: Lines, logged: Lines) -> Mismatches:
     """Compares what all arrangements have computed with each other and with the run's own.
 
     Args:
@@ -41,7 +41,7 @@ def compare(found: Sequence[Replayed], recorded: Lines, logged: Lines) -> Verdic
       recorded: lines of digests by step.
       logged: lines of training by step.
     """
-    verdict = Verdict()
+    verdict = Mismatches()
     same = {step: line for step, line in recorded.items() if line["program"] == found[0].digests[step].program}
     unsteady = _unsteady(found)
     steady = not unsteady
@@ -78,7 +78,7 @@ def _unsteady(found: Sequence[Replayed]) -> list[str]:
     return []
 
 
-def _compare_copies(verdict: Verdict, found: Sequence[Replayed], same: Lines, *, by_themselves: bool) -> None:
+def _compare_copies(verdict: Mismatches, found: Sequence[Replayed], same: Lines, *, by_themselves: bool) -> None:
     """Devices that hold the same, in one arrangement; and what groups of them have made of the same rows `by_themselves`."""
     wrong: dict[str, set[str]] = {}
     for each in found:
@@ -87,8 +87,8 @@ def _compare_copies(verdict: Verdict, found: Sequence[Replayed], same: Lines, *,
             split = {leaf for leaf, shard in digest.copies if shard}
             record = {(leaf, 0): {_RECORD: line[leaf]} for leaf, _ in digest.copies if leaf in line and leaf not in split}
             # The record decides between devices; it is no reason to doubt those that agree.
-            if among := suspects([digest.copies]):
-                decided = suspects([digest.copies, record])
+            if among := mismatches([digest.copies]):
+                decided = mismatches([digest.copies, record])
                 for device in decided.keys() & among.keys() or among:
                     wrong.setdefault(device, set()).update(among[device])
     verdict.suspects = {device: sorted(leaves) for device, leaves in sorted(wrong.items())}
@@ -96,7 +96,7 @@ def _compare_copies(verdict: Verdict, found: Sequence[Replayed], same: Lines, *,
         verdict.faults.append(disagreement(verdict.suspects))
 
 
-def _compare_arrangements(verdict: Verdict, found: Sequence[Replayed]) -> None:
+def _compare_arrangements(verdict: Mismatches, found: Sequence[Replayed]) -> None:
     first, *others = found
     for number, other in enumerate(others, 2):
         # Elsewhere more than two may add in an order that depends on where they are.
@@ -114,7 +114,7 @@ def _compare_arrangements(verdict: Verdict, found: Sequence[Replayed]) -> None:
             return
 
 
-def _compare_recorded(verdict: Verdict, found: Replayed, same: Lines) -> None:
+def _compare_recorded(verdict: Mismatches, found: Replayed, same: Lines) -> None:
     for step in sorted(same):
         if names := _differing(same[step], found.digests[step].line()):
             verdict.faults.append(
@@ -126,7 +126,7 @@ def _compare_recorded(verdict: Verdict, found: Replayed, same: Lines) -> None:
         verdict.notes.append(f"{_plural(len(same), 'recorded digest')} compared, bit by bit")
 
 
-def _compare_logged(verdict: Verdict, found: Replayed, logged: Lines, *, exactly: bool) -> None:
+def _compare_logged(verdict: Mismatches, found: Replayed, logged: Lines, *, exactly: bool) -> None:
     """The means of intervals that were recomputed from end to end."""
     steps = sorted(logged)
     equal = compared = 0
@@ -146,7 +146,7 @@ def _compare_logged(verdict: Verdict, found: Replayed, logged: Lines, *, exactly
         verdict.notes.append("the log has no line of that step: its loss is in a mean with later ones")
 
 
-def _compare_loss(verdict: Verdict, what: str, ours: float | None, theirs: float | None, tolerance: float = TOLERANCE) -> None:
+def _compare_loss(verdict: Mismatches, what: str, ours: float | None, theirs: float | None, tolerance: float = TOLERANCE) -> None:
     ours, theirs = (math.nan if value is None else value for value in (ours, theirs))
     if not (math.isclose(ours, theirs, rel_tol=tolerance) or math.isnan(ours) and math.isnan(theirs)):
         verdict.faults.append(f"{what} is {ours:.9g} and was {theirs:.9g}")

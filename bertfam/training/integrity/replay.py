@@ -43,7 +43,7 @@ def rotated(mesh: jax.sharding.Mesh, places: int) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(np.roll(mesh.devices.reshape(-1), -places).reshape(mesh.devices.shape), mesh.axis_names)
 
 
-def by_itself(run: Run, mesh: jax.sharding.Mesh) -> Run | None:
+def single_group_run(run: Run, mesh: jax.sharding.Mesh) -> Run | None:
     """The run with batches as small as one device's share, which all groups of devices compute; None where there is one group."""
     parts = math.prod(mesh.shape[axis] for axis in run.mesh.rules.axes("batch"))
     rules = dataclasses.replace(run.mesh.rules, batch=None)
@@ -69,7 +69,7 @@ def replay(
       source: the run's batches.
       update: the last.
       recorded: the updates whose digests are computed, besides the first and the last.
-      alone: of `by_itself`, on the same arrangement.
+      alone: of `single_group_run`, on the same arrangement.
       tell: is told every step that was reached.
     """
     devices = list(trainer.mesh.devices.flat)

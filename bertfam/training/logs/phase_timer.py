@@ -11,7 +11,7 @@ WAITING, INSPECTING, EVALUATING, SAVING = "waiting for data", "looking inside", 
 SAMPLING, PROFILING = "sampling", "profiling"
 
 
-class Doing(NamedTuple):
+class Phase(NamedTuple):
     """One thing that is being done.
 
     Attributes:
@@ -30,12 +30,12 @@ class PhaseTimer:
 
     def __init__(self) -> None:
         """Starting."""
-        self.now = Doing(STARTING, time.monotonic(), True)  # one object, for other threads read it
+        self.now = Phase(STARTING, time.monotonic(), True)  # one object, for other threads read it
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def begin(self, name: str, *, long: bool = False) -> None:
         """What was being done is over; `name` begins, again perhaps."""
-        before, self.now = self.now, Doing(name, time.monotonic(), long)
+        before, self.now = self.now, Phase(name, time.monotonic(), long)
         self._seconds[before.name] += self.now.since - before.since
 
     @contextmanager

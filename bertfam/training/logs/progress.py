@@ -9,7 +9,7 @@ import jax
 
 from bertfam.training.logs.metrics import Writer, check_finite, means
 from bertfam.training.logs.phase_timer import COMPILING, TRAINING, WAITING, PhaseTimer
-from bertfam.training.logs.stragglers import HostTimes
+from bertfam.training.logs.stragglers import StragglerMonitor
 from bertfam.training.step import EMPTY, NON_FINITE, SKIPPED, Metrics
 from bertfam.training.summary import duration
 
@@ -39,7 +39,7 @@ class ProgressLog:
         total: int,
         every: int,
         flops_after: Callable[[int], int],
-        hosts: HostTimes | None = None,
+        stragglers: StragglerMonitor | None = None,
     ) -> None:
         """A log of a run that goes on at `start`.
 
@@ -50,10 +50,16 @@ class ProgressLog:
           total: the updates of the whole run.
           every: updates between lines.
           flops_after: the work that is left after a step, by which the time left is told.
-          hosts: which of several processes is late.
+          stragglers: which of several processes is late.
         """
-        self._writer, self._activity, self._total, self._every, self._flops_after = writer, phase_timer, total, every, flops_after
-        self.hosts = hosts or HostTimes()
+        self._writer, self._phase_timer, self._total, self._every, self._flops_after = (
+            writer,
+            phase_timer,
+            total,
+            every,
+            flops_after,
+        )
+        self.stragglers = stragglers or StragglerMonitor()
         self._start = self._step = start
         self._current: list[Metrics] = []
         self._due: deque[tuple[int, list[Metrics], dict[str, float]]] = deque()
@@ -96,7 +102,7 @@ class ProgressLog:
             self._write(*self._due.popleft())
 
     def _close_interval(self, peak_flops: float | None, learning_rate: float) -> None:
-        now = self._activity.seconds()
+        now = self._phase_timer.seconds()
         waiting, training = (now.get(name, 0.0) - self._mark.get(name, 0.0) for name in (WAITING, TRAINING))
         seconds = max(waiting + training, 1e-9)
         speed = {"tokens_per_second": self._tokens / seconds, "waiting_for_data": waiting / seconds}
@@ -107,7 +113,7 @@ class ProgressLog:
         ahead = self._flops_after(self._step)
         left = ahead * passed / (self._flops_after(self._start) - ahead)
         values = {"learning_rate": learning_rate, **speed, "seconds_left": left}
-        self.hosts.report(self._step)
+        self.stragglers.report(self._step)
         self._due.append((self._step, self._current, values))
         self._current, self._mark, self._tokens, self._flops = [], now, 0, 0
 

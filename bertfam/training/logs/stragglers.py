@@ -17,7 +17,7 @@ _LATE = 0.2  # of a step: so much more than half of the others
 _OFTEN = 3  # reports one after another in which the same process is so late, before it is told
 
 
-class HostTimes:
+class StragglerMonitor:
     """Counts on every process; process 0 reports of all. What they tell each other goes along with the rounds of `stop`."""
 
     def __init__(self, processes: Processes | None = None, stop: Stop | None = None, writer: Writer | None = None) -> None:
@@ -29,14 +29,14 @@ class HostTimes:
           writer: where the reports go.
         """
         self._processes, self._stop, self._writer = processes or Processes(), stop or Stop(), writer or NoMetrics()
-        self._stop.tell = self._counts
+        self._stop.message = self._counts
         self._steps, self._seconds, self._idle, self._data = 0, 0.0, 0.0, 0.0
         self._began: float | None = None  # when the last update was about to be handed over
         self._handed = 0.0  # when it was
         self._reported = [self._counts()] * max(len(self._processes.hosts), 1)
         self._late: tuple[int, int] = (0, 0)  # which process, in how many reports
 
-    def begin(self, busy: bool, waited: float) -> None:
+    def before_update(self, busy: bool, waited: float) -> None:
         """Before an update is handed to the devices.
 
         Args:
@@ -51,7 +51,7 @@ class HostTimes:
             self._data += waited
         self._began = now
 
-    def handed(self) -> None:
+    def after_update(self) -> None:
         """After it, and after whatever was waited for by all."""
         self._handed = time.monotonic()
 
@@ -68,13 +68,15 @@ class HostTimes:
         Its values have a number for each process: seconds of a step, for which the devices stood still, and those of them in
         which there was no batch.
         """
-        heard = self._stop.heard
-        if not heard or not self._processes.first or self._processes.alone:
+        messages = self._stop.messages
+        if not messages or not self._processes.first or self._processes.alone:
             return
-        passed = [[now - then for now, then in zip(*counts, strict=True)] for counts in zip(heard, self._reported, strict=True)]
+        passed = [
+            [now - then for now, then in zip(*counts, strict=True)] for counts in zip(messages, self._reported, strict=True)
+        ]
         if min(steps for steps, *_ in passed) < 1:
             return
-        self._reported = heard
+        self._reported = messages
         names = ("step_seconds", "idle_seconds", "data_seconds")
         values = {name: [counts[index] / counts[0] for counts in passed] for index, name in enumerate(names, 1)}
         seconds, idle = max(values["step_seconds"]), values["idle_seconds"]

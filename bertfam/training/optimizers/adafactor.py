@@ -10,7 +10,7 @@ import optax
 from flax import linen as nn
 
 from bertfam.training.optimizers.base import Optimizer
-from bertfam.training.optimizers.tensors import Tensor, Tree, each, is_boxed, on_each, weight_decay
+from bertfam.training.optimizers.tensors import Tensor, Tree, is_boxed, map_tensors, transform_tensors, weight_decay
 from bertfam.training.schedules import InverseSquareRoot, Schedule
 
 
@@ -62,22 +62,24 @@ class Adafactor(Optimizer):
         """max(epsilon_scale, rms(theta)) u + weight_decay theta."""
         parts = [self._second_moment(tensors)]
         if (threshold := self.clipping_threshold) is not None:
-            parts.append(on_each(lambda tensor, u, _: u / jnp.maximum(1.0, _rms(tensor, u) / threshold), tensors))
+            parts.append(transform_tensors(lambda tensor, u, _: u / jnp.maximum(1.0, _rms(tensor, u) / threshold), tensors))
         if self.scale_by_parameter:
-            parts.append(on_each(lambda tensor, u, theta: u * jnp.maximum(self.epsilon_scale, _rms(tensor, theta)), tensors))
+            parts.append(
+                transform_tensors(lambda tensor, u, theta: u * jnp.maximum(self.epsilon_scale, _rms(tensor, theta)), tensors)
+            )
         if self.b1 is not None:
             parts.append(optax.ema(self.b1, debias=False))
         return optax.chain(*parts, weight_decay(self.weight_decay, tensors))
 
     def _second_moment(self, tensors: Tree) -> optax.GradientTransformation:
         def init(params: Tree) -> _State:
-            return _State(jnp.zeros((), jnp.int32), each(self._zeros, tensors, params))
+            return _State(jnp.zeros((), jnp.int32), map_tensors(self._zeros, tensors, params))
 
         def update(gradient: Tree, state: _State, params: Tree = None) -> tuple[Tree, _State]:
             count = state.updates + 1
             beta = 1.0 - count.astype(jnp.float32) ** -self.decay_power
-            pairs = each(lambda tensor, g, v: self._divided(tensor, g, v, beta), tensors, gradient, state.v)
-            updates, v = (each(lambda _, pair, part=part: pair[part], tensors, pairs) for part in (0, 1))
+            pairs = map_tensors(lambda tensor, g, v: self._divided(tensor, g, v, beta), tensors, gradient, state.v)
+            updates, v = (map_tensors(lambda _, pair, part=part: pair[part], tensors, pairs) for part in (0, 1))
             return updates, _State(count, v)
 
         return optax.GradientTransformation(init, update)

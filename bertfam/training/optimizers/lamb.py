@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from bertfam.training.optimizers.adam import AdamW
-from bertfam.training.optimizers.tensors import Tensor, Tree, on_each
+from bertfam.training.optimizers.tensors import Tensor, Tree, transform_tensors
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Lamb(AdamW):
 
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
         """(|theta| / |u|) u."""
-        return optax.chain(self._direction(tensors, corrected=self.bias_correction), on_each(_trusted, tensors))
+        return optax.chain(self._direction(tensors, corrected=self.bias_correction), transform_tensors(_trusted, tensors))
 
 
 def _trusted(tensor: Tensor, update: jax.Array, param: jax.Array) -> jax.Array:

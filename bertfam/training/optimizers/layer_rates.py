@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bertfam.training.optimizers.tensors import Tensor, Tree, on_each
+from bertfam.training.optimizers.tensors import Tensor, Tree, transform_tensors
 
 EMBEDDINGS = "embeddings"
 Count = Literal["plain", "electra"]
@@ -31,7 +31,7 @@ def scale_by_layer(decay: float, tensors: Tree, count: Count = "plain") -> optax
             return update * jnp.asarray(shares, update.dtype)
         return update * below if EMBEDDINGS in tensor.path else update
 
-    return on_each(scaled, tensors)
+    return transform_tensors(scaled, tensors)
 
 
 def layer_rates(decay: float, tensors: Tree, count: Count = "plain") -> dict[str, float]:

@@ -10,7 +10,7 @@ import optax
 
 from bertfam.training.optimizers.base import MomentDtype, Optimizer
 from bertfam.training.optimizers.moments import scale_by_moments
-from bertfam.training.optimizers.tensors import Tensor, Tree, on_each, weight_decay
+from bertfam.training.optimizers.tensors import Tensor, Tree, transform_tensors, weight_decay
 
 # Jordan 2024: the quintic with the steepest start that takes singular values into about [0.7, 1.2].
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -67,9 +67,9 @@ class Muon(Optimizer):
         dtypes = {"mu_dtype": self.mu_dtype, "nu_dtype": "float32"}
         adam = scale_by_moments(self.adam_b1, self.adam_b2, self.adam_epsilon, corrected=True, **dtypes)
         momentum = optax.trace(self.momentum, self.nesterov, self.mu_dtype)
-        parts = {"matrix": optax.chain(momentum, on_each(self._orthogonal, tensors)), "rest": adam}
+        parts = {"matrix": optax.chain(momentum, transform_tensors(self._orthogonal, tensors)), "rest": adam}
         names = jax.tree.map(lambda tensor: "matrix" if _is_ours(tensor) else "rest", tensors)
-        rates = on_each(lambda tensor, u, _: u if _is_ours(tensor) else self.adam_rate * u, tensors)
+        rates = transform_tensors(lambda tensor, u, _: u if _is_ours(tensor) else self.adam_rate * u, tensors)
         return optax.chain(optax.partition(parts, names), weight_decay(self.weight_decay, tensors), rates)
 
     def _orthogonal(self, tensor: Tensor, momentum: jax.Array, _: jax.Array) -> jax.Array:

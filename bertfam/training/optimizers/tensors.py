@@ -109,7 +109,7 @@ def is_boxed(leaf: Any) -> bool:
     return isinstance(leaf, nn.LogicallyPartitioned)
 
 
-def each(function: Callable[..., Any], tensors: Tree, tree: Tree, *trees: Tree) -> Tree:
+def map_tensors(function: Callable[..., Any], tensors: Tree, tree: Tree, *trees: Tree) -> Tree:
     """`function(tensor, leaf, *leaves)` of every tensor; what `optax.partition` gives to another optimizer is left alone."""
 
     def call(tensor: Tensor, leaf: Any, *leaves: Any) -> Any:
@@ -118,9 +118,11 @@ def each(function: Callable[..., Any], tensors: Tree, tree: Tree, *trees: Tree) 
     return jax.tree.map(call, tensors, tree, *trees)
 
 
-def on_each(function: Callable[[Tensor, jax.Array, jax.Array], jax.Array], tensors: Tree) -> optax.GradientTransformation:
+def transform_tensors(
+    function: Callable[[Tensor, jax.Array, jax.Array], jax.Array], tensors: Tree
+) -> optax.GradientTransformation:
     """The transformation without a state that puts `function(tensor, update, parameter)` in the update's place."""
-    return optax.stateless(lambda updates, params: each(function, tensors, updates, params))
+    return optax.stateless(lambda updates, params: map_tensors(function, tensors, updates, params))
 
 
 def weight_decay(rate: float, tensors: Tree) -> optax.GradientTransformation:

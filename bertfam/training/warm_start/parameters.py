@@ -8,10 +8,10 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
-from bertfam import api
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.matching import Origins, match, same
 from bertfam.errors import UserError
+from bertfam.training.networks import read_networks
 from bertfam.training.run import Run, check_same_network
 from bertfam.training.state import TrainState
 from bertfam.training.trainer import Trainer
@@ -19,7 +19,7 @@ from bertfam.training.warm_start import optimizer_state, rows
 
 
 @dataclass(frozen=True)
-class Start:
+class WarmStart:
     """What a run takes over.
 
     A piece that the other vocabulary lacks begins with the mean of the rows, and of the output biases, of its old pieces: its
@@ -60,9 +60,9 @@ class Start:
         return f"starts from {self.folder}: {', '.join(self.params)}; {origins}{moments}"
 
 
-def read_start(
+def read_warm_start(
     folder: str, parts: str | None, run: Run, vocabulary: Vocabulary, *, means: bool = True, optimizer: bool = False
-) -> Start:
+) -> WarmStart:
     """Reads the model that a run starts from.
 
     Args:
@@ -78,7 +78,7 @@ def read_start(
         are no moments of this run's optimizer.
     """
     step = optimizer_state.step_with_state(folder) if optimizer else None
-    models, networks = api.load_networks(folder, step=step), run.objective.networks
+    models, networks = read_networks(folder, step=step), run.objective.networks
     # Networks of the same names, or the first of theirs for the first of ours.
     model, first = next(iter(models.values())), next(iter(networks))
     found = {name: models[name] for name in networks if name in models} or {first: model}
@@ -99,12 +99,12 @@ def read_start(
     origins = match(vocabulary, model.vocabulary)
     params = {name: jax.tree.map(np.asarray, theirs[name]) for name in names}
     state = None if step is None else optimizer_state.read(folder, step, run, model.vocabulary.size, names)
-    return Start(folder, params, origins if means else origins.of_known, state)
+    return WarmStart(folder, params, origins if means else origins.of_known, state)
 
 
-def own_start(run: Run, aux: Any, vocabulary: Vocabulary) -> Start | None:
+def objective_warm_start(run: Run, aux: Any, vocabulary: Vocabulary) -> WarmStart | None:
     """What a sized run takes of its `aux`, whose vocabulary is its own; None where it begins with new parameters."""
     begun = run.objective.begun(aux)
     if begun is None:
         return None
-    return Start(*begun, same(vocabulary.size))
+    return WarmStart(*begun, same(vocabulary.size))

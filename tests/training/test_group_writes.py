@@ -9,7 +9,7 @@ import pytest
 from test_preemption import on_each
 
 from bertfam.errors import UserError
-from bertfam.multihost.processes import Gone
+from bertfam.multihost.processes import ProcessExited
 from bertfam.training.checkpoints import Checkpoints
 
 NEVER = threading.Event()
@@ -99,14 +99,14 @@ def test_one_that_is_gone_in_the_midst_of_a_save_is_not_waited_for(tmp_path):
 
     def run(processes):
         if processes.index == 1:  # as at the end of a process
-            for link in (*processes._links, *processes._farewells._links):
+            for link in (*processes._links, *processes._exit_status._links):
                 link.close()
             return None
         checkpoints = Checkpoints(tmp_path, processes=processes)
         checkpoints._orbax = Orbax(finish=lambda: NEVER.wait(60))
         checkpoints.save_params(3, {"w": jnp.zeros(2)})
         began = time.monotonic()
-        with pytest.raises(Gone):
+        with pytest.raises(ProcessExited):
             checkpoints.close()
         return time.monotonic() - began
 

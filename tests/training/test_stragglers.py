@@ -7,7 +7,7 @@ import pytest
 from bertfam.multihost.preemption import Stop
 from bertfam.multihost.processes import Processes
 from bertfam.training.logs import stragglers
-from bertfam.training.logs.stragglers import HostTimes
+from bertfam.training.logs.stragglers import StragglerMonitor
 
 
 class Lines:
@@ -22,25 +22,25 @@ def test_devices_stand_still_while_their_process_is_late(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(stragglers.time, "monotonic", lambda: clock.now)
     stop = Stop()
-    times = HostTimes(stop=stop)
+    times = StragglerMonitor(stop=stop)
 
     def update(began, busy, waited, took=0.5):
         clock.now = began
-        times.begin(busy, waited)
+        times.before_update(busy, waited)
         clock.now = began + took
-        times.handed()
+        times.after_update()
 
     update(0, False, 9)  # the first compiles and is not counted
-    assert stop.tell() == [0, 0, 0, 0]
+    assert stop.message() == [0, 0, 0, 0]
     update(1, True, 0)  # in time
-    assert stop.tell() == [1, 1, 0, 0]
+    assert stop.message() == [1, 1, 0, 0]
     update(3, False, 0.25)  # 1.5 s after the last was handed over
-    assert stop.tell() == [2, 3, 1.5, 0.25]
+    assert stop.message() == [2, 3, 1.5, 0.25]
     times.pause()  # evaluating, say
     update(50, False, 0)
-    assert stop.tell() == [2, 3, 1.5, 0.25]
+    assert stop.message() == [2, 3, 1.5, 0.25]
     update(51, False, 0)
-    assert stop.tell() == [3, 4, 2, 0.25]
+    assert stop.message() == [3, 4, 2, 0.25]
 
 
 @pytest.fixture
@@ -48,10 +48,10 @@ def report(capsys):
     """report(counts of three processes) gives the line of metrics.jsonl and what is told."""
     processes, stop, lines = Processes(0, ["link", "link"]), Stop(), Lines()
     processes.hosts = ["a", "b", "c"]
-    times = HostTimes(processes, stop, lines)
+    times = StragglerMonitor(processes, stop, lines)
 
     def report(counts=None):
-        stop.heard = stop.heard if counts is None else counts
+        stop.messages = stop.messages if counts is None else counts
         lines.found.clear()
         times.report(7)
         return (lines.found[0] if lines.found else None), capsys.readouterr().err

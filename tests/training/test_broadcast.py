@@ -6,9 +6,9 @@ import socket
 import subprocess
 import sys
 
+import broadcast_process
 import numpy as np
 import orbax.checkpoint as ocp
-import reading_process
 import xla
 
 COUNT = 2
@@ -16,13 +16,13 @@ COUNT = 2
 
 def test_what_all_hold_is_read_by_one(tmp_path):
     with ocp.PyTreeCheckpointer() as orbax:
-        orbax.save(tmp_path / "checkpoint", reading_process.values())
+        orbax.save(tmp_path / "checkpoint", broadcast_process.values())
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     started = [
         subprocess.Popen(
-            [sys.executable, reading_process.__file__, tmp_path, str(port), str(COUNT), str(index)],
+            [sys.executable, broadcast_process.__file__, tmp_path, str(port), str(COUNT), str(index)],
             env=os.environ | xla.devices(2),
         )
         for index in range(COUNT)
@@ -30,7 +30,7 @@ def test_what_all_hold_is_read_by_one(tmp_path):
     assert [process.wait(120) for process in started] == [0] * COUNT
     told = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(COUNT)]
     assert all(one["once differs"] == [] for one in told)
-    values = {name: np.asarray(value).nbytes for name, value in reading_process.values().items()}
+    values = {name: np.asarray(value).nbytes for name, value in broadcast_process.values().items()}
     # One piece on the disk holds all of an array, so whoever has a part of it that nobody else has reads it too.
     everywhere = values.pop("more")
     assert all(one["all"] > 0.9 * (sum(values.values()) + everywhere) for one in told)

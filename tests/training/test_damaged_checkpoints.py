@@ -104,10 +104,10 @@ def test_what_is_damaged_is_set_aside_until_the_run_has_passed_it(folder):
     (directory / "0.deleted").mkdir()
     cleanup.clear(folder, 2)
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "3.damaged"]
-    cleanup.tidy(folder, Keep())
+    cleanup.delete_unkept(folder, Keep())
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "3.damaged"]
     shutil.copytree(directory / "2", directory / "4")
-    cleanup.tidy(folder, Keep())
+    cleanup.delete_unkept(folder, Keep())
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "4"]
 
 
@@ -126,7 +126,7 @@ def test_a_file_where_a_folder_should_be(folder, tmp_path):
 def test_nothing_is_deleted_for_one_that_is_not_whole(folder):
     directory = folder / "checkpoints"
     (directory / "3" / "digests.json").unlink()
-    cleanup.tidy(folder, Keep(newest=1))
+    cleanup.delete_unkept(folder, Keep(newest=1))
     assert sorted(path.name for path in directory.iterdir()) == ["2", "3"]
 
 

@@ -18,7 +18,7 @@ from bertfam.training.optimizers import Adafactor, AdamW, Lamb, Lion, Muon
 from bertfam.training.run import Run
 from bertfam.training.stages import Stage
 from bertfam.training.trainer import Trainer
-from bertfam.training.warm_start.parameters import Start
+from bertfam.training.warm_start.parameters import WarmStart
 
 ADAM = AdamW()
 OLD, NEW = 50, 140  # tables of 128 and of 256 rows
@@ -86,7 +86,7 @@ def test_parameters_of_every_family(name):
     objective = OBJECTIVES[name]
     old = randomised(trainer_of(objective, OLD).abstract_state.params, 1)
     trainer = trainer_of(objective, NEW)
-    fresh, state = trainer.new_state(), Start("other", old, origins()).state(trainer)
+    fresh, state = trainer.new_state(), WarmStart("other", old, origins()).state(trainer)
     names, params, before, new = axes_of(trainer, "params"), *map(leaves, (state.params, old, fresh.params))
     assert params.keys() == before.keys()
     tables = [path for path in params if "vocab" in names[path]]
@@ -104,7 +104,7 @@ def test_parameters_of_every_family(name):
 def test_without_means_only_kept_rows_are_taken():
     trainer = trainer_of(OBJECTIVES["bert"], NEW)
     old = randomised(trainer_of(OBJECTIVES["bert"], OLD).abstract_state.params, 1)
-    state = Start("other", {"encoder": old["encoder"]}, origins().of_known).state(trainer)
+    state = WarmStart("other", {"encoder": old["encoder"]}, origins().of_known).state(trainer)
     table, fresh = (tree.params["encoder"]["embeddings"]["word"]["table"] for tree in (state, trainer.new_state()))
     assert_rows(table, old["encoder"]["embeddings"]["word"]["table"], fresh, 0, spelt=False)
     assert np.array_equal(state.params["mlm_head"]["bias"], np.zeros(256))
@@ -120,7 +120,7 @@ def test_the_moments_of_what_is_taken_come_along(optimizer, parts):
     old, moments = randomised(before.params, 1), leaves(randomised(before.opt_state, 2))
     moments = {path: np.full_like(leaf, 17) if leaf.dtype == np.int32 else leaf for path, leaf in moments.items()}
     trainer = trainer_of(OBJECTIVES["bert"], NEW, optimizer)
-    state = Start("other", {part: old[part] for part in parts}, origins(), moments).state(trainer)
+    state = WarmStart("other", {part: old[part] for part in parts}, origins(), moments).state(trainer)
     names, found = axes_of(trainer, "opt_state"), leaves(state.opt_state)
     assert found.keys() == moments.keys() and state.step == 0
     tables = [path for path in found if "vocab" in names[path]]
@@ -149,7 +149,7 @@ def test_tokens_that_are_kept_are_trained_as_in_the_old_run():
     same = np.arange(tiny.VOCABULARY, dtype=np.int32)
     every = Origins(len(same), same, np.ones(len(same), bool), same, np.ones(len(same), int))
     moments = {path: np.asarray(leaf) for path, leaf in leaves(kept.opt_state).items()}
-    begun = Start("other", kept.params, every, moments).state(trainer)
+    begun = WarmStart("other", kept.params, every, moments).state(trainer)
     assert begun.step == 0
     begun = begun._replace(step=kept.step, params=jax.tree.map(jax.device_put, kept.params, trainer.shardings.params))
     with jax.set_mesh(trainer.mesh), trainer._axis_rules():

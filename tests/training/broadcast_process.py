@@ -1,4 +1,4 @@
-"""One of several processes that read a checkpoint: python reading_process.py FOLDER PORT COUNT INDEX.
+"""One of several processes that read a checkpoint: python broadcast_process.py FOLDER PORT COUNT INDEX.
 
 The checkpoint is FOLDER/checkpoint. FOLDER/INDEX.json gets the bytes that it has read of the disk: of the way of every process
 for itself, and of `reading`; and where what they have found is not equal, bit for bit.
@@ -51,9 +51,9 @@ def main(folder, port, count, index):
         for name, value in expected.items()
     }
     # Worth while for a model of another size, on several hosts.
-    assert not broadcast.worth_while([like], ["a", "b"])
+    assert not broadcast.is_worthwhile([like], ["a", "b"])
     broadcast._LEAST = 2**20
-    assert broadcast.worth_while([like], ["a", "b"]) and not broadcast.worth_while([like], ["a", "a"])
+    assert broadcast.is_worthwhile([like], ["a", "b"]) and not broadcast.is_worthwhile([like], ["a", "a"])
 
     def bytes_read():
         metrics = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")

@@ -1,0 +1,81 @@
+"""Trained networks read from a folder: a MODEL_DIR or a Hugging Face folder.
+
+`bertfam.api` adds functions to them; warm starts and teachers only read their parameters.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertfam.config.state import gin_kept
+from bertfam.data import vocabularies
+from bertfam.data.vocabularies import Vocabulary
+from bertfam.errors import UserError
+from bertfam.interop import huggingface
+from bertfam.storage.paths import to_path
+from bertfam.training.model_dir import open_model
+
+ENCODER = "encoder"  # name of the only network of a Hugging Face folder
+GENERATOR = "generator"  # its name where it has a decoder
+
+
+class Network(NamedTuple):
+    """A network with its parameters.
+
+    Attributes:
+      config: its sizes.
+      params: the parameters of its encoder or decoder and of its heads.
+      vocabulary: its vocabulary.
+    """
+
+    config: Any
+    params: dict[str, Any]
+    vocabulary: Vocabulary
+
+    @property
+    def has_decoder(self) -> bool:
+        """True for a causal LM or an encoder-decoder."""
+        return "decoder" in self.params
+
+
+def read_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Network]:
+    """Read all networks of a folder, by name; a Hugging Face folder has one.
+
+    A program that uses gin itself finds its bindings as they were.
+
+    Args:
+      path: the folder.
+      step: the checkpoint of a MODEL_DIR; None: the newest.
+      average: whether to read the moving average of a MODEL_DIR's parameters instead of the parameters.
+
+    Raises:
+      UserError: the folder is neither of the two, or is incomplete.
+    """
+    folder = to_path(path)
+    if (folder / "config.gin").is_file():
+        with gin_kept():
+            opened = open_model(folder, step, average=average)
+        configs = opened.run.objective.networks
+        trees = opened.run.objective.split(opened.params)
+        return {name: Network(configs[name], tree, opened.vocabulary) for name, tree in trees.items()}
+    if (folder / "config.json").is_file():
+        for given, what in ((step is not None, "checkpoints; leave the step out"), (average, "average; leave it out")):
+            if given:
+                raise UserError(f"{folder} is a Hugging Face folder and has no {what}")
+        imported = huggingface.read(folder)
+        vocabulary = vocabularies.load(folder)
+        config = huggingface.with_vocabulary(imported.config, vocabulary.size, folder)
+        network = Network(config, imported.params, vocabulary)
+        return {GENERATOR if network.has_decoder else ENCODER: network}
+    raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")
+
+
+def read_network(path: str | Path, *, step: int | None = None, network: str | None = None) -> Network:
+    """Read one network of a folder; `network` names it, None is the first.
+
+    Raises:
+      UserError: as `read_networks`, or there is no network of that name.
+    """
+    networks = read_networks(path, step=step)
+    if network is not None and network not in networks:
+        raise UserError(f"{path} has no network {network}; it has {', '.join(networks)}")
+    return networks[network or next(iter(networks))]
