@@ -138,8 +138,8 @@ def _gather(port: int, count: int, seconds: float) -> list[Link]:
                 missing = [index for index in range(1, count) if index not in found]
                 _refuse(
                     found.values(),
-                    f"{describe_processes(missing)} of {count} did not come to port {port} within {seconds:g} s: start what is missing, with "
-                    "the same --coordinator, or wait longer by --initialization_timeout",
+                    f"{describe_processes(missing)} of {count} did not come to port {port} within {seconds:g} s: start what is "
+                    "missing, with the same --coordinator, or wait longer by --initialization_timeout",
                 )
             if hello := _hello(link):
                 if wrong := _mistake(hello, count, found):
