@@ -14,7 +14,7 @@ from bertfam.features import FeatureSpec, RowShape, Start
 class Corruption(Protocol):
     """Noise: a pure function of rows and keys."""
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """Rows with their noise and targets."""
         ...
 
@@ -92,5 +92,5 @@ class TextCorruption(ABC):
         return self
 
     @abstractmethod
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """Finished rows of clean ones [n, ...], a pure function of its arguments; `keys` uint64[n] are of each row."""
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+        """Finished rows of clean ones [n, ...], a pure function of its arguments; `row_keys` uint64[n] are of each row."""

@@ -31,13 +31,13 @@ class NextTokens(TextCorruption):
         """See `TextCorruption.features`."""
         return decoder_features(shape)
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """See `TextCorruption.corrupt`.
 
         Args:
           rows: `encoder_input_tokens`, `next_tokens`, `encoder_segment_ids` int32[n, length]; of packed rows
             `encoder_positions` int32[n, length] too.
-          keys: not used; nothing is drawn.
+          row_keys: not used; nothing is drawn.
           tokens: not used.
 
         Returns:

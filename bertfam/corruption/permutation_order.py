@@ -2,24 +2,23 @@
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.sampling import in_random_order
 
 
-def order_ranks(targets: np.ndarray, functional: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def order_ranks(targets: np.ndarray, functional: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     """Draws z, the rank of each position in a random order of its row.
 
     Args:
       targets: bool[n, length], the positions that are predicted.
       functional: bool[n, length], control tokens ([SEP], [CLS]), which have a rank and are never predicted.
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
 
     Returns:
       int32[n, length]: distinct ranks in [0, length) at targets and functional tokens; -1 at the other tokens and at padding,
       which come before all and which everything sees.
     """
-    order = in_random_order(np.ones_like(targets), random.bits(keys, streams.ORDER, targets.shape[1]))
+    order = in_random_order(np.ones_like(targets), keys.bits(row_keys, streams.ORDER, targets.shape[1]))
     ranks = np.empty(targets.shape, np.int32)
     np.put_along_axis(ranks, order, np.arange(targets.shape[1], dtype=np.int32)[None], axis=1)
     return np.where(targets | functional, ranks, np.int32(-1))

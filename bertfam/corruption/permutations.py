@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.sampling import in_random_order
 
 
-def windows(allowed: np.ndarray, size: int, wanted: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def windows(allowed: np.ndarray, size: int, wanted: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     """Chooses windows of neighbouring tokens that do not overlap: StructBERT's trigrams (Wang et al. 2020, section 2.1).
 
     Begins are tried in random order; one whose window would hold a token that is not allowed, or is taken, is passed over.
@@ -16,7 +15,7 @@ def windows(allowed: np.ndarray, size: int, wanted: np.ndarray, keys: np.ndarray
       allowed: bool[n, length], the tokens that a window may hold: text that is not masked.
       size: tokens of a window.
       wanted: int[n], windows of each row, fewer where no more fit.
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
 
     Returns:
       int64[n, length], the window of each position: 0 .. in the order in which they were chosen, -1 outside them.
@@ -29,7 +28,7 @@ def windows(allowed: np.ndarray, size: int, wanted: np.ndarray, keys: np.ndarray
     begins = allowed[:, :starts].copy()
     for offset in range(1, size):
         begins &= allowed[:, offset : offset + starts]
-    order = in_random_order(begins, random.bits(keys, streams.WINDOWS, starts))
+    order = in_random_order(begins, keys.bits(row_keys, streams.WINDOWS, starts))
     available, chosen = np.count_nonzero(begins, axis=1), np.zeros(n, np.int64)
     for rank in range(starts):
         active = np.flatnonzero((chosen < wanted) & (rank < available))
@@ -42,7 +41,7 @@ def windows(allowed: np.ndarray, size: int, wanted: np.ndarray, keys: np.ndarray
     return result
 
 
-def shuffled(groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def shuffled(groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     """Permutes the positions of each group among themselves, all permutations (the identity too) equally likely.
 
     `np.take_along_axis(tokens, shuffled(groups, keys), axis=1)` shuffles tokens: StructBERT's trigrams with the groups of
@@ -50,7 +49,7 @@ def shuffled(groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
     Args:
       groups: int[n, length] in [-1, length); positions of -1 stay where they are.
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
 
     Returns:
       int64[n, length], the position from which each position's token comes.
@@ -61,7 +60,7 @@ def shuffled(groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
     # (group, position) and (group, random bits, position) in one word each: the k-th of a group goes to its k-th place.
     head = np.where(groups < 0, length, groups).astype(np.uint64) << (np.uint64(64) - width)
     low = np.uint64((1 << int(width)) - 1)
-    middle = (random.bits(keys, streams.SHUFFLE, length) >> width) & ~low
+    middle = (keys.bits(row_keys, streams.SHUFFLE, length) >> width) & ~low
     middle[groups < 0] = 0
     slots = np.sort(head | place, axis=1) & low
     elements = np.sort(head | middle | place, axis=1) & low
@@ -70,14 +69,14 @@ def shuffled(groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return result
 
 
-def shuffled_segments(begins: np.ndarray, groups: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def shuffled_segments(begins: np.ndarray, groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     """Permutes segments of rows: BART's sentence permutation (Lewis et al. 2020, section 2.2).
 
     Args:
       begins: bool[n, length], where segments begin; a change of group begins one too.
       groups: int[n, length] in [-1, length); the segments of a group, which must lie together, are permuted among themselves
         (the sentences of an example of a packed row); positions of -1 stay where they are.
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
 
     Returns:
       int64[n, length], the position from which each position's token comes.
@@ -94,7 +93,7 @@ def shuffled_segments(begins: np.ndarray, groups: np.ndarray, keys: np.ndarray) 
     group[row, index[row, position]] = groups[row, position]
     first[row, index[row, position]] = position
     sizes = np.diff(first, axis=1)
-    source = shuffled(group, keys)
+    source = shuffled(group, row_keys)
     new_sizes = np.take_along_axis(sizes, source, axis=1)
     new_first = np.cumsum(new_sizes, axis=1) - new_sizes
     # Segment s of the result begins at new_first[s] and comes from first[source[s]].
@@ -105,20 +104,20 @@ def shuffled_segments(begins: np.ndarray, groups: np.ndarray, keys: np.ndarray) 
     return np.cumsum(result[:, :length], axis=1) + place
 
 
-def rotated(inside: np.ndarray, keys: np.ndarray, rate: float = 1.0) -> np.ndarray:
+def rotated(inside: np.ndarray, row_keys: np.ndarray, rate: float = 1.0) -> np.ndarray:
     """Rotates the text of rows so that it begins with a token drawn uniformly: BART (Lewis et al. 2020, section 2.2).
 
     Args:
       inside: bool[n, length], the text; what is not stays where it is.
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
       rate: the share of rows that are rotated.
 
     Returns:
       int64[n, length], the position from which each position's token comes.
     """
     counts = np.count_nonzero(inside, axis=1)
-    offset = random.integers(random.bits(keys, streams.ROTATE, 1)[:, 0], np.maximum(counts, 1))
-    offset *= random.uniform(random.bits(keys, streams.WHETHER, 1)[:, 0]) < rate
+    offset = keys.integers(keys.bits(row_keys, streams.ROTATE, 1)[:, 0], np.maximum(counts, 1))
+    offset *= keys.uniform(keys.bits(row_keys, streams.WHETHER, 1)[:, 0]) < rate
     row, position = np.nonzero(inside)
     begin = np.repeat(np.cumsum(counts) - counts, counts)
     rank = (np.arange(len(row)) - begin + offset[row]) % np.maximum(counts[row], 1)

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, Corruption, TextCorruption
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.t5.text_to_text import TextToText
@@ -257,7 +257,7 @@ class TextData:
         number = cache.corpora.index(name)
         documents = cache.documents(split, name)
         self._check_units(documents.name, documents.units)
-        plan, order, noise = (int(random.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
+        plan, order, noise = (int(keys.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
         examples = self.examples(documents, length, plan, tokens)
         corruption: Corruption
         if documents.pairs:

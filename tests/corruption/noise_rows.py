@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TokenIds
 
 _NUMBERS = np.arange(60)
@@ -89,7 +89,7 @@ def maskable_words(rows, row, tokens):
 
 def draws(key, stream, count):
     """Random words of one row as Python integers."""
-    return random.bits(np.atleast_1d(key), stream, count)[0].tolist()
+    return keys.bits(np.atleast_1d(key), stream, count)[0].tolist()
 
 
 def drawn_order(columns, words, width):

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.bart.infilling import TextInfilling
 from bertfam.corruption.bart.token_noise import Framed, TokenDeletion, TokenMasking, inserted
 from bertfam.corruption.corruption import RowForm, TextCorruption
@@ -71,13 +70,13 @@ class Denoising(TextCorruption):
         """See `TextCorruption.features`."""
         return sequence_features(shape)
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """See `TextCorruption.corrupt`.
 
         Args:
           rows: `encoder_input_tokens`, `encoder_segment_ids` int32[n, length], `maskable` and `sentence_begins` bool[n, length];
             the first and the last token of a row are control tokens.
-          keys: uint64[n], one a row.
+          row_keys: uint64[n], one a row.
           tokens: the vocabulary's ids.
 
         Returns:
@@ -89,31 +88,31 @@ class Denoising(TextCorruption):
         begins = _word_begins(rows, tokens)
         inputs, counts = targets, target_lengths
         if self.permute:
-            source = self._permutation(rows["sentence_begins"], _inside(counts, targets.shape[1]), keys)
+            source = self._permutation(rows["sentence_begins"], _inside(counts, targets.shape[1]), row_keys)
             inputs, begins = np.take_along_axis(inputs, source, axis=1), np.take_along_axis(begins, source, axis=1)
         if self.tokens:
             framed = Framed(inputs, _inside(counts, targets.shape[1]), begins, real)
-            inputs, counts = self.tokens.apply(framed, keys, tokens)
+            inputs, counts = self.tokens.apply(framed, row_keys, tokens)
         if self.insert:
-            inputs, counts = inserted(inputs, counts, self.insert, keys, mask, pad)
+            inputs, counts = inserted(inputs, counts, self.insert, row_keys, mask, pad)
         if self.rotate:
-            inputs = np.take_along_axis(inputs, rotated(_inside(counts, targets.shape[1]), keys, self.rotate), axis=1)
+            inputs = np.take_along_axis(inputs, rotated(_inside(counts, targets.shape[1]), row_keys, self.rotate), axis=1)
         start = start_id(self.start, tokens, "Denoising.start")
         return sequence_rows(inputs, counts, targets, target_lengths, start, pad)
 
-    def _permutation(self, begins: np.ndarray, inside: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _permutation(self, begins: np.ndarray, inside: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
         """From which position each position's token comes: int64[n, length]."""
         begins = begins & inside
         begins[:, 1:2] |= inside[:, 1:2]
         if self.permute == 1:
-            return shuffled_segments(begins, np.where(inside, 0, -1), keys)
+            return shuffled_segments(begins, np.where(inside, 0, -1), row_keys)
         sentence = np.cumsum(begins, axis=1) - 1
         count = np.count_nonzero(begins, axis=1)
         there = np.arange(begins.shape[1]) < count[:, None]
         wanted = np.ceil(self.permute * count).astype(np.int64)
-        chosen = draw(there, wanted, random.bits(keys, streams.ORDER, begins.shape[1]))
+        chosen = draw(there, wanted, keys.bits(row_keys, streams.ORDER, begins.shape[1]))
         moves = inside & np.take_along_axis(chosen, np.maximum(sentence, 0), axis=1)
-        return shuffled_segments(begins, np.where(moves, 0, -1), keys)
+        return shuffled_segments(begins, np.where(moves, 0, -1), row_keys)
 
 
 def _inside(counts: np.ndarray, length: int) -> np.ndarray:

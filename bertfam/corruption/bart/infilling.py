@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.bart.token_noise import Framed
 from bertfam.corruption.sampling import draw, in_random_order
 from bertfam.corruption.token_ids import TokenIds
@@ -35,25 +34,32 @@ class TextInfilling:
         if not 0 < self.mean_length <= 100:
             raise ValueError(f"mean_length {self.mean_length} is not in (0, 100]")
 
-    def apply(self, rows: Framed, keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
         """See `TokenNoise.apply`; a [MASK] that would make a row too long is left out."""
-        return self._fill(*rows, keys, tokens.need("mask", "TextInfilling"), tokens.pad)
+        return self._fill(*rows, row_keys, tokens.need("mask", "TextInfilling"), tokens.pad)
 
     def _fill(
-        self, tokens: np.ndarray, inside: np.ndarray, begins: np.ndarray, real: np.ndarray, keys: np.ndarray, mask: int, pad: int
+        self,
+        tokens: np.ndarray,
+        inside: np.ndarray,
+        begins: np.ndarray,
+        real: np.ndarray,
+        row_keys: np.ndarray,
+        mask: int,
+        pad: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         n, length = tokens.shape
         begins = begins & inside
         begins[:, :1] |= inside[:, :1]
         begins[:, 1:] |= inside[:, 1:] & ~inside[:, :-1]
         words = np.count_nonzero(begins, axis=1)
-        spans, used = self._spans(words, length - np.count_nonzero(real, axis=1), length, keys)
+        spans, used = self._spans(words, length - np.count_nonzero(real, axis=1), length, row_keys)
 
         # A row is a sequence of items, each a span or a word that stays: which are spans? [n, items]
         spans_of, taken = np.count_nonzero(used, axis=1), spans.sum(axis=1)
         width = length + spans.shape[1]
         items = np.arange(width) < (words - taken + spans_of)[:, None]
-        is_span = draw(items, spans_of, random.bits(keys, streams.FILL_PLACES, width))
+        is_span = draw(items, spans_of, keys.bits(row_keys, streams.FILL_PLACES, width))
         sizes = items.astype(np.int64)
         row, item = np.nonzero(is_span)
         sizes[row, item] = spans[used]
@@ -82,16 +88,16 @@ class TextInfilling:
         result[row, target[row, position]] = tokens[row, position]
         return result, counts
 
-    def _spans(self, words: np.ndarray, free: np.ndarray, length: int, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _spans(self, words: np.ndarray, free: np.ndarray, length: int, row_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draws the lengths of spans int64[n, spans] in words, in random order; which are used bool[n, spans].
 
-        Args: words int64[n] and free places int64[n] of each row, places of a row, keys uint64[n].
+        Args: words int64[n] and free places int64[n] of each row, places of a row, row_keys uint64[n].
         """
         wanted = np.ceil(self.rate * words).astype(np.int64)
         # So many draws hold enough words even when their sum is eight standard deviations below its mean.
         draws = math.ceil((4 + math.sqrt(16 + self.rate * length + 1)) ** 2 / self.mean_length)
         limits = _poisson_limits(self.mean_length)
-        lengths = np.searchsorted(limits, random.uniform(random.bits(keys, streams.FILL_LENGTHS, draws)), side="right")
+        lengths = np.searchsorted(limits, keys.uniform(keys.bits(row_keys, streams.FILL_LENGTHS, draws)), side="right")
         before = np.cumsum(lengths, axis=1) - lengths
         used = before < wanted[:, None]
         lengths = np.where(used, np.minimum(lengths, wanted[:, None] - before), 0)
@@ -100,7 +106,7 @@ class TextInfilling:
         free = free + lengths.sum(axis=1) - np.count_nonzero(lengths, axis=1)
         used &= ~inserts | (np.cumsum(inserts, axis=1) <= free[:, None])
         # The last span, which was cut, must not be the last in the row.
-        order = in_random_order(used, random.bits(keys, streams.FILL_ORDER, draws))
+        order = in_random_order(used, keys.bits(row_keys, streams.FILL_ORDER, draws))
         return np.take_along_axis(lengths, order, axis=1), np.take_along_axis(used, order, axis=1)
 
 

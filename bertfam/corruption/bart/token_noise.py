@@ -5,8 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.masked_lm.replacement import mask_tokens
 from bertfam.corruption.sampling import compact, draw
 from bertfam.corruption.token_ids import TokenIds
@@ -31,8 +30,17 @@ class Framed(NamedTuple):
 class TokenNoise(Protocol):
     """Noise that takes the place of tokens; no row grows beyond its places."""
 
-    def apply(self, rows: Framed, keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
-        """Rows with the noise int32[n, length], and how many tokens of each there are int64[n]; `keys` uint64[n], one a row."""
+    def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+        """Apply the noise to rows.
+
+        Args:
+          rows: clean rows.
+          row_keys: uint64[n], one a row.
+          tokens: the vocabulary's ids.
+
+        Returns:
+          the rows with the noise int32[n, length], and the number of tokens of each int64[n].
+        """
         ...
 
 
@@ -53,10 +61,10 @@ class TokenMasking:
         if not 0 <= self.random_share <= 1:
             raise ValueError(f"random_share {self.random_share} is not in [0, 1]")
 
-    def apply(self, rows: Framed, keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
         """See `TokenNoise.apply`."""
-        mask, chosen = tokens.need("mask", "TokenMasking"), _chosen(self.rate, rows.inside, keys)
-        result = mask_tokens(rows.tokens, chosen, keys, mask=mask, random_share=self.random_share, random_ids=tokens.pieces)
+        mask, chosen = tokens.need("mask", "TokenMasking"), _chosen(self.rate, rows.inside, row_keys)
+        result = mask_tokens(rows.tokens, chosen, row_keys, mask=mask, random_share=self.random_share, random_ids=tokens.pieces)
         return result, np.count_nonzero(rows.real, axis=1)
 
 
@@ -73,14 +81,14 @@ class TokenDeletion:
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
-    def apply(self, rows: Framed, keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
         """See `TokenNoise.apply`."""
-        keep = rows.real & ~_chosen(self.rate, rows.inside, keys)
+        keep = rows.real & ~_chosen(self.rate, rows.inside, row_keys)
         return compact(rows.tokens, keep, keep.shape[1], tokens.pad), np.count_nonzero(keep, axis=1)
 
 
 def inserted(
-    values: np.ndarray, counts: np.ndarray, rate: float, keys: np.ndarray, mask: int, pad: int
+    values: np.ndarray, counts: np.ndarray, rate: float, row_keys: np.ndarray, mask: int, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Puts ceil(rate n) [MASK] between the n tokens of rows, or as many as there are places left; the first and last stay.
 
@@ -88,7 +96,7 @@ def inserted(
       values: int32[n, length].
       counts: int64[n], tokens of each row, those that stay included.
       rate: how many are put in for each token.
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
       mask: the id of [MASK].
       pad: the id of padding.
 
@@ -100,16 +108,16 @@ def inserted(
     text = np.maximum(counts - 2, 0)
     new = np.minimum(np.ceil(rate * text).astype(np.int64), length - counts)
     inner = (place > 0) & (place <= (text + new)[:, None]) & (text > 0)[:, None]
-    is_new = draw(inner, new, random.bits(keys, streams.INSERT, length))
+    is_new = draw(inner, new, keys.bits(row_keys, streams.INSERT, length))
     source = place - np.cumsum(is_new, axis=1)
     result = np.where(is_new, mask, np.take_along_axis(values, source, axis=1))
     counts = counts + np.count_nonzero(is_new, axis=1)
     return np.where(place < counts[:, None], result, pad).astype(np.int32), counts
 
 
-def _chosen(rate: float, inside: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def _chosen(rate: float, inside: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     wanted = np.ceil(rate * np.count_nonzero(inside, axis=1)).astype(np.int64)
-    return draw(inside, wanted, random.bits(keys, streams.CHOOSE, inside.shape[1]))
+    return draw(inside, wanted, keys.bits(row_keys, streams.CHOOSE, inside.shape[1]))
 
 
 def _check_rate(rate: float) -> None:

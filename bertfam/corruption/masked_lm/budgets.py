@@ -4,13 +4,12 @@ from typing import Literal
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 
 Rounding = Literal["nearest", "up", "random"]
 
 
-def budget(rate: float, counted: np.ndarray, rounding: Rounding, keys: np.ndarray) -> np.ndarray:
+def budget(rate: float, counted: np.ndarray, rounding: Rounding, row_keys: np.ndarray) -> np.ndarray:
     """The share `rate` of `counted` tokens as a whole number, at least 1.
 
     Args:
@@ -19,14 +18,14 @@ def budget(rate: float, counted: np.ndarray, rounding: Rounding, keys: np.ndarra
       rounding: "nearest", half to even (BERT, Devlin et al. 2019, as Python's round in the published code); "up" (SpanBERT,
         Joshi et al. 2020); "random" is floor(rate counted + U), U uniform in [0, 1), so that the mean is exact (RoBERTa, Liu et
         al. 2019, as published with fairseq).
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
 
     Returns:
       int64[n].
     """
     exact = rate * counted
     if rounding == "random":
-        rounded = np.floor(exact + random.uniform(random.bits(keys, streams.ROUNDING, 1)[:, 0]))
+        rounded = np.floor(exact + keys.uniform(keys.bits(row_keys, streams.ROUNDING, 1)[:, 0]))
     else:
         rounded = np.rint(exact) if rounding == "nearest" else np.ceil(exact)
     return np.maximum(1, rounded.astype(np.int64))

@@ -108,14 +108,14 @@ class BertMasking(TextCorruption):
         return MaskingOfText(masking, counts()) if self.random_tokens == "text" else masking
 
     def corrupt(
-        self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds, counts: np.ndarray | None = None
+        self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds, counts: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """Masks rows; a pure function of its arguments.
 
         Args:
           rows: `encoder_input_tokens` int32[n, length], `encoder_segment_ids` int32[n, length] (0 = padding) and
             `maskable` bool[n, length] (False at control tokens, unknown ones and padding), among others, which pass through.
-          keys: uint64[n], one a row.
+          row_keys: uint64[n], one a row.
           tokens: the vocabulary's ids.
           counts: int64[vocabulary], how often each token is in the text; needed where random tokens are as in the text.
 
@@ -127,12 +127,12 @@ class BertMasking(TextCorruption):
         original = rows["encoder_input_tokens"]
         slots = self._masks(original.shape[1])
         counted = np.count_nonzero(rows["encoder_segment_ids" if self.counted == "row" else "maskable"], axis=1)
-        wanted = np.minimum(slots, budget(self.rate, counted, self.rounding, keys))
-        chosen = self.choice.choose(rows, wanted, slots, keys, tokens)
+        wanted = np.minimum(slots, budget(self.rate, counted, self.rounding, row_keys))
+        chosen = self.choice.choose(rows, wanted, slots, row_keys, tokens)
         corrupted = replace(
             original,
             chosen,
-            keys,
+            row_keys,
             mask=tokens.need("mask", "BertMasking"),
             mask_share=self.mask_share,
             random_share=self.random_share,
@@ -143,7 +143,7 @@ class BertMasking(TextCorruption):
         result["encoder_input_tokens"] = corrupted
         result |= masked_features(original, chosen, tokens.pad)
         if self.shuffling:
-            result |= self._shuffled(rows, result, keys, tokens)
+            result |= self._shuffled(rows, result, row_keys, tokens)
         return result | (boundary_features(rows, chosen, tokens) if self.boundaries else {})
 
     def _random_ids(self, tokens: TokenIds, counts: np.ndarray | None) -> RandomIds:
@@ -158,7 +158,7 @@ class BertMasking(TextCorruption):
         return as_frequent_as(of_pieces) if of_pieces.any() else uniform_over(tokens.pieces)
 
     def _shuffled(
-        self, rows: dict[str, np.ndarray], masked: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds
+        self, rows: dict[str, np.ndarray], masked: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds
     ) -> dict[str, np.ndarray]:
         """The tokens with windows of them shuffled, and the slots of the masks with those of the windows behind them."""
         assert self.shuffling is not None
@@ -166,7 +166,7 @@ class BertMasking(TextCorruption):
         row, slot = np.nonzero(masked["masked_loss_weights"])
         allowed[row, masked["masked_positions"][row, slot]] = False
         counted = np.count_nonzero(rows["encoder_segment_ids"], axis=1)
-        corrupted, chosen = self.shuffling.shuffle(masked["encoder_input_tokens"], allowed, counted, keys)
+        corrupted, chosen = self.shuffling.shuffle(masked["encoder_input_tokens"], allowed, counted, row_keys)
         found = masked_features(rows["encoder_input_tokens"], chosen, tokens.pad)
         together = {name: np.concatenate([masked[name], value], axis=1) for name, value in found.items()}
         none = np.zeros_like(masked["masked_loss_weights"])
@@ -192,6 +192,6 @@ class MaskingOfText:
     masking: BertMasking
     counts: np.ndarray
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """See `BertMasking.corrupt`."""
-        return self.masking.corrupt(rows, keys, tokens, self.counts)
+        return self.masking.corrupt(rows, row_keys, tokens, self.counts)

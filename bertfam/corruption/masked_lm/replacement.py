@@ -5,8 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.masked_lm.selection import Chosen
 
 DrawnBy = Literal["token", "unit"]
@@ -16,7 +15,7 @@ RandomIds = Callable[[np.ndarray], np.ndarray]
 
 def uniform_over(pool: np.ndarray) -> RandomIds:
     """Random tokens uniform over the ids of `pool` int64[k]."""
-    return lambda words: pool[random.integers(words, len(pool))]
+    return lambda words: pool[keys.integers(words, len(pool))]
 
 
 def as_frequent_as(counts: np.ndarray) -> RandomIds:
@@ -24,13 +23,13 @@ def as_frequent_as(counts: np.ndarray) -> RandomIds:
     limits = np.cumsum(counts / counts.sum())
     # Rounding must not let a draw pass the last id that occurs.
     limits[np.flatnonzero(counts)[-1] :] = 1.0
-    return lambda words: np.searchsorted(limits, random.uniform(words), side="right")
+    return lambda words: np.searchsorted(limits, keys.uniform(words), side="right")
 
 
 def replace(
     original: np.ndarray,
     chosen: Chosen,
-    keys: np.ndarray,
+    row_keys: np.ndarray,
     *,
     mask: int,
     mask_share: float,
@@ -43,7 +42,7 @@ def replace(
     Args:
       original: int32[n, length], not changed.
       chosen: the predicted positions.
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
       mask: the id of [MASK].
       mask_share: how many positions become `mask`.
       random_share: how many become random tokens; the rest stays.
@@ -55,10 +54,10 @@ def replace(
       int32[n, length], the corrupted tokens.
     """
     slots = chosen.used.shape[1]
-    action = random.uniform(random.bits(keys, streams.ACTION, slots))
+    action = keys.uniform(keys.bits(row_keys, streams.ACTION, slots))
     if drawn_by == "unit":
         action = np.take_along_axis(action, chosen.leads, axis=1)
-    drawn = random_ids(random.bits(keys, streams.REPLACEMENT, slots))
+    drawn = random_ids(keys.bits(row_keys, streams.REPLACEMENT, slots))
     corrupted = original.copy()
     for what, value in (
         (action < mask_share, np.broadcast_to(mask, drawn.shape)),
@@ -70,14 +69,14 @@ def replace(
 
 
 def mask_tokens(
-    original: np.ndarray, chosen: np.ndarray, keys: np.ndarray, *, mask: int, random_share: float, random_ids: np.ndarray
+    original: np.ndarray, chosen: np.ndarray, row_keys: np.ndarray, *, mask: int, random_share: float, random_ids: np.ndarray
 ) -> np.ndarray:
     """`mask` in place of any number of tokens, or of a share of them random ids.
 
     Args:
       original: int32[n, length], not changed.
       chosen: bool[n, length], the tokens that are replaced.
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
       mask: what stands for them.
       random_share: how many become random ids instead, each by itself.
       random_ids: int64[k], from which these are drawn uniformly.
@@ -87,8 +86,8 @@ def mask_tokens(
     """
     result = np.where(chosen, mask, original).astype(np.int32)
     if random_share:
-        action, word = (random.bits(keys, stream, chosen.shape[1]) for stream in (streams.ACTION, streams.REPLACEMENT))
-        drawn = chosen & (random.uniform(action) < random_share)
+        action, word = (keys.bits(row_keys, stream, chosen.shape[1]) for stream in (streams.ACTION, streams.REPLACEMENT))
+        drawn = chosen & (keys.uniform(action) < random_share)
         result[drawn] = uniform_over(random_ids)(word[drawn])
     return result
 

@@ -6,8 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.sampling import draw_positions, in_random_order
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.corruption.words import Words, words_of
@@ -39,7 +38,9 @@ class Chosen(NamedTuple):
 class Choice(Protocol):
     """A rule that chooses positions."""
 
-    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+    def choose(
+        self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
+    ) -> Chosen:
         """Chooses about `wanted` int64[n] positions of each row, never more than `slots`; see `BertMasking.corrupt`."""
         ...
 
@@ -48,10 +49,12 @@ class Choice(Protocol):
 class SingleTokens:
     """Each maskable position by itself, as BERT does: every set of `wanted` positions is equally likely."""
 
-    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+    def choose(
+        self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
+    ) -> Chosen:
         """See `Choice`."""
         maskable = rows["maskable"]
-        words = random.bits(keys, streams.CHOOSE, maskable.shape[1])
+        words = keys.bits(row_keys, streams.CHOOSE, maskable.shape[1])
         positions, used = draw_positions(maskable, np.minimum(wanted, np.count_nonzero(maskable, axis=1)), slots, words)
         return Chosen(positions, used, np.broadcast_to(np.arange(slots), used.shape))
 
@@ -63,12 +66,14 @@ class WithReplacement:
     So a row has fewer predictions than `wanted`: of k draws from m positions m (1 - (1 - 1 / m) ** k) on average.
     """
 
-    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+    def choose(
+        self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
+    ) -> Chosen:
         """See `Choice`."""
         maskable = rows["maskable"]
         counts = np.count_nonzero(maskable, axis=1)
         # [n, slots]: which of the maskable positions, then the position itself
-        nth = random.integers(random.bits(keys, streams.CHOOSE, slots), np.maximum(counts, 1)[:, None])
+        nth = keys.integers(keys.bits(row_keys, streams.CHOOSE, slots), np.maximum(counts, 1)[:, None])
         positions = np.take_along_axis(np.argsort(~maskable, axis=1, kind="stable"), nth, axis=1)
         row, draw = np.nonzero((np.arange(slots) < wanted[:, None]) & (counts > 0)[:, None])
         chosen = np.zeros(maskable.shape, bool)
@@ -99,7 +104,9 @@ class RareTokens:
         """The choice for a text in which each token of the vocabulary occurs `counts` int64[vocabulary] times."""
         return Weighted(np.maximum(counts, 1).astype(np.float64) ** -self.exponent)
 
-    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+    def choose(
+        self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
+    ) -> Chosen:
         """A text must be known first: see `fit`, and `BertMasking.fit`."""
         raise AssertionError("the choice is not `fit`")
 
@@ -114,11 +121,13 @@ class Weighted:
 
     weights: np.ndarray
 
-    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+    def choose(
+        self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
+    ) -> Chosen:
         """See `Choice`."""
         maskable = rows["maskable"]
         # The position whose clock, of this rate, rings first is drawn first: exponential with mean 1 / weight.
-        waits = -np.log1p(-random.uniform(random.bits(keys, streams.CHOOSE, maskable.shape[1])))
+        waits = -np.log1p(-keys.uniform(keys.bits(row_keys, streams.CHOOSE, maskable.shape[1])))
         waits /= self.weights[rows["encoder_input_tokens"]]
         # Floats that are not negative are in the order of their bits.
         words = waits.view(np.uint64)
@@ -134,15 +143,17 @@ class WholeWords:
     the smallest is taken all the same, if the slots hold it, so that no row is without a prediction.
     """
 
-    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+    def choose(
+        self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
+    ) -> Chosen:
         """See `Choice`."""
-        return whole_words(words_of(rows, tokens), rows["maskable"], wanted, slots, keys)
+        return whole_words(words_of(rows, tokens), rows["maskable"], wanted, slots, row_keys)
 
 
-def whole_words(words: Words, maskable: np.ndarray, wanted: np.ndarray, slots: int, keys: np.ndarray) -> Chosen:
+def whole_words(words: Words, maskable: np.ndarray, wanted: np.ndarray, slots: int, row_keys: np.ndarray) -> Chosen:
     """Whole words in random order, see `WholeWords`; maskable: bool[n, length], the others as in `Choice.choose`."""
     n, length = words.sizes.shape
-    order = in_random_order(words.sizes > 0, random.bits(keys, streams.CHOOSE, length))
+    order = in_random_order(words.sizes > 0, keys.bits(row_keys, streams.CHOOSE, length))
     # [length, n]: the words' sizes in this order
     sizes = np.ascontiguousarray(np.take_along_axis(words.sizes, order, axis=1).T)
     taken = np.zeros((length, n), bool)

@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 from bertfam.corruption.masked_lm.budgets import Rounding, budget
 from bertfam.corruption.masked_lm.selection import Chosen, in_slots
 from bertfam.corruption.permutations import shuffled, windows
@@ -46,7 +46,7 @@ class ShuffledWindows:
         return self.size * self._most(length)
 
     def shuffle(
-        self, tokens: np.ndarray, allowed: np.ndarray, counted: np.ndarray, keys: np.ndarray
+        self, tokens: np.ndarray, allowed: np.ndarray, counted: np.ndarray, row_keys: np.ndarray
     ) -> tuple[np.ndarray, Chosen]:
         """Shuffles rows; a pure function of its arguments.
 
@@ -54,16 +54,16 @@ class ShuffledWindows:
           tokens: int32[n, length], not changed.
           allowed: bool[n, length], what may be shuffled.
           counted: int[n], tokens of each row.
-          keys: uint64[n], one a row.
+          row_keys: uint64[n], one a row.
 
         Returns:
           the tokens in their new order int32[n, length], and the positions of all windows.
         """
-        keys, most = random.fold(keys, _KEY), self._most(tokens.shape[1])
-        wanted = np.minimum(most, budget(self.rate / self.size, counted, self.rounding, keys))
-        groups = windows(allowed, self.size, wanted, keys)
+        row_keys, most = keys.fold(row_keys, _KEY), self._most(tokens.shape[1])
+        wanted = np.minimum(most, budget(self.rate / self.size, counted, self.rounding, row_keys))
+        groups = windows(allowed, self.size, wanted, row_keys)
         chosen = in_slots(groups >= 0, groups, self.size * most)
-        return np.take_along_axis(tokens, shuffled(groups, keys), axis=1), chosen
+        return np.take_along_axis(tokens, shuffled(groups, row_keys), axis=1), chosen
 
     def _most(self, length: int) -> int:
         """The most windows of a row of `length` tokens."""

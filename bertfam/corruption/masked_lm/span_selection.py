@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.masked_lm.selection import Chosen, in_slots, room_for_one
 from bertfam.corruption.sampling import in_random_order
 from bertfam.corruption.token_ids import TokenIds
@@ -47,16 +46,18 @@ class WordSpans:
         """Maps random words uint64[...] to lengths of spans int64[...]."""
         shares = (1 - self.p) ** np.arange(self.longest)
         limits = np.cumsum(shares / shares.sum())[:-1]
-        return 1 + np.searchsorted(limits, random.uniform(words), side="right")
+        return 1 + np.searchsorted(limits, keys.uniform(words), side="right")
 
-    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+    def choose(
+        self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
+    ) -> Chosen:
         """See `Choice`."""
         words, maskable = words_of(rows, tokens), rows["maskable"]
         length = maskable.shape[1]
         run_ends = words.run_ends()
         # The next anchor of a random order that is still open is uniform over all that are.
-        anchors = in_random_order(maskable, random.bits(keys, streams.CHOOSE, length))
-        draws = random.bits(keys, streams.SPAN_LENGTHS, length)
+        anchors = in_random_order(maskable, keys.bits(row_keys, streams.CHOOSE, length))
+        draws = keys.bits(row_keys, streams.SPAN_LENGTHS, length)
         room = np.minimum(wanted, np.count_nonzero(maskable, axis=1))
         # How many positions of each word are open; a span may name words behind the last.
         left = np.pad(words.sizes, ((0, 0), (0, self.longest)))
@@ -104,16 +105,18 @@ class WordNgrams:
     def lengths(self, words: np.ndarray, available: np.ndarray) -> np.ndarray:
         """Maps random words uint64[...] to n in 1 .. min(longest, available) int64[...], for available >= 1."""
         harmonic = np.cumsum(1 / np.arange(1, self.longest + 1))
-        drawn = random.uniform(words) * harmonic[np.minimum(available, self.longest) - 1]
+        drawn = keys.uniform(words) * harmonic[np.minimum(available, self.longest) - 1]
         return 1 + np.searchsorted(harmonic[:-1], drawn, side="right")
 
-    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+    def choose(
+        self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
+    ) -> Chosen:
         """See `Choice`."""
         words = words_of(rows, tokens)
         n, length = words.sizes.shape
-        order = in_random_order(words.sizes > 0, random.bits(keys, streams.CHOOSE, length))
+        order = in_random_order(words.sizes > 0, keys.bits(row_keys, streams.CHOOSE, length))
         available = np.take_along_axis(words.run_ends() - np.arange(length), order, axis=1)
-        draws = random.bits(keys, streams.SPAN_LENGTHS, length)
+        draws = keys.bits(row_keys, streams.SPAN_LENGTHS, length)
         step = np.arange(self.longest)
         # Both reach as far behind the last word as an n-gram may: tokens before each word, and its n-gram (0 = none).
         before = np.pad(np.cumsum(words.sizes, axis=1), ((0, 0), (1, self.longest)), mode="edge")

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.masked_lm.selection import Chosen, whole_words
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.corruption.words import words_from
@@ -46,12 +45,14 @@ class Units:
     def levels(self, words: np.ndarray) -> np.ndarray:
         """Maps random words uint64[...] to what the units of a row are: 0 single tokens, 1 phrases, 2 entities."""
         limits = np.cumsum((self.basic, self.phrase, self.entity))
-        return np.searchsorted(limits[:-1] / limits[-1], random.uniform(words), side="right")
+        return np.searchsorted(limits[:-1] / limits[-1], keys.uniform(words), side="right")
 
-    def choose(self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, keys: np.ndarray, tokens: TokenIds) -> Chosen:
+    def choose(
+        self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
+    ) -> Chosen:
         """See `Choice`."""
         units = rows.get("units", np.zeros(rows["maskable"].shape, np.uint8))
-        level = self.levels(random.bits(keys, streams.WHETHER, 1))
+        level = self.levels(keys.bits(row_keys, streams.WHETHER, 1))
         # [n, length]: the bits of the row's kind
         place = np.where(level > 0, units >> (UNIT_BITS * np.maximum(level - 1, 0)).astype(np.uint8), 0) & (BEGINS | CONTINUES)
-        return whole_words(words_from(place != CONTINUES, rows, tokens), rows["maskable"], wanted, slots, keys)
+        return whole_words(words_from(place != CONTINUES, rows, tokens), rows["maskable"], wanted, slots, row_keys)

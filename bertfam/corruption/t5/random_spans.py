@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 from bertfam.corruption.sampling import draw
 from bertfam.corruption.t5.random_tokens import Counts
 
@@ -40,25 +39,25 @@ class RandomSpans:
         noise, spans = np.where(lengths > 1, noise, 0), np.where(lengths > 1, spans, 0)
         return Counts(noise, spans, np.maximum(spans, np.minimum(lengths, 1)), exact=True)
 
-    def draw(self, lengths: np.ndarray, width: int, keys: np.ndarray) -> np.ndarray:
+    def draw(self, lengths: np.ndarray, width: int, row_keys: np.ndarray) -> np.ndarray:
         """See `random_tokens.Noise.draw`.
 
         Args:
           lengths: int[n], tokens of each row, at most `width`.
           width: places of a row.
-          keys: uint64[n], one a row.
+          row_keys: uint64[n], one a row.
 
         Returns:
           bool[n, width], whether each token is noise.
         """
         noise, spans, _, _ = self.counts(lengths)
         most_noise = int(self.counts(width).noise)  # the longest row has most of both
-        noise_begins = _begins(noise, spans, random.bits(keys, streams.NOISE_SEGMENTS, most_noise))
-        clear_begins = _begins(lengths - noise, spans, random.bits(keys, streams.CLEAR_SEGMENTS, width - most_noise))
+        noise_begins = _begins(noise, spans, keys.bits(row_keys, streams.NOISE_SEGMENTS, most_noise))
+        clear_begins = _begins(lengths - noise, spans, keys.bits(row_keys, streams.CLEAR_SEGMENTS, width - most_noise))
         # Span s of the noise begins behind the clear parts 0 .. s, so where clear part s + 1 begins, and the noise before it.
         most = int(spans.max(initial=0))
         noise_at, clear_at = _places(noise_begins, noise, most), _places(clear_begins, lengths - noise, most)
-        change = np.zeros((len(keys), width + 1), np.int8)
+        change = np.zeros((len(row_keys), width + 1), np.int8)
         row, span = np.nonzero(np.arange(most) < spans[:, None])
         begin = clear_at[row, span + 1] + noise_at[row, span]
         change[row, begin] = 1

@@ -5,8 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from bertfam.corruption import keys as random
-from bertfam.corruption import streams
+from bertfam.corruption import keys, streams
 
 _DEVIATIONS = 4  # one row in 30,000 has more
 
@@ -34,13 +33,13 @@ class Noise(Protocol):
         """How much of rows of `lengths` int64[...] tokens is noise."""
         ...
 
-    def draw(self, lengths: np.ndarray, width: int, keys: np.ndarray) -> np.ndarray:
+    def draw(self, lengths: np.ndarray, width: int, row_keys: np.ndarray) -> np.ndarray:
         """Draws the noise of rows.
 
         Args:
           lengths: int64[n], tokens of each row, at most `width`.
           width: places of a row.
-          keys: uint64[n], one a row.
+          row_keys: uint64[n], one a row.
 
         Returns:
           bool[n, width], whether each token is noise.
@@ -70,9 +69,9 @@ class RandomTokens:
         spans = _most(share + n * begins, n * np.maximum(begins * (1 - 3 * begins), 0), (n + 1) // 2)
         return Counts(noise, spans, np.minimum(spans + 1, (n + 1) // 2), exact=False)
 
-    def draw(self, lengths: np.ndarray, width: int, keys: np.ndarray) -> np.ndarray:
+    def draw(self, lengths: np.ndarray, width: int, row_keys: np.ndarray) -> np.ndarray:
         """See `Noise.draw`."""
-        noise = random.uniform(random.bits(keys, streams.CHOOSE, width)) < self.density
+        noise = keys.uniform(keys.bits(row_keys, streams.CHOOSE, width)) < self.density
         return noise & (np.arange(width) < lengths[:, None])
 
 
@@ -86,9 +85,9 @@ class RandomPrefix:
         one = np.minimum(n, 1)
         return Counts(n, one, one, exact=False)
 
-    def draw(self, lengths: np.ndarray, width: int, keys: np.ndarray) -> np.ndarray:
+    def draw(self, lengths: np.ndarray, width: int, row_keys: np.ndarray) -> np.ndarray:
         """See `Noise.draw`."""
-        drawn = 1 + random.integers(random.bits(keys, streams.CHOOSE, 1)[:, 0], np.maximum(lengths - 1, 1))
+        drawn = 1 + keys.integers(keys.bits(row_keys, streams.CHOOSE, 1)[:, 0], np.maximum(lengths - 1, 1))
         return np.arange(width) < np.where(lengths > 1, drawn, 0)[:, None]
 
 

@@ -32,13 +32,13 @@ class Raw(NamedTuple):
       tokens: int32[n, width].
       real: bool[n, width], what is not padding.
       noise: bool[n, width], which real tokens are noise.
-      keys: uint64[n], one a row.
+      row_keys: uint64[n], one a row.
     """
 
     tokens: np.ndarray
     real: np.ndarray
     noise: np.ndarray
-    keys: np.ndarray
+    row_keys: np.ndarray
 
 
 class Written(NamedTuple):
@@ -132,7 +132,7 @@ class MaskNoise:
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
         """See `Rewriting.write`."""
         mask, share = tokens.sentinels[0], self.random_share
-        result = mask_tokens(raw.tokens, raw.noise, raw.keys, mask=mask, random_share=share, random_ids=tokens.pieces)
+        result = mask_tokens(raw.tokens, raw.noise, raw.row_keys, mask=mask, random_share=share, random_ids=tokens.pieces)
         return Written(result, raw.real)
 
 
@@ -178,7 +178,7 @@ class ShuffleNoise:
 
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
         """See `Rewriting.write`."""
-        source = shuffled(np.where(raw.noise, 0, -1), raw.keys)
+        source = shuffled(np.where(raw.noise, 0, -1), raw.row_keys)
         return Written(np.take_along_axis(raw.tokens, source, axis=1), raw.real)
 
 

@@ -124,12 +124,12 @@ class SpanCorruption(TextCorruption):
         """See `TextCorruption.features`."""
         return sequence_features(shape)
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """See `TextCorruption.corrupt`.
 
         Args:
           rows: `encoder_input_tokens`, `encoder_segment_ids` int32[n, raw length], text without control tokens.
-          keys: uint64[n], one a row.
+          row_keys: uint64[n], one a row.
           tokens: the vocabulary's ids.
 
         Returns:
@@ -139,7 +139,7 @@ class SpanCorruption(TextCorruption):
         width, end, pad = text.shape[1], tokens.end_of_text("SpanCorruption"), tokens.pad
         places = self._places(width)
         lengths = np.count_nonzero(real, axis=1)
-        raw = Raw(text, real, self.noise.draw(lengths, width, keys), keys)
+        raw = Raw(text, real, self.noise.draw(lengths, width, row_keys), row_keys)
         raw = raw._replace(noise=self._fitting(raw, tokens, places))
         inputs, input_lengths = ended(self.inputs.write(raw, tokens), lengths > 0, end, int(self._input_lengths(width)), pad)
         targets, target_lengths = ended(self.targets.write(raw, tokens), lengths > 0, end, places, pad)

@@ -43,6 +43,6 @@ class TextToText(TextCorruption):
         """See `TextCorruption.features`."""
         return sequence_features(shape)
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """There is nothing to corrupt: pairs are finished rows, and running text is refused before (`TextData.refuse_text`)."""
         raise TypeError("TextToText has no noise")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.batches import Examples
 from bertfam.data.rows.packing import Packed
@@ -65,7 +65,7 @@ def row_warnings(rows: Any, examples: Examples, name: str, length: int, *, packs
       packs: whether the noise could be given packed rows.
     """
     numbers = np.unique(np.linspace(0, len(examples) - 1, _ROWS).astype(np.int64))
-    segments = examples.rows(numbers, random.fold(0, numbers))["encoder_segment_ids"]
+    segments = examples.rows(numbers, keys.fold(0, numbers))["encoder_segment_ids"]
     padding = float(np.mean(segments == 0))
     if padding <= MUCH_PADDING:
         return []

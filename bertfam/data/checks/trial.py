@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 from bertfam.corruption.t5.text_to_text import TextToText
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.text_data import TextData
@@ -34,7 +34,7 @@ def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path
         np.arange(0, count + 1, _SENTENCE, dtype=np.int64),
         np.arange(0, documents * sentences + 1, sentences, dtype=np.int64),
     )
-    key = random.fold(0, 0)
+    key = keys.fold(0, 0)
     try:
         data.corruption.check(length, tokens)
         rows = data.examples(text, length, 0, tokens).rows(np.zeros(1, np.int64), key)
@@ -46,7 +46,7 @@ def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path
 def _try_pairs(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
     pair = Documents("a trial", tokens.pieces[[0, 0]], np.array([0, 1, 2]), np.array([0, 2]), pairs=True)
     try:
-        data.examples(pair, length, 0, tokens).rows(np.zeros(1, np.int64), random.fold(0, 0))
+        data.examples(pair, length, 0, tokens).rows(np.zeros(1, np.int64), keys.fold(0, 0))
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 from bertfam.corruption.corruption import Corruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.order import Order
@@ -30,7 +30,7 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+    def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
         """Rows of the examples int64[n], with what is drawn anew taken from keys uint64[n]."""
         ...
 
@@ -85,8 +85,8 @@ class CorruptedRows:
 
     def rows_of(self, epochs: np.ndarray, examples: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of examples int64[n] as they are in epochs int64[n]: [n, ...] each."""
-        keys = random.fold(self.key, epochs if self.dupe_factor is None else epochs % self.dupe_factor, examples)
-        return self.corruption.corrupt(self.examples.rows(examples, keys), keys, self.tokens)
+        row_keys = keys.fold(self.key, epochs if self.dupe_factor is None else epochs % self.dupe_factor, examples)
+        return self.corruption.corrupt(self.examples.rows(examples, row_keys), row_keys, self.tokens)
 
 
 @dataclass(frozen=True)

@@ -139,9 +139,9 @@ class ConcatenatedRows(_OfParts):
         begins = np.cumsum([0, *(len(part.examples) for part in self.parts[:-1])])
         if self.key is not None:
             inside = places < len(self)
-            keys = np.full(inside.sum(), self.key, np.uint64)
+            row_keys = np.full(inside.sum(), self.key, np.uint64)
             places = places.copy()
-            places[inside] = permute(places[inside], len(self), keys)
+            places[inside] = permute(places[inside], len(self), row_keys)
         part = np.searchsorted(begins, places, side="right") - 1
         return joined(self.parts, part, places - begins[part])
 

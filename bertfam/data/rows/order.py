@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 
 _ROUNDS = 6
 _SORTED = 64  # elements; with so few, the halves of a Feistel network are too short to give all permutations equally often
@@ -37,7 +37,7 @@ class Shuffled:
     def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `Order.index`."""
         epochs, within = np.divmod(places, self.examples)
-        return epochs, permute(within, self.examples, random.fold(self.key, epochs))
+        return epochs, permute(within, self.examples, keys.fold(self.key, epochs))
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Streams:
         return epochs, np.where(within < length, begin + within, -1)
 
 
-def permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
+def permute(values: np.ndarray, size: int, row_keys: np.ndarray) -> np.ndarray:
     """Applies a permutation of 0 .. size-1 chosen by the key: by sorting drawn words, or a Feistel network with cycle walking.
 
     Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", methods 1, 2 and 3.
@@ -89,16 +89,16 @@ def permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     Args:
       values: int64[n] in [0, size).
       size: the number of elements that are permuted.
-      keys: uint64[n], which permutation to apply to each value.
+      row_keys: uint64[n], which permutation to apply to each value.
 
     Returns:
       int64[n] in [0, size).
     """
     if size <= _SORTED:
-        different, which = np.unique(keys, return_inverse=True)
-        return np.argsort(random.bits(different, 0, size), axis=1)[which.reshape(values.shape), values]
+        different, which = np.unique(row_keys, return_inverse=True)
+        return np.argsort(keys.bits(different, 0, size), axis=1)[which.reshape(values.shape), values]
     bits = (size - 1).bit_length()
-    round_keys = random.bits(keys, 0, _ROUNDS)
+    round_keys = keys.bits(row_keys, 0, _ROUNDS)
     result = values.astype(np.uint64)
     walking = np.arange(len(result))
     while walking.size:
@@ -107,7 +107,7 @@ def permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
         left, right = result[walking] >> right_bits, result[walking] & _mask(right_bits)
         for number in range(_ROUNDS):
             # The halves change places, and with them their widths; an even number of rounds puts them back.
-            left, right = right, left ^ (random.fold(round_keys[walking, number], right) & _mask(left_bits))
+            left, right = right, left ^ (keys.fold(round_keys[walking, number], right) & _mask(left_bits))
             left_bits, right_bits = right_bits, left_bits
         result[walking] = (left << right_bits) | right
         walking = walking[result[walking] >= np.uint64(size)]

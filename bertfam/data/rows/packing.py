@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.running_text import DocSentences, TextExamples, WholeDocuments
@@ -94,12 +94,12 @@ class PackedExamples:
         """The share of the rows' places that the plan fills."""
         return float(self._inner.lengths.sum() / (len(self) * self._length))
 
-    def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+    def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
         """Builds uncorrupted rows.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          keys: uint64[n], what is drawn anew.
+          row_keys: uint64[n], what is drawn anew.
 
         Returns:
           what the packed rows give, and `encoder_positions` int32[n, length] and `sequence_start_positions` int32[n, most], with
@@ -108,7 +108,7 @@ class PackedExamples:
         first, count = self._bounds[examples], self._bounds[examples + 1] - self._bounds[examples]
         row = np.repeat(np.arange(len(examples)), count)
         nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        found = self._inner.rows(self._order[np.repeat(first, count) + nth], random.fold(keys[row], nth))
+        found = self._inner.rows(self._order[np.repeat(first, count) + nth], keys.fold(row_keys[row], nth))
         # [m, length]: the tokens of each example, and where they go
         real = found["encoder_segment_ids"] > 0
         lengths = real.sum(axis=1)
@@ -145,7 +145,7 @@ def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> tuple[np.nd
     Returns:
       bounds int64[rows + 1] and order int64[examples]: row r holds order[bounds[r]] .. order[bounds[r + 1] - 1].
     """
-    ties = random.fold(key, _TIES, np.arange(len(lengths)))
+    ties = keys.fold(key, _TIES, np.arange(len(lengths)))
     order = np.lexsort((ties, -lengths))
     counts = np.bincount(lengths, minlength=capacity + 1)
     row_of = np.empty(len(lengths), np.int64)  # of order[i]

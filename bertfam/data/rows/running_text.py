@@ -137,12 +137,12 @@ class TextExamples:
         """Tokens of each row, its frame included: int64[rows]."""
         return self._end - self._begin + self._frame.size
 
-    def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+    def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
         """Builds uncorrupted rows; nothing is drawn.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          keys: uint64[n], not used.
+          row_keys: uint64[n], not used.
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length];

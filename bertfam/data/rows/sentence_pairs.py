@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
@@ -116,9 +116,9 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
     starts = documents.sentence_starts
     room = length - 3
     document, chunk, current, end = stretches(documents)
-    key = random.fold(seed, document)
-    short = random.uniform(random.bits(key, _SHORT, 1)[:, 0]) < config.short_sequence_rate
-    target = np.where(short, 2 + random.integers(random.bits(key, _TARGET, 1)[:, 0], room - 1), room)
+    key = keys.fold(seed, document)
+    short = keys.uniform(keys.bits(key, _SHORT, 1)[:, 0]) < config.short_sequence_rate
+    target = np.where(short, 2 + keys.integers(keys.bits(key, _TARGET, 1)[:, 0], room - 1), room)
     of_sentences = config.unit == "sentence"
     if of_sentences:
         target = np.ones_like(target)  # the least that a random B is filled up to: one sentence
@@ -127,9 +127,9 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
     while stretch.size:
         count = np.minimum(2, end - current) if of_sentences else sentences_to(starts, current, target, end)
         parts.append((stretch, document, current, count, target))
-        key = random.fold(seed, document, chunk)
-        split = 1 + random.integers(random.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
-        put_back = random.uniform(random.bits(key, _PLANNED_NEXT, 1)[:, 0]) < config.shares[0]
+        key = keys.fold(seed, document, chunk)
+        split = 1 + keys.integers(keys.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
+        put_back = keys.uniform(keys.bits(key, _PLANNED_NEXT, 1)[:, 0]) < config.shares[0]
         current = current + np.where(put_back & (count > 1), split, count)
         alive = current < end
         stretch, document, current, end, target = (values[alive] for values in (stretch, document, current, end, target))
@@ -221,12 +221,12 @@ class PairExamples:
             "little from that: give longer documents, or shorter sentences (see --input_format)"
         ]
 
-    def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+    def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
         """Builds uncorrupted rows.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          keys: uint64[n], what is drawn anew.
+          row_keys: uint64[n], what is drawn anew.
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable`
@@ -235,8 +235,8 @@ class PairExamples:
         """
         starts = self._documents.sentence_starts
         first, count = self._first[examples], self._count[examples]
-        split = first + 1 + random.integers(random.bits(keys, _SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
-        drawn, (random_share, swapped_share) = random.uniform(random.bits(keys, _NEXT, 1)[:, 0]), self._config.shares
+        split = first + 1 + keys.integers(keys.bits(row_keys, _SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
+        drawn, (random_share, swapped_share) = keys.uniform(keys.bits(row_keys, _NEXT, 1)[:, 0]), self._config.shares
         is_random = (drawn < random_share) | (count == 1)
         is_swapped = (drawn < random_share + swapped_share) & ~is_random
         split = np.minimum(split, first + count)
@@ -246,38 +246,38 @@ class PairExamples:
         if is_random.any():
             where = np.flatnonzero(is_random)
             b_start[where], b_length[where] = self._negatives(
-                keys[where], self._document[examples[where]], self._target[examples[where]] - a_length[where]
+                row_keys[where], self._document[examples[where]], self._target[examples[where]] - a_length[where]
             )
         a_start, b_start = np.where(is_swapped, b_start, a_start), np.where(is_swapped, a_start, b_start)
         a_length, b_length = np.where(is_swapped, b_length, a_length), np.where(is_swapped, a_length, b_length)
         cut_a, cut_b = _excess(a_length, b_length, self._room[examples])
-        a_start, a_length = a_start + random.coin_sums(keys, _TRIM_A, cut_a), a_length - cut_a
-        b_start, b_length = b_start + random.coin_sums(keys, _TRIM_B, cut_b), b_length - cut_b
+        a_start, a_length = a_start + keys.coin_sums(row_keys, _TRIM_A, cut_a), a_length - cut_a
+        b_start, b_length = b_start + keys.coin_sums(row_keys, _TRIM_B, cut_b), b_length - cut_b
 
         sentences = SENTENCES[self._config.relation]
         rows = framed(self._documents, self._length, self._tokens, (a_start, a_length), (b_start, b_length))
         return rows | {
-            "sequence_start_positions": np.zeros((len(keys), 1), np.int32),
+            "sequence_start_positions": np.zeros((len(row_keys), 1), np.int32),
             sentences.labels: np.array(_LABELS[self._config.relation], np.int32)[is_random + 2 * is_swapped, None],
-            sentences.weights: np.ones((len(keys), 1), np.float32),
+            sentences.weights: np.ones((len(row_keys), 1), np.float32),
         }
 
-    def _negatives(self, keys: np.ndarray, own: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _negatives(self, row_keys: np.ndarray, own: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draws B from another document: token start int64[n] and length int64[n], about `wanted` tokens."""
         starts, bounds = self._documents.sentence_starts, self._documents.sentence_bounds
         wanted = np.maximum(wanted, 1)
         if self._is_fitted:
             # Any sentence of the other documents, or the last before it from which there is so much text.
             size = bounds[own + 1] - bounds[own]
-            sentence = random.integers(random.bits(keys, _SENTENCE, 1)[:, 0], bounds[-1] - size)
+            sentence = keys.integers(keys.bits(row_keys, _SENTENCE, 1)[:, 0], bounds[-1] - size)
             sentence += np.where(sentence >= bounds[own], size, 0)
             other = np.searchsorted(bounds, sentence, side="right") - 1
             filling = np.searchsorted(starts, starts[bounds[other + 1]] - wanted, side="right") - 1
             sentence = np.maximum(bounds[other], np.minimum(sentence, filling))
         else:
-            other = random.integers(random.bits(keys, _DOCUMENT, 1)[:, 0], len(self._documents) - 1)
+            other = keys.integers(keys.bits(row_keys, _DOCUMENT, 1)[:, 0], len(self._documents) - 1)
             other += other >= own
-            sentence = bounds[other] + random.integers(random.bits(keys, _SENTENCE, 1)[:, 0], bounds[other + 1] - bounds[other])
+            sentence = bounds[other] + keys.integers(keys.bits(row_keys, _SENTENCE, 1)[:, 0], bounds[other + 1] - bounds[other])
         count = sentences_to(starts, sentence, wanted, bounds[other + 1])
         return starts[sentence], starts[sentence + count] - starts[sentence]
 

@@ -105,12 +105,12 @@ class TextToTextExamples:
         inputs, targets = (self._counts + self._frame.size).sum(axis=0) / (len(self) * np.array(self._size))
         return float(inputs), float(targets)
 
-    def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+    def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
         """Finished rows; nothing is drawn.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          keys: uint64[n], not used.
+          row_keys: uint64[n], not used.
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids`, `encoder_positions` int32[n, length];
@@ -177,7 +177,7 @@ class Chosen:
 
     names: tuple[str, ...]
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """See `Corruption.corrupt`."""
         return {name: rows[name] for name in self.names}
 
@@ -194,9 +194,9 @@ class WithPositions:
     corruption: Corruption
     names: tuple[str, ...]
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """See `Corruption.corrupt`."""
-        found = self.corruption.corrupt(rows, keys, tokens)
+        found = self.corruption.corrupt(rows, row_keys, tokens)
         for name in self.names:
             if name.endswith("coder_positions") and name not in found:
                 segments = found[name.replace("_positions", "_segment_ids")]

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertfam.corruption import keys as random
+from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.sentence_pairs import framed, sentences_to, stretches
 from bertfam.data.token_cache.documents import Documents
@@ -72,9 +72,9 @@ def _plan(config: TwoSegments, documents: Documents, length: int, seed: int) -> 
     stretch = np.arange(len(current))
     parts = []
     while stretch.size:
-        key = random.fold(seed, document, chunk)
-        short = random.uniform(random.bits(key, _SHORT, 1)[:, 0]) < config.short_row_rate
-        drawn = _SHORTEST + random.integers(random.bits(key, _TARGET, 1)[:, 0], length - _SHORTEST + 1)
+        key = keys.fold(seed, document, chunk)
+        short = keys.uniform(keys.bits(key, _SHORT, 1)[:, 0]) < config.short_row_rate
+        drawn = _SHORTEST + keys.integers(keys.bits(key, _TARGET, 1)[:, 0], length - _SHORTEST + 1)
         target = np.where(short, drawn, length)
         count = sentences_to(starts, current, target, end)
         parts.append((stretch, current, count, target))
@@ -108,12 +108,12 @@ class SegmentExamples:
     def __len__(self) -> int:
         return len(self._first)
 
-    def rows(self, examples: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
+    def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
         """Builds uncorrupted rows.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          keys: uint64[n], what is drawn anew.
+          row_keys: uint64[n], what is drawn anew.
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length].
@@ -121,7 +121,7 @@ class SegmentExamples:
         starts = self._documents.sentence_starts
         first, count, half = self._first[examples], self._count[examples], (self._target[examples] - 3) // 2
         begin, end = starts[first], starts[first + count]
-        single, beyond = (random.uniform(random.bits(keys, stream, 1)[:, 0]) for stream in (_SINGLE, _BEYOND))
+        single, beyond = (keys.uniform(keys.bits(row_keys, stream, 1)[:, 0]) for stream in (_SINGLE, _BEYOND))
         # Sentences of A: as many as stay below the half, and one more by the toss of a coin.
         inside = np.clip(np.searchsorted(starts, begin + half, side="left") - 1 - first, 1, count)
         inside = np.minimum(inside + ((starts[first + inside] - begin < half) & (beyond < 0.5)), count)
