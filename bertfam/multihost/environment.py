@@ -1,7 +1,8 @@
-"""Who a process is among several, as what has started it says: SLURM, GKE, a Cloud TPU VM, an indexed Job of Kubernetes.
+"""Process index and count from the launcher: SLURM, GKE, a Cloud TPU VM or an indexed Kubernetes Job.
 
-JAX finds it out too, inside of `jax.distributed.initialize`, where a process that is missing cannot be named any more, and waits
-up to minutes for a metadata server. Here each environment is a function of the variables and, on a TPU alone, of the metadata.
+The detection of `jax.distributed.initialize` (jax 0.10.2) was considered. It runs inside the call, where a missing process can no
+longer be named, and each request to the metadata server may take 60 seconds. Here each environment is a function of the
+variables and, on a TPU only, of the metadata.
 """
 
 import os
@@ -25,10 +26,10 @@ Attribute = Callable[[str], str | None]  # of the metadata server: the value of 
 
 @dataclass(frozen=True)
 class Membership:
-    """A process among those of its run; None: not known.
+    """Place of a process in its run; None is unknown.
 
     Attributes:
-      source: who says so, in words.
+      source: description of where the values come from.
       coordinator: HOST:PORT of process 0.
       count: of processes.
       index: this process, from 0.
@@ -41,7 +42,7 @@ class Membership:
 
 
 def membership(given: Membership, environ: Variables = os.environ, attribute: Attribute | None = None) -> Membership | None:
-    """Which of several processes this is; None: it is alone.
+    """Return the place of this process among several, or None if it is alone.
 
     Args:
       given: what flags say, which wins; --num_processes=1 is alone whatever else is true.
@@ -77,7 +78,7 @@ def membership(given: Membership, environ: Variables = os.environ, attribute: At
 
 
 def _slurm(environ: Variables) -> Membership | None:
-    """A task that srun has started; a batch script is none, whatever tasks its job has."""
+    """Return the place of a task started by srun; a batch script has none."""
     if "SLURM_STEP_NODELIST" not in environ:
         return None
     names = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID")
@@ -92,14 +93,14 @@ def _slurm(environ: Variables) -> Membership | None:
 
 
 def _first_node(nodes: str) -> str:
-    """The first of a list of SLURM's: a[07-09,11]-ib,b -> a07-ib."""
+    """Return the first node of a SLURM list: a[07-09,11]-ib,b -> a07-ib."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
     assert first is not None
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0])
 
 
 def _tpu(environ: Variables, attribute: Attribute | None) -> Membership | None:
-    """A host of one or more TPU slices: variables on GKE, metadata on a TPU VM."""
+    """Return the place of a host of one or more TPU slices: variables on GKE, metadata on a TPU VM."""
     if not _may_use_tpu(environ):
         return None
     if named := environ.get("TPU_WORKER_HOSTNAMES"):
@@ -119,7 +120,7 @@ def _tpu(environ: Variables, attribute: Attribute | None) -> Membership | None:
 
 
 def _of_slices(source: str, hosts: list[str], worker: int, environ: Variables) -> Membership:
-    """The hosts of slice 0 come first, then those of slice 1, ..."""
+    """Number the hosts of slice 0 first, then those of slice 1, ..."""
     slices = _number(environ, "MEGASCALE_NUM_SLICES") if environ.get("MEGASCALE_NUM_SLICES") else 1
     number = _number(environ, "MEGASCALE_SLICE_ID") if slices > 1 else 0
     first = environ.get("MEGASCALE_COORDINATOR_ADDRESS", "").partition(":")[0] if slices > 1 else hosts[0]
@@ -142,7 +143,7 @@ def _may_use_tpu(environ: Variables) -> bool:
 
 
 def _on_tpu(environ: Variables, devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Whether it is worth while to ask the metadata server; JAX sets the variable where it sees no chip."""
+    """Return whether to ask the metadata server; JAX sets the variable where it sees no chip."""
     if "TPU_SKIP_MDS_QUERY" in environ or not _may_use_tpu(environ):
         return False
     return any(path.read_text().strip() == _GOOGLE for path in devices.glob("*/vendor"))

@@ -1,6 +1,6 @@
-"""How the processes of a run end: each that can tells the others with which exit status, so that those left alone end alike.
+"""Exit statuses that the processes of a run send to each other, so that all end with the same one.
 
-One that tells nothing was killed, or its machine is lost. Then the others end with `LOST`: nothing was wrong with the command.
+A process that sends nothing was killed, or its machine is lost. The others then end with `LOST`: the command was not at fault.
 """
 
 import contextlib
@@ -16,24 +16,24 @@ _WORD = 1.0  # seconds in which what has come in part comes whole
 
 
 class ExitStatusLinks:
-    """Links over which nothing else is told; threads may share them."""
+    """Links that carry exit statuses only; threads may share them."""
 
     def __init__(self, links: Sequence[Link] = ()) -> None:
-        """Of process 0 to all others in order, of another to process 0."""
+        """Take the links of process 0 to all others in order, or of another process to process 0."""
         self._links = links
         self._received: dict[int, int | None] = {}
         self._lock = threading.Lock()
 
     def send(self, status: int) -> None:
-        """Tells all at the other ends with which status this process ends."""
+        """Send the exit status of this process to all other ends."""
         for link in self._links:
             with contextlib.suppress(ConnectionLost):
                 link.send(status)
 
     def received(self, seconds: float, of: Collection[int] | None = None) -> dict[int, int | None]:
-        """The exit status by link of those that have ended, of some links or of all; None of those that have told nothing.
+        """Return the exit status by link of the ended processes; None for one that sent nothing.
 
-        Waits until one has ended, or so long.
+        Waits until one of them, on any link or on those in `of`, has ended, or for so many seconds.
         """
         with self._lock:
             numbers = range(len(self._links)) if of is None else of
@@ -49,7 +49,7 @@ class ExitStatusLinks:
             return {number: self._received[number] for number in numbers if number in self._received}
 
     def wait_until_closed(self, seconds: float) -> None:
-        """Waits until all at the other ends are gone, or so long."""
+        """Wait until all other ends are closed, or for so many seconds."""
         end = time.monotonic() + seconds
         with self._lock, contextlib.suppress(TimeoutError):
             for link in self._links:

@@ -1,4 +1,4 @@
-"""How a process becomes one of several: it meets the others, makes sure that they are alike, and sets up JAX's collectives."""
+"""Start of a process among several: rendezvous, check that all run the same code, JAX's collectives."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ _BY_ITSELF = 5.0  # seconds in which a process that process 0 has left alone may
 
 @contextmanager
 def join(coordinator: str | None, count: int | None, index: int | None, seconds: float) -> Iterator[Processes]:
-    """Meets the other processes and sets up JAX's collectives among them; must come before JAX is used.
+    """Meet the other processes and set up JAX's collectives; must run before JAX is used.
 
     On all but process 0, stdout is shut. A process that fails leaves at once: it does not wait for the others to end, as JAX
     does, while they wait for it. Process 0 is the last, see `Processes.leave`.
@@ -75,7 +75,7 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
 
 
 def _follow(exit_status: ExitStatusLinks, over: threading.Event) -> None:
-    """Ends a process as process 0 has ended: its main thread may wait in a collective until JAX kills it."""
+    """End a process with the exit status of process 0; its main thread may wait in a collective until JAX kills it."""
     while not over.wait(_LOOK):
         if ended := exit_status.received(0):
             if not over.wait(_BY_ITSELF):
@@ -91,7 +91,7 @@ def _address(coordinator: str) -> tuple[str, int]:
 
 
 def own_gpu(hosts: Sequence[str], index: int) -> int | None:
-    """The only GPU that a process takes of those on its host, where others run there too; None: all that it sees.
+    """Return the one GPU that a process uses on a host shared with other processes; None: all visible ones.
 
     Args:
       hosts: the host of each process.

@@ -25,10 +25,10 @@ _WHAT = "a step"
 
 
 class Stop:
-    """Whether training is to end before it is finished, which all processes ask alike: after every step, and while evaluating."""
+    """Request to stop training early, which all processes poll alike: after every step and during evaluation."""
 
     def __init__(self, processes: Processes | None = None) -> None:
-        """Nobody has asked for it yet."""
+        """Start without a request."""
         self.asked: str | None = None  # the signal that this process got
         self.reasons: list[Callable[[], bool]] = []  # others for which it may want to stop
         self.due = False  # all processes stop
@@ -40,7 +40,7 @@ class Stop:
         self._end = 0  # the question at which it ends
 
     def ask(self) -> bool:
-        """Whether all processes stop now; once they do, they do for good."""
+        """Return whether all processes stop now; the answer stays True."""
         if self.due:
             return True
         self._asks += 1
@@ -81,7 +81,7 @@ class Stop:
         self._processes.gather(what, None)
 
     def settle(self) -> None:
-        """Ends the round under way, when training is over."""
+        """End the round in progress, when training is over."""
         if self._round is not None:
             self._processes.collect(_WHAT)
             self._round = None
@@ -89,7 +89,7 @@ class Stop:
 
 @contextmanager
 def signals_end() -> Iterator[None]:
-    """Before training SIGTERM ends the command, and what it has started, with the same exit code: there is nothing to save."""
+    """End the command and its children on SIGTERM before training, with the same exit code; there is nothing to save."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -107,7 +107,7 @@ def signals_end() -> Iterator[None]:
 
 @contextmanager
 def signals_stop(stop: Stop) -> Iterator[None]:
-    """SIGTERM and SIGINT ask `stop`, once; the second ends the process at once.
+    """Set `stop` on SIGTERM and SIGINT; the second signal ends the process at once.
 
     A thread of its own hears them too: the main thread may be waiting for the device. Outside the main thread nothing is
     changed.

@@ -1,6 +1,6 @@
-"""Several processes that train one model: they agree, wait for each other, and end together.
+"""Processes that train one model: synchronization, agreement and a common exit status.
 
-Only process 0 tells the user anything; what is wrong with another is told by process 0 too, with its number.
+Only process 0 prints; it also reports the errors of other processes, with their numbers.
 """
 
 import sys
@@ -19,7 +19,7 @@ _NOTICED = 3.0  # seconds in which a process that is gone is known to be
 
 
 class ProcessExited(SystemExit):
-    """A process has ended while others waited for it; `line` tells so, unless the one that is gone has told more."""
+    """Exit of a process while others waited for it; `line` reports it unless that process has reported more."""
 
     def __init__(self, status: int, line: str = "") -> None:
         super().__init__(status)
@@ -45,7 +45,7 @@ class Processes:
           links: of process 0 to all others in order, of another to process 0.
           other_links: a second set, over which another thread may gather at the same time.
           exit_status: over a third.
-          source: who has said so, in words.
+          source: description of where index and count come from.
         """
         self.index, self.source = index, source
         self.hosts: list[str] = []  # the name of each process's machine, once they have told
@@ -56,12 +56,12 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is process 0, which alone prints and writes what is not split over all."""
+        """True if this is process 0, which alone prints and writes what is not split over all."""
         return self.index == 0
 
     @property
     def alone(self) -> bool:
-        """Whether there is no other."""
+        """True if there is no other process."""
         return not self._links
 
     def place(self, index: int) -> str:
@@ -69,7 +69,7 @@ class Processes:
         return f"process {index}" + (f" on {self.hosts[index]}" if len(set(self.hosts)) > 1 else "")
 
     def gather(self, what: str, value: Any) -> list[Any]:
-        """Every process's value (JSON), by process, on every process; none goes on before all have come here.
+        """Gather every process's JSON value on every process; none returns before all have called it.
 
         Waits as long as all processes live, and says every minute on process 0 whom it waits for.
 
@@ -80,7 +80,7 @@ class Processes:
         return self.collect(what)
 
     def offer(self, what: str, value: Any) -> None:
-        """The first half of `gather`: says what this process's value is, and waits for nobody."""
+        """Send this process's value without waiting: the first half of `gather`."""
         self._offered = value
         if not self.first:
             try:
@@ -89,7 +89,7 @@ class Processes:
                 raise self._left_by(0, what) from None
 
     def collect(self, what: str) -> list[Any]:
-        """The second half of `gather`: every process's value. Between the halves nothing else may be gathered."""
+        """Return every process's value: the second half of `gather`. Between the halves nothing else may be gathered."""
         if not self.first:
             try:
                 return self._links[0].receive()
@@ -112,7 +112,7 @@ class Processes:
         return found
 
     def explain(self, error: BaseException) -> BaseException:
-        """What lies behind an error of JAX's: `ProcessExited` where another process has left it alone in a collective."""
+        """Return the cause of a JAX error: `ProcessExited` if another process left a collective."""
         import jax
 
         if self.alone or not isinstance(error, jax.errors.JaxRuntimeError):
@@ -133,7 +133,7 @@ class Processes:
             self._exit_status.wait_until_closed(_FAREWELL)
 
     def _at(self, link: int) -> int:
-        """The process at the other end of a link."""
+        """Return the process at the other end of a link."""
         return link + 1 if self.first else 0
 
     def _left_by(self, other: int, what: str) -> ProcessExited:
@@ -152,7 +152,7 @@ class Processes:
 
     @contextmanager
     def on_all(self, what: str) -> Iterator[None]:
-        """What every process does alone; afterwards all go on, or all end, with one line from process 0.
+        """Run a block on every process, then `gather`: all continue, or all end with one line from process 0.
 
         Raises:
           UserError: on process 0, for the mistake that it or another has found.
@@ -176,7 +176,7 @@ class Processes:
         sys.exit(f"bertfam: error: {self.place(other)} has failed in {what} ({line}); see its log")
 
     def on_first(self, what: str, function: Callable[[], Any]) -> Any:
-        """What process 0 does for all; the others wait for it. Returns on all what it has given there (JSON)."""
+        """Run `function` on process 0 while the others wait; return its JSON value on all (by `gather`)."""
         value = None
         with self.on_all(what):
             if self.first:
@@ -184,7 +184,7 @@ class Processes:
         return self.gather(what, value)[0]
 
     def check_same(self, what: str, lines: Sequence[str]) -> None:
-        """Raises UserError on process 0 (SystemExit on the others) unless all processes have the same lines."""
+        """Raise UserError on process 0 (SystemExit on the others) unless all have the same lines (by `gather`)."""
         with self.on_all(what):
             mine, *others = self.gather(what, list(lines))
             for other, theirs in enumerate(others, 1):
@@ -198,7 +198,7 @@ class Processes:
 
 
 def _fault(error: Exception | SystemExit | None) -> tuple[int, str] | None:
-    """(exit status, what to tell of it)."""
+    """Return the exit status of an error and its message."""
     if error is None:
         return None
     if isinstance(error, SystemExit):

@@ -1,8 +1,8 @@
-"""Where the processes of one run meet, before JAX: plain sockets, so that whoever is missing can be named.
+"""Rendezvous of the processes of a run over plain sockets, before JAX starts, so that a missing process can be named.
 
-JAX's own service ends a process with a stack dump when another does not come, and names nobody. So the processes first meet at
-the coordinator's port: each tells process 0 its number. Process 0 then leaves the port to JAX, and the connections stay, for
-what the processes tell each other outside of JAX: one JSON value a line.
+`jax.distributed.initialize` ends a process with a stack dump when another is missing, and names none. So the processes
+first meet at the coordinator's port, where each sends process 0 its number. Process 0 then leaves the port to JAX, and the
+connections remain for messages outside of JAX: one JSON value a line.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ _VANISHED = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # notic
 
 
 def describe_processes(indices: Iterable[int]) -> str:
-    """Processes in words: process 1, or processes 1, 2."""
+    """Describe processes: process 1, or processes 1, 2."""
     numbers = [str(index) for index in indices]
     return f"process{'' if len(numbers) == 1 else 'es'} {', '.join(numbers)}"
 
 
 class ConnectionLost(Exception):
-    """The process at the other end is gone."""
+    """Loss of the connection to another process."""
 
 
 class Link:
-    """A connection that carries JSON values, one a line."""
+    """Connection that carries JSON values, one a line."""
 
     def __init__(self, connection: socket.socket) -> None:
         # A machine that vanishes is noticed too, before JAX's service, after 100 seconds, kills the processes of all others.
@@ -46,14 +46,14 @@ class Link:
         self.connection, self._received = connection, b""
 
     def send(self, value: Any) -> None:
-        """Raises ConnectionLost where nobody is there any more."""
+        """Send a value; raises ConnectionLost if the other process is gone."""
         try:
             self.connection.sendall(json.dumps(value).encode() + b"\n")
         except OSError as error:
             raise ConnectionLost(str(error)) from error
 
     def receive(self, seconds: float | None = None, *, at_most: int | None = None) -> Any:
-        """The next value.
+        """Receive the next value.
 
         Args:
           seconds: how long to wait; None: without end.
@@ -85,25 +85,25 @@ class Link:
 
     @property
     def has_received(self) -> bool:
-        """Whether a value lies here already, read together with the one before."""
+        """True if a value was already received together with the previous one."""
         return b"\n" in self._received
 
     def is_gone(self) -> bool:
-        """Whether nobody is there any more, while nothing is expected from there."""
+        """Return whether the other process is gone, while nothing is expected from it."""
         return bool(wait([self.connection], 0))
 
     def shut(self) -> None:
-        """Ends the connection: the other end notices, and so does a thread of this one that waits for what comes."""
+        """Shut the connection down; the other end notices, and so does a thread here that waits to receive."""
         with contextlib.suppress(OSError):  # the other end has
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Ends the connection, which no thread of this process uses; the other end notices."""
+        """Close the connection, which no thread of this process may be using; the other end notices."""
         self.connection.close()
 
 
 def meet(host: str, port: int, index: int, count: int, seconds: float) -> list[Link]:
-    """Waits until all processes have come.
+    """Wait until all processes have connected.
 
     Args:
       host: where process 0 runs.
@@ -164,7 +164,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _hello(link: Link) -> dict[str, Any] | None:
-    """Who has connected; None where it is no process of bertfam's."""
+    """Read the greeting of a connection; None if it is not a bertfam process."""
     try:
         hello = link.receive(_HELLO, at_most=_LONGEST_HELLO)
     except (TimeoutError, ConnectionLost, ValueError):

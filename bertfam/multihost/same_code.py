@@ -1,4 +1,4 @@
-"""Whether all processes run the same code: the same libraries, and file for file the same modules."""
+"""Check that all processes run the same code: the same library versions and the same modules, file for file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 def check_code(processes: Processes) -> None:
-    """Raises UserError on process 0 (SystemExit on the others) unless all have the same bertfam, gin files and libraries."""
+    """Raise UserError on process 0 (SystemExit on the others) unless all have the same bertfam, gin files and libraries."""
     with processes.on_all("the code"):
         files = _files("bertfam", Path(bertfam.__file__).parent, "*.py") | _files("gin_configs", packaged_folder(), "*.gin")
         _check_same(processes, {name: metadata.version(name) for name in _LIBRARIES} | _digests(files))
 
 
 def check_modules(processes: Processes, names: Iterable[str]) -> None:
-    """The same of modules that a user has had imported; of a package all of its files."""
+    """Check modules that the user imported in the same way; of a package, all files."""
     with processes.on_all("the code"):
         files: dict[str, Path] = {}
         for name in names:
@@ -48,7 +48,7 @@ def _digests(files: dict[str, Path]) -> dict[str, str]:
 
 
 def _check_same(processes: Processes, mine: dict[str, str]) -> None:
-    """One digest goes round where all is equal, and only else the table."""
+    """Compare one digest of all, and the whole table only where it differs."""
     whole = hashlib.blake2b(repr(sorted(mine.items())).encode()).hexdigest()
     if len(set(processes.gather("the code", whole))) == 1:
         return
@@ -62,7 +62,7 @@ def _check_same(processes: Processes, mine: dict[str, str]) -> None:
 
 
 def _told(different: list[str], theirs: dict[str, str], mine: dict[str, str]) -> str:
-    """A library with both versions, or files that differ, of which not more than three are named."""
+    """Describe the difference: a library with both versions, or at most three of the files that differ."""
     if library := next((name for name in different if name in _LIBRARIES), None):
         return f"{library} {theirs[library]}, {mine[library]} on process 0"
     more = f" and {len(different) - 3} more" if len(different) > 3 else ""

@@ -10,5 +10,5 @@ __all__ = ["Checkpoints", "has_training_state", "newest", "on_devices"]
 
 
 def has_training_state(model_dir: str | Path, step: int) -> bool:
-    """Whether a run can go on from a step; an imported model has its parameters alone."""
+    """Return whether a run can resume from a step; an imported model has parameters only."""
     return (to_path(model_dir) / "checkpoints" / str(step) / "rest").is_dir()

@@ -1,7 +1,8 @@
-"""What several processes hold is read by one of them, and comes to the others between the devices, which is faster than disks.
+"""Replicated arrays, read by one process each and broadcast over the interconnect, which is faster than disks.
 
-Orbax has the like, for one mesh axis, where all is whole along it; one replica reads for all, and what is added up there as
-floats loses the sign of a zero. Here each array is looked at for itself, the processes share the reading, and bits stay.
+Orbax's `SingleReplicaArrayHandler` (orbax-checkpoint 0.12.8) was considered. It needs every host entirely inside or outside one
+primary replica, which reads for all, and it adds floats, which loses the sign of a zero. Here the choice is made for each array,
+the processes share the reading, and bits are kept.
 """
 
 import math
@@ -24,7 +25,7 @@ _AT_ONCE = 2**28  # bytes on a device that travel at once
 
 @dataclass(frozen=True)
 class _Shared:
-    """An array of which several processes hold the same.
+    """Array replicated on several processes.
 
     Attributes:
       like: as it is wanted.
@@ -38,16 +39,16 @@ class _Shared:
 
     @property
     def bytes(self) -> int:
-        """On a device."""
+        """Size on a device."""
         return math.prod(self.reader.shard_shape(self.like.shape)) * self.like.dtype.itemsize
 
     def part(self) -> Any:
-        """What this process reads: the shards of that copy that it holds, or nothing, which Orbax writes as an ellipsis."""
+        """Return the shards of that copy that this process holds, to read; an ellipsis, as Orbax writes it, for none."""
         here = bool(self.reader.addressable_devices)
         return jax.ShapeDtypeStruct(self.like.shape, self.like.dtype, sharding=self.reader) if here else ...
 
     def copies(self, read: Any) -> jax.Array:
-        """[copies, *shape], zero but for what was read as `part` says."""
+        """Return [copies, *shape], zero except for the copy that was read."""
         mesh = self.like.sharding.mesh
         sharding = NamedSharding(mesh, PartitionSpec(self.axes, *self.like.sharding.spec))
         shape = (math.prod(mesh.shape[axis] for axis in self.axes), *self.like.shape)
@@ -61,7 +62,7 @@ class _Shared:
 
 
 def is_worthwhile(trees: Iterable[Any], hosts: Sequence[str]) -> bool:
-    """Whether `restore` is faster than that every process reads what it holds: those of one host have the disk's cache in common.
+    """Return whether `restore` beats reading on every process; processes of one host share the disk cache.
 
     Args:
       trees: of `jax.ShapeDtypeStruct`s with shardings.
@@ -71,7 +72,7 @@ def is_worthwhile(trees: Iterable[Any], hosts: Sequence[str]) -> bool:
 
 
 def restore(directory: epath.Path, like: Any) -> Any:
-    """A tree that Orbax has saved; all processes call it.
+    """Restore a tree saved by Orbax; all processes call it.
 
     Args:
       directory: of the item.
@@ -93,7 +94,7 @@ def restore(directory: epath.Path, like: Any) -> Any:
 
 
 def _share(leaves: list[jax.ShapeDtypeStruct]) -> dict[int, _Shared]:
-    """By index those that not all read, so that the processes read about equally much."""
+    """Assign each replicated leaf, by index, to a reader, so that the processes read about equally much."""
     shared, load = {}, defaultdict[int, int](int)
     for index, leaf in enumerate(leaves):
         sharding = leaf.sharding
@@ -133,7 +134,7 @@ def _bytes(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 def _merged(copies: jax.Array) -> jax.Array:
-    """The only one that is not zero, bit for bit: they are added up as whole numbers."""
+    """Return the only copy that is not zero, bit for bit, by adding the copies as integers."""
     if copies.dtype == bool:
         return jnp.any(copies, axis=0)
     size = 8 * copies.dtype.itemsize

@@ -1,4 +1,4 @@
-"""What is deleted of MODEL_DIR/checkpoints, and when: never before what takes its place is complete."""
+"""Deletion of checkpoints, never before the one that replaces them is complete."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ SET_ASIDE = ".damaged"
 
 
 def clear(model_dir: str | Path, step: int | None) -> None:
-    """Makes room for a run that goes on after `step`: what is newer is damaged, and is set aside as STEP.damaged."""
+    """Rename checkpoints newer than `step`, which are damaged, to STEP.damaged before a run resumes there."""
     directory = folder(model_dir)
     if not directory.is_dir():
         return
@@ -26,14 +26,14 @@ def clear(model_dir: str | Path, step: int | None) -> None:
 
 
 def clear_unfinished(directory: Path) -> None:
-    """Deletes what saves and deletions that were cut off have left."""
+    """Delete the remains of interrupted saves and deletions."""
     for path in directory.iterdir():
         if is_unfinished(path):
             _remove(path)
 
 
 def delete_unkept(model_dir: Path, keep: Keep) -> None:
-    """Deletes the checkpoints that do not stay, and what was set aside of steps that are saved anew or passed."""
+    """Delete the checkpoints that `keep` does not keep, and those set aside at steps up to the newest."""
     directory = model_dir / "checkpoints"
     whole = complete(directory)
     last = max(whole, default=-1)
@@ -46,7 +46,7 @@ def delete_unkept(model_dir: Path, keep: Keep) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Deletes a checkpoint; one that is deleted in part has lost its name before, or its manifest in a bucket."""
+    """Delete a checkpoint; it first loses its name, or its manifest in a bucket, so that a partial deletion shows."""
     if is_remote(path):
         (path / manifest.NAME).unlink(missing_ok=True)
         _remove(path)

@@ -1,4 +1,4 @@
-"""What several processes write together: when one of them cannot, the others wait for it no longer."""
+"""Saves by several processes; when one process fails, the others stop waiting for it."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _ROUND = 0.1  # seconds
 
 
 class FailedElsewhere(Exception):
-    """Another process has failed; `why`: the system's words where it has refused to write, else None."""
+    """Failure of another process; `why` is the operating system's reason for refusing a write, or None."""
 
     def __init__(self, process: int, why: str | None, told: str) -> None:
         super().__init__(f"process {process} has failed in saving ({told}); see its log")
@@ -19,7 +19,7 @@ class FailedElsewhere(Exception):
 
 
 def finish_together(processes: Processes, finish: Callable[[], None]) -> None:
-    """Returns when `finish` has ended on every process.
+    """Run `finish` on every process, and return when all are done.
 
     Orbax's processes wait for each other until the longest time is over; so each runs `finish` in a thread and tells the
     others, in rounds, how it stands. When one has failed, a process whose own goes on leaves it behind.

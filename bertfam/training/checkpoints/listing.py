@@ -1,4 +1,4 @@
-"""What MODEL_DIR/checkpoints holds, as a table."""
+"""Listing of MODEL_DIR/checkpoints as a table."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ COMPLETE, DAMAGED, INCOMPLETE, ASIDE = "complete", "damaged", "incomplete", "set
 
 @dataclass(frozen=True)
 class Row:
-    """One checkpoint.
+    """Row of the table: one checkpoint.
 
     Attributes:
       step: the updates made.
@@ -37,12 +37,12 @@ class Row:
     metrics: dict[str, dict[str, float]]
 
     def json(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the row for --json."""
         return asdict(self)
 
 
 def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
-    """All checkpoints of a MODEL_DIR by step; `verify` reads every byte of them."""
+    """List all checkpoints of a MODEL_DIR by step; `verify` reads every byte of them."""
     opened = Checkpoints(model_dir, read_only=True)
     directory = opened.directory
     measured = {split: lines(to_path(model_dir), split) for split in ("train", "eval")}
@@ -74,7 +74,7 @@ def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
 
 
 def table(found: list[Row]) -> str:
-    """The rows for people, under a line of titles."""
+    """Format the rows under a header line."""
     cells = [("step", "written", "size", "parts", "held out", "state")]
     for row in found:
         metrics = "  ".join(f"{name} {value:.4g}" for name, value in row.metrics.get("eval", {}).items() if value is not None)

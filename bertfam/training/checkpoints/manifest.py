@@ -31,7 +31,7 @@ MISSING = f"no {NAME}: it was never finished"
 
 
 def write(folder: Path) -> None:
-    """Writes the manifest of a checkpoint's folder; raises UserError or OSError where it cannot be written."""
+    """Write the manifest of a checkpoint's folder; raises UserError or OSError where it cannot be written."""
     sizes = {name: size for name, size in _sizes(folder).items() if "/" in name}
     found = _digests([folder / name for name in sizes])
     files = {name: {"size": size, "sha256": digest} for (name, size), digest in zip(sizes.items(), found, strict=True)}
@@ -40,7 +40,7 @@ def write(folder: Path) -> None:
 
 
 def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), tell: bool = False) -> str | None:
-    """What is wrong with a checkpoint; None where nothing is.
+    """Return the first fault of a checkpoint, or None.
 
     Args:
       folder: of one step.
@@ -83,7 +83,7 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
 
 
 def written(folder: Path) -> str | None:
-    """When a checkpoint was complete, in ISO 8601; None where its manifest does not say."""
+    """Return the time at which a checkpoint was completed, in ISO 8601; None where its manifest does not say."""
     try:
         return read_json(folder / NAME).get("written")
     except UserError:
@@ -91,12 +91,12 @@ def written(folder: Path) -> str | None:
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files in a folder, which may be being deleted."""
+    """Return the bytes of all files in a folder, which may be in deletion."""
     return sum(_sizes(folder).values())
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of all files in a folder by name, in order; of a bucket by one list."""
+    """Return the bytes of all files in a folder by name, in order; of a bucket by one list."""
     if is_remote(folder):
         return buckets.sizes(folder)
     found = {}

@@ -1,4 +1,8 @@
-"""Which checkpoints stay."""
+"""Retention policy of checkpoints.
+
+Orbax's `AnyPreservationPolicy` of `LatestN`, `EveryNSteps` and `BestN` (orbax-checkpoint 0.12.8) was considered. `BestN` reads
+metrics given to `save`, but here a step is evaluated after it is saved, and its score is read from metrics.jsonl.
+"""
 
 import json
 import math
@@ -9,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Keep:
-    """What stays of a run's checkpoints, besides the newest, when a newer one is complete.
+    """Checkpoints to keep when a newer one is complete.
 
     Attributes:
       newest: how many of the newest; None: all.
@@ -23,10 +27,10 @@ class Keep:
     best: str | None = None
 
     def kept(self, there: Collection[int], scores: Mapping[int, float]) -> set[int]:
-        """Which of the steps that are there stay.
+        """Return the steps to keep.
 
         Args:
-          there: the steps of complete checkpoints.
+          there: steps of the complete checkpoints.
           scores: the metric `best` by step, where it was measured.
         """
         if self.newest is None:
@@ -43,17 +47,17 @@ class Keep:
 
 
 def is_loss(name: str) -> bool:
-    """Whether less of a metric is better."""
+    """Return whether a lower value of a metric is better."""
     return name.endswith(("loss", "perplexity"))
 
 
 def held_out(model_dir: Path, name: str) -> dict[int, float]:
-    """A held-out metric by step, of all steps where metrics.jsonl has it."""
+    """Read a held-out metric by step, for all steps where metrics.jsonl has it."""
     return {step: line[name] for step, line in lines(model_dir, "eval").items() if math.isfinite(line.get(name) or math.nan)}
 
 
 def lines(model_dir: Path, split: str) -> dict[int, dict[str, float]]:
-    """The last line of metrics.jsonl of each step, "train" or "eval"; {} where there is none."""
+    """Read the last line of metrics.jsonl for each step, "train" or "eval"; {} where there is none."""
     path = model_dir / "metrics.jsonl"
     found = {}
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():

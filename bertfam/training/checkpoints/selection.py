@@ -1,4 +1,4 @@
-"""Which checkpoint a command uses: the newest whose files are all as they were written."""
+"""Selection of the checkpoint that a command uses: the newest undamaged one."""
 
 import sys
 from collections.abc import Collection
@@ -15,7 +15,7 @@ DELETED = ".deleted"
 
 
 def folder(model_dir: str | Path) -> Path:
-    """MODEL_DIR/checkpoints; raises UserError where that is a file."""
+    """Return MODEL_DIR/checkpoints; raises UserError if it is a file."""
     path = to_path(model_dir).absolute() / "checkpoints"
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; move it away, for a folder belongs there")
@@ -23,7 +23,7 @@ def folder(model_dir: str | Path) -> Path:
 
 
 def existing(model_dir: str | Path) -> Path:
-    """MODEL_DIR/checkpoints; raises UserError where there is none."""
+    """Return MODEL_DIR/checkpoints; raises UserError if there is none."""
     path = folder(model_dir)
     if not path.is_dir():
         raise UserError(f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`")
@@ -31,7 +31,7 @@ def existing(model_dir: str | Path) -> Path:
 
 
 def steps(directory: Path) -> list[int]:
-    """The steps of which there is anything, in order; complete or not."""
+    """Return the steps with a folder, in order, complete or not."""
     found = [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
     return sorted(int(path.name) for path in found if not is_unfinished(path))
 
@@ -45,17 +45,17 @@ def is_unfinished(path: Path) -> bool:
 
 
 def complete(directory: Path) -> list[int]:
-    """The steps whose files are all there, by their sizes, in order."""
+    """Return the complete steps, by the sizes of their files, in order."""
     return [step for step in steps(directory) if manifest.fault(directory / str(step)) is None]
 
 
 def newest(model_dir: str | Path) -> int | None:
-    """The newest complete step, by the files' sizes; None where there is none. Says and writes nothing."""
+    """Return the newest complete step by file sizes, or None; prints and writes nothing."""
     return max(complete(folder(model_dir)), default=None)
 
 
 def choose(model_dir: str | Path, *, items: Collection[str] = (), before: int | None = None) -> int | None:
-    """The newest step whose every byte is as it was written; each newer one that is not is named in a warning.
+    """Return the newest step whose bytes all match their digests; warn about each newer damaged one.
 
     Args:
       model_dir: the run's folder.
@@ -86,7 +86,7 @@ def choose(model_dir: str | Path, *, items: Collection[str] = (), before: int | 
 
 
 def find(model_dir: str | Path, step: int | None, items: Collection[str] = ("params",)) -> int:
-    """The step of which `items` are to be read: the given one, or the newest of which they are whole.
+    """Return the given step, or the newest whose `items` are complete.
 
     Raises:
       UserError: there is none, or it is damaged.

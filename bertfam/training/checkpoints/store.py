@@ -2,6 +2,9 @@
 
 A checkpoint has items: `params`, which evaluation and export read alone, and `rest` (step, optimizer state, carry,
 skipped updates); one of a run that averages its parameters has `average` too.
+
+Orbax's `CheckpointManager` (orbax-checkpoint 0.12.8) was considered in place of `AsyncCheckpointer`. Its `BestN` policy wants the
+metrics at `save`, but here a step is evaluated after it is saved; see `retention`.
 """
 
 import logging
@@ -29,19 +32,19 @@ _LONGEST_SAVE = 1800  # seconds
 
 
 def items(state: TrainState) -> dict[str, Any]:
-    """What is saved of a state, by item; `aux` is read only and not part of it."""
+    """Return the items of a state to save; `aux` is read only and is not saved."""
     rest = {name: getattr(state, name) for name in ("step", "opt_state", "carry", "skipped")}
     return {"params": state.params, "rest": rest} | ({"average": state.average} if state.average else {})
 
 
 def with_items(state: TrainState, found: Any) -> TrainState:
-    """A state with the values of `items` in place of its own."""
+    """Return the state with its values replaced by those of `items`."""
     average = found["average"] if state.average else {}
     return state._replace(params=found["params"], average=average, **found["rest"])
 
 
 class _Digested(ocp.CompositeCheckpointHandler):
-    """Writes the digests when all files of all processes are there, before the folder gets its name."""
+    """Handler that writes the digests when all files of all processes are there, before the folder gets its name."""
 
     def finalize(self, directory: epath.Path) -> None:
         super().finalize(directory)
@@ -50,7 +53,7 @@ class _Digested(ocp.CompositeCheckpointHandler):
 
 @ocp.args.register_with_handler(_Digested, for_save=True, for_restore=True)
 class _Items(ocp.args.Composite):
-    """The trees that `_Digested` takes, by item."""
+    """Arguments of `_Digested`: trees by item."""
 
 
 class Checkpoints:
@@ -64,11 +67,11 @@ class Checkpoints:
         processes: Processes | None = None,
         read_only: bool = False,
     ) -> None:
-        """Opens MODEL_DIR/checkpoints.
+        """Open MODEL_DIR/checkpoints.
 
         Args:
           model_dir: the run's directory.
-          keep: which stay when newer ones are complete; None: all.
+          keep: the retention policy; None keeps all.
           processes: those that save together; nothing else may be gathered over their links.
           read_only: never creates or deletes anything.
 
@@ -96,7 +99,7 @@ class Checkpoints:
         self._unfinished = False  # a save has failed, on another process too perhaps, for which Orbax may still wait
 
     def save(self, state: TrainState) -> None:
-        """Starts to save; returns once the values are copied, and waits for the save before, if that still runs.
+        """Start to save; return once the values are copied, after waiting for the previous save.
 
         Raises:
           UserError: the save before, or the beginning of this one, has failed: the disk is full, say.
@@ -107,7 +110,7 @@ class Checkpoints:
             self._start(step, items(state))
 
     def save_params(self, step: int, params: Any) -> None:
-        """Saves parameters without a training state: an imported model."""
+        """Save parameters without a training state: an imported model."""
         self._start(step, {"params": params})
 
     def _start(self, step: int, trees: dict[str, Any]) -> None:
@@ -133,12 +136,12 @@ class Checkpoints:
         finish_together(self._processes, finish)
 
     def delete_unkept(self) -> None:
-        """Deletes the checkpoints that do not stay, by the scores that are there now; nothing may be being saved."""
+        """Delete the checkpoints that are not kept, by the current scores; no save may be in progress."""
         if self._processes.first:
             delete_unkept(self._model_dir, self._keep)
 
     def wait(self) -> None:
-        """Waits until all that was begun is complete; raises as `save` does."""
+        """Wait until the save in progress is complete; raises as `save` does."""
         if self._saving is None:
             return
         (step, saving), self._saving = self._saving, None
@@ -151,7 +154,7 @@ class Checkpoints:
             self._failed(step, error)
 
     def failed(self) -> bool:
-        """Whether the save that runs in the background has failed, which `wait` tells."""
+        """Return whether the background save has failed; `wait` raises the error."""
         return self._saving is not None and self._saving[1].done() and self._saving[1].exception() is not None
 
     def _failed(self, step: int, error: Exception) -> None:
@@ -174,7 +177,7 @@ class Checkpoints:
         ) from error
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """Reads a whole state.
+        """Read a whole state.
 
         Args:
           step: which.
@@ -185,11 +188,11 @@ class Checkpoints:
         return with_items(like, found)
 
     def restore_optimizer(self, step: int, like: TrainState) -> Any:
-        """Reads the optimizer's state alone, and no parameters; `like` as in `restore`."""
+        """Read the optimizer's state alone; `like` as in `restore`."""
         return self._restore(step, {"rest": items(like)["rest"]})["rest"]["opt_state"]
 
     def restore_params(self, step: int, like: Any, *, average: bool = False) -> Any:
-        """Reads the parameters alone, or their moving average, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings.
+        """Read the parameters alone, or their moving average, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings.
 
         Raises:
           UserError: there is no moving average.
@@ -209,11 +212,11 @@ class Checkpoints:
         return epath.Path(str(self.directory / str(step)))
 
     def parts(self, step: int) -> frozenset[str]:
-        """The networks and heads that a step's parameters hold; an imported model may lack heads of the objective."""
+        """Return the networks and heads in a step's parameters; an imported model may lack heads of the objective."""
         return frozenset(ocp.StandardCheckpointHandler().metadata(self._of(step) / "params").tree)
 
     def close(self) -> None:
-        """Waits until everything is written; raises as `wait` does."""
+        """Wait until everything is written; raises as `wait` does."""
         try:
             self.wait()
         finally:
@@ -223,11 +226,11 @@ class Checkpoints:
 
 
 def _without_closed_loops(fault: Any) -> None:
-    """An unraisablehook: when one file cannot be written, TensorStore has a traceback printed for each of the others."""
+    """Suppress the traceback that TensorStore causes for every other file when one cannot be written."""
     if not (fault.exc_type is RuntimeError and str(fault.exc_value) == "Event loop is closed"):
         sys.__unraisablehook__(fault)
 
 
 def on_devices(shapes: Any, shardings: Any) -> Any:
-    """Puts shardings onto a tree of shapes."""
+    """Attach shardings to a tree of shapes."""
     return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings)

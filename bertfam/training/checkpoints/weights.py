@@ -1,4 +1,4 @@
-"""A model without its training: a MODEL_DIR of parameters alone, and their moving average where one is kept."""
+"""Copy of a model without its training state: parameters and their moving average, if there is one."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from bertfam.training.checkpoints import manifest, selection
 
 
 def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = None) -> int:
-    """Makes a MODEL_DIR of a step's parameters, with the configuration and the vocabulary, as `bertfam import` makes one.
+    """Make a MODEL_DIR of a step's parameters, with the configuration and the vocabulary, as `bertfam import` makes one.
 
     Their moving average comes along. It stands at step 0: evaluate, fill and export read it, and a run starts from it.
 

@@ -1,4 +1,4 @@
-"""Optimizers: frozen configs that give optax transformations."""
+"""Optimizers: frozen configs that build optax transformations."""
 
 from bertfam.training.optimizers.adafactor import Adafactor
 from bertfam.training.optimizers.adam import AdamW, BertAdam

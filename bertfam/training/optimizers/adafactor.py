@@ -85,7 +85,7 @@ class Adafactor(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _zeros(self, tensor: Tensor, param: Any) -> "_Factors | _Whole":
-        """New moments, boxed like the parameter with the names of the axes that they keep."""
+        """Return new moments, boxed like the parameter with the names of the axes that they keep."""
 
         def zeros(dropped: tuple[int, ...]) -> Any:
             kept = [axis for axis in range(len(tensor.shape)) if axis not in dropped]
@@ -97,7 +97,7 @@ class Adafactor(Optimizer):
         return _Whole(zeros(()))
 
     def _divided(self, tensor: Tensor, gradient: jax.Array, v: Any, beta: jax.Array) -> tuple[jax.Array, Any]:
-        """g / sqrt(v) and the new v."""
+        """Return g / sqrt(v) and the new v."""
         square = gradient * gradient + self.epsilon
         if isinstance(v, _Whole):
             whole = beta * v.whole + (1 - beta) * square
@@ -124,12 +124,12 @@ class _Whole(NamedTuple):
 
 
 class _State(NamedTuple):
-    """updates: int32[], how many were made; v: `_Factors` or `_Whole` for every parameter."""
+    """State of Adafactor; updates: int32[], the number of updates; v: `_Factors` or `_Whole` for every parameter."""
 
     updates: jax.Array
     v: Tree
 
 
 def _rms(tensor: Tensor, leaf: jax.Array) -> jax.Array:
-    """The root mean square of each layer's tensor: [layers or nothing, 1, ...]."""
+    """Compute the root mean square of each layer's tensor: [layers or nothing, 1, ...]."""
     return jnp.sqrt(jnp.mean(leaf * leaf, axis=tensor.own, keepdims=True))

@@ -1,4 +1,8 @@
-"""Adam with decoupled weight decay, and the variant that BERT was trained with."""
+"""Adam with decoupled weight decay, and the variant that BERT was trained with.
+
+`optax.scale_by_adam` (optax 0.2.8) was considered for the moments. It always corrects the bias, which BERT's optimizer does not,
+has no dtype for the second moment, and names its counter `count` where existing checkpoints have `updates`.
+"""
 
 from dataclasses import dataclass
 

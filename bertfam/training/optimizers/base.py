@@ -1,4 +1,4 @@
-"""What all optimizers have in common: theta -= rate(step) * layer_rate * direction, after clipping by the global norm."""
+"""Base class of all optimizers: theta -= rate(step) * layer_rate * direction, after clipping by the global norm."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ MomentDtype = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """A frozen config that gives an optax transformation.
+    """Frozen config of an optax transformation.
 
     Attributes:
       schedule: the learning rate.
@@ -40,14 +40,14 @@ class Optimizer(ABC):
             raise ValueError(f"layer_decay {self.layer_decay} is not in (0, 1]; 1 gives all layers the same rate")
 
     def build(self, total_steps: int, params: Tree) -> optax.GradientTransformationExtraArgs:
-        """The optax transformation of a run.
+        """Build the optax transformation of a run.
 
         Its `update(gradient, state, params, step=step)` takes the rate of that step: a skipped update does not put the
         schedule off.
 
         Args:
           total_steps: of the run.
-          params: the parameters or their shapes, boxed with logical axis names, which tell stacked layers.
+          params: the parameters or their shapes, boxed with logical axis names, by which stacked layers are recognized.
         """
         tensors = describe(params)
         parts = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
@@ -58,7 +58,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
-        """From the (clipped) gradient to what is subtracted from the parameters, but for the rate."""
+        """Build the transformation from the (clipped) gradient to the update before the rate is applied."""
 
     def _check_decays(self, *names: str) -> None:
         for name in names:
@@ -81,7 +81,7 @@ class Optimizer(ABC):
 
 
 def scale_by_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
-    """Multiplies by minus the rate of the `step` that `update` is given."""
+    """Multiply updates by minus the rate of the `step` passed to `update`."""
 
     def update(updates: Tree, state: Any, params: Tree = None, *, step: jax.Array, **_: Any) -> tuple[Tree, Any]:
         rate = schedule(step)

@@ -1,4 +1,8 @@
-"""LAMB: Adam whose every tensor moves by a share of its own norm."""
+"""LAMB: Adam with a trust ratio for every tensor.
+
+`optax.lamb` and `optax.scale_by_trust_ratio` (optax 0.2.8) were considered. They take the norm of a whole leaf, which holds all
+layers of a stack here, and scale biases and norm scales too.
+"""
 
 from dataclasses import dataclass
 

@@ -20,7 +20,7 @@ Count = Literal["plain", "electra"]
 
 
 def scale_by_layer(decay: float, tensors: Tree, count: Count = "plain") -> optax.GradientTransformation:
-    """Multiplies updates by their layer's share of the rate."""
+    """Multiply updates by their layer's share of the rate."""
     below = layer_rates(decay, tensors, count)[EMBEDDINGS]
 
     def scaled(tensor: Tensor, update: jax.Array, _: jax.Array) -> jax.Array:
@@ -35,7 +35,7 @@ def scale_by_layer(decay: float, tensors: Tree, count: Count = "plain") -> optax
 
 
 def layer_rates(decay: float, tensors: Tree, count: Count = "plain") -> dict[str, float]:
-    """The shares of the rate by name, from the heads down, for people; the longest stack's where there are several."""
+    """Return the shares of the rate by name, from the heads down, for display; the longest stack's where there are several."""
     layers = _most_layers(tensors)
     *shares, last = _shares(decay, layers + 1, count)[::-1]  # the embeddings lie where one more layer would
     below = {f"layer {layer}": float(share) for layer, share in zip(range(layers, 0, -1), shares, strict=True)}
@@ -48,7 +48,7 @@ def _shares(decay: float, layers: int, count: Count) -> np.ndarray:
 
 
 def _layers(tensor: Tensor) -> int:
-    """Layers of the network that its stack is of."""
+    """Return the number of layers of the tensor's network."""
     return tensor.before + tensor.shape[0] + tensor.after
 
 

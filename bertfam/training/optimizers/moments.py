@@ -1,4 +1,4 @@
-"""Running averages of the gradient and of its square, which Adam and its kin divide by each other."""
+"""First and second moments of the gradient, and the update of Adam and its variants; see `adam` for the optax functions."""
 
 import math
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from bertfam.training.optimizers.tensors import Tree
 
 
 class Moments(NamedTuple):
-    """updates: int32[], how many were made; mu, nu: shaped like the parameters."""
+    """State of `scale_by_moments`; updates: int32[], the number of updates; mu, nu: shaped like the parameters."""
 
     updates: jax.Array
     mu: Tree
@@ -22,7 +22,7 @@ class Moments(NamedTuple):
 def scale_by_moments(
     b1: float, b2: float, epsilon: float, *, corrected: bool, mu_dtype: DTypeLike, nu_dtype: DTypeLike
 ) -> optax.GradientTransformation:
-    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  u = m / (sqrt(v) + epsilon).
+    """Scale by the moments: m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  u = m / (sqrt(v) + epsilon).
 
     `corrected` divides m by 1 - b1^t and v by 1 - b2^t first, t being the updates made (Kingma and Ba 2015, algorithm 1).
     Everything is computed in float32; the moments are kept in the dtypes given.
@@ -45,5 +45,5 @@ def scale_by_moments(
 
 
 def one_minus_power(base: float, count: Any) -> jax.Array:
-    """1 - base ** count: float32[], also where the base is so close to 1 that float32 would cancel; 0 <= base < 1."""
+    """Compute 1 - base ** count, float32[], without cancellation for a base close to 1; 0 <= base < 1."""
     return -jnp.expm1(count * jnp.float32(math.log(base))) if base else jnp.ones(())

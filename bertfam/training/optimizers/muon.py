@@ -1,4 +1,7 @@
-"""Muon: the momentum of a matrix made orthogonal."""
+"""Muon: orthogonalized momentum.
+
+`optax.contrib.scale_by_muon` (optax 0.2.8) was considered. It always corrects the momentum's bias, which the original does not.
+"""
 
 import math
 from dataclasses import dataclass
@@ -25,12 +28,11 @@ class Muon(Optimizer):
     m = momentum m + g;  o = NewtonSchulz(g + momentum m);  theta -= rate (scale o + weight_decay theta)
 
     Each layer is a matrix of its own; an attention kernel is the matrix [embed, heads * head_dim]. Embeddings, heads,
-    biases and norms are AdamW's. (`optax.contrib.muon` corrects the momentum's bias, which the original does not; otherwise this
-    is the same, over our axes.)
+    biases and norms are AdamW's.
 
     Attributes:
       momentum: decay of m.
-      nesterov: whether the gradient is mixed in once more; False makes o of m alone.
+      nesterov: whether the gradient is added once more; False computes o from m alone.
       iterations: of Newton and Schulz; 5 takes every singular value to about 1.
       scale: "match_adamw" multiplies o by 0.2 sqrt(max(rows, columns)), which makes an update as large as AdamW's and lets both
         share a rate (Liu et al. 2025, "Muon is scalable for LLM training", equation 4); "original" by
@@ -86,7 +88,7 @@ def _is_ours(tensor: Tensor) -> bool:
 
 
 def newton_schulz(matrices: jax.Array, iterations: int) -> jax.Array:
-    """U V^T of matrices U S V^T, about: X = a X + (b A + c A^2) X with A = X X^T, from X of Frobenius norm 1.
+    """Approximate U V^T of matrices U S V^T: X = a X + (b A + c A^2) X with A = X X^T, from X of Frobenius norm 1.
 
     Args:
       matrices: float32[..., rows, columns].

@@ -1,4 +1,4 @@
-"""What a parameter is to an optimizer: the one place that knows stacked layers, vectors and matrices.
+"""Description of parameters for optimizers: stacked layers, vectors and matrices.
 
 Parameters of a stack are stored [layers, ...]. An optimizer whose update depends on a whole tensor treats each layer as a
 tensor of its own, so that its updates are those of separately stored layers. The axes of an attention kernel group into two:
@@ -41,7 +41,7 @@ class Tensor:
 
     @property
     def stacked(self) -> bool:
-        """Whether its first axis counts layers."""
+        """True if the first axis counts layers."""
         return self.axes[:1] == (AXIS,)
 
     @property
@@ -74,12 +74,12 @@ class Tensor:
 
     @property
     def decayed(self) -> bool:
-        """Whether weight decay applies: to matrices and tables, never to biases and norm scales."""
+        """True if weight decay applies: to matrices and tables, never to biases and norm scales."""
         return bool(self.rows) and self.path[-1] not in _NOT_DECAYED
 
 
 def describe(params: Tree) -> Tree:
-    """A tree of `Tensor`s of parameters, or of their shapes, boxed with logical axis names; without a box there are none."""
+    """Return a tree of `Tensor`s for boxed parameters or their shapes; unboxed leaves have no axis names."""
 
     def tensor(path: tuple[Any, ...], leaf: Any) -> Tensor:
         names = tuple(str(getattr(key, "key", key)) for key in path)
@@ -105,12 +105,12 @@ def describe(params: Tree) -> Tree:
 
 
 def is_boxed(leaf: Any) -> bool:
-    """Whether it carries logical axis names."""
+    """Return whether a leaf carries logical axis names."""
     return isinstance(leaf, nn.LogicallyPartitioned)
 
 
 def map_tensors(function: Callable[..., Any], tensors: Tree, tree: Tree, *trees: Tree) -> Tree:
-    """`function(tensor, leaf, *leaves)` of every tensor; what `optax.partition` gives to another optimizer is left alone."""
+    """Map `function(tensor, leaf, *leaves)` over all tensors, except those that `optax.partition` masks."""
 
     def call(tensor: Tensor, leaf: Any, *leaves: Any) -> Any:
         return leaf if isinstance(leaf, optax.MaskedNode) else function(tensor, leaf, *leaves)
@@ -121,10 +121,10 @@ def map_tensors(function: Callable[..., Any], tensors: Tree, tree: Tree, *trees:
 def transform_tensors(
     function: Callable[[Tensor, jax.Array, jax.Array], jax.Array], tensors: Tree
 ) -> optax.GradientTransformation:
-    """The transformation without a state that puts `function(tensor, update, parameter)` in the update's place."""
+    """Build the stateless transformation that replaces an update by `function(tensor, update, parameter)`."""
     return optax.stateless(lambda updates, params: map_tensors(function, tensors, updates, params))
 
 
 def weight_decay(rate: float, tensors: Tree) -> optax.GradientTransformation:
-    """Adds rate * theta to the updates of all that is decayed."""
+    """Add rate * theta to the updates of all decayed tensors."""
     return optax.add_decayed_weights(rate, jax.tree.map(lambda tensor: tensor.decayed, tensors))
