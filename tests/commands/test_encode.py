@@ -59,7 +59,7 @@ def test_lines_of_a_file_or_of_stdin_as_json(vocab, tmp_path, capsys, monkeypatc
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--vocab=none", "a"], "none is no folder: a vocabulary is a folder with"),
+        (["--vocab=none", "a"], "none is not a folder: a vocabulary is a folder with"),
         (["--vocab=vocab", "--input=a.txt", "a"], "TEXT and --input both say what to encode"),
         (["--vocab=vocab", "--input=none.txt"], "none.txt cannot be read (No such file or directory)"),
         (["--vocab=vocab", "--input=latin.txt"], "latin.txt:2 is not UTF-8; convert it first"),

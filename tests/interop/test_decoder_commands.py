@@ -73,6 +73,6 @@ def test_a_vocabulary_of_characters_is_refused(tmp_path, capsys):
     error = capsys.readouterr().err
     assert (
         error.count("\n") == 1
-        and "vocab.json is a BPE of characters, whose words end in </w>, as GPT's: only byte-level" in error
+        and "vocab.json is a BPE of characters with </w> after words" in error
         and not (tmp_path / "model").exists()
     )

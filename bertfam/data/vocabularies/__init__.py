@@ -14,25 +14,25 @@ _FILES = "tokenizer.json, vocab.txt, spiece.model, or vocab.json and merges.txt"
 
 
 def load(folder: str | os.PathLike[str]) -> Vocabulary:
-    """Reads a folder with a vocabulary of any kind, as `bertfam vocab` and as published models have it.
+    """Load a vocabulary of any kind from a folder written by `bertfam vocab` or published with a model.
 
     Raises:
-      UserError: no such folder, nothing in it, or not a vocabulary that can be read.
+      UserError: the folder is missing or empty, or its vocabulary is not supported.
     """
     path = to_path(folder)
     check_whole(path)
     if not path.is_dir():
-        raise UserError(f"{path} is no folder: a vocabulary is a folder with {_FILES} in it")
+        raise UserError(f"{path} is not a folder: a vocabulary is a folder with {_FILES} in it")
     if any(path.glob("*.model")):
         kind = "SentencePiece"
     elif (path / "tokenizer.json").exists():
-        kind = _kind_of(path / "tokenizer.json")
+        kind = _tokenizer_kind(path / "tokenizer.json")
     elif (path / "vocab.txt").exists():
         kind = "WordPiece"
     elif (path / "vocab.json").exists():
         kind = "BPE"
     else:
-        raise UserError(f"{path} holds no vocabulary ({_FILES}): make one by bertfam vocab")
+        raise UserError(f"{path} holds no vocabulary ({_FILES}): make one with bertfam vocab")
     if kind == "WordPiece":
         from bertfam.data.vocabularies.wordpiece import WordPiece
 
@@ -46,9 +46,9 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     return SentencePiece.load(path)
 
 
-def _kind_of(path: Path) -> str:
+def _tokenizer_kind(path: Path) -> str:
     content = read_json(path).get("model")
     kind = content.get("type") if isinstance(content, dict) else None
     if kind in ("WordPiece", "BPE", "Unigram"):
         return kind
-    raise UserError(f"{path} is a {kind or 'nameless'} tokenizer: only WordPiece, byte-level BPE and Unigram are read")
+    raise UserError(f"{path} is a {kind or 'nameless'} tokenizer: only WordPiece, byte-level BPE and Unigram are supported")

@@ -1,4 +1,4 @@
-"""Byte-level BPE vocabularies, the kind of GPT-2 and RoBERTa; the `tokenizers` library is the truth for ids and offsets."""
+"""Byte-level BPE vocabularies as in GPT-2 and RoBERTa; the `tokenizers` library defines ids and offsets."""
 
 import functools
 import hashlib
@@ -17,6 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel as ByteLevelSplitter
 from tokenizers.processors import ByteLevel as ByteLevelOffsets
 from tokenizers.processors import PostProcessor
 from tokenizers.processors import Sequence as Processors
+from typing_extensions import override
 
 from bertfam.data.vocabularies.byte_bpe_training import count_chunks, learn_merges
 from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_ids
@@ -32,13 +33,13 @@ _CLASSES = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
 
 
 class ByteBpe(TokenizersVocabulary):
-    """Every text is spelt by pieces of bytes: nothing is unknown, and `decode` gives running text back.
+    """Byte-level BPE vocabulary, which encodes every text without unknown pieces and decodes it losslessly.
 
-    A piece shows each byte as one character, a space as Ġ. The first word of a text has none: see `joint`.
+    A piece shows each byte as one character, and a space as Ġ. The first word of a text has no space before it: see `joint`.
 
     Attributes:
-      joint: " ", so that the first word of a sentence is spelt as inside a text.
-      add_prefix_space: whether a space is put before each text.
+      joint: " ", so that the first word of a sentence is encoded as it is inside a text.
+      add_prefix_space: True if a space is inserted before each text.
     """
 
     mask_takes_space = True
@@ -52,16 +53,16 @@ class ByteBpe(TokenizersVocabulary):
         layout: Layout = ROBERTA,
         add_prefix_space: bool = False,
     ) -> None:
-        """A vocabulary of `pieces` in the order of their ids.
+        """Create a vocabulary of `pieces` in the order of their ids.
 
         Args:
-          pieces: the layout's control pieces anywhere, all 256 bytes, and joined ones.
-          merges: the pairs of pieces that are joined, the first first.
+          pieces: the layout's control pieces at any ids, all 256 bytes, and merged pieces.
+          merges: the pairs of pieces that are merged, in order of priority.
           layout: the control pieces.
-          add_prefix_space: see above.
+          add_prefix_space: see the class.
 
         Raises:
-          UserError: a control piece or byte is missing, a piece stands twice, or a merge's piece is missing.
+          UserError: a control piece, a byte or a piece of a merge is missing, or a piece occurs twice.
         """
         self.add_prefix_space = add_prefix_space
         self._merges = list(merges)
@@ -71,31 +72,31 @@ class ByteBpe(TokenizersVocabulary):
             raise UserError(f"the vocabulary has no piece for {len(missing)} of the 256 bytes, such as {missing[0]!r}")
         broken = next((pair for pair in self._merges if not present.issuperset((*pair, "".join(pair)))), None)
         if broken:
-            raise UserError(f"the merge of {broken[0]!r} and {broken[1]!r} names a piece that the vocabulary lacks")
+            raise UserError(f"the merge of {broken[0]!r} and {broken[1]!r} needs a piece that is not in the vocabulary")
         starts_word = np.array([_starts_word(piece) for piece in pieces], bool)
         super().__init__(pieces, layout, starts_word, sentinels=trailing_sentinels(pieces))
 
     @classmethod
     def train(cls, texts: Iterable[str], **settings: Any) -> "ByteBpe":
-        """Learns pieces from texts; equal texts in any order give equal vocabularies, in every process.
+        """Learn pieces from texts; equal texts in any order give equal vocabularies in every process.
 
         Args:
-          texts: running text, read once; a sentence after the first of its document begins with `joint`.
+          texts: running text, read once; each sentence but the first of a document begins with `joint`.
           settings: see `from_chunks`.
         """
         return cls.from_chunks(count_chunks(texts), **settings)
 
     @classmethod
     def from_chunks(cls, chunks: Counter[str], *, size: int, layout: Layout = ROBERTA, min_frequency: int = 2) -> "ByteBpe":
-        """Learns pieces from what `count_chunks` has counted.
+        """Learn pieces from the counts of `count_chunks`.
 
-        Warns (`UserWarning`) when the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
+        Warns (`UserWarning`) if the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
 
         Args:
-          chunks: how often each stands in the text.
-          size: pieces wanted, the layout's and the 256 bytes included.
+          chunks: the number of occurrences of each chunk in the text.
+          size: number of pieces to learn, including the layout's and the 256 bytes.
           layout: the control pieces.
-          min_frequency: how often two pieces must stand side by side to be joined.
+          min_frequency: the number of times two pieces must be adjacent to be merged.
 
         Raises:
           UserError: there is no text, or `size` or `min_frequency` is out of range.
@@ -106,10 +107,10 @@ class ByteBpe(TokenizersVocabulary):
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "ByteBpe":
-        """Reads a folder that holds tokenizer.json, or vocab.json and merges.txt.
+        """Load a folder that holds tokenizer.json, or vocab.json and merges.txt.
 
         Raises:
-          UserError: it is no byte-level BPE, or its files do not fit each other.
+          UserError: the vocabulary is not byte-level BPE, or its files contradict each other.
         """
         folder = to_path(directory)
         if (path := folder / "tokenizer.json").exists():
@@ -120,10 +121,10 @@ class ByteBpe(TokenizersVocabulary):
             merges = _read_merges(folder / "merges.txt")
             prefix = bool(read_config(folder).get("add_prefix_space"))
         if any(piece.endswith("</w>") for piece in pieces) and not set(ByteLevelSplitter.alphabet()).issubset(pieces):
-            raise UserError(f"{path} is a BPE of characters, whose words end in </w>, as GPT's: only byte-level BPE is read")
+            raise UserError(f"{path} is a BPE of characters with </w> after words, as in GPT: only byte-level BPE is supported")
         layout = find_layout(pieces)
         if layout is None:
-            raise UserError(f"{path}: no control tokens such as {' '.join(ROBERTA.controls)} or <|endoftext|> are in it")
+            raise UserError(f"{path} has no control tokens such as {' '.join(ROBERTA.controls)} or <|endoftext|>")
         try:
             return cls(pieces, merges, layout=layout, add_prefix_space=prefix)
         except UserError as error:
@@ -131,48 +132,53 @@ class ByteBpe(TokenizersVocabulary):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides ids."""
+        """SHA-256 of everything that determines the ids."""
         content = ["byte_bpe", self.add_prefix_space, self._pieces, self._merges]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
+    @override
     def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.respell`; a piece may be a part of a character."""
-        alphabet = set(_bytes_of_characters())
-        found = [self._running.model.tokenize(piece) if alphabet.issuperset(piece) else [] for piece in pieces]
-        return [np.array([token.id for token in tokens], np.int32) for tokens in found]
+        alphabet = set(_byte_values())  # a piece may be a part of a character
+        spellings = [self._running.model.tokenize(piece) if alphabet.issuperset(piece) else [] for piece in pieces]
+        return [np.array([token.id for token in tokens], np.int32) for tokens in spellings]
 
+    @override
     def _tokenizer(self) -> Tokenizer:
         tokenizer = Tokenizer(BPE(self._ids, self._merges))
         tokenizer.pre_tokenizer = ByteLevelSplitter(add_prefix_space=self.add_prefix_space)
         tokenizer.decoder = ByteLevelDecoder()
         return tokenizer
 
+    @override
     def _post_processor(self, layout: Layout) -> PostProcessor | None:
         offsets = ByteLevelOffsets(add_prefix_space=self.add_prefix_space, trim_offsets=self.layout.trim_offsets)
         frame = super()._post_processor(layout)
         return offsets if frame is None else Processors([offsets, frame])
 
+    @override
     def _own_files(self) -> dict[str, bytes]:
         merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in self._merges)
         return {"vocab.json": json.dumps(self._ids, ensure_ascii=False).encode(), "merges.txt": merges.encode()}
 
+    @override
     def _published_class(self, layout: Layout) -> str:
         return next((name for key, name in _CLASSES.items() if LAYOUTS[key] == layout), GENERIC_CLASS)
 
+    @override
     def _published_settings(self) -> dict[str, Any]:
         return {"add_prefix_space": self.add_prefix_space}
 
 
 @functools.cache
-def _bytes_of_characters() -> dict[str, int]:
-    """The character that shows each byte -> the byte: printable Latin-1 is itself, the others follow from U+0100 on."""
+def _byte_values() -> dict[str, int]:
+    """Map GPT-2's character for each byte to the byte: printable Latin-1 maps to itself, the others follow from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
 
 
 def _starts_word(piece: str) -> bool:
-    table = _bytes_of_characters()
+    table = _byte_values()
     if any(character not in table for character in piece):
         return False
     text = bytes(table[character] for character in piece).decode(errors="replace")
@@ -180,13 +186,13 @@ def _starts_word(piece: str) -> bool:
 
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
-    """One pair a line, the first first."""
+    """Read merges, one pair per line in order of priority."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): byte-level BPE is vocab.json and merges.txt") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}): byte-level BPE needs vocab.json and merges.txt") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 at byte {error.start}: is it the merges of a vocabulary?") from error
+        raise UserError(f"{path} is not UTF-8 at byte {error.start}: check that it is the merges.txt of a vocabulary") from error
     merges = []
     for number, line in enumerate(lines, 1):
         line = line.rstrip("\r")
@@ -194,23 +200,23 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
             continue
         left, space, right = line.partition(" ")
         if not space or " " in right:
-            raise UserError(f"{path}:{number}: a line is two pieces with a space between them, not {line[:40]!r}")
+            raise UserError(f"{path}:{number}: expected two pieces separated by a space, not {line[:40]!r}")
         merges.append((left, right))
     return merges
 
 
 def _read_tokenizer_json(path: Path) -> tuple[list[str], list[tuple[str, str]], bool]:
-    """Pieces, merges, and whether a space is put before each text."""
+    """Read pieces, merges and `add_prefix_space`."""
     content = read_json(path)
     model, splitter = content["model"], content.get("pre_tokenizer") or {}
     if splitter.get("type") != "ByteLevel" or splitter.get("use_regex") is False or content.get("normalizer"):
-        raise UserError(f"{path} does not split text into bytes as GPT-2 does: only the pre_tokenizer ByteLevel is read")
-    odd = next(
+        raise UserError(f"{path} does not split text into bytes as GPT-2 does: only the pre_tokenizer ByteLevel is supported")
+    unsupported = next(
         (name for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout", "ignore_merges") if model.get(name)),
         None,
     )
-    if odd:
-        raise UserError(f"{path}: a BPE with {odd} is not read")
+    if unsupported:
+        raise UserError(f"{path}: a BPE with {unsupported} is not supported")
     pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges") or [])
     merges = [(left, right) for left, right in pairs]
     return read_ids(path, content), merges, bool(splitter.get("add_prefix_space"))

@@ -1,4 +1,4 @@
-"""Learning the merges of byte-level BPE, the same for the same texts every time."""
+"""Deterministic training of byte-level BPE: equal texts give equal merges."""
 
 import json
 import re
@@ -10,37 +10,38 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
-from bertfam.data.vocabularies.counting import NO_TEXT, counted, repeated, warn_of_size
+from bertfam.data.vocabularies.counting import NO_TEXT, repeated, tally, warn_if_smaller
 from bertfam.errors import UserError
 
-# White space but the last before a word; a word with the space before it. GPT-2's own pattern splits inside them only.
+# White space except the last space before a word, and a word with the space before it. GPT-2's own pattern splits only inside
+# these chunks.
 _CHUNK = re.compile(r"\s+(?!\S)| ?\S+|\s")
 
 
 def count_chunks(texts: Iterable[str]) -> Counter[str]:
-    """How often each stretch of white space, and each word with the space before it, stands in the texts."""
-    return counted(texts, _CHUNK.findall, lambda chunk: (chunk,))
+    """Count each run of white space, and each word together with the space before it."""
+    return tally(texts, _CHUNK.findall, lambda chunk: (chunk,))
 
 
 def learn_merges(
     chunks: Counter[str], first: Sequence[str], last: Sequence[str], *, size: int, min_frequency: int
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Pieces in the order of their ids (`first`, the 256 bytes, joined ones, `last`), and the merges.
+    """Learn the pieces in the order of their ids (`first`, the 256 bytes, merged ones, `last`) and the merges.
 
     Args:
       chunks: see `count_chunks`.
-      first, last: pieces that no text is made of.
-      size: pieces wanted, `first`, the bytes and `last` included.
-      min_frequency: how often two pieces must stand side by side to be joined.
+      first, last: pieces that never occur in text.
+      size: number of pieces to learn, including `first`, the bytes and `last`.
+      min_frequency: the number of times two pieces must be adjacent to be merged.
 
     Raises:
-      UserError: no text, or no room for the bytes.
+      UserError: there is no text, or `size` has no room for the bytes.
     """
     alphabet = sorted(ByteLevel.alphabet())
     least = len(first) + len(alphabet) + len(last)
     if size < least:
         raise UserError(
-            f"vocabulary size {size} is too small: the 256 bytes and {least - 256} special pieces need {least}; ask for so many"
+            f"vocabulary size {size} is too small: the 256 bytes and {least - 256} special pieces need {least}; raise the size"
         )
     if min_frequency < 1:
         raise UserError(f"min_frequency is {min_frequency}: it must be at least 1")
@@ -62,6 +63,6 @@ def learn_merges(
     tokenizer.train_from_iterator(repeated(words), trainer)
     ids = tokenizer.get_vocab()
     pieces = [*sorted(ids, key=ids.__getitem__), *last]
-    warn_of_size(len(pieces), size, f" with min_frequency {min_frequency}")
+    warn_if_smaller(len(pieces), size, f" with min_frequency {min_frequency}")
     merges = [(left, right) for left, right in json.loads(tokenizer.to_str())["model"]["merges"]]
     return pieces, merges

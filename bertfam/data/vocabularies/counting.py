@@ -1,4 +1,4 @@
-"""Words with counts, which trainers learn from: equal texts in any order give equal counts."""
+"""Word counts for vocabulary training: equal texts in any order give equal counts."""
 
 import warnings
 from collections import Counter
@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 NO_TEXT = "there is no text to learn a vocabulary from"
 _FOLD_AT = 1 << 20  # distinct raw words held before they are folded into finished ones
-_CHUNK = 1 << 16  # characters a text handed to a trainer
+_CHUNK = 1 << 16  # characters in a text passed to a trainer
 
 
-def counted(
-    texts: Iterable[str], split: Callable[[str], Iterable[str]], words_of: Callable[[str], Iterable[str]]
-) -> Counter[str]:
-    """How often each word stands in the texts.
+def tally(texts: Iterable[str], split: Callable[[str], Iterable[str]], words_of: Callable[[str], Iterable[str]]) -> Counter[str]:
+    """Count the words of the texts.
 
     Args:
       texts: read once.
-      split: a text into raw words, fast.
-      words_of: a raw word into words; called once for each distinct raw word (or a few times in a very large text).
+      split: splits a text into raw words; it must be fast.
+      words_of: splits a raw word into words; called once for each distinct raw word (or a few times in a very large text).
     """
     words: Counter[str] = Counter()
     raw: Counter[str] = Counter()
@@ -37,7 +35,7 @@ def counted(
 
 
 def weighted(counts: Sequence[Counter[str]], factors: Sequence[float]) -> Counter[str]:
-    """The sum of the counts of several corpora, each times its factor of at least 1, to the nearest whole number."""
+    """Sum the counts of several corpora, each times its factor of at least 1 and rounded to the nearest integer."""
     words: Counter[str] = Counter()
     for part, factor in zip(counts, factors, strict=True):
         words.update(part if factor == 1 else {word: round(number * factor) for word, number in part.items()})
@@ -45,17 +43,17 @@ def weighted(counts: Sequence[Counter[str]], factors: Sequence[float]) -> Counte
 
 
 def repeated(words: Counter[str]) -> Iterator[str]:
-    """Texts, in a fixed order, in which each word stands as often as counted, between spaces."""
+    """Yield texts in a fixed order that contain each word as often as counted, separated by spaces."""
     for word in sorted(words):
-        number, at_once = words[word], max(1, _CHUNK // (len(word) + 1))
-        for done in range(0, number, at_once):
-            yield " ".join([word] * min(at_once, number - done))
+        number, batch_size = words[word], max(1, _CHUNK // (len(word) + 1))
+        for start in range(0, number, batch_size):
+            yield " ".join([word] * min(batch_size, number - start))
 
 
-def warn_of_size(found: int, wanted: int, how: str = "") -> None:
-    """Warns where the text allows fewer pieces than asked for."""
-    if found < wanted:
+def warn_if_smaller(size: int, requested: int, condition: str = "") -> None:
+    """Warn if the text allows fewer pieces than requested."""
+    if size < requested:
         warnings.warn(
-            f"the text allows only {found:,} pieces{how}, not the {wanted:,} asked for: the vocabulary has {found:,}",
+            f"the text allows only {size:,} pieces{condition}, not the {requested:,} requested: the vocabulary has {size:,}",
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""The files of a vocabulary folder that Hugging Face's transformers reads beside the vocabulary's own."""
+"""Tokenizer files of a vocabulary folder that Hugging Face's transformers reads."""
 
 import json
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from bertfam.errors import UserError
 from bertfam.storage.files import read_json, write_bytes, write_text
 from bertfam.storage.paths import make_folder
 
-# A class that takes tokenizer.json as it is, whatever the model's family.
+# The class that loads any tokenizer.json, whatever the model's family.
 GENERIC_CLASS = "PreTrainedTokenizerFast"
-# Every file that a vocabulary folder, ours or published, may hold.
+# Every file that a vocabulary folder may hold, written by bertfam or published.
 NAMES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.txt", "spiece.model", "vocab.json", "merges.txt",
@@ -30,17 +30,17 @@ def write_files(
     sentinels: int,
     model_max_length: int | None,
 ) -> None:
-    """Writes all files of a vocabulary; each is complete or absent, tokenizer.json last.
+    """Write all files of a vocabulary, each atomically, with tokenizer.json last.
 
     Args:
-      folder: made if need be.
+      folder: created if missing.
       layout: names the control tokens.
-      own: the files of the vocabulary's kind.
+      own: the files specific to the vocabulary's kind.
       tokenizer_json: the same vocabulary for the `tokenizers` library.
       tokenizer_class: Hugging Face's class for it.
-      settings: what else tokenizer_config.json says.
-      sentinels: how many <extra_id_N> there are.
-      model_max_length: longest input of the model, in tokens; None: not stated.
+      settings: further entries of tokenizer_config.json.
+      sentinels: number of <extra_id_N> pieces.
+      model_max_length: longest input of the model in tokens; None leaves it out.
     """
     special: dict[str, Any] = {**layout.published_names}
     others = [piece for piece in layout.controls if piece not in special.values()]
@@ -65,19 +65,19 @@ def write_files(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What tokenizer_config.json states; {} where there is none."""
+    """Read tokenizer_config.json; {} if it is missing."""
     path = folder / "tokenizer_config.json"
     return read_json(path) if path.exists() else {}
 
 
 def read_ids(path: Path, content: Mapping[str, Any]) -> list[str]:
-    """The pieces of a tokenizer.json in the order of their ids, added tokens among them.
+    """Return the pieces of a tokenizer.json in the order of their ids, including added tokens.
 
     Raises:
-      UserError: an id is missing or stands twice.
+      UserError: an id is missing or occurs twice.
     """
     ids = dict(content["model"].get("vocab") or {})
     ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     if sorted(ids.values()) != list(range(len(ids))):
-        raise UserError(f"{path}: the ids are not 0 to {len(ids) - 1}, each once")
+        raise UserError(f"{path}: the ids must be 0 to {len(ids) - 1}, each exactly once")
     return sorted(ids, key=ids.__getitem__)

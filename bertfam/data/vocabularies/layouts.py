@@ -1,4 +1,4 @@
-"""Which control tokens a vocabulary has, where their ids lie, and how they frame a text: one table."""
+"""Table of the vocabulary layouts: control tokens, their ids, and the frame that they put around a text."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Layout:
-    """The control tokens of a family's vocabulary.
+    """Control tokens of a family's vocabulary.
 
     Attributes:
       first: pieces with the ids 0, 1, ...
-      last: pieces after the learnt ones.
-      sentinels: how many pieces <extra_id_N> end the vocabulary; <extra_id_0> has the highest id.
-      pad, unk: see `bertfam.corruption.token_ids`; where `unk` is `pad` the vocabulary must spell every text.
-      bos, cls, sep, eos, mask: see there; bos is what Hugging Face calls so.
-      eos_published: what Hugging Face calls eos, where that is not what ends a document.
-      single, pair: one text $A, or two texts $A and $B, among control tokens; :N is the token type.
-      padding_side: where rows are padded.
+      last: pieces after the learned ones.
+      sentinels: number of <extra_id_N> pieces at the end of the vocabulary; <extra_id_0> has the highest id.
+      pad, unk: see `bertfam.corruption.token_ids`; if `unk` is `pad`, the vocabulary must be able to encode every text.
+      bos, cls, sep, eos, mask: see `bertfam.corruption.token_ids`; bos is Hugging Face's bos_token.
+      eos_published: Hugging Face's eos_token if it is not the token that ends a document.
+      single, pair: templates of one text $A, or two texts $A and $B, with control tokens; :N is the token type.
+      padding_side: the side on which rows are padded.
       pad_type: token type of padding.
-      trim_offsets: whether the offsets of byte-level pieces leave spaces out.
+      trim_offsets: True if the offsets of byte-level pieces exclude spaces.
     """
 
     first: tuple[str, ...]
@@ -42,35 +42,35 @@ class Layout:
 
     @property
     def controls(self) -> tuple[str, ...]:
-        """All control pieces and the unknown, without sentinels."""
+        """All control pieces including the unknown piece, without sentinels."""
         return (*self.first, *self.last)
 
     @property
     def frame(self) -> tuple[list[str], list[str]]:
-        """The pieces before and after one text."""
+        """Pieces before and after one text."""
         before, after = self.single.split("$A:0")
         return [word.split(":")[0] for word in before.split()], [word.split(":")[0] for word in after.split()]
 
-    def going_on(self, before: Sequence[str]) -> Layout:
-        """The layout of models that go on from a text: these pieces stand before each text, and none behind it."""
+    def for_continuation(self, before: Sequence[str]) -> Layout:
+        """Return the layout of a model that continues a text: `before` precedes each text, and nothing follows it."""
         frame = "".join(f"{piece}:0 " for piece in before)
         return replace(self, single=f"{frame}$A:0", pair=f"{frame}$A:0 {frame}$B:0")
 
     @property
     def published_names(self) -> dict[str, str]:
-        """The pieces by Hugging Face's names, such as pad_token."""
+        """Pieces by Hugging Face's names, such as pad_token."""
         names = {"bos": self.bos, "eos": self.eos_published or self.eos, "unk": self.unk, "sep": self.sep, "pad": self.pad}
         names |= {"cls": self.cls, "mask": self.mask}
         return {f"{name}_token": piece for name, piece in names.items() if piece is not None}
 
 
 def sentinel_pieces(count: int) -> list[str]:
-    """<extra_id_N> in the order of their ids, the highest N first."""
+    """Return the pieces <extra_id_N> in the order of their ids, the highest N first."""
     return [f"<extra_id_{number}>" for number in reversed(range(count))]
 
 
 def trailing_sentinels(pieces: Sequence[str]) -> int:
-    """How many <extra_id_N> end the pieces, counted up from <extra_id_0>, the last."""
+    """Count the sentinels at the end of the pieces, from <extra_id_0>, the last piece, upwards."""
     count = 0
     while count < len(pieces) and pieces[-1 - count] == f"<extra_id_{count}>":
         count += 1
@@ -85,7 +85,7 @@ LAYOUTS = {
         ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
         pad="[PAD]", unk="[UNK]", cls="[CLS]", sep="[SEP]", mask="[MASK]", single=_SINGLE, pair=_PAIR,
     ),
-    # Liu et al. 2019; BART has the same
+    # Liu et al. 2019; also used by BART
     "roberta": Layout(
         ("<s>", "<pad>", "</s>", "<unk>"), last=("<mask>",),
         pad="<pad>", unk="<unk>", bos="<s>", cls="<s>", sep="</s>", eos="</s>", mask="<mask>",
@@ -113,19 +113,19 @@ LAYOUTS = {
         pad="<pad>", unk="<unk>", bos="<s>", cls="<cls>", sep="<sep>", eos="<eod>", mask="<mask>", eos_published="</s>",
         single="$A:0 <sep>:0 <cls>:2", pair="$A:0 <sep>:0 $B:1 <sep>:1 <cls>:2", padding_side="left", pad_type=3,
     ),
-    # Zaheer et al. 2020; published vocabularies have [CLS] [SEP] [MASK] at 65 to 67, which is read as it is
+    # Zaheer et al. 2020; published vocabularies have [CLS] [SEP] [MASK] at ids 65 to 67, which `find_layout` accepts
     "big_bird": Layout(
         ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
         pad="<pad>", unk="<unk>", bos="<s>", cls="[CLS]", sep="[SEP]", eos="</s>", mask="[MASK]", single=_SINGLE, pair=_PAIR,
     ),
 }  # fmt: skip
 
-# kind of vocabulary -> what it has unless told otherwise
+# kind of vocabulary -> name of its default layout
 DEFAULT_LAYOUTS = {"wordpiece": "bert", "unigram": "albert", "bpe": "albert", "byte_bpe": "roberta"}
 
 
 def find_layout(pieces: Sequence[str]) -> Layout | None:
-    """The layout with the most control pieces that a vocabulary has all of, wherever they stand; None where there is none."""
+    """Return the layout with the most control pieces among those fully contained in `pieces`, at any ids; None if none is."""
     present = set(pieces)
     fitting = [layout for layout in LAYOUTS.values() if present.issuperset(layout.controls)]
     return max(fitting, key=lambda layout: len(layout.controls), default=None)

@@ -1,4 +1,4 @@
-"""How a vocabulary of each kind is learnt: count words, then learn pieces from the counts."""
+"""Vocabulary learners of each kind: count words, then learn pieces from the counts."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,12 +12,12 @@ from bertfam.data.vocabularies.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Learner:
-    """Learns one vocabulary; equal texts in any order give equal ones.
+    """Learner of one vocabulary; equal texts in any order give equal vocabularies.
 
     Attributes:
-      joint: put before each sentence of a document but the first, see `Vocabulary.joint`.
-      count: texts, read once -> how often each word stands in them.
-      learn: these counts -> the vocabulary; warns where they allow a smaller one only, raises UserError where none.
+      joint: inserted before each sentence of a document but the first, see `Vocabulary.joint`.
+      count: maps texts, read once, to word counts.
+      learn: maps these counts to the vocabulary; warns if they allow only a smaller one, and raises UserError if none.
     """
 
     joint: str
@@ -26,14 +26,14 @@ class Learner:
 
 
 def make_learner(kind: str, *, size: int, layout: Layout, **options: Any) -> Learner:
-    """A learner of the kind "wordpiece", "unigram", "bpe" or "byte_bpe".
+    """Create a learner of the kind "wordpiece", "unigram", "bpe" or "byte_bpe".
 
     Args:
-      kind: which.
-      size: pieces wanted, the layout's included.
+      kind: the kind of vocabulary.
+      size: number of pieces to learn, including the layout's.
       layout: the control pieces.
       options: wordpiece: cased, strip_accents, split_ideographs, min_frequency; byte_bpe: min_frequency; unigram, bpe: see
-        `sentence_piece_training.learn_model`.
+        `sentence_piece.training.learn_model`.
     """
     if kind == "wordpiece":
         from bertfam.data.vocabularies.wordpiece import WordPiece, make_normalizer

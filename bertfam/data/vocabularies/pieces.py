@@ -1,4 +1,4 @@
-"""What every kind of vocabulary does alike: pieces with ids."""
+"""Base class of vocabularies: pieces with ids."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.errors import UserError
 
-# Ranges of CJK ideographs, each of which BERT takes for a word.
+# Ranges of CJK ideographs, each of which BERT treats as a word.
 _IDEOGRAPHS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -25,9 +25,9 @@ class Pieces:
     """Pieces in the order of their ids.
 
     Attributes:
-      size: real ids are 0 .. size - 1.
+      size: number of pieces; ids are 0 .. size - 1.
       layout: the control tokens.
-      token_ids: ids of the special pieces, and which pieces begin a word.
+      token_ids: ids of the special pieces, and the mask of pieces that begin a word.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class Pieces:
         sentinels: int,
         more_special: Collection[int] = (),
     ) -> None:
-        """Pieces.
+        """Create the pieces.
 
         Args:
-          pieces: all of them, the layout's among them.
+          pieces: all pieces, including the layout's.
           layout: the control tokens.
-          starts_word: bool[size], which of the ordinary pieces begin a word.
-          sentinels: how many sentinels end the pieces.
-          more_special: ids that are special beside the layout's.
+          starts_word: bool[size], True for ordinary pieces that begin a word.
+          sentinels: number of sentinels at the end of the pieces.
+          more_special: ids of special pieces besides the layout's.
 
         Raises:
-          UserError: a control piece is missing, or a piece stands twice.
+          UserError: a control piece is missing, or a piece occurs twice.
         """
         ids = {piece: id for id, piece in enumerate(pieces)}
         if len(ids) != len(pieces):
@@ -62,7 +62,7 @@ class Pieces:
         self._ids = ids
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The piece of each id."""
+        """Return the piece of each id."""
         return [self._pieces[self._check(id)] for id in ids]
 
     def _check(self, id: int) -> int:
@@ -72,7 +72,7 @@ class Pieces:
 
 
 def is_ideograph(character: str) -> bool:
-    """Whether a character is a CJK ideograph (kana and Hangul are none)."""
+    """Return True if a character is a CJK ideograph (kana and Hangul are not)."""
     return any(first <= ord(character) <= last for first, last in _IDEOGRAPHS)
 
 

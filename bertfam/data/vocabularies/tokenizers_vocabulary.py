@@ -1,4 +1,4 @@
-"""What the kinds of the `tokenizers` library share: its two encoders, and the files."""
+"""Base class of vocabularies that the `tokenizers` library encodes: two encoders, and the files."""
 
 import os
 from abc import ABC, abstractmethod
@@ -18,9 +18,9 @@ from bertfam.storage.paths import to_path
 
 
 class TokenizersVocabulary(Pieces, ABC):
-    """A `Vocabulary` whose ids and offsets are those of a `tokenizers.Tokenizer`, made by `_tokenizer`."""
+    """`Vocabulary` whose ids and offsets are those of the `tokenizers.Tokenizer` that `_tokenizer` returns."""
 
-    mask_takes_space: ClassVar[bool]  # whether the mask in a prompt swallows white space before it
+    mask_takes_space: ClassVar[bool]  # True if the mask in a prompt absorbs the white space before it
 
     def __init__(self, pieces: Sequence[str], layout: Layout, starts_word: np.ndarray, *, sentinels: int = 0) -> None:
         super().__init__(pieces, layout, starts_word, sentinels=sentinels)
@@ -29,27 +29,27 @@ class TokenizersVocabulary(Pieces, ABC):
         self._running.encode_special_tokens = True  # typed control pieces are ordinary text
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of running texts, int32[length] each; no control ids, and no frame added."""
+        """Encode running texts, int32[length] each, without control ids and frame."""
         encodings = self._running.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode(self, text: str) -> Encoding:
-        """One running text, with pieces and offsets."""
+        """Encode one running text, with pieces and offsets."""
         return self._encoding(self._running.encode(text, add_special_tokens=False))
 
     def encode_prompt(self, text: str, *, frame: bool = True) -> Encoding:
-        """One text in which a control piece that is spelt exactly is the control token, in the layout's frame."""
+        """Encode one text in the layout's frame; an exactly typed control piece becomes the control token."""
         return self._encoding(self._prompts.encode(text, add_special_tokens=frame))
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
-        """Text of ids; with `skip_special` without control tokens and unknowns."""
+        """Decode ids to text; `skip_special` leaves out control tokens and unknowns."""
         return self._prompts.decode([self._check(id) for id in ids], skip_special_tokens=skip_special)
 
     def save(
         self, directory: str | os.PathLike[str], *, model_max_length: int | None = None, before: Sequence[str] | None = None
     ) -> None:
-        """Writes the vocabulary's files and Hugging Face's, see `Vocabulary.save`."""
-        layout = self.layout if before is None else self.layout.going_on(before)
+        """Write the vocabulary's files and Hugging Face's, see `Vocabulary.save`."""
+        layout = self.layout if before is None else self.layout.for_continuation(before)
         write_files(
             to_path(directory),
             layout,
@@ -63,32 +63,32 @@ class TokenizersVocabulary(Pieces, ABC):
 
     @abstractmethod
     def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.respell`."""
+        """Encode pieces of another vocabulary, see `Vocabulary.respell`."""
 
     @abstractmethod
     def _tokenizer(self) -> Tokenizer:
-        """The library's tokenizer, without control tokens and frame."""
+        """Return the library's tokenizer, without control tokens and frame."""
 
     def _post_processor(self, layout: Layout) -> PostProcessor | None:
-        """Frames a text."""
+        """Return the processor that adds the frame to a text; None for an empty frame."""
         before, after = layout.frame
         return template(layout, self._ids) if before or after else None
 
     @abstractmethod
     def _own_files(self) -> dict[str, bytes]:
-        """The files of the vocabulary's own kind, by name."""
+        """Return the files specific to the vocabulary's kind, by name."""
 
     @abstractmethod
     def _published_class(self, layout: Layout) -> str:
-        """The class of `transformers` that reads the folder."""
+        """Return the name of the `transformers` class that reads the folder."""
 
     @abstractmethod
     def _published_settings(self) -> dict[str, Any]:
-        """What goes into tokenizer_config.json for that class."""
+        """Return the entries of tokenizer_config.json for that class."""
 
-    def _encoding(self, found: TokenizersEncoding) -> Encoding:
-        offsets = np.array(found.offsets, np.int32).reshape(-1, 2)
-        return Encoding(np.array(found.ids, np.int32), self.pieces(found.ids), offsets)
+    def _encoding(self, encoding: TokenizersEncoding) -> Encoding:
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        return Encoding(np.array(encoding.ids, np.int32), self.pieces(encoding.ids), offsets)
 
     def _with_controls(self, tokenizer: Tokenizer, layout: Layout) -> Tokenizer:
         if (processor := self._post_processor(layout)) is not None:
@@ -102,7 +102,7 @@ class TokenizersVocabulary(Pieces, ABC):
 
 
 def template(layout: Layout, ids: dict[str, int]) -> TemplateProcessing:
-    """The layout's frames as `tokenizers` wants them."""
+    """Return the layout's frames as a `tokenizers` processor."""
     used = {word.split(":")[0] for word in f"{layout.single} {layout.pair}".split() if word[0] != "$"}
     return TemplateProcessing(
         single=layout.single, pair=layout.pair, special_tokens=[(piece, ids[piece]) for piece in sorted(used)]

@@ -1,4 +1,4 @@
-"""What every vocabulary does, whatever its kind."""
+"""Interface of vocabularies of every kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Encoding:
-    """An encoded text.
+    """Encoded text.
 
     Attributes:
       ids: int32[length].
@@ -30,66 +30,67 @@ class Encoding:
 
 
 class Vocabulary(Protocol):
-    """Text <-> ids. A vocabulary has two encoders over the same pieces: running text, and prompts.
+    """Map between text and ids, with two encoders over the same pieces: running text, and prompts.
 
-    Running text gives no control ids: a typed "[MASK]" is ordinary text. In prompts it is the control token.
+    Running text never gives control ids: a typed "[MASK]" is ordinary text. In prompts it is the control token.
     """
 
     @property
     def size(self) -> int:
-        """Real ids are 0 .. size - 1."""
+        """Number of pieces; ids are 0 .. size - 1."""
 
     @property
     def token_ids(self) -> TokenIds:
-        """What rows and noise must know of the vocabulary."""
+        """Token ids and word boundaries for rows and noise."""
 
     @property
     def joint(self) -> str:
-        """What is put before each sentence of a document but the first, so that its first word is spelt as inside a text."""
+        """Text inserted before each sentence of a document but the first, so that its first word is encoded as inside a text."""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides ids."""
+        """SHA-256 of everything that determines the ids."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of running texts, int32[length] each; no control ids, and no frame added."""
+        """Encode running texts, int32[length] each, without control ids and frame."""
 
     def encode(self, text: str) -> Encoding:
-        """One running text, with pieces and offsets."""
+        """Encode one running text, with pieces and offsets."""
 
     def encode_prompt(self, text: str, *, frame: bool = True) -> Encoding:
-        """One text in which a control piece that is spelt exactly is the control token.
+        """Encode one text in which an exactly typed control piece is the control token.
 
         Args:
           text: the text.
-          frame: whether the tokens are added that models expect around one text, such as [CLS] and [SEP].
+          frame: whether to add the tokens that models expect around one text, such as [CLS] and [SEP].
         """
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
-        """Text of ids.
+        """Decode ids to text.
 
         Args:
           ids: any ids below `size`.
-          skip_special: leave the special pieces out.
+          skip_special: whether to leave out the special pieces.
         """
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The piece of each id."""
+        """Return the piece of each id."""
 
     def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
-        """How this vocabulary spells ordinary pieces of another one of its kind, where they stand in text: int32[n] each.
+        """Encode ordinary pieces of another vocabulary of the same kind as they occur in text: int32[n] each.
 
-        A piece inside a word is spelt as inside a word. There are no control ids and no unknown: what cannot be spelt has none.
+        A piece that continues a word is encoded as a continuation. The result has no control ids and no unknowns: it is empty
+        for a piece that cannot be encoded.
         """
 
     def save(
         self, directory: str | os.PathLike[str], *, model_max_length: int | None = None, before: Sequence[str] | None = None
     ) -> None:
-        """Writes the vocabulary's files into a folder; `transformers.AutoTokenizer.from_pretrained` gives the same ids.
+        """Write the vocabulary to a folder from which `transformers.AutoTokenizer.from_pretrained` gives the same ids.
 
         Args:
-          directory: made if need be; other files in it are left alone. Each file is complete or absent.
-          model_max_length: longest input of the model, in tokens; None: not stated.
-          before: control pieces that tokenizer.json puts before a text, with none behind it, for models that go on from texts;
-            None: the frame of the layout.
+          directory: created if missing; other files in it are left alone. Each file is written atomically.
+          model_max_length: longest input of the model in tokens; None leaves it out.
+          before: control pieces that tokenizer.json puts before a text, with nothing after it, for models that continue texts;
+            None uses the frame of the layout.
         """

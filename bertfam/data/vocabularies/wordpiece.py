@@ -1,4 +1,4 @@
-"""WordPiece vocabularies, BERT's kind; the `tokenizers` library is the truth for pieces, ids and offsets."""
+"""WordPiece vocabularies as in BERT; the `tokenizers` library defines pieces, ids and offsets."""
 
 import functools
 import hashlib
@@ -15,6 +15,7 @@ from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece as WordPieceModel
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
+from typing_extensions import override
 
 from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_ids
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
@@ -27,9 +28,9 @@ from bertfam.storage.paths import to_path
 BERT = LAYOUTS["bert"]
 SPECIAL_PIECES = BERT.controls
 
-_INSIDE = "##"  # begins a piece that stands inside a word
+_INSIDE = "##"  # prefix of a piece that continues a word
 
-# tokenizer_config.json's name of each switch -> ours
+# name of each option in tokenizer_config.json -> name here
 _CONFIG_NAMES = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -38,13 +39,13 @@ _CONFIG_NAMES = {
 
 
 class WordPiece(TokenizersVocabulary):
-    """Normalise, split at white space and punctuation, then the longest piece first.
+    """WordPiece vocabulary: normalise, split at white space and punctuation, then match the longest piece first.
 
-    An uncased vocabulary decomposes characters (NFD) and drops accents, as BERT is defined: か and が become one. For
-    languages where that loses letters (Japanese, Hindi, Vietnamese), use lowercase=False or strip_accents=False.
+    An uncased vocabulary decomposes characters (NFD) and drops accents, as BERT does: か and が become equal. For languages where
+    that loses letters (Japanese, Hindi, Vietnamese), use lowercase=False or strip_accents=False.
 
     Attributes:
-      joint: "", because a space is no part of any piece.
+      joint: "", because no piece contains a space.
     """
 
     mask_takes_space = False
@@ -59,17 +60,17 @@ class WordPiece(TokenizersVocabulary):
         strip_accents: bool | None = None,
         handle_chinese_chars: bool = True,
     ) -> None:
-        """A vocabulary of `pieces` in the order of their ids.
+        """Create a vocabulary of `pieces` in the order of their ids.
 
         Args:
-          pieces: the layout's control pieces anywhere, words as they are, and continuations as "##ing".
+          pieces: the layout's control pieces at any ids, words as they are, and continuations as "##ing".
           layout: the control pieces.
-          lowercase: whether text is lower-cased.
-          strip_accents: whether accents are dropped; None: if and only if `lowercase`.
-          handle_chinese_chars: whether each CJK ideograph is a word.
+          lowercase: whether to lower-case text.
+          strip_accents: whether to drop accents; None means the value of `lowercase`.
+          handle_chinese_chars: whether to treat each CJK ideograph as a word.
 
         Raises:
-          UserError: a control piece is missing, or a piece stands twice.
+          UserError: a control piece is missing, or a piece occurs twice.
         """
         if layout.unk == layout.pad:
             raise UserError(f"WordPiece needs a piece for unknown text, and the layout of {layout.pad} has none: choose another")
@@ -81,9 +82,9 @@ class WordPiece(TokenizersVocabulary):
 
     @classmethod
     def train(cls, texts: Iterable[str], **settings: Any) -> "WordPiece":
-        """Learns pieces from texts; equal texts in any order give equal vocabularies, in every process.
+        """Learn pieces from texts; equal texts in any order give equal vocabularies in every process.
 
-        Continuations (##ing) are learnt from the same words that the encoder sees: normalised and split alike.
+        Continuations (##ing) are learned from the words that the encoder sees, normalised and split in the same way.
 
         Args:
           texts: running text, read once.
@@ -103,15 +104,15 @@ class WordPiece(TokenizersVocabulary):
         min_frequency: int = 2,
         **switches: Any,
     ) -> "WordPiece":
-        """Learns pieces from words that `count_words` has counted with the normaliser of the same switches.
+        """Learn pieces from the counts of `count_words` with the normaliser of the same options.
 
-        Warns (`UserWarning`) when the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
+        Warns (`UserWarning`) if the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
 
         Args:
-          words: how often each stands in the text.
-          size: pieces wanted, the layout's included.
+          words: the number of occurrences of each word in the text.
+          size: number of pieces to learn, including the layout's.
           layout: the control pieces.
-          min_frequency: how often two pieces must stand side by side to be joined.
+          min_frequency: the number of times two pieces must be adjacent to be merged.
           switches: lowercase, strip_accents, handle_chinese_chars, see `WordPiece`.
 
         Raises:
@@ -123,10 +124,10 @@ class WordPiece(TokenizersVocabulary):
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "WordPiece":
-        """Reads a folder that holds tokenizer.json or vocab.txt, as published with every BERT.
+        """Load a folder that holds tokenizer.json or vocab.txt, as published with BERT models.
 
         Raises:
-          UserError: it is no WordPiece vocabulary, or nothing says whether it is cased.
+          UserError: it is not a WordPiece vocabulary, or the folder does not say if it is cased.
         """
         folder = to_path(directory)
         if (path := folder / "tokenizer.json").exists():
@@ -140,7 +141,7 @@ class WordPiece(TokenizersVocabulary):
             cased = next((p for p in pieces if p not in layout.controls and p != p.lower() and p[:1] != "["), None)
             if cased:
                 raise UserError(
-                    f"{folder}: vocab.txt holds {cased!r} but nothing says whether text is lower-cased: put "
+                    f"{folder}: vocab.txt holds {cased!r}, but no file says whether text is lower-cased: put "
                     '{"do_lower_case": false} into tokenizer_config.json beside it'
                 )
         try:
@@ -150,29 +151,31 @@ class WordPiece(TokenizersVocabulary):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides ids."""
+        """SHA-256 of everything that determines the ids."""
         settings = [self.lowercase, self.effective_strip_accents, self.handle_chinese_chars, MAX_WORD_CHARACTERS]
         return hashlib.sha256(json.dumps([settings, self._pieces]).encode()).hexdigest()
 
     @property
     def effective_strip_accents(self) -> bool:
-        """`strip_accents`, with None resolved."""
+        """Value of `strip_accents` with None resolved."""
         return self.lowercase if self.strip_accents is None else self.strip_accents
 
+    @override
     def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.respell`; what no continuations spell is spelt as a word."""
+        # A piece that no continuations spell is encoded as a word.
         words = self.encode_batch([piece.removeprefix(_INSIDE) for piece in pieces])
         normalizer, model = self._running.normalizer, self._running.model
-        found = []
+        spellings = []
         for piece, ids in zip(pieces, words, strict=True):
             if piece.startswith(_INSIDE):
-                # To the model "##" is a character like any other: the first piece that it finds is a continuation, too.
+                # To the model "##" is ordinary text, so the first piece is a continuation too.
                 inside = model.tokenize(_INSIDE + normalizer.normalize_str(piece.removeprefix(_INSIDE)).strip())
                 if inside and inside[0].value.startswith(_INSIDE) and inside[0].value != _INSIDE:
                     ids = np.array([token.id for token in inside], np.int32)
-            found.append(ids[ids != self.token_ids.unk])
-        return found
+            spellings.append(ids[ids != self.token_ids.unk])
+        return spellings
 
+    @override
     def _tokenizer(self) -> Tokenizer:
         model = WordPieceModel(self._ids, unk_token=self.layout.unk, max_input_chars_per_word=MAX_WORD_CHARACTERS)
         tokenizer = Tokenizer(model)
@@ -181,12 +184,15 @@ class WordPiece(TokenizersVocabulary):
         tokenizer.decoder = WordPieceDecoder(prefix="##")
         return tokenizer
 
+    @override
     def _own_files(self) -> dict[str, bytes]:
         return {"vocab.txt": "".join(piece + "\n" for piece in self._pieces).encode()}
 
+    @override
     def _published_class(self, layout: Layout) -> str:
         return "BertTokenizer" if layout == BERT else GENERIC_CLASS
 
+    @override
     def _published_settings(self) -> dict[str, Any]:
         return {theirs: getattr(self, ours) for theirs, ours in _CONFIG_NAMES.items()}
 
@@ -194,7 +200,7 @@ class WordPiece(TokenizersVocabulary):
 def make_normalizer(
     lowercase: bool = True, strip_accents: bool | None = None, handle_chinese_chars: bool = True
 ) -> BertNormalizer:
-    """What BERT does to text before splitting it: control characters out, CJK apart, accents out, lower case."""
+    """Create BERT's normaliser: drop control characters, separate CJK ideographs, strip accents, lower-case."""
     return BertNormalizer(
         clean_text=True,
         handle_chinese_chars=handle_chinese_chars,
@@ -204,22 +210,22 @@ def make_normalizer(
 
 
 def _read_vocab_txt(path: Path) -> list[str]:
-    """One piece a line, in the order of their ids."""
+    """Read one piece per line, in the order of the ids."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 at byte {error.start}: is it a vocabulary?") from error
+        raise UserError(f"{path} is not UTF-8 at byte {error.start}: check that it is a vocabulary") from error
     return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """Pieces and the three switches."""
+    """Read the pieces and the three options."""
     content = read_json(path)
     model = content["model"]
     normalizer = content.get("normalizer") or {}
     splitter = content.get("pre_tokenizer") or {}
     if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
-        raise UserError(f"{path} does not normalise and split text as BERT does: only BertNormalizer and BertPreTokenizer")
+        raise UserError(f"{path} does not normalise and split text as BERT does, with BertNormalizer and BertPreTokenizer")
     if model.get("continuing_subword_prefix") != "##" or model.get("max_input_chars_per_word") != MAX_WORD_CHARACTERS:
-        raise UserError(f'{path}: only the continuation prefix "##" and words of up to 100 characters are read')
+        raise UserError(f'{path}: only the continuation prefix "##" and words of up to 100 characters are supported')
     return read_ids(path, content), {name: normalizer.get(name) for name in _CONFIG_NAMES.values()}

@@ -55,7 +55,7 @@ class WarmStart:
 
     def told(self) -> str:
         """What is taken, in words: a line of the plan."""
-        origins = f"of {self.origins.size:,} tokens {self.origins.told()}"
+        origins = f"of {self.origins.size:,} tokens {self.origins.describe()}"
         moments = "" if self.optimizer is None else "; the optimizer's moments come along"
         return f"starts from {self.folder}: {', '.join(self.params)}; {origins}{moments}"
 

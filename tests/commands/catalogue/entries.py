@@ -488,13 +488,13 @@ DATA = {
     ),
     "a vocabulary that is not there": Entry(
         "cache --output=cache --vocab=nowhere --input={trained}/text/train.txt ",
-        "nowhere is no folder: a vocabulary is a folder with tokenizer.json, vocab.txt, spiece.model, or "
+        "nowhere is not a folder: a vocabulary is a folder with tokenizer.json, vocab.txt, spiece.model, or "
         "vocab.json and merges.txt in it",
     ),
     "a vocabulary of nothing": Entry(
         "cache --output=cache --vocab=texts --input={trained}/text/train.txt ",
         "texts holds no vocabulary (tokenizer.json, vocab.txt, spiece.model, or vocab.json and merges.txt): make "
-        "one by bertfam vocab",
+        "one with bertfam vocab",
         {"texts/a.txt": "One.\n"},
     ),
     "a vocabulary that is damaged": Entry(
@@ -685,7 +685,7 @@ CHECKPOINTS = {
     ),
     "a run without its vocabulary": Entry(
         "fill --model_dir=model [MASK]",
-        "model/vocab is no folder: a vocabulary is a folder with tokenizer.json, vocab.txt, spiece.model, or "
+        "model/vocab is not a folder: a vocabulary is a folder with tokenizer.json, vocab.txt, spiece.model, or "
         "vocab.json and merges.txt in it",
         {"model": Copy("{trained}/model"), "model/vocab": None},
     ),
@@ -802,7 +802,7 @@ CHECKPOINTS = {
     "an import without a tokenizer": Entry(
         "import --input=bert --output=out",
         "bert holds no vocabulary (tokenizer.json, vocab.txt, spiece.model, or vocab.json and merges.txt): make "
-        "one by bertfam vocab",
+        "one with bertfam vocab",
         {"bert": Copy("{hf}"), "bert/tokenizer.json": None, "bert/vocab.txt": None},
     ),
     "an import of a run": Entry(
@@ -983,7 +983,7 @@ FLAGS = {
     ),
     "an unknown vocabulary to encode with": Entry(
         "encode --vocab=nowhere One.",
-        "nowhere is no folder: a vocabulary is a folder with tokenizer.json, vocab.txt, spiece.model, or "
+        "nowhere is not a folder: a vocabulary is a folder with tokenizer.json, vocab.txt, spiece.model, or "
         "vocab.json and merges.txt in it",
     ),
     "overwriting nothing": Entry(

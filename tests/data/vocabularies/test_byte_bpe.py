@@ -91,10 +91,10 @@ def test_published_files(learn, tmp_path):
     assert vocabularies.load(tmp_path / "bare").fingerprint == made.fingerprint
 
     (tmp_path / "bare" / "merges.txt").write_text("#version: 0.2\na b\nabc\n")
-    with pytest.raises(UserError, match=r"merges.txt:3: a line is two pieces"):
+    with pytest.raises(UserError, match=r"merges.txt:3: .*two pieces"):
         vocabularies.load(tmp_path / "bare")
     (tmp_path / "bare" / "merges.txt").write_text("q \u0100\n")
-    with pytest.raises(UserError, match="names a piece that the vocabulary lacks"):
+    with pytest.raises(UserError, match="not in the vocabulary"):
         vocabularies.load(tmp_path / "bare")
     (tmp_path / "bare" / "merges.txt").unlink()
     with pytest.raises(UserError, match="merges.txt cannot be read"):
@@ -111,7 +111,7 @@ def test_another_tokenizer_json_is_refused(learn, tmp_path):
     for change, message in [
         ({"normalizer": {"type": "NFC"}}, "does not split text into bytes as GPT-2 does"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "does not split text into bytes as GPT-2 does"),
-        ({"model": content["model"] | {"end_of_word_suffix": "</w>"}}, "a BPE with end_of_word_suffix is not read"),
+        ({"model": content["model"] | {"end_of_word_suffix": "</w>"}}, "a BPE with end_of_word_suffix is not supported"),
         ({"model": {"type": "Unigram"}}, "put the SentencePiece model that it was made from"),
         ({"model": {"type": "WordLevel"}}, "is a WordLevel tokenizer: only WordPiece, byte-level BPE and Unigram"),
     ]:

@@ -119,4 +119,4 @@ def test_means_of_rows():
     assert found.means(table[:, 0], 0).shape == (8,) and found.means(table, 0).dtype == np.float32
     assert found.of_known.pieces.tolist() == [0, 1, 2, 3, 4, 6]
     assert np.array_equal(found.of_known.means(table, 0), table[[0, 1, 2, 3, 4, 8]])
-    assert found.told() == "6 keep their rows, 2 begin with the mean of their old pieces' rows, 1 are new"
+    assert found.describe() == "6 keep their rows, 2 begin with the mean of their old pieces' rows, 1 are new"

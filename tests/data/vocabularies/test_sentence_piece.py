@@ -113,7 +113,7 @@ def test_long_lines_count():
 
 @pytest.mark.parametrize(("kind", "most"), [("unigram", 10), ("bpe", 14)])
 def test_a_size_that_the_text_does_not_allow(kind, most):
-    with pytest.warns(UserWarning, match=f"allows only {most} pieces, not the 4,000 asked for") as caught:
+    with pytest.warns(UserWarning, match=f"allows only {most} pieces, not the 4,000") as caught:
         made = SentencePiece.train(["a b c d a b c"], kind=kind, size=4000)
     assert made.size == most and len(caught) == 1
     with pytest.warns(UserWarning, match="allows only"):
@@ -130,7 +130,7 @@ def test_a_size_that_the_text_does_not_allow(kind, most):
 
 def test_what_cannot_be_read(tmp_path, learn):
     (tmp_path / "spiece.model").write_bytes(b"\x80\x04pickled")
-    with pytest.raises(UserError, match=r"spiece.model: this is no SentencePiece model, or a damaged one"):
+    with pytest.raises(UserError, match=r"spiece.model: .*not a SentencePiece model"):
         vocabularies.load(tmp_path)
     (tmp_path / "spiece.model").write_bytes(learn("bpe", "albert").model[:5000])
     with pytest.raises(UserError, match="spiece.model"):
@@ -138,7 +138,7 @@ def test_what_cannot_be_read(tmp_path, learn):
     (tmp_path / "spiece.model").unlink()
     for name in ("a.model", "b.model"):
         (tmp_path / name).write_bytes(learn("bpe", "albert").model)
-    with pytest.raises(UserError, match="holds a.model and b.model: leave one"):
+    with pytest.raises(UserError, match="holds a.model and b.model: keep one"):
         vocabularies.load(tmp_path)
     (tmp_path / "b.model").unlink()
     assert vocabularies.load(tmp_path).size == 1200
@@ -211,5 +211,5 @@ def test_a_folder_that_transformers_has_saved_without_the_model_file(learn, line
     content = json.loads((tmp_path / "saved" / "tokenizer.json").read_text())
     content["pre_tokenizer"] = {"type": "Whitespace"}
     (tmp_path / "saved" / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match="does more to text than can be read from it exactly"):
+    with pytest.raises(UserError, match="not supported: put the SentencePiece model"):
         vocabularies.load(tmp_path / "saved")

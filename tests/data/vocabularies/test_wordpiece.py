@@ -214,7 +214,7 @@ def test_a_size_that_the_text_does_not_allow_gives_a_smaller_vocabulary():
 
 
 def test_more_characters_than_pieces_keeps_the_most_frequent():
-    with pytest.warns(UserWarning, match=r"7 different characters .* room for 4: \d+\.\d+% of all") as caught:
+    with pytest.warns(UserWarning, match=r"7 distinct characters .* room for 4: \d+\.\d+% of all") as caught:
         trained = WordPiece.train(["日日日日 本本本 語語 文 字 学 校"], size=9)
     assert trained.size == 9 and len(caught) == 1
     assert {"日", "本", "語"} < set(trained.pieces(range(9)))
@@ -280,7 +280,7 @@ def test_special_pieces_may_stand_anywhere(tmp_path, same_in_transformers):
         ({}, "holds no vocabulary"),
         ({"vocab.txt": "a\nb\n"}, r"the vocabulary has no \[PAD\] \[UNK\]"),
         ({"vocab.txt": "\n".join([*SPECIAL_PIECES, "a", "a"])}, "holds 'a' twice"),
-        ({"vocab.txt": "\n".join([*SPECIAL_PIECES, "Paris"])}, "holds 'Paris' but nothing says .*do_lower_case"),
+        ({"vocab.txt": "\n".join([*SPECIAL_PIECES, "Paris"])}, "holds 'Paris', .*do_lower_case"),
         ({"tokenizer.json": "{"}, "tokenizer.json is not JSON"),
         ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "does not split text into bytes as GPT-2 does"),
         ({"tokenizer.json": '{"model": {"type": "WordPiece"}}'}, "does not normalise and split text as BERT does"),
@@ -292,7 +292,7 @@ def test_what_is_no_vocabulary(tmp_path, files, message):
     with pytest.raises(UserError, match=message) as raised:
         vocabularies.load(tmp_path)
     assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         vocabularies.load(tmp_path / "none")
 
 

@@ -1,4 +1,4 @@
-"""A SentencePiece model for the `tokenizers` library, which Hugging Face's transformers uses."""
+"""Conversion of a SentencePiece model to the `tokenizers` library, which Hugging Face's transformers uses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,14 +16,14 @@ _UNIGRAM, _NORMAL, _USER_DEFINED = 1, 1, 4
 def make_tokenizer(
     proto: ModelProto, layout: Layout, ids: Mapping[str, int], sentinels: Sequence[str], cleaning: Cleaning | None
 ) -> Tokenizer:
-    """The same ids for text, and for prompts with control pieces in them.
+    """Create a tokenizer that gives the same ids for text and for prompts with control pieces.
 
     Args:
       proto: the model, without sentinels.
       layout: the control pieces.
-      ids: of all pieces, sentinels included.
-      sentinels: their pieces.
-      cleaning: what is done to text before the model sees it.
+      ids: ids of all pieces, including sentinels.
+      sentinels: the sentinel pieces.
+      cleaning: cleaning of text before the model sees it.
     """
     tokenizer = Tokenizer(_unigram(proto, ids) if proto.trainer_spec.model_type == _UNIGRAM else _bpe(proto, ids))
     spec = proto.normalizer_spec
@@ -31,15 +31,15 @@ def make_tokenizer(
     if spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
     if spec.remove_extra_whitespaces:
-        # Spaces before the first word become the one that each text begins with.
+        # Spaces before the first word collapse into the one that each text begins with.
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r" \z"), "")]
     elif spec.add_dummy_prefix:
-        # Metaspace puts no space before a space. One alone is left to stand: it may follow a control piece.
+        # Metaspace puts no space before a space. A single space stays as it is, since it may follow a control piece.
         steps.append(normalizers.Replace(Regex(r"\A(?=  )"), " "))
     steps.append(normalizers.Replace(" ", "▁"))
     tokenizer.normalizer = normalizers.Sequence(steps)
     if spec.add_dummy_prefix:
-        # "first": none after a control piece inside a text.
+        # "first" adds no space after a control piece inside a text.
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False)
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(content=" ", left=1)]
@@ -63,7 +63,7 @@ def _unigram(proto: ModelProto, ids: Mapping[str, int]) -> Unigram:
 
 
 def _bpe(proto: ModelProto, ids: Mapping[str, int]) -> BPE:
-    """SentencePiece joins the neighbours that make the piece with the highest score: the pairs of each piece, by score."""
+    """Create the merges of all pieces by score, as SentencePiece merges the neighbours that form the highest-scored piece."""
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
     pairs = [
         (-score, ids[piece], piece[:cut], piece[cut:])

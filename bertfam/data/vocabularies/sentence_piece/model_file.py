@@ -12,7 +12,7 @@ UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # types of a piece
 
 
 def running_model(proto: ModelProto, special: Sequence[int]) -> ModelProto:
-    """The model with no control piece that text could spell."""
+    """Return a copy of the model in which no text encodes to a control piece."""
     running = ModelProto()
     running.CopyFrom(proto)
     for id in special:
@@ -22,7 +22,7 @@ def running_model(proto: ModelProto, special: Sequence[int]) -> ModelProto:
 
 
 def layout_of(proto: ModelProto) -> Layout:
-    """The control pieces of a model of no known family."""
+    """Derive the control pieces of a model that matches no known layout."""
     spec, names = proto.trainer_spec, [piece.piece for piece in proto.pieces]
     unk = next((piece.piece for piece in proto.pieces if piece.type == UNKNOWN), None)
     if unk is None:
@@ -35,20 +35,20 @@ def layout_of(proto: ModelProto) -> Layout:
 
 
 def parse(model: bytes) -> ModelProto:
-    """Reads a model file; raises UserError where it is none."""
+    """Parse a model file; raise UserError if it is not one."""
     try:
         proto = ModelProto.FromString(model)
-    except Exception as error:  # protobuf's class of it differs between its implementations
-        raise UserError("this is no SentencePiece model, or a damaged one") from error
+    except Exception as error:  # the exception class differs between protobuf's implementations
+        raise UserError("the file is not a SentencePiece model, or it is damaged") from error
     if not (proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
-        raise UserError("this is no SentencePiece model, or it is cut off")
+        raise UserError("the file is not a SentencePiece model, or it is truncated")
     if proto.trainer_spec.model_type not in (1, 2):
-        raise UserError("this is no SentencePiece model of the kinds unigram and BPE")
+        raise UserError("the SentencePiece model is neither unigram nor BPE; only these are supported")
     return proto
 
 
 def processor_of(proto: ModelProto) -> SentencePieceProcessor:
-    """The library's encoder of a model; raises UserError where it refuses it."""
+    """Create the library's encoder of a model; raise UserError if the library rejects it."""
     processor = SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(proto.SerializeToString(deterministic=True))

@@ -1,4 +1,4 @@
-"""What ALBERT and XLNet do to a text before their SentencePiece model sees it, as Hugging Face's tokenizers do it."""
+"""Text cleaning of ALBERT and XLNet before their SentencePiece model, as in Hugging Face's tokenizers."""
 
 import re
 import unicodedata
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from tokenizers import normalizers
 
-_OURS = "clean_text_first"  # in tokenizer_config.json
+_OURS = "clean_text_first"  # bertfam's own key in tokenizer_config.json
 _QUOTES = ("``", "''")  # both become "
-# Hugging Face's class -> what it does where tokenizer_config.json does not say
+# Hugging Face's class -> its defaults for what tokenizer_config.json leaves out
 _DEFAULTS = {
     "AlbertTokenizer": {"do_lower_case": True, "keep_accents": False},
     "XLNetTokenizer": {"do_lower_case": False, "keep_accents": False},
@@ -21,24 +21,24 @@ _CLASSES = {"albert": "AlbertTokenizer", "xlnet": "XLNetTokenizer"}
 
 @dataclass(frozen=True)
 class Cleaning:
-    """`` and '' become ", accents are dropped (after NFKD), capitals folded.
+    """Cleaning of text: `` and '' become ", accents are dropped (after NFKD), and capitals are folded.
 
     Attributes:
-      lowercase: whether capitals are folded.
-      strip_accents: whether characters are decomposed (NFKD) and marks dropped.
+      lowercase: True if capitals are folded.
+      strip_accents: True if characters are decomposed (NFKD) and marks dropped.
     """
 
     lowercase: bool
     strip_accents: bool
 
     def clean(self, text: str, untouched: re.Pattern[str] | None = None) -> tuple[str, np.ndarray]:
-        """The clean text, and int32[its length + 1, 2], where each of its characters begins and ends in `text`.
+        """Clean a text and return int32[its new length + 1, 2], the start and end in `text` of each of its characters.
 
         Args:
           text: the text.
-          untouched: what is left as it is.
+          untouched: matches of this pattern are left as they are.
         """
-        kept = {found.start(): found.end() for found in untouched.finditer(text)} if untouched else {}
+        kept = {match.start(): match.end() for match in untouched.finditer(text)} if untouched else {}
         result: list[str] = []
         spans: list[tuple[int, int]] = []
         place = 0
@@ -57,7 +57,7 @@ class Cleaning:
         return "".join(result), np.array(spans, np.int32)
 
     def normalizers(self) -> list[normalizers.Normalizer]:
-        """The same for the `tokenizers` library."""
+        """Return the equivalent steps of the `tokenizers` library."""
         steps: list[normalizers.Normalizer] = [normalizers.Replace(quotes, '"') for quotes in _QUOTES]
         if self.strip_accents:
             steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -66,7 +66,7 @@ class Cleaning:
         return steps
 
     def settings(self) -> dict[str, bool]:
-        """What our tokenizer_config.json says of it."""
+        """Return the entries of bertfam's tokenizer_config.json for this cleaning."""
         return {_OURS: True, "do_lower_case": self.lowercase, "keep_accents": not self.strip_accents}
 
     def _folded(self, character: str) -> str:
@@ -77,10 +77,10 @@ class Cleaning:
 
 
 def stated_cleaning(tokenizer_config: Mapping[str, Any], model_config: Mapping[str, Any]) -> Cleaning | None:
-    """What a folder's tokenizer_config.json and config.json state, in Hugging Face's words; None: the model sees plain text."""
+    """Return the cleaning that tokenizer_config.json and config.json state in Hugging Face's terms; None if there is none."""
     name = str(tokenizer_config.get("tokenizer_class") or _CLASSES.get(str(model_config.get("model_type")), ""))
     defaults = _DEFAULTS.get(name.removesuffix("Fast"), {})
     if not defaults and not tokenizer_config.get(_OURS):
         return None
-    found = {**defaults, **tokenizer_config}
-    return Cleaning(bool(found["do_lower_case"]), not found["keep_accents"])
+    settings = {**defaults, **tokenizer_config}
+    return Cleaning(bool(settings["do_lower_case"]), not settings["keep_accents"])

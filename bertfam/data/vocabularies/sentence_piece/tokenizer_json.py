@@ -1,4 +1,4 @@
-"""The SentencePiece model in a tokenizer.json, where transformers has left the model file out."""
+"""SentencePiece models from a tokenizer.json without a model file, as transformers saves them."""
 
 import base64
 import json
@@ -19,14 +19,14 @@ _UNIGRAM = 1
 
 
 def model_of(path: Path, cleaning: Cleaning | None) -> tuple[bytes, int]:
-    """The model file's bytes and the number of sentinels behind its pieces.
+    """Return the bytes of the model file and the number of sentinels after its pieces.
 
     Args:
       path: a tokenizer.json of the kind Unigram.
-      cleaning: what the folder says is done to text first.
+      cleaning: cleaning of text before the model, as the folder states it.
 
     Raises:
-      UserError: it does something that a model file cannot say.
+      UserError: the tokenizer has steps that a model file cannot express.
     """
     content = read_json(path)
     charsmap = _charsmap(path, content, cleaning)
@@ -35,7 +35,7 @@ def model_of(path: Path, cleaning: Cleaning | None) -> tuple[bytes, int]:
     special = {token["content"] for token in content.get("added_tokens") or [] if token.get("special")}
     late = [token["content"] for token in content.get("added_tokens") or [] if token["id"] >= len(rows)]
     if late:
-        raise UserError(f"{path}: {late[0]} is no piece of its model; put the SentencePiece model (spiece.model) beside it")
+        raise UserError(f"{path}: {late[0]} is not a piece of its model; put the SentencePiece model (spiece.model) beside it")
     sentinels = trailing_sentinels([piece for piece, _ in rows])
     proto = ModelProto()
     for id, (piece, score) in enumerate(rows[: len(rows) - sentinels]):
@@ -59,7 +59,7 @@ def model_of(path: Path, cleaning: Cleaning | None) -> tuple[bytes, int]:
 
 
 def _charsmap(path: Path, content: dict[str, Any], cleaning: Cleaning | None) -> bytes:
-    """The model's own normaliser; raises UserError where other things are done to text than a model file and `cleaning` do."""
+    """Return the model's normaliser; raise UserError for steps that a model file and `cleaning` cannot express."""
     normalizer = content.get("normalizer") or {}
     steps = normalizer.get("normalizers", [normalizer])
     expected = json.loads(normalizers.Sequence(cleaning.normalizers() if cleaning else []).__getstate__())["normalizers"]
@@ -68,7 +68,7 @@ def _charsmap(path: Path, content: dict[str, Any], cleaning: Cleaning | None) ->
     prefixed = kinds == ["WhitespaceSplit", "Metaspace"] and splitter["pretokenizers"][1].get("prepend_scheme") == "always"
     if not prefixed or steps[:-1] != expected or steps[-1].get("type") != "Precompiled":
         raise UserError(
-            f"{path} does more to text than can be read from it exactly: put the SentencePiece model that it was made from "
+            f"{path} has normalisation steps that are not supported: put the SentencePiece model that it was made from "
             "(spiece.model) beside it"
         )
     return base64.b64decode(steps[-1]["precompiled_charsmap"])

@@ -1,4 +1,4 @@
-"""Learning SentencePiece models, the same for the same texts every time."""
+"""Deterministic training of SentencePiece models: equal texts give equal models."""
 
 import io
 import re
@@ -8,24 +8,24 @@ from collections.abc import Iterable, Iterator
 from sentencepiece import SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from bertfam.data.vocabularies.counting import NO_TEXT, counted, warn_of_size
+from bertfam.data.vocabularies.counting import NO_TEXT, tally, warn_if_smaller
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.errors import UserError
 
 KINDS = ("unigram", "bpe")
 NORMALIZERS = ("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity")
-_THREADS = 4  # whatever the machine has: sums of floats depend on it
+_THREADS = 4  # fixed for every machine, because sums of floats depend on it
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
-_GRID = 1024  # scores are multiples of 1 / 1024, whose sums over a text are exact in float32 and float64
+_GRID = 1024  # scores are multiples of 1 / 1024, so their sums over a text are exact in float32 and float64
 _SPLIT = re.compile(r"[ \t\r\n]+")
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """How often each word between spaces stands in the texts, as it is.
+    """Count the words between spaces, unchanged.
 
-    No piece reaches across a space, so that counted words are enough; the library's own reading would drop long lines.
+    No piece crosses a space, so word counts are sufficient; the library's own reader would drop long lines.
     """
-    return counted(texts, _SPLIT.split, lambda word: (word,) if word else ())
+    return tally(texts, _SPLIT.split, lambda word: (word,) if word else ())
 
 
 def learn_model(
@@ -39,18 +39,18 @@ def learn_model(
     byte_fallback: bool = False,
     character_coverage: float = 0.9995,
 ) -> bytes:
-    """A model file with the layout's control pieces and without its sentinels.
+    """Learn a model file with the layout's control pieces and without its sentinels.
 
-    Warns (`UserWarning`) when the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
+    Warns (`UserWarning`) if the texts allow fewer than `size` pieces, which gives a smaller vocabulary.
 
     Args:
       words: see `count_words`.
       kind: "unigram" (Kudo 2018) or "bpe" (Sennrich et al. 2016).
       layout: the control pieces.
-      size: pieces wanted, the layout's (with sentinels) included.
-      normalizer: of `NORMALIZERS`; those in _cf also fold capitals.
-      keep_spaces: whether runs of spaces, and those at the ends of a text, are kept.
-      byte_fallback: whether a character without a piece is spelt by bytes, so that nothing is unknown.
+      size: number of pieces to learn, including the layout's and its sentinels.
+      normalizer: one of `NORMALIZERS`; those that end in _cf also fold capitals.
+      keep_spaces: whether to keep runs of spaces and spaces at the ends of a text.
+      byte_fallback: whether to encode a character without a piece by bytes, so that nothing is unknown.
       character_coverage: share of the text's characters that get a piece.
 
     Raises:
@@ -58,9 +58,9 @@ def learn_model(
     """
     if layout.unk == layout.pad:
         raise UserError(f"SentencePiece needs a piece for unknown text, and the layout of {layout.pad} has none: choose another")
-    others = len(layout.controls) - 1 + layout.sentinels  # beside the unknown
+    others = len(layout.controls) - 1 + layout.sentinels  # besides the unknown piece
     if size <= others + 1:
-        raise UserError(f"vocabulary size {size} is too small: {others + 1} special pieces and the characters go in")
+        raise UserError(f"vocabulary size {size} is too small: it must hold {others + 1} special pieces and the characters")
     if not words:
         raise UserError(NO_TEXT)
     written = io.BytesIO()
@@ -85,9 +85,9 @@ def learn_model(
             minloglevel=3,
         )
     except (RuntimeError, StopIteration) as error:
-        raise _explained(error, others, size) from error
+        raise _as_user_error(error, others, size) from error
     model = ModelProto.FromString(written.getvalue())
-    warn_of_size(len(model.pieces) + others, size)
+    warn_if_smaller(len(model.pieces) + others, size)
     return _with_controls(model, layout)
 
 
@@ -96,17 +96,17 @@ def _counted_lines(words: Counter[str]) -> Iterator[str]:
 
 
 def _with_controls(model: ModelProto, layout: Layout) -> bytes:
-    """The model with the layout's pieces before and after its own, instead of its unknown.
+    """Return the model with the layout's pieces before and after its own, in place of its unknown piece.
 
-    A text that splits in two ways with one score is then split alike by every implementation.
+    Scores are rounded so that every implementation splits a text in the same way where two splits have equal scores.
     """
-    learnt = [piece for piece in model.pieces if piece.type != _UNKNOWN]
-    for piece in learnt:
+    learned = [piece for piece in model.pieces if piece.type != _UNKNOWN]
+    for piece in learned:
         piece.score = round(piece.score * _GRID) / _GRID
     del model.pieces[:]
     for name in layout.first:
         model.pieces.add(piece=name, score=0.0, type=_UNKNOWN if name == layout.unk else _CONTROL)
-    model.pieces.extend(learnt)
+    model.pieces.extend(learned)
     for name in layout.last:
         model.pieces.add(piece=name, score=0.0, type=_CONTROL)
     ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
@@ -120,14 +120,14 @@ def _with_controls(model: ModelProto, layout: Layout) -> bytes:
     return model.SerializeToString(deterministic=True)
 
 
-def _explained(error: Exception, others: int, size: int) -> Exception:
-    """The library's complaint as a UserError, where it is one."""
+def _as_user_error(error: Exception, others: int, size: int) -> Exception:
+    """Convert the library's error to a UserError if the user can fix it."""
     text = str(error)
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", text):
-        least = int(found[1]) + others
+    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", text):
+        least = int(match[1]) + others
         return UserError(
             f"vocabulary size {size} is too small: the characters and special pieces of this text need {least}; "
-            "ask for so many, or give fewer characters a piece by a lower character coverage"
+            "raise the size to at least that, or lower the character coverage"
         )
     if "sentences_.empty()" in text:
         return UserError(NO_TEXT)

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies, unigram and BPE; the `sentencepiece` library is the truth for ids and offsets."""
+"""SentencePiece vocabularies, unigram and BPE; the `sentencepiece` library defines ids and offsets."""
 
 import functools
 import hashlib
@@ -39,13 +39,13 @@ _NAMES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 
 
 class SentencePiece(Pieces):
-    """Text as one stream, a space shown as ▁; a model file knows how to normalise and split.
+    """SentencePiece vocabulary, which treats text as one stream with spaces shown as ▁.
 
-    The sentinels <extra_id_N> lie behind the pieces of the model file, as in T5 and seqio. In a prompt a control piece takes
-    the one space before it and invents none after it.
+    The model file defines normalisation and splitting. The sentinels <extra_id_N> follow the pieces of the model file, as in T5
+    and seqio. In a prompt a control piece absorbs one space before it and adds none after it.
 
     Attributes:
-      joint: "", because each text begins as if a space stood before it.
+      joint: "", because each text begins as if a space preceded it.
       model: the model file, without sentinels.
     """
 
@@ -59,16 +59,16 @@ class SentencePiece(Pieces):
         sentinels: int | None = None,
         cleaning: Cleaning | None = None,
     ) -> None:
-        """A vocabulary of a model file.
+        """Create a vocabulary from a model file.
 
         Args:
           model: the file's bytes.
-          layout: the control pieces; None: those that the model has.
-          sentinels: how many <extra_id_N> follow; None: as the layout says, unless the model holds them.
-          cleaning: what is done to text before the model sees it.
+          layout: the control pieces; None uses those of the model.
+          sentinels: number of <extra_id_N> after the model's pieces; None: the layout's number unless the model has sentinels.
+          cleaning: cleaning of text before the model sees it.
 
         Raises:
-          UserError: it is no SentencePiece model, or lacks the layout's pieces.
+          UserError: it is not a SentencePiece model, or lacks the layout's pieces.
         """
         proto = parse(model)
         names = [piece.piece for piece in proto.pieces]
@@ -84,7 +84,7 @@ class SentencePiece(Pieces):
             sentinels=sentinels,
             more_special=controls,
         )
-        self.token_ids.starts_word[self.token_ids.unk] = False  # it may stand for a part of a word
+        self.token_ids.starts_word[self.token_ids.unk] = False  # it may represent a part of a word
         self.model, self.cleaning = model, cleaning
         self._running = processor_of(running_model(proto, self.token_ids.special))
         self._prompts, self._same, self._shown = self._prompt_processor(proto)
@@ -93,7 +93,7 @@ class SentencePiece(Pieces):
 
     @classmethod
     def train(cls, texts: Iterable[str], **settings: Any) -> "SentencePiece":
-        """Learns pieces from texts; equal texts in any order give equal vocabularies, in every process.
+        """Learn pieces from texts; equal texts in any order give equal vocabularies in every process.
 
         Args:
           texts: running text, read once.
@@ -105,10 +105,10 @@ class SentencePiece(Pieces):
     def from_words(
         cls, words: Counter[str], *, kind: str = "unigram", layout: Layout = LAYOUTS["albert"], **settings: Any
     ) -> "SentencePiece":
-        """Learns pieces from what `count_words` has counted.
+        """Learn pieces from the counts of `count_words`.
 
         Args:
-          words: how often each stands in the text.
+          words: the number of occurrences of each word in the text.
           kind: "unigram" or "bpe".
           layout: the control pieces.
           settings: see `learn_model`.
@@ -117,28 +117,26 @@ class SentencePiece(Pieces):
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "SentencePiece":
-        """Reads a folder that holds spiece.model or one other *.model, or a tokenizer.json that was made from one.
+        """Load a folder that holds spiece.model or one other *.model, or a tokenizer.json that was made from one.
 
-        tokenizer_config.json beside it may state `extra_ids`, the number of sentinels.
-
-        ALBERT's and XLNet's own files (told by tokenizer_class there, or model_type in config.json) mean that text is cleaned
-        first, see `Cleaning`.
+        tokenizer_config.json beside it may state `extra_ids`, the number of sentinels. Text is cleaned first (see `Cleaning`) if
+        the files are ALBERT's or XLNet's, as tokenizer_class there or model_type in config.json says.
 
         Raises:
-          UserError: it is no SentencePiece model.
+          UserError: it is not a SentencePiece model.
         """
         folder = to_path(directory)
         stated, config = read_config(folder), folder / "config.json"
         cleaning = stated_cleaning(stated, read_json(config) if config.exists() else {})
         sentinels: int | None = stated.get("extra_ids")
-        found = sorted(path.name for path in folder.glob("*.model"))
-        if not found:
+        model_names = sorted(path.name for path in folder.glob("*.model"))
+        if not model_names:
             path = folder / "tokenizer.json"
             model, sentinels = model_of(path, cleaning)
         else:
-            name = next((name for name in _NAMES if name in found), found[0] if len(found) == 1 else None)
+            name = next((name for name in _NAMES if name in model_names), model_names[0] if len(model_names) == 1 else None)
             if name is None:
-                raise UserError(f"{folder} holds {' and '.join(found)}: leave one of them, as spiece.model")
+                raise UserError(f"{folder} holds {' and '.join(model_names)}: keep one of them, as spiece.model")
             path = folder / name
             model = path.read_bytes()
         try:
@@ -148,22 +146,22 @@ class SentencePiece(Pieces):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides ids."""
+        """SHA-256 of everything that determines the ids."""
         cleaning = None if self.cleaning is None else self.cleaning.settings()
         settings = [len(self.token_ids.sentinels), hashlib.sha256(self.model).hexdigest(), cleaning]
         return hashlib.sha256(json.dumps(["sentencepiece", settings, self._pieces]).encode()).hexdigest()
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of running texts, int32[length] each; no control ids, and no frame added."""
+        """Encode running texts, int32[length] each, without control ids and frame."""
         cleaned = list(texts) if self.cleaning is None else [self.cleaning.clean(text)[0] for text in texts]
         return [np.array(ids, np.int32) for ids in self._running.encode(cleaned, out_type=int)]
 
     def encode(self, text: str) -> Encoding:
-        """One running text, with pieces and offsets; a piece that begins with ▁ covers the space before its word."""
+        """Encode one running text, with pieces and offsets; a piece that begins with ▁ covers the space before its word."""
         return self._encoding(self._split(self._running, text))
 
     def encode_prompt(self, text: str, *, frame: bool = True) -> Encoding:
-        """One text in which a control piece that is spelt exactly is the control token, in the layout's frame."""
+        """Encode one text in the layout's frame; an exactly typed control piece becomes the control token."""
         split = self._split(self._prompts, text, self._controls)
         rows = [(int(self._same[id]), begin, end) for id, begin, end in split]
         if frame:
@@ -172,7 +170,7 @@ class SentencePiece(Pieces):
         return self._encoding(rows)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
-        """Text of ids, control pieces set off by spaces; with `skip_special` without control tokens and unknowns."""
+        """Decode ids to text, with spaces around control pieces; `skip_special` leaves out control tokens and unknowns."""
         kept = [self._check(id) for id in ids]
         if skip_special:
             special = {*self.token_ids.special, *self.token_ids.sentinels}
@@ -180,9 +178,9 @@ class SentencePiece(Pieces):
         return self._prompts.decode([int(self._shown[id]) for id in kept])
 
     def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.respell`; pieces that stand for a byte have none."""
+        """Encode pieces of another vocabulary, see `Vocabulary.respell`; the result is empty for byte pieces."""
         proto = running_model(parse(self.model), self.token_ids.special)
-        # A space stands only where the piece has one.
+        # No space is added before a piece.
         proto.normalizer_spec.add_dummy_prefix = proto.normalizer_spec.remove_extra_whitespaces = False
         texts = ["" if _BYTE.fullmatch(piece) else piece.replace(SPACE, " ") for piece in pieces]
         if self.cleaning is not None:
@@ -193,10 +191,10 @@ class SentencePiece(Pieces):
     def save(
         self, directory: str | os.PathLike[str], *, model_max_length: int | None = None, before: Sequence[str] | None = None
     ) -> None:
-        """Writes spiece.model (which seqio and sentencepiece read) and Hugging Face's files, see `Vocabulary.save`."""
+        """Write spiece.model (which seqio and sentencepiece read) and Hugging Face's files, see `Vocabulary.save`."""
         from bertfam.data.vocabularies.sentence_piece.huggingface_tokenizer import make_tokenizer
 
-        layout = self.layout if before is None else self.layout.going_on(before)
+        layout = self.layout if before is None else self.layout.for_continuation(before)
         sentinels = [self._pieces[id] for id in self.token_ids.sentinels]
         write_files(
             to_path(directory),
@@ -216,29 +214,33 @@ class SentencePiece(Pieces):
     def _split(
         self, processor: SentencePieceProcessor, text: str, untouched: re.Pattern[str] | None = None
     ) -> list[tuple[int, int, int]]:
-        """Id, begin and end in the text of each piece."""
+        """Split a text; return id, start and end in the text of each piece."""
         cleaned, spans = (text, None) if self.cleaning is None else self.cleaning.clean(text, untouched)
-        found = processor.encode(cleaned, out_type="immutable_proto").pieces
-        rows = [(piece.id, piece.begin, piece.end) for piece in found]
+        pieces = processor.encode(cleaned, out_type="immutable_proto").pieces
+        rows = [(piece.id, piece.begin, piece.end) for piece in pieces]
         if spans is None:
             return rows
         return [(id, int(spans[begin, 0]), int(spans[end - 1, 1] if end > begin else spans[begin, 0])) for id, begin, end in rows]
 
     def _prompt_processor(self, proto: ModelProto) -> tuple[SentencePieceProcessor, np.ndarray, np.ndarray]:
-        """A processor that finds control pieces in text; our id of each of its own; its id for showing each of ours.
+        """Create a processor that recognises control pieces in text.
 
-        A piece cannot be both with and without the space before it, so each control piece has a second id behind ours.
+        A piece cannot exist both with and without the space before it, so each control piece has a second id after the ids of the
+        vocabulary.
+
+        Returns:
+          the processor; the vocabulary's id for each of its ids; its id for decoding each id of the vocabulary.
         """
         prompts = ModelProto()
         prompts.CopyFrom(proto)
         unknown, special, sentinels = self.token_ids.unk, self.token_ids.special, self.token_ids.sentinels
-        prompts.pieces[unknown].piece = prompts.trainer_spec.unk_piece = "\x00unknown"  # its name is for what is typed
+        prompts.pieces[unknown].piece = prompts.trainer_spec.unk_piece = "\x00unknown"  # the typed name is ordinary text
         for id in special:
             if id != unknown:
                 prompts.pieces[id].type = USER_DEFINED
         seconds = [*((id, SPACE) for id in special), *((id, "") for id in sentinels), (unknown, "")]
         for piece in [
-            *(SPACE + self._pieces[id] for id in reversed(sentinels)),  # as seqio has them
+            *(SPACE + self._pieces[id] for id in reversed(sentinels)),  # in seqio's order
             *(space + self._pieces[id] for id, space in seconds),
         ]:
             prompts.pieces.add(piece=piece, type=USER_DEFINED)
