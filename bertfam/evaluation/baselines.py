@@ -1,4 +1,4 @@
-"""What a model must beat: predictions from counts alone, on the same targets."""
+"""Baselines for a model: predictions from counts alone, on the same targets."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ _BATCHES = 64
 
 
 def unigram_counts(texts: Iterable[Documents], size: int) -> np.ndarray:
-    """How often each token occurs: int64[size]."""
+    """Count the occurrences of each token: int64[size]."""
     counts = np.zeros(size, np.int64)
     for documents in texts:
         for start in range(0, len(documents.tokens), _CHUNK):
@@ -25,7 +25,7 @@ def unigram_counts(texts: Iterable[Documents], size: int) -> np.ndarray:
 
 
 def training_counts(data: TextData, cache: TokenCache, tokens: TokenIds, length: int, batch_size: int) -> np.ndarray:
-    """How often each token is a target of training: int64[vocabulary].
+    """Count how often each token is a training target: int64[vocabulary].
 
     Of masked tokens, and of a causal language model, that is how often it is in the text, and an end-of-text token as often as
     there are documents. Targets with tokens of their own, as sentinels, are counted in the first 64 training batches.
@@ -45,7 +45,7 @@ def training_counts(data: TextData, cache: TokenCache, tokens: TokenIds, length:
 
 
 def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarray) -> dict[str, float]:
-    """The scores of predictors that see no context, on the masks of the first `steps` batches.
+    """Score predictors that see no context, on the masks of the first `steps` batches.
 
     Args:
       source: the batches that the model was evaluated on.

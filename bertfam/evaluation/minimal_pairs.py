@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """How often the grammatical sentence was likelier.
+    """Counts of the pairs in which the grammatical sentence was likelier.
 
     Attributes:
       pairs: how many there are.
@@ -47,16 +47,16 @@ class Found:
 
     @property
     def accuracy(self) -> float:
-        """The share of pairs in which it was, ties counted half: whoever always ties is as good as chance."""
+        """Share of pairs in which it was, ties counted half: whoever always ties is as good as chance."""
         return (self.better + self.ties / 2) / self.pairs
 
     def numbers(self) -> dict[str, float]:
-        """As JSON."""
+        """Return the results as JSON values."""
         return {"accuracy": self.accuracy, "pairs": self.pairs, "ties": self.ties}
 
 
 def read_pairs(path: Path, limit: int | None = None) -> dict[str, list[Pair]]:
-    """All pairs by the names of their files, without .jsonl, in the order of these.
+    """Read all pairs by the names of their files, without .jsonl, in the order of these.
 
     Args:
       path: a zip file of files of JSON lines, a folder of them, or one; other files in it are passed over.
@@ -79,7 +79,7 @@ def read_pairs(path: Path, limit: int | None = None) -> dict[str, list[Pair]]:
 
 
 def compare(pairs: Sequence[Pair], score: Score) -> Found:
-    """Scores all sentences at once.
+    """Score all sentences at once.
 
     Raises:
       UserError: one cannot be scored.
@@ -94,7 +94,7 @@ def compare(pairs: Sequence[Pair], score: Score) -> Found:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Name and lines of each file; the name is empty where the path is the one."""
+    """Yield name and lines of each file; the name is empty where the path is the one."""
     if path.is_dir():
         for file in sorted(path.rglob(f"*{_ENDING}")):
             name = file.relative_to(path).as_posix()
@@ -115,7 +115,7 @@ def _files(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
 
 
 def _is_data(name: str) -> bool:
-    """Not what macOS puts beside files."""
+    """Return True for data files, not for those that macOS adds."""
     return name.endswith(_ENDING) and not any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
 
 

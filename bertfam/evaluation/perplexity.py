@@ -11,7 +11,7 @@ _LOSSES = ("lm_loss", "mlm_loss")
 
 
 def perplexities(scores: Mapping[str, float], data: TextData, cache: TokenCache, split: str) -> dict[str, float]:
-    """The perplexities that a model's scores on a split come to.
+    """Compute perplexities from a model's scores on a split.
 
     `perplexity` is that of a target token, exp(loss): of a masked token, of a token that a decoder writes.
 
@@ -40,10 +40,10 @@ def perplexities(scores: Mapping[str, float], data: TextData, cache: TokenCache,
 
 
 def lacks_words(data: TextData, cache: TokenCache, split: str) -> bool:
-    """Whether words and bytes would be told if the cache had counted them."""
+    """Return True if word and byte perplexities are missing because the cache has not counted words and bytes."""
     return data.corruption.form.continued and "words" not in cache.counts(split)
 
 
 def _exp(nats: float) -> float:
-    """Infinity where it is no float."""
+    """Return exp(nats), or infinity on overflow."""
     return math.exp(nats) if nats < 709 else math.inf

@@ -1,4 +1,4 @@
-"""How likely a model takes whole sentences for: by a decoder's log-probability, or by a pseudo-log-likelihood."""
+"""Sentence scores: a decoder's log-probability, or a pseudo-log-likelihood."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ _ROWS = 256
 
 
 class Scorer(NamedTuple):
-    """A way to score sentences, and how in words."""
+    """Function that scores sentences, and its description."""
 
     score: Score
     told: str
@@ -42,7 +42,7 @@ class _Rows(NamedTuple):
 
 
 def scorer(networks: Mapping[str, Model | Generator]) -> Scorer:
-    """Of the first of a folder's networks that can: a generator, or an encoder with a masked-language-model head.
+    """Create the scorer of the first network that supports it: a generator, or an encoder with an MLM head.
 
     Raises:
       UserError: none can.
@@ -162,7 +162,7 @@ def denoised(model: Generator) -> Scorer:
 
 
 def _hidden_one_by_one(encoded: Sequence[np.ndarray], before: int, behind: int) -> _Rows:
-    """A row for each token of each sentence, but for so many that stand before and behind it."""
+    """Create a row for each token of each sentence, except the frame of `before` and `behind` tokens."""
     hidden = [(number, tokens, place) for number, tokens in enumerate(encoded) for place in range(before, len(tokens) - behind)]
     return _Rows(*map(list, zip(*hidden, strict=True)))
 
@@ -175,7 +175,7 @@ def _encoded(
     behind: tuple[int, ...],
     most: int | None,
 ) -> list[np.ndarray]:
-    """int32[length] of each sentence with what stands before and behind it, at most `most` together."""
+    """Encode each sentence with the tokens before and behind it: int32[length], at most `most`."""
     found = []
     for ids, sentence, place in zip(vocabulary.encode_batch(sentences), sentences, where, strict=True):
         tokens = np.array([*before, *ids, *behind], np.int32)
@@ -190,7 +190,7 @@ def _encoded(
 def _summed(
     rows: _Rows, count: int, most: int | None, scores: Callable[[np.ndarray, np.ndarray, np.ndarray], jax.Array]
 ) -> np.ndarray:
-    """The sum of the scores of each sentence's rows of at most `most` tokens: float64[count].
+    """Sum the scores of each sentence's rows of at most `most` tokens: float64[count].
 
     `scores`: (tokens int32[rows, length], their lengths int32[rows], place int32[rows]) -> float32[rows].
     """
@@ -207,7 +207,7 @@ def _summed(
 
 
 def _batches(lengths: Sequence[int], most: int | None) -> Iterator[tuple[np.ndarray, int]]:
-    """Rows of about the same length, at most `_ROWS` of them, and the length to pad them to."""
+    """Yield rows of about the same length, at most `_ROWS` of them, and the length to pad them to."""
     padded = np.minimum(-(-np.array(lengths) // _MULTIPLE) * _MULTIPLE, most or max(lengths) + _MULTIPLE)
     for length in np.unique(padded):
         those = np.flatnonzero(padded == length)

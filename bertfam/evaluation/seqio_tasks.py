@@ -1,4 +1,4 @@
-"""A model's scores on seqio tasks with metric functions, by seqio's own evaluator. Imports TensorFlow."""
+"""Evaluation of a model on seqio tasks with metric functions, by seqio's own evaluator. Imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def evaluate(
     batch_size: int = 32,
     mesh: Any = None,
 ) -> dict[str, dict[str, Any]]:
-    """The metrics of a registered task, or of each task of a mixture.
+    """Compute the metrics of a registered task, or of each task of a mixture.
 
     The vocabulary is the model's, whatever the task was registered with. What is decoded is greedy; what is scored is
     log p(targets | inputs). Metric functions get their arguments as seqio says: (targets, predictions), (targets, scores), or
@@ -81,7 +81,7 @@ def _tasks(name: str, split: str) -> list[seqio.Task]:
 
 
 def _of_model(task: seqio.Task, model: Generator) -> seqio.Task:
-    """The task with the model's vocabulary; strings become tokens and end."""
+    """Return the task with the model's vocabulary; strings are tokenised and end with EOS."""
     vocabulary = PieceVocabulary(lambda: model.vocabulary)
     features = {
         name: seqio.Feature(vocabulary, add_eos=name == "targets" or model.config.has_encoder, required=feature.required)
@@ -99,7 +99,7 @@ def _of_model(task: seqio.Task, model: Generator) -> seqio.Task:
 
 @dataclasses.dataclass
 class _Evaluation:
-    """Of one task."""
+    """Evaluation of one task."""
 
     model: Generator
     max_new_tokens: int | None
@@ -107,7 +107,7 @@ class _Evaluation:
     mesh: Any
 
     def run(self, task: seqio.Task, split: str, examples: int | None) -> dict[str, Any]:
-        """The metrics by name, and the number of examples."""
+        """Return the metrics by name, and the number of examples."""
         most = self.model.config.max_length and self.model.config.max_length - len(self._lead)
         with _registered(task), _quiet():
             with _refusal(task, split):
@@ -129,16 +129,16 @@ class _Evaluation:
         return {**{name: _plain(value) for name, value in metrics.items()}, "examples": count}
 
     def predict(self, dataset: tf.data.Dataset) -> list[tuple[int, np.ndarray]]:
-        """seqio's `predict_fn`: (number, tokens) of each example."""
+        """Implement seqio's `predict_fn`: (number, tokens) of each example."""
         return self._predicted(dataset)[0]
 
     def predict_with_scores(self, dataset: tf.data.Dataset) -> tuple[list[tuple[int, np.ndarray]], dict[str, list[float]]]:
-        """seqio's `predict_with_aux_fn`."""
+        """Implement seqio's `predict_with_aux_fn`."""
         predictions, scores = self._predicted(dataset)
         return predictions, {"scores": scores}
 
     def score(self, dataset: tf.data.Dataset) -> list[tuple[int, float]]:
-        """seqio's `score_fn`: (number, log p(targets | inputs)) of each example."""
+        """Implement seqio's `score_fn`: (number, log p(targets | inputs)) of each example."""
         numbers, inputs, targets = self._read(dataset)
         scores = log_likelihoods(self.model, inputs, targets, batch_size=self.batch_size)
         return list(zip(numbers, scores.tolist(), strict=True))
@@ -161,7 +161,7 @@ class _Evaluation:
 
     @property
     def _lead(self) -> np.ndarray:
-        """What inputs and targets begin with, as in training (`PairFrame`): int32[0 or 1]."""
+        """Token that inputs and targets begin with, as in training (`PairFrame`): int32[0 or 1]."""
         config, tokens = self.model.config, self.model.vocabulary.token_ids
         start = config.start if config.has_encoder else None
         lead = None if start is None else PairFrame(tokens, start).lead
@@ -186,7 +186,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _refusal(task: seqio.Task, split: str) -> Iterator[None]:
-    """What goes wrong while examples are read and tokenised, as UserError."""
+    """Convert errors of reading and tokenising examples to UserError."""
     try:
         yield
     except (tf.errors.OpError, ValueError, OSError) as error:
@@ -198,7 +198,7 @@ def _refusal(task: seqio.Task, split: str) -> Iterator[None]:
 
 @contextmanager
 def _registered(task: seqio.Task) -> Iterator[None]:
-    """seqio's evaluator finds tasks by name."""
+    """Register the task temporarily, as seqio's evaluator finds tasks by name."""
     seqio.TaskRegistry.add_provider(task.name, task)
     try:
         yield
@@ -208,7 +208,7 @@ def _registered(task: seqio.Task) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without seqio's warnings that it logs nothing."""
+    """Silence seqio's warnings that it logs nothing."""
     level = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
@@ -218,7 +218,7 @@ def _quiet() -> Iterator[None]:
 
 
 def lines_of(results: dict[str, dict[str, Any]]) -> Sequence[str]:
-    """The results for people."""
+    """Format the results as lines of text."""
     lines = []
     for task, metrics in results.items():
         lines.append(f"{task}: {metrics['examples']:,} examples")

@@ -1,4 +1,4 @@
-"""How likely a model that writes takes given targets for, in answer to inputs."""
+"""Log-likelihoods of given targets after inputs."""
 
 import functools
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def _scores(
     *,
     config: LanguageModelConfig,
 ) -> jax.Array:
-    """Of rows as `_table` gives them: float32[rows]."""
+    """Score rows in the form of `_table`: float32[rows]."""
     execution, words, given = Execution(), word_embeddings(params), {}
     same: dict[str, Any] = {"positions": None, "train": False}
     if source is not None:
@@ -99,7 +99,7 @@ def _padded(length: int) -> int:
 
 
 def _table(texts: Sequence[np.ndarray], rows: int, most: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and segment ids int32[rows, length], of a length of at most `most`; rows without a text have one token."""
+    """Return tokens and segment ids int32[rows, length], of a length of at most `most`; rows without a text have one token."""
     length = _padded(max([1, *map(len, texts)]))
     tokens = np.zeros((rows, length if most is None else min(length, most)), np.int32)
     segments = np.zeros_like(tokens)

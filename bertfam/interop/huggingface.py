@@ -51,7 +51,7 @@ class Imported(NamedTuple):
 
 
 def read(folder: str | Path) -> Imported:
-    """Reads config.json and the safetensors of a folder.
+    """Read config.json and the safetensors of a folder.
 
     Raises:
       UserError: when the folder is not complete, its model is not supported, or tensors do not fit its config.json.
@@ -114,7 +114,7 @@ def write(
     tokenizer_files: Iterable[Path] = (),
     extra: Mapping[str, Any] | None = None,
 ) -> str:
-    """Writes a folder that `from_pretrained` loads without missing or unexpected keys; it is complete or absent.
+    """Write a folder that `from_pretrained` loads without missing or unexpected keys; it is complete or absent.
 
     Args:
       folder: must not exist, or be empty.
@@ -150,13 +150,13 @@ def write(
 
 
 def writable(config: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of params that a class of transformers has together: all, or the most of them."""
+    """Return the parts of params that a class of transformers has together: all, or the most of them."""
     parts = _largest(frozenset(params), family_of(config))
     return {name: value for name, value in params.items() if name in parts}
 
 
 def special_ids(config: Any, tokens: TokenIds) -> dict[str, int | None]:
-    """What config.json says of a vocabulary's tokens: padding, and of a model that writes text where texts begin and end."""
+    """Return the special token ids for config.json: padding, and for a generator the start and end of texts."""
     found: dict[str, int | None] = {"pad_token_id": tokens.pad}
     if isinstance(family_of(config), LanguageModelFamily):
         ends = ends_of(config, tokens)
@@ -208,7 +208,7 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
 
 @functools.lru_cache(maxsize=16)
 def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
-    """The tree of `jax.ShapeDtypeStruct`s of a model's body and the heads that are named."""
+    """Return the tree of `jax.ShapeDtypeStruct`s of a model's body and the heads that are named."""
     family = family_of(config)
     return jax.eval_shape(lambda key: nn.meta.unbox(family.init(config, key, parts)), jax.random.key(0))
 

@@ -16,7 +16,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """All floating-point tensors of a folder as float32, by name; bfloat16 and float16 are widened, which is exact.
+    """Read all floating-point tensors of a folder as float32, by name; bfloat16 and float16 are widened, which is exact.
 
     Raises:
       UserError: when there is no safetensors file, or one is broken or missing.
@@ -61,7 +61,7 @@ def _read_file(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], dtype: str) -> None:
-    """Writes one safetensors file in "float32" or "bfloat16"."""
+    """Write one safetensors file in "float32" or "bfloat16"."""
     kind = np.dtype(dtype)
     contiguous = {name: np.ascontiguousarray(tensor, dtype=kind) for name, tensor in tensors.items()}
     # transformers refuses files that do not say which framework they are for

@@ -74,7 +74,7 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Seq
 
 
 def originals(rows: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The tokens before the noise: int32[n, length]."""
+    """Return the tokens before the noise: int32[n, length]."""
     tokens = rows["encoder_input_tokens"].copy()
     row, slot = np.nonzero(rows["masked_loss_weights"] > 0)
     tokens[row, rows["masked_positions"][row, slot]] = rows["masked_target_tokens"][row, slot]
@@ -82,7 +82,7 @@ def originals(rows: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def kinds_of(rows: Mapping[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
-    """What stands in place of each target, an index of KINDS, or -1 in unused slots: int64[n, predictions].
+    """Return the kind of input at each target, an index of KINDS, or -1 in unused slots: int64[n, predictions].
 
     A random token that is the target by chance counts as kept, as nothing tells them apart; of shuffled ones each counts as such.
     """
@@ -94,7 +94,7 @@ def kinds_of(rows: Mapping[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
 
 
 def sentences_of(rows: Mapping[str, np.ndarray]) -> Sentences | None:
-    """What the labels of sentence pairs in rows are; None where rows have none."""
+    """Return the kind of sentence-pair labels in rows; None if rows have none."""
     return next((sentences for sentences in SENTENCES.values() if sentences.labels in rows), None)
 
 
@@ -105,7 +105,7 @@ def _used(segments: np.ndarray) -> int:
 
 
 def _examples(segments: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Segment, begin and end of each example in a row."""
+    """Yield segment, begin and end of each example in a row."""
     for segment in range(1, int(segments.max(initial=0)) + 1):
         places = np.flatnonzero(segments == segment)
         yield segment, int(places[0]), int(places[-1]) + 1

@@ -1,4 +1,4 @@
-"""What many rows are like: shares, lengths, speed."""
+"""Statistics of many rows: shares, lengths, speed."""
 
 import time
 from collections import Counter
@@ -47,7 +47,7 @@ class Statistics:
     seconds: float = 0.0
 
     def add(self, rows: Mapping[str, np.ndarray], tokens: TokenIds) -> None:
-        """Counts rows, [n, ...] each."""
+        """Count rows, [n, ...] each."""
         segments = rows["encoder_segment_ids"]
         real = segments > 0
         self.rows += len(segments)
@@ -66,7 +66,7 @@ class Statistics:
         self._add_lengths(segments)
 
     def _add_lengths(self, segments: np.ndarray) -> None:
-        """Counts the tokens of each example."""
+        """Count the tokens of each example."""
         # Each example of each row has a number of its own.
         most = int(segments.max(initial=0)) + 1
         sizes = np.bincount((np.arange(len(segments))[:, None] * most + segments)[segments > 0])
@@ -74,7 +74,7 @@ class Statistics:
 
     @property
     def size(self) -> str:
-        """How long rows are, in words."""
+        """Description of the row length."""
         return f"{self.length} tokens"
 
     @property
@@ -83,7 +83,7 @@ class Statistics:
         return self.lengths.total()
 
     def shares(self) -> dict[str, float]:
-        """Of the places, of the tokens (`unknown`, `predicted`), of the predictions, of the labelled examples."""
+        """Return shares of the places, of the tokens (`unknown`, `predicted`), of the predictions, of the labelled examples."""
         predicted = self.kinds.total()
         shares = {
             "real_tokens": self.tokens / max(self.rows * self.length, 1),
@@ -98,7 +98,7 @@ class Statistics:
         return shares | {name: count / labelled for name, count in list(self.labels.items())[1:] if labelled}
 
     def numbers(self) -> dict[str, str]:
-        """What is no share of anything, for people."""
+        """Return the other figures, formatted."""
         return {
             "examples a row": f"{self.examples / max(self.rows, 1):.2f}",
             "rows an epoch": f"{self.epoch:,}",
@@ -106,7 +106,7 @@ class Statistics:
         }
 
     def of_corpora(self) -> dict[str, float]:
-        """The share of each corpus in the rows."""
+        """Return the share of each corpus in the rows."""
         return {name: count / self.rows for name, count in self.corpora.items()}
 
     def histogram(self) -> list[tuple[int, int, int]]:
@@ -120,7 +120,7 @@ class Statistics:
 
 
 def measure(found: Statistics, sequence: Rows, first: int, rows: int, tokens: TokenIds, names: tuple[str, ...]) -> Statistics:
-    """Makes and counts rows.
+    """Make and count rows.
 
     Args:
       found: what counts them, and is returned.

@@ -54,7 +54,7 @@ def row_lines(record: Mapping[str, Any], number: int, paint: Paint) -> Iterator[
 
 
 def summary(record: Mapping[str, Any]) -> str:
-    """What is in a row, in words."""
+    """Describe a row."""
     count = len(record["examples"])
     return (
         f"{count} example{'s' * (count != 1)}, {len(record['predictions'])} predicted of {len(record['pieces'])} tokens, "
@@ -63,26 +63,26 @@ def summary(record: Mapping[str, Any]) -> str:
 
 
 def example_summary(example: Mapping[str, Any]) -> str:
-    """What an example is, in words."""
+    """Describe an example."""
     label = example["next_sentence"]
     return f"{example['end'] - example['begin']} tokens" + (f", B is {label}" if label else "")
 
 
 def written_summary(record: Mapping[str, Any]) -> str:
-    """What is in a row for a decoder, in words."""
+    """Describe a row for a decoder."""
     count = len(record["examples"])
     padding = " and ".join(f"{places} of the {part}" for part, places in record["padding"].items())
     return f"{count} example{'s' * (count != 1)}, padding {padding}" + _from(record)
 
 
 def written_example_summary(example: Mapping[str, Any]) -> str:
-    """How long an example for a decoder is, in words."""
+    """Describe the length of an example for a decoder."""
     inputs = "" if example["inputs"] is None else f"{len(example['inputs'])} inputs, "
     return f"{inputs}{len(example['targets'])} targets"
 
 
 def written_parts(example: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """The pieces that an example for a decoder reads, begins with and writes, by what is done with them."""
+    """Yield the pieces that an example for a decoder reads, begins with and writes, by what is done with them."""
     reads = example["decoder_inputs"] if example["inputs"] is None else example["inputs"]
     yield "reads", [visible(piece) for piece in reads]
     if example["inputs"] is not None:

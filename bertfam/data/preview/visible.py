@@ -1,11 +1,11 @@
-"""Text of which everything can be seen: what has no shape of its own, or turns its surroundings about, is spelt out."""
+"""Visible form of text, with invisible and direction-changing characters as code points."""
 
 # Fillers and selectors that count as printable and show nothing.
 _BLANK = {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)}
 
 
 def visible(text: str) -> str:
-    """`text` with control, format, zero-width and unassigned characters, and spaces but the common one, as <U+202E>."""
+    """Return `text` with control, format, zero-width and unassigned characters, and spaces but the common one, as <U+202E>."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if char.isprintable() and ord(char) not in _BLANK else f"<U+{ord(char):04X}>" for char in text)

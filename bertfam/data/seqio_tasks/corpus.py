@@ -68,7 +68,7 @@ class SeqioTask(Corpus):
         return (lines for part in self.parts(split) for lines in self.part(split, part))
 
     def parts(self, split: str) -> list[Part]:
-        """The shards of the source: files, as a rule."""
+        """Return the shards of the source, usually files."""
         task = self._find()
         with self._refusal(split):
             shards = max(1, len(task.source.list_shards(_source_split(task, split))))  # reading tells why there is none
@@ -83,7 +83,7 @@ class SeqioTask(Corpus):
                 yield lines
 
     def sentences(self, lines: list[str]) -> list[str]:
-        """The lines themselves where the task gives `sentences`, else the sentences in them."""
+        """Return the lines themselves if the task gives `sentences`, else the sentences in them."""
         if not self._split_language:
             return lines
         return [found for line in lines for found in split_sentences(line, self._split_language)]
@@ -131,7 +131,7 @@ class SeqioTask(Corpus):
         return settings if "validation" in splits else settings | {"validation_fraction": self.validation_fraction}
 
     def _find(self) -> seqio.Task:
-        """The task, after importing the modules."""
+        """Return the task, after importing the modules."""
         fill_registry(self.modules)
         import seqio
 
@@ -157,7 +157,7 @@ class SeqioTask(Corpus):
         return task.preprocess_postcache(dataset, sequence_length=None, seed=0)
 
     def _read(self, task: seqio.Task, split: str, part: Part) -> Iterator[list[str]]:
-        """Stripped non-blank lines of each document."""
+        """Yield stripped non-blank lines of each document."""
         shard, shards = map(int, part.name.split("/"))
         read = 0
         with self._refusal(split, lambda: f" beyond document {read}" + (f" of shard {part.name}" if shards > 1 else "")):
@@ -177,7 +177,7 @@ class SeqioTask(Corpus):
                 read += 1
 
     def _pair_features(self, spec: Any) -> tuple[str, str]:
-        """Which features of the elements are inputs and targets."""
+        """Return the names of the features that hold inputs and targets."""
         import tensorflow as tf
 
         given = spec if isinstance(spec, dict) else {"": spec}
@@ -192,7 +192,7 @@ class SeqioTask(Corpus):
 
     @contextlib.contextmanager
     def _refusal(self, split: str, where: Callable[[], str] = str) -> Iterator[None]:
-        """What goes wrong while a split is read, as UserError."""
+        """Convert errors of reading a split to UserError."""
         import tensorflow as tf
 
         try:
@@ -202,7 +202,7 @@ class SeqioTask(Corpus):
             raise UserError(f"--task={self.name} cannot be read{where()} of {split}: {summary}") from error
 
     def _text_feature(self, spec: Any) -> str:
-        """Which feature of the elements is the text; "" where they are strings themselves."""
+        """Return the name of the text feature; "" if the elements are strings themselves."""
         import tensorflow as tf
 
         text = {"text": 0, "sentences": 1}
@@ -227,7 +227,7 @@ def _described(spec: dict[str, Any]) -> str:
 
 
 def fill_registry(modules: Sequence[str]) -> None:
-    """Imports TensorFlow, which keeps off the accelerators, bertfam's own tasks, and modules that register others."""
+    """Import TensorFlow, which keeps off the accelerators, bertfam's own tasks, and modules that register others."""
     from bertfam.config.imports import import_module
     from bertfam.config.parse import Import, Origin
 
@@ -244,7 +244,7 @@ def fill_registry(modules: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _tensorflow_silenced() -> Iterator[None]:
-    """TensorFlow's greetings, which no setting stops, stay off stderr; exceptions still tell what goes wrong."""
+    """Keep TensorFlow's start-up messages, which no setting disables, off stderr."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -288,7 +288,7 @@ def _source_fingerprint(source: seqio.DataSource, splits: list[str]) -> Any:
 
 
 def _source_split(task: seqio.Task, split: str) -> str:
-    """The split of the source that has the documents of a split."""
+    """Return the split of the source that has the documents of a split."""
     if split not in SPLITS:
         raise ValueError(f"split {split!r}: one of {SPLITS}")
     return split if split in task.splits else "train"

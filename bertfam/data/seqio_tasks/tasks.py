@@ -75,7 +75,7 @@ from bertfam.errors import UserError
 def add_pretraining_task(
     name: str, data: TextData, *, length: int = 128, vocabulary_size: int = 8192, layout: str = "bert"
 ) -> seqio.Task:
-    """Registers a task that gives finished rows, with the features of `data.rows` and `data.corruption`.
+    """Register a task that gives finished rows, with the features of `data.rows` and `data.corruption`.
 
     The rows, their names and dtypes are those that `bertfam pretrain` trains on: shuffled with seed s, element i of the task
     is row i of the batches, one after another, of a run with `Run.seed` s. Nothing is read before the first use, which builds

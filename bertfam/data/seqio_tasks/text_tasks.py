@@ -1,4 +1,4 @@
-"""What tasks that give text have in common, and corpora as their sources."""
+"""Output features of text tasks, and corpora as seqio sources."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +42,7 @@ class CorpusSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused: Any,
     ) -> tf.data.Dataset:
-        """Documents of a split; shuffling is left to the task's buffer."""
+        """Return the documents of a split; shuffling is left to the task's buffer."""
         shard, shards = shard_of(shard_info)
 
         def documents() -> Iterator[dict[str, list[str]]]:

@@ -19,7 +19,7 @@ TRAIN_AND_VALIDATION = {"train": "train", "validation": "validation"}
 
 
 class PreparedTfds(seqio.TfdsDataSource):
-    """What a TFDS builder has prepared, in a language.
+    """Data source of a prepared TFDS builder, with its language.
 
     Attributes:
       language: of the text, for the sentence splitter.
@@ -58,7 +58,7 @@ def add_tfds(
     splits: Mapping[str, str] = TRAIN_AND_VALIDATION,
     preprocessor: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
 ) -> seqio.Task:
-    """Registers a task that gives the documents of a TFDS builder.
+    """Register a task that gives the documents of a TFDS builder.
 
     Args:
       name: of the task.
@@ -76,7 +76,7 @@ def add_tfds(
 
 
 def add_wikipedia(language: str, date: str = "20230601") -> seqio.Task:
-    """Registers `wikipedia_LANGUAGE`, or `wikipedia_DATE_LANGUAGE` of another date than the default: an article a document.
+    """Register `wikipedia_LANGUAGE`, or `wikipedia_DATE_LANGUAGE` of another date than the default: an article a document.
 
     TFDS has one split, of which a share is held out by hash. The lines of an article are its headings and paragraphs.
     """
@@ -85,7 +85,7 @@ def add_wikipedia(language: str, date: str = "20230601") -> seqio.Task:
 
 
 def add_wiki40b(language: str) -> seqio.Task:
-    """Registers `wiki40b_LANGUAGE` (Guo et al. 2020, Wiki-40B): the paragraphs of an article are a document.
+    """Register `wiki40b_LANGUAGE` (Guo et al. 2020, Wiki-40B): the paragraphs of an article are a document.
 
     Titles and headings are left out, as BERT leaves them out of Wikipedia (Devlin et al. 2019, section 3.1).
     """
