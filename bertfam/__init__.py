@@ -8,7 +8,7 @@ from typing import Any
 from bertfam import moved
 from bertfam.version import __version__
 
-_API = ("Generator", "Model", "load")
+_API = ("Generator", "LanguageModel", "Model", "load")
 __all__ = [*_API, "__version__"]
 
 moved.install()

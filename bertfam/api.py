@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertfam.data.vocabularies import Vocabulary
-from bertfam.decoding.ends import ends_of, ends_of_folder
+from bertfam.decoding.end_tokens import end_tokens, end_tokens_of_folder
 from bertfam.decoding.generate import Text, generate
-from bertfam.decoding.stepping import Ends
+from bertfam.decoding.stepper import Ends
 from bertfam.decoding.strategies import Greedy, Limits, Strategy
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
@@ -120,7 +120,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Generator:
+class LanguageModel:
     """A model that writes text ready to use: a decoder, or an encoder and a decoder.
 
     Attributes:
@@ -214,13 +214,16 @@ class Generator:
         return jax.jit(forward, static_argnums=3)
 
 
+Generator = LanguageModel  # the class's older name
+
+
 def _row(tokens: np.ndarray | jax.Array, segment_ids: np.ndarray | jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Tokens and segment ids, int32[batch, length] each."""
     tokens = jnp.asarray(tokens, jnp.int32)
     return tokens, jnp.ones_like(tokens) if segment_ids is None else jnp.asarray(segment_ids, jnp.int32)
 
 
-def load(path: str | Path, *, step: int | None = None, network: str | None = None) -> Model | Generator:
+def load(path: str | Path, *, step: int | None = None, network: str | None = None) -> Model | LanguageModel:
     """Opens a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
 
     A program that uses gin itself finds its bindings as they were.
@@ -239,7 +242,7 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     return found[network or next(iter(found))]
 
 
-def load_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Model | Generator]:
+def load_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Model | LanguageModel]:
     """All networks of a folder by name, see `load`; a Hugging Face folder has one.
 
     `average` reads the moving average of a MODEL_DIR's parameters in their place.
@@ -252,9 +255,11 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
     return {name: _ready(*network, huggingface_folder) for name, network in networks.items()}
 
 
-def _ready(config: Any, params: dict[str, Any], vocabulary: Vocabulary, folder: Path | None = None) -> Model | Generator:
+def _ready(config: Any, params: dict[str, Any], vocabulary: Vocabulary, folder: Path | None = None) -> Model | LanguageModel:
     """A network ready to use; `folder` is a Hugging Face folder that may say how its texts end."""
     if "decoder" not in params:
         return Model(config, params, vocabulary)
     tokens = vocabulary.token_ids
-    return Generator(config, params, vocabulary, ends_of_folder(config, tokens, folder) if folder else ends_of(config, tokens))
+    return LanguageModel(
+        config, params, vocabulary, end_tokens_of_folder(config, tokens, folder) if folder else end_tokens(config, tokens)
+    )

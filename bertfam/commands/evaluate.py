@@ -181,7 +181,7 @@ def _task(args: argparse.Namespace) -> int:
 
     import jax
 
-    from bertfam.api import Generator, load_networks
+    from bertfam.api import LanguageModel, load_networks
     from bertfam.data.seqio_tasks.corpus import fill_registry
     from bertfam.errors import UserError
     from bertfam.sharding.mesh import MeshShape
@@ -191,7 +191,7 @@ def _task(args: argparse.Namespace) -> int:
     if (to_path(args.model_dir) / "config.gin").is_file():
         step = selection.find(args.model_dir, step, ("average" if args.average else "params",))
     found = load_networks(args.model_dir, step=step, average=args.average).values()
-    model = next((network for network in found if isinstance(network, Generator)), None)
+    model = next((network for network in found if isinstance(network, LanguageModel)), None)
     if model is None:
         raise UserError(f"{args.model_dir} holds an encoder, which writes no text: --task is for models that do")
     fill_registry(args.module_import)

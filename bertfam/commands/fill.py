@@ -32,9 +32,9 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--top_k={args.top_k} is less than 1")
 
     from bertfam.api import load_networks
-    from bertfam.decoding.fill import fill, filler
+    from bertfam.decoding.fill import fill, select_masked_lm
 
-    filled = fill(filler(load_networks(args.model_dir, step=args.step)), args.text, args.top_k)
+    filled = fill(select_masked_lm(load_networks(args.model_dir, step=args.step)), args.text, args.top_k)
     if args.json:
         results = [
             {"text": text, "masks": [dataclasses.asdict(mask) for mask in masks]}

@@ -92,11 +92,11 @@ def main(args: argparse.Namespace) -> int:
 
     import jax
 
-    from bertfam.api import Generator, load
+    from bertfam.api import LanguageModel, load
     from bertfam.sharding.mesh import MeshShape
 
     model = load(args.model_dir, step=args.step)
-    if not isinstance(model, Generator):
+    if not isinstance(model, LanguageModel):
         raise UserError(f"{args.model_dir} holds an encoder, which writes no text; a masked language model is for bertfam fill")
     mesh = MeshShape().build() if len(jax.devices()) > 1 else None
     written = model.generate(prompts, strategy, limits, texts=args.num_return, batch_size=args.batch_size, mesh=mesh)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from bertfam.decoding.stepping import Ends, ended
+from bertfam.decoding.stepper import Ends, ended
 from bertfam.decoding.strategies import Limits, Sample
 
 

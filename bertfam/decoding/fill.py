@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from bertfam.api import Generator, Model
+from bertfam.api import LanguageModel, Model
 from bertfam.errors import UserError
 
 # Rows are padded to a multiple of this, so that few lengths are compiled.
@@ -30,7 +30,7 @@ class Mask:
     predictions: list[Prediction]
 
 
-def filler(networks: Mapping[str, Model | Generator]) -> Model:
+def select_masked_lm(networks: Mapping[str, Model | LanguageModel]) -> Model:
     """The first network that predicts masked tokens, such as ELECTRA's generator; the first of all where none does.
 
     Raises:

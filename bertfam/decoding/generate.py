@@ -1,13 +1,11 @@
 """Texts that a generator writes: a decoder goes on from its prompts, an encoder-decoder answers them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
@@ -15,21 +13,43 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertfam.corruption import keys
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.networks import Source, decode
-from bertfam.decoding.stepping import Decoded, Prompts
+from bertfam.decoding.stepper import Decoded, Ends, Prompts
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Strategy
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
-from bertfam.models.language_model import init_language_model
+from bertfam.models.language_model import LanguageModelConfig, init_language_model
 from bertfam.sharding.placement import partition_spec, state_shardings
 from bertfam.sharding.rules import Rules
-
-if TYPE_CHECKING:
-    from bertfam.api import Generator
 
 # Prompts are padded to this, or twice, four times ... as much, so that few lengths are compiled.
 _SHORTEST = 32
 _EXECUTION = Execution()
+
+
+class TrainedModel(Protocol):
+    """Causal LM or encoder-decoder with its parameters and vocabulary, as `bertfam.api.LanguageModel` is."""
+
+    @property
+    def config(self) -> LanguageModelConfig:
+        """Config of the family."""
+        ...
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters, see `bertfam.models.language_model`."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Vocabulary that prompts are encoded with."""
+        ...
+
+    @property
+    def ends(self) -> Ends:
+        """Tokens that begin and end texts."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +78,7 @@ class Text:
 
 
 def generate(
-    model: Generator,
+    model: TrainedModel,
     prompts: Sequence[str] | Sequence[np.ndarray],
     strategy: Strategy = Greedy(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008
@@ -151,7 +171,7 @@ def _check(strategy: Strategy, texts: int, batch_size: int) -> None:
         raise UserError(f"{texts} texts of each prompt are more than the {strategy.beams} beams; take more beams")
 
 
-def _encode(model: Generator, prompt: str | np.ndarray, limits: Limits) -> np.ndarray:
+def _encode(model: TrainedModel, prompt: str | np.ndarray, limits: Limits) -> np.ndarray:
     """int32[length]; raises UserError where the model has no room for it and the new tokens."""
     config = model.config
     if isinstance(prompt, str):
@@ -181,7 +201,7 @@ def _encode(model: Generator, prompt: str | np.ndarray, limits: Limits) -> np.nd
     return tokens
 
 
-def _batch(model: Generator, encoded: Sequence[np.ndarray], rows: int) -> tuple[Prompts, Source | None]:
+def _batch(model: TrainedModel, encoded: Sequence[np.ndarray], rows: int) -> tuple[Prompts, Source | None]:
     """Prompts as `rows` rows; those that fill a batch up are padding."""
     longest = max(map(len, encoded))
     length = _SHORTEST << max(0, (longest - 1) // _SHORTEST).bit_length()
@@ -209,7 +229,7 @@ def _keys(encoded: Sequence[np.ndarray], rows: int, texts: int, seed: int) -> ja
     return jnp.asarray(made.view(np.uint32).reshape(rows, texts, 2))
 
 
-def _texts(model: Generator, prompt: str | np.ndarray, encoded: np.ndarray, row: Decoded) -> list[Text]:
+def _texts(model: TrainedModel, prompt: str | np.ndarray, encoded: np.ndarray, row: Decoded) -> list[Text]:
     """The texts of one prompt."""
     made = []
     for place in np.flatnonzero(row.possible):
@@ -223,7 +243,7 @@ def _texts(model: Generator, prompt: str | np.ndarray, encoded: np.ndarray, row:
     return made
 
 
-def _spell(model: Generator, prompt: str | np.ndarray, encoded: np.ndarray, tokens: list[int]) -> str:
+def _spell(model: TrainedModel, prompt: str | np.ndarray, encoded: np.ndarray, tokens: list[int]) -> str:
     vocabulary = model.vocabulary
     if model.config.has_encoder:
         dropped = set(vocabulary.token_ids.special)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bertfam.decoding import beams, one_by_one
-from bertfam.decoding.stepping import Decoded, Ends, Prompts, Stepper, reorder_rows, repeat_rows
+from bertfam.decoding import beam_search, sampling
+from bertfam.decoding.stepper import Decoded, Ends, Prompts, Stepper, reorder_rows, repeat_rows
 from bertfam.decoding.strategies import BeamSearch, Limits, Strategy
 from bertfam.layers.execution import Execution
 from bertfam.layers.key_value_cache import Cache, empty
@@ -64,8 +64,8 @@ def decode(
     stepper, start = stepper_of(config, params, limits.max_new_tokens, execution)
     after, state = start(prompts, source)
     if isinstance(strategy, BeamSearch):
-        return beams.search(stepper, after, state, prompts, strategy=strategy, limits=limits, ends=ends, texts=texts)
-    return one_by_one.write(stepper, after, state, prompts, keys, strategy=strategy, limits=limits, ends=ends, texts=texts)
+        return beam_search.search(stepper, after, state, prompts, strategy=strategy, limits=limits, ends=ends, texts=texts)
+    return sampling.write(stepper, after, state, prompts, keys, strategy=strategy, limits=limits, ends=ends, texts=texts)
 
 
 def stepper_of(config: LanguageModelConfig, params: Any, new_tokens: int, execution: Execution) -> tuple[Stepper, Any]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertfam.api import Generator, Model
+from bertfam.api import LanguageModel, Model
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.evaluation.minimal_pairs import Score
@@ -41,21 +41,21 @@ class _Rows(NamedTuple):
     place: list[int]
 
 
-def scorer(networks: Mapping[str, Model | Generator]) -> Scorer:
+def scorer(networks: Mapping[str, Model | LanguageModel]) -> Scorer:
     """Create the scorer of the first network that supports it: a generator, or an encoder with an MLM head.
 
     Raises:
       UserError: none can.
     """
     for model in networks.values():
-        if isinstance(model, Generator):
+        if isinstance(model, LanguageModel):
             return denoised(model) if model.config.has_encoder else causal(model)
         if isinstance(model, Model) and "mlm_head" in model.params:
             return masked(model)
     raise UserError("the model has no masked-language-model head, so it gives sentences no score; give one that has")
 
 
-def causal(model: Generator) -> Scorer:
+def causal(model: LanguageModel) -> Scorer:
     """log p(sentence) = sum over its tokens of log p(token | start, those before it); an end is not scored.
 
     The start is the token that texts of the model begin with, such as <|endoftext|>.
@@ -118,7 +118,7 @@ def masked(model: Model) -> Scorer:
     return Scorer(score, "pseudo-log-likelihood, each token masked in turn")
 
 
-def denoised(model: Generator) -> Scorer:
+def denoised(model: LanguageModel) -> Scorer:
     """sum over tokens of log p(token | all others): the first sentinel hides the token, and the decoder, which has written that
     sentinel, is asked for what it stands for (Raffel et al. 2020, figure 2; Salazar et al. 2020, equation 1).
 

@@ -13,7 +13,7 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
-from bertfam.api import Generator
+from bertfam.api import LanguageModel
 from bertfam.data.rows.text_pairs import PairFrame
 from bertfam.data.seqio_tasks.vocabulary import PieceVocabulary
 from bertfam.decoding.strategies import Greedy, Limits
@@ -26,7 +26,7 @@ _SUFFIX = "_by_bertfam"
 
 
 def evaluate(
-    model: Generator,
+    model: LanguageModel,
     name: str,
     split: str,
     *,
@@ -80,7 +80,7 @@ def _tasks(name: str, split: str) -> list[seqio.Task]:
     return found
 
 
-def _of_model(task: seqio.Task, model: Generator) -> seqio.Task:
+def _of_model(task: seqio.Task, model: LanguageModel) -> seqio.Task:
     """Return the task with the model's vocabulary; strings are tokenised and end with EOS."""
     vocabulary = PieceVocabulary(lambda: model.vocabulary)
     features = {
@@ -101,7 +101,7 @@ def _of_model(task: seqio.Task, model: Generator) -> seqio.Task:
 class _Evaluation:
     """Evaluation of one task."""
 
-    model: Generator
+    model: LanguageModel
     max_new_tokens: int | None
     batch_size: int
     mesh: Any

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertfam.api import Generator
+from bertfam.api import LanguageModel
 from bertfam.errors import UserError
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, token_scores
 from bertfam.layers.execution import Execution
@@ -19,7 +19,7 @@ _MULTIPLE = 32
 
 
 def log_likelihoods(
-    model: Generator, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], *, batch_size: int = 32
+    model: LanguageModel, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], *, batch_size: int = 32
 ) -> np.ndarray:
     """log p(targets | inputs) = sum over the targets of log p(token | inputs, those before it), in full float32.
 
@@ -109,7 +109,7 @@ def _table(texts: Sequence[np.ndarray], rows: int, most: int | None) -> tuple[np
     return tokens, segments
 
 
-def _check(model: Generator, texts: Sequence[np.ndarray]) -> None:
+def _check(model: LanguageModel, texts: Sequence[np.ndarray]) -> None:
     longest, most = max(map(len, texts)), model.config.max_length
     if most is not None and longest > most:
         raise UserError(f"a text has {longest} tokens and the model reads at most {most}; shorten it")

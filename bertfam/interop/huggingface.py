@@ -16,7 +16,7 @@ from flax import traverse_util
 
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
-from bertfam.decoding.ends import ends_of
+from bertfam.decoding.end_tokens import end_tokens
 from bertfam.errors import UserError
 from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
 from bertfam.models import families
@@ -159,7 +159,7 @@ def special_ids(config: Any, tokens: TokenIds) -> dict[str, int | None]:
     """Return the special token ids for config.json: padding, and for a generator the start and end of texts."""
     found: dict[str, int | None] = {"pad_token_id": tokens.pad}
     if isinstance(family_of(config), LanguageModelFamily):
-        ends = ends_of(config, tokens)
+        ends = end_tokens(config, tokens)
         found["eos_token_id"] = next(iter(ends.ids), None)
         # A decoder alone has read what ends the text before, where one begins.
         starts = {"bos_token_id": tokens.cls, "decoder_start_token_id": ends.start}
@@ -172,7 +172,7 @@ def pieces_before(config: Any, vocabulary: Vocabulary) -> list[str] | None:
     for other models, which want the frame of the vocabulary's layout."""
     if not isinstance(family_of(config), LanguageModelFamily) or config.has_encoder:
         return None
-    start = ends_of(config, vocabulary.token_ids).start
+    start = end_tokens(config, vocabulary.token_ids).start
     return [] if config.start is None or start is None else vocabulary.pieces([start])
 
 

@@ -6,13 +6,13 @@ from typing import ClassVar
 import jax
 
 from bertfam.errors import UserError
-from bertfam.objectives.language_model import Collected, LanguageModel
+from bertfam.objectives.language_model import Collected, LanguageModelObjective
 from bertfam.objectives.objective import Batch, Tree
 
 
 @dataclass(frozen=True)
-class CausalLm(LanguageModel):
-    """L = mean over tokens t of -log p(x_t | x_1 .. x_t-1), by a decoder alone; see `LanguageModel` for its options."""
+class CausalLm(LanguageModelObjective):
+    """L = mean over tokens t of -log p(x_t | x_1 .. x_t-1), by a decoder alone; see `LanguageModelObjective` for its options."""
 
     network: ClassVar[str] = "decoder"
 
@@ -27,6 +27,6 @@ class CausalLm(LanguageModel):
     def decoded(
         self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool, collect: frozenset[str] = frozenset()
     ) -> tuple[jax.Array, dict[str, Collected]]:
-        """See `LanguageModel.decoded`."""
+        """See `LanguageModelObjective.decoded`."""
         hidden, collected = self._applied("decoder", params, batch, key=key, train=train, collect=collect)
         return hidden, {"decoder": collected}

@@ -25,7 +25,7 @@ from bertfam.objectives.objective import (
     masked_cross_entropy,
     with_vocabulary,
 )
-from bertfam.objectives.students import Layers, chosen_layers, taken_of
+from bertfam.objectives.student_layers import Layers, select_layers, teacher_params
 from bertfam.objectives.teacher import Teacher
 
 TEACHER = "teacher"
@@ -100,14 +100,14 @@ class Distillation:
                 f"the teacher {teacher.folder} is {theirs} wide and the student {ours}, so that their hidden states have no "
                 "cosine: set Distillation.cosine = 0, or make the student as wide"
             )
-        self.taken_layers  # noqa: B018  (refuses numbers)
+        self.teacher_layers  # noqa: B018  (refuses numbers)
 
     @property
-    def taken_layers(self) -> tuple[int, ...] | None:
-        """See `chosen_layers`; None where nothing is taken of the teacher."""
+    def teacher_layers(self) -> tuple[int, ...] | None:
+        """See `select_layers`; None where nothing is taken of the teacher."""
         if self.teacher is None or self.layers == "random":
             return None
-        return chosen_layers(self.layers, self.model.num_layers, self.teacher.model.num_layers)
+        return select_layers(self.layers, self.model.num_layers, self.teacher.model.num_layers)
 
     @property
     def coefficients(self) -> Mapping[str, float]:
@@ -171,13 +171,13 @@ class Distillation:
         shapes = jax.eval_shape(teacher, key)
         return params, carry, {TEACHER: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)}
 
-    def begun(self, aux: Tree) -> tuple[str, Tree] | None:
-        """See `Objective.begun`: the teacher's layers that `layers` names, its embeddings and its head (see `taken_of`)."""
-        layers = self.taken_layers
+    def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
+        """See `Objective.begun`: the teacher's layers that `layers` names, its embeddings and its head (see `teacher_params`)."""
+        layers = self.teacher_layers
         if layers is None or self.teacher is None:
             return None
         told = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} of {self.teacher.folder}"
-        return told, taken_of(self.model, self.teacher.model, aux[TEACHER], layers)
+        return told, teacher_params(self.model, self.teacher.model, aux[TEACHER], layers)
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of real or of masked tokens in the global batch, for each term that is computed."""

@@ -130,7 +130,7 @@ class Electra:
         generator, carry, aux = self._masked(GENERATOR).init(keys[2], shape)
         return self.joined({DISCRIMINATOR: {"encoder": encoder, "rtd_head": head}, GENERATOR: generator}), carry, aux
 
-    def begun(self, aux: Tree) -> tuple[str, Tree] | None:
+    def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
         """Nothing."""
         return None
 

@@ -23,7 +23,7 @@ Collected = dict[str, jax.Array]
 
 
 @dataclass(frozen=True)
-class LanguageModel(ABC):
+class LanguageModelObjective(ABC):
     """L = mean over targets of CE(vocabulary), with what `VocabularyLoss` adds.
 
     Attributes:
@@ -97,7 +97,7 @@ class LanguageModel(ABC):
         """New (params, {}, {}); see `bertfam.models.language_model` for their parts."""
         return init_language_model(self.model, key), {}, {}
 
-    def begun(self, aux: Tree) -> tuple[str, Tree] | None:
+    def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
         """Nothing."""
         return None
 

@@ -72,7 +72,7 @@ class Mlm:
         encoder = init_encoder(self.model, keys[0], shape.length)
         return {"encoder": encoder, "mlm_head": init_masked_lm_head(self.model, keys[3], encoder)}, {}, {}
 
-    def begun(self, aux: Tree) -> tuple[str, Tree] | None:
+    def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
         """Nothing."""
         return None
 

@@ -108,7 +108,7 @@ class Objective(Protocol):
         """New (params, carry, aux); params are boxed with logical axis names."""
         ...
 
-    def begun(self, aux: Tree) -> tuple[str, Tree] | None:
+    def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
         """What a new run takes of `aux`, NumPy arrays: where it is from in words, and parts of params; None: nothing."""
         ...
 

@@ -7,13 +7,13 @@ import jax
 
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, Start, encoder_features
-from bertfam.objectives.language_model import Collected, LanguageModel
+from bertfam.objectives.language_model import Collected, LanguageModelObjective
 from bertfam.objectives.objective import Batch, Tree
 
 
 @dataclass(frozen=True)
-class SequenceToSequence(LanguageModel):
-    """L = mean over targets t of -log p(y_t | y_1 .. y_t-1, x), by an encoder and a decoder; see `LanguageModel`."""
+class SequenceToSequence(LanguageModelObjective):
+    """L = mean over targets t of -log p(y_t | y_1 .. y_t-1, x), by an encoder and a decoder; see `LanguageModelObjective`."""
 
     network: ClassVar[str] = "encoder_decoder"
 
@@ -41,7 +41,7 @@ class SequenceToSequence(LanguageModel):
     def decoded(
         self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool, collect: frozenset[str] = frozenset()
     ) -> tuple[jax.Array, dict[str, Collected]]:
-        """See `LanguageModel.decoded`."""
+        """See `LanguageModelObjective.decoded`."""
         # Both stacks have layers of the same names, which must not draw the same dropout.
         keys = (None, None) if key is None else jax.random.split(key)
         encoded, of_encoder = self._applied("encoder", params, batch, key=keys[0], train=train, collect=collect)

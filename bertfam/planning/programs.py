@@ -13,7 +13,7 @@ from flax import linen as nn
 from jax.sharding import NamedSharding
 
 from bertfam.decoding.networks import Source, decode
-from bertfam.decoding.stepping import Ends, Prompts
+from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import Greedy, Limits
 from bertfam.planning.hlo.allocations import Allocation, dumped
 from bertfam.planning.hlo.memory import Memory, memory, memory_of_too_large

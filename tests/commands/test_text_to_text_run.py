@@ -214,7 +214,7 @@ def test_texts_are_framed_as_in_training(monkeypatch, start):
     """What a metric of a seqio task is of has the tokens that rows of `TextPairs` have: <s> text </s> of a BART."""
     import tensorflow as tf
 
-    from bertfam.api import Generator
+    from bertfam.api import LanguageModel
     from bertfam.corruption.token_ids import TokenIds
     from bertfam.data.rows.text_pairs import PairFrame, TextPairs
     from bertfam.data.token_cache.documents import Documents
@@ -223,7 +223,7 @@ def test_texts_are_framed_as_in_training(monkeypatch, start):
     ids = TokenIds(size=40, pad=1, unk=3, cls=0, sep=2, eos=2, special=(0, 1, 2, 3))
     pairs = {"inputs": [10, 11, 12], "targets": [13, 14]}
     config = SimpleNamespace(start=start, has_encoder=True, max_length=16)
-    model = Generator(config, {}, SimpleNamespace(token_ids=ids), None)
+    model = LanguageModel(config, {}, SimpleNamespace(token_ids=ids), None)
     seen = []
     monkeypatch.setattr(seqio_tasks, "log_likelihoods", lambda model, *texts, **options: seen.append(texts) or np.zeros(1))
     ended = {name: tf.constant([[*tokens, 2]]) for name, tokens in pairs.items()}

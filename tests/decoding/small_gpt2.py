@@ -7,10 +7,10 @@ import numpy as np
 from flax import linen as nn
 from tokenizers.pre_tokenizers import ByteLevel
 
-from bertfam.api import Generator
+from bertfam.api import LanguageModel
 from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.layouts import LAYOUTS
-from bertfam.decoding.ends import ends_of
+from bertfam.decoding.end_tokens import end_tokens
 from bertfam.decoding.strategies import BeamSearch, Limits, Sample
 from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.language_model import init_language_model
@@ -39,7 +39,7 @@ def model(seed=0):
 
     params = jax.tree_util.tree_map_with_path(values, shapes)
     params["embeddings"]["table"][VOCABULARY.token_ids.eos] = 0.9 * np.random.default_rng(3).standard_normal(CONFIG.hidden_size)
-    return Generator(CONFIG, params, VOCABULARY, ends_of(CONFIG, VOCABULARY.token_ids))
+    return LanguageModel(CONFIG, params, VOCABULARY, end_tokens(CONFIG, VOCABULARY.token_ids))
 
 
 def on_mesh(mesh):

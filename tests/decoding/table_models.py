@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertfam.decoding.stepping import Prompts, Stepper, reorder_rows, repeat_rows
+from bertfam.decoding.stepper import Prompts, Stepper, reorder_rows, repeat_rows
 
 # Tables of this many lengths, in turn; were there one, texts of the same pairs in another order would be equally likely.
 LENGTHS = 24

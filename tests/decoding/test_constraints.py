@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bertfam.decoding.constraints import constrained, cut, repeated
-from bertfam.decoding.stepping import Ends
+from bertfam.decoding.stepper import Ends
 from bertfam.decoding.strategies import Limits, Sample
 
 torch = pytest.importorskip("torch")

@@ -21,9 +21,9 @@ from small_gpt2 import CONFIG, END, PROMPTS, VOCABULARY
 from bertfam import cli
 from bertfam.api import load
 from bertfam.commands import generate
-from bertfam.decoding.ends import ends_of_folder
+from bertfam.decoding.end_tokens import end_tokens_of_folder
 from bertfam.decoding.networks import Source, stepper_of
-from bertfam.decoding.stepping import Ends, Prompts
+from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import PRESETS, BeamSearch, Greedy, Limits, Sample
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
@@ -306,7 +306,7 @@ def test_a_folder_may_say_how_texts_end(files, expected, tmp_path):
     """An id that is no token of the vocabulary, such as the default of a class, says nothing."""
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
-    assert ends_of_folder(CONFIG, VOCABULARY.token_ids, tmp_path) == expected
+    assert end_tokens_of_folder(CONFIG, VOCABULARY.token_ids, tmp_path) == expected
 
 
 def test_each_kind_of_model_has_its_command(folder, random_model, capsys):

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertfam.api import Generator
+from bertfam.api import LanguageModel
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Encoding
-from bertfam.decoding.ends import ends_of
+from bertfam.decoding.end_tokens import end_tokens
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample
 
 PIECES = ["</s>", "a", "b", "c"]
@@ -65,7 +65,7 @@ def model_of(probabilities):
         table = np.log(np.array(probabilities, np.float32))
     config, vocabulary = TableConfig(), Letters()
     params = {"embeddings": {"table": jnp.zeros((4, 4))}, "decoder": {"table": table}}
-    return Generator(config, params, vocabulary, ends_of(config, vocabulary.token_ids))
+    return LanguageModel(config, params, vocabulary, end_tokens(config, vocabulary.token_ids))
 
 
 def all_texts(probabilities, most):

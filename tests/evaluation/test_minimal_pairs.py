@@ -12,7 +12,7 @@ import pytest
 from flax import linen as nn
 
 from bertfam import api
-from bertfam.decoding.ends import ends_of
+from bertfam.decoding.end_tokens import end_tokens
 from bertfam.errors import UserError
 from bertfam.evaluation.minimal_pairs import Found, Pair, compare, read_pairs
 from bertfam.evaluation.sentence_scores import scorer
@@ -112,7 +112,7 @@ def test_log_probabilities_of_a_decoder(vocabulary):
     config, generator = Gpt2Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
-    model = api.Generator(config, params, vocabulary, ends_of(config, vocabulary.token_ids))
+    model = api.LanguageModel(config, params, vocabulary, end_tokens(config, vocabulary.token_ids))
     found = scorer({"decoder": model})
     assert found.told == "log-probability after [SEP]"
     scores = found.score(SENTENCES, WHERE)
@@ -127,7 +127,7 @@ def test_log_probabilities_of_a_decoder(vocabulary):
     with pytest.raises(UserError, match=r"f.jsonl:1: '\\u200d' has no token"):
         found.score(["\u200d"], WHERE[:1])
     with pytest.raises(UserError, match="no token that begins or ends a text"):
-        scorer({"decoder": api.Generator(config, params, vocabulary, model.ends._replace(start=None))})
+        scorer({"decoder": api.LanguageModel(config, params, vocabulary, model.ends._replace(start=None))})
 
 
 def test_pseudo_log_likelihoods(random_model):
@@ -158,7 +158,7 @@ def test_pseudo_log_likelihoods_behind_a_sentinel(vocabulary):
     config, generator = T5Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
-    model = api.Generator(config, params, known, ends_of(config, ids))
+    model = api.LanguageModel(config, params, known, end_tokens(config, ids))
     found = scorer({"encoder_decoder": model})
     assert found.told == "pseudo-log-likelihood, each token behind a sentinel in turn"
     scores = found.score(SENTENCES[2:], WHERE[2:])
@@ -171,6 +171,6 @@ def test_pseudo_log_likelihoods_behind_a_sentinel(vocabulary):
             logits = np.asarray(model.apply(written, encoder_tokens=hidden[None])["logits"][0, 1], np.float64)
             expected += logits[tokens[place]] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
         assert score == pytest.approx(expected, rel=1e-4)
-    without = api.Generator(config, params, SimpleNamespace(token_ids=vocabulary.token_ids), model.ends)
+    without = api.LanguageModel(config, params, SimpleNamespace(token_ids=vocabulary.token_ids), model.ends)
     with pytest.raises(UserError, match="its vocabulary has no sentinel"):
         scorer({"encoder_decoder": without})

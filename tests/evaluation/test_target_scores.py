@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 
 from bertfam import api
-from bertfam.decoding.ends import ends_of
+from bertfam.decoding.end_tokens import end_tokens
 from bertfam.errors import UserError
 from bertfam.evaluation.target_scores import log_likelihoods
 from bertfam.models.gpt2 import Gpt2Config
@@ -26,7 +26,7 @@ def test_as_by_whole_logits(kind, vocabulary):
     generator = np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
-    model = api.Generator(config, params, vocabulary, ends_of(config, vocabulary.token_ids))
+    model = api.LanguageModel(config, params, vocabulary, end_tokens(config, vocabulary.token_ids))
     sizes = [(5, 4), (5, 4), (0, 4), (5, 4), (5, 1)]
     inputs, targets = ([generator.integers(0, 60, pair[side]) for pair in sizes] for side in (0, 1))
     found = log_likelihoods(model, inputs, targets, batch_size=2)

@@ -18,7 +18,7 @@ from bertfam.models.distilbert import DistilBertConfig
 from bertfam.objectives.distillation import Distillation
 from bertfam.objectives.distillation_terms import cosine_distances, soft_targets, squared_differences
 from bertfam.objectives.mlm import Mlm
-from bertfam.objectives.students import spread
+from bertfam.objectives.student_layers import spread
 from bertfam.objectives.teacher import Teacher
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient, total_loss

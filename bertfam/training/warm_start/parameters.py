@@ -104,7 +104,7 @@ def read_warm_start(
 
 def objective_warm_start(run: Run, aux: Any, vocabulary: Vocabulary) -> WarmStart | None:
     """What a sized run takes of its `aux`, whose vocabulary is its own; None where it begins with new parameters."""
-    begun = run.objective.begun(aux)
+    begun = run.objective.initial_params(aux)
     if begun is None:
         return None
     return WarmStart(*begun, same(vocabulary.size))

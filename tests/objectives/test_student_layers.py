@@ -16,7 +16,7 @@ from bertfam.models.distilbert import DistilBertConfig
 from bertfam.models.modernbert import ModernBertConfig
 from bertfam.models.roberta import RobertaConfig
 from bertfam.objectives.mlm import Mlm
-from bertfam.objectives.students import taken_of
+from bertfam.objectives.student_layers import teacher_params
 
 SIZES = {"vocab_size": 50, "num_layers": 4, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 12}
 BERT = BertConfig(**SIZES)
@@ -35,7 +35,7 @@ def params_of(config):
 def taken(student, teacher, layers):
     theirs = params_of(teacher)
     return traverse_util.flatten_dict(
-        taken_of(student, teacher, traverse_util.unflatten_dict(theirs, sep="/"), layers), sep="/"
+        teacher_params(student, teacher, traverse_util.unflatten_dict(theirs, sep="/"), layers), sep="/"
     ), theirs
 
 
@@ -101,7 +101,7 @@ def test_heads_of_another_kind_are_new():
     found, theirs = taken(untied, untied, range(4))
     assert np.array_equal(found["mlm_head/decoder"], theirs["mlm_head/decoder"])
     headless = {"encoder": traverse_util.unflatten_dict(params_of(BERT), sep="/")["encoder"]}
-    assert set(taken_of(BERT, BERT, headless, range(4))) == {"encoder"}
+    assert set(teacher_params(BERT, BERT, headless, range(4))) == {"encoder"}
 
 
 def test_tables_with_more_rows_than_tokens():

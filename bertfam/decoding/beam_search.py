@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.decoding.constraints import constrained
-from bertfam.decoding.stepping import Decoded, Ends, Prompts, Stepper, ended, repeat_rows
+from bertfam.decoding.stepper import Decoded, Ends, Prompts, Stepper, ended, repeat_rows
 from bertfam.decoding.strategies import BeamSearch, Limits
 
 _NONE = -jnp.inf  # the score of no text

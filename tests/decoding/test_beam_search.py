@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from table_models import begun, prompts_of, stepper, table, torch_model
 
-from bertfam.decoding.beams import search
-from bertfam.decoding.one_by_one import write
-from bertfam.decoding.stepping import Ends
+from bertfam.decoding.beam_search import search
+from bertfam.decoding.sampling import write
+from bertfam.decoding.stepper import Ends
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits
 
 SIZE, EOS, PAD = 37, 1, 36

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.decoding.constraints import constrained, cut
-from bertfam.decoding.stepping import Decoded, Ends, Prompts, Stepper, ended, repeat_rows
+from bertfam.decoding.stepper import Decoded, Ends, Prompts, Stepper, ended, repeat_rows
 from bertfam.decoding.strategies import Greedy, Limits, Sample
 
 

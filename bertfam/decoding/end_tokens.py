@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.decoding.stepping import Ends
+from bertfam.decoding.stepper import Ends
 from bertfam.models.language_model import LanguageModelConfig
 from bertfam.storage.files import read_json
 
 
-def ends_of(config: LanguageModelConfig, tokens: TokenIds) -> Ends:
+def end_tokens(config: LanguageModelConfig, tokens: TokenIds) -> Ends:
     """As a model of this family is trained on a vocabulary."""
     end = tokens.sep if tokens.eos is None else tokens.eos
     # The end of the text before is what a decoder alone has read where one begins.
@@ -18,10 +18,10 @@ def ends_of(config: LanguageModelConfig, tokens: TokenIds) -> Ends:
     return Ends(() if end is None else (end,), tokens.pad, starts[config.start])
 
 
-def ends_of_folder(config: LanguageModelConfig, tokens: TokenIds, folder: Path) -> Ends:
+def end_tokens_of_folder(config: LanguageModelConfig, tokens: TokenIds, folder: Path) -> Ends:
     """As transformers' `generate` takes them from a folder: generation_config.json, or config.json where there is none.
 
-    What the folder does not say, or says of an id that is no token, is as `ends_of` has it.
+    What the folder does not say, or says of an id that is no token, is as `end_tokens` has it.
     """
     stated: Mapping[str, Any] = read_json(next(path for name in _FILES if (path := folder / name).is_file()))
 
@@ -33,7 +33,7 @@ def ends_of_folder(config: LanguageModelConfig, tokens: TokenIds, folder: Path) 
     def one(name: str) -> int | None:
         return next(iter(ids(name)), None)
 
-    own = ends_of(config, tokens)
+    own = end_tokens(config, tokens)
     start = one("decoder_start_token_id" if config.has_encoder else "bos_token_id")
     first = one("forced_bos_token_id") if config.has_encoder else None
     return Ends(

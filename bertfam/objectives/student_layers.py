@@ -26,7 +26,7 @@ def spread(count: int, of: int) -> tuple[int, ...]:
     return tuple((2 * layer * (of - 1) + steps) // (2 * steps) for layer in range(count))
 
 
-def chosen_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[int, ...]:
+def select_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[int, ...]:
     """The number of the teacher's layer that each of the student's starts as.
 
     Args:
@@ -53,7 +53,7 @@ def chosen_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[i
     return layers
 
 
-def taken_of(student: EncoderConfig, teacher: EncoderConfig, params: Any, layers: Sequence[int]) -> dict[str, Any]:
+def teacher_params(student: EncoderConfig, teacher: EncoderConfig, params: Any, layers: Sequence[int]) -> dict[str, Any]:
     """The parts of a student's parameters {"encoder", "mlm_head"} that it starts with; the rest of them is new.
 
     Taken are the layers; of the embeddings, and of a norm behind the layers, each table and norm that is as wide in both, types
