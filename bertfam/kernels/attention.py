@@ -27,13 +27,13 @@ _CHOICES: ContextVar[dict[Request, str] | None] = ContextVar("choices", default=
 
 
 def backend_names() -> tuple[str, ...]:
-    """Names that a config may give, besides "auto"."""
+    """Return the names that a config may give, besides "auto"."""
     return tuple(BACKENDS)
 
 
 @contextmanager
 def choices() -> Iterator[dict[Request, str]]:
-    """What is chosen while a program is traced inside, and why, by request."""
+    """Record the choices, with their reasons by request, while a program is traced inside."""
     token = _CHOICES.set({})
     try:
         found = _CHOICES.get()
@@ -44,7 +44,7 @@ def choices() -> Iterator[dict[Request, str]]:
 
 
 def choose(request: Request, name: str = "auto") -> tuple[Backend, str]:
-    """The backend for a request, and why, in words for the run's plan.
+    """Choose the backend for a request, and give the reason for the run's plan.
 
     "auto" takes the fastest that can. Attention dropout does not hold it back: a fast backend without it runs with
     attention dropout 0, and the reason says so.

@@ -1,4 +1,4 @@
-"""What an attention is asked to do, and what a backend says it can."""
+"""Requests for attention, and the backends that serve them."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 @dataclass(frozen=True)
 class Request:
-    """One attention as a program sees it while it is traced; nothing here depends on data.
+    """Attention that a program asks for while it is traced; independent of data.
 
     Attributes:
       platform: "cpu", "gpu" or "tpu".
@@ -19,12 +19,12 @@ class Request:
       packed: whether a row may hold several examples, which must not see each other, begin with padding, or be a part of one
         whose begin lies in a cache. False promises segment ids of 1 for the tokens and 0 for padding, all of it at the end.
       dropout_rate: on the probabilities; 0 outside training.
-      maps: whether the probabilities are to be returned.
+      return_weights: whether to return the probabilities.
       bias: whether a term is added to the scores.
       window: how far a token sees: |i - j| <= window / 2, places in the row; None: over all of it.
       causal: whether a token sees none behind it.
       key_length: keys in a row, where they are of another sequence or lie in a cache; None: the row's own.
-      scale: what scores are multiplied with; None: 1 / sqrt(head_dim).
+      scale: factor of the scores; None: 1 / sqrt(head_dim).
       split: whether the tokens of a row are spread over devices.
       compute_capability: of an NVIDIA GPU, such as 9.0; None elsewhere.
     """
@@ -35,7 +35,7 @@ class Request:
     head_dim: int
     packed: bool = False
     dropout_rate: float = 0.0
-    maps: bool = False
+    return_weights: bool = False
     bias: bool = False
     window: int | None = None
     causal: bool = False
@@ -52,7 +52,7 @@ class Request:
         head_dim: int,
         packed: bool,
         dropout_rate: float,
-        maps: bool = False,
+        return_weights: bool = False,
         bias: bool = False,
         window: int | None = None,
         causal: bool = False,
@@ -71,7 +71,7 @@ class Request:
             head_dim=head_dim,
             packed=packed,
             dropout_rate=dropout_rate,
-            maps=maps,
+            return_weights=return_weights,
             bias=bias,
             window=window if window is not None and window // 2 < length - 1 else None,
             causal=causal,
@@ -98,7 +98,7 @@ class Attend(Protocol):
         bias: jax.Array | None = None,
         dropout_key: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Attends.
+        """Compute attention.
 
         Args:
           query: [batch, length, heads, head_dim].
@@ -111,7 +111,7 @@ class Attend(Protocol):
           dropout_key: None for no dropout.
 
         Returns:
-          [batch, length, heads, head_dim] in the dtype of `value`; and with `request.maps` the probabilities before
+          [batch, length, heads, head_dim] in the dtype of `value`; and with `request.return_weights` the probabilities before
           dropout, float32[batch, heads, length, keys], else None.
         """
         ...
@@ -125,7 +125,7 @@ class Backend:
       name: what configs call it.
       run: the computation; callers see to it that `clashes` finds nothing.
       platforms, dtypes: where and on what it works.
-      dropout, maps, packed, bias, window: whether it can do what the attributes of `Request` of these names ask for.
+      dropout, return_weights, packed, bias, window: whether it can do what the attributes of `Request` of these names ask for.
       split: whether it can do the rows of `Request.split`.
       max_head_dim: largest head, which must also be a multiple of 8; None: any.
       min_compute_capability: of NVIDIA GPUs; None: any.
@@ -136,7 +136,7 @@ class Backend:
     platforms: tuple[str, ...] = ("cpu", "gpu", "tpu")
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
     dropout: bool = False
-    maps: bool = False
+    return_weights: bool = False
     packed: bool = False
     bias: bool = False
     window: bool = False
@@ -145,7 +145,7 @@ class Backend:
     min_compute_capability: float | None = None
 
     def clashes(self, request: Request) -> list[str]:
-        """What it cannot do of a request, in words, dropout aside."""
+        """Return the reasons why it cannot serve a request, dropout aside."""
         clashes = []
         if request.platform not in self.platforms:
             clashes.append(f"the platform is {request.platform}, not {' or '.join(self.platforms)}")
@@ -153,7 +153,7 @@ class Backend:
             clashes.append(f"the dtype is {request.dtype}, not {' or '.join(self.dtypes)}")
         if request.packed and not self.packed:
             clashes.append("rows are packed")
-        if request.maps and not self.maps:
+        if request.return_weights and not self.return_weights:
             clashes.append("attention probabilities are asked for")
         if request.bias and not self.bias:
             clashes.append("scores have a bias")
@@ -172,7 +172,7 @@ class Backend:
 def visible(
     segment_ids: jax.Array, request: Request, key_segment_ids: jax.Array | None = None, offset: jax.Array | None = None
 ) -> jax.Array:
-    """bool[batch, 1, length, keys]: which key a query sees: those of its own segment, within the window, none behind it.
+    """Return the mask bool[batch, 1, length, keys]: same segment, within the window, causal.
 
     Padding (segment 0) sees padding, itself at least, so no row of scores of a sequence with itself is ever empty; where keys are
     of another sequence it may be, and backends give something finite then.

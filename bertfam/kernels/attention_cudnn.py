@@ -18,7 +18,7 @@ def run(
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
-    """Unpacked rows: [batch, length, heads, head_dim] of queries -> the same; see `attention_backend.Attend`."""
+    """Compute attention of unpacked rows; see `attention_backend.Attend` for shapes."""
     # Padding goes in as lengths: a boolean mask would become a bias of [batch, heads, length, length] in memory.
     # A row of padding only attends to its first token, since a length of 0 has no softmax.
     keys = segment_ids if key_segment_ids is None else key_segment_ids

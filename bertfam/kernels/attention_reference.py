@@ -19,9 +19,9 @@ def run(
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Everything that `attention_backend.Attend` describes.
+    """Compute attention with every option of `attention_backend.Attend`.
 
-    [batch, length, heads, head_dim] of queries -> the same, and with `request.maps` float32[batch, heads, length, keys].
+    [batch, length, heads, head_dim] of queries -> the same, and with `return_weights` float32[batch, heads, length, keys].
     """
     if key.shape[2] != query.shape[2]:
         key, value = (jnp.repeat(each, query.shape[2] // key.shape[2], axis=2) for each in (key, value))
@@ -38,7 +38,7 @@ def run(
         weights = dropout(dropout_key, weights, request.dropout_rate)
     # [batch, heads, queries, keys] x [batch, keys, heads, head_dim] -> [batch, queries, heads, head_dim]
     mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
-    return mixed, probabilities if request.maps else None
+    return mixed, probabilities if request.return_weights else None
 
 
-REFERENCE = Backend("reference", run, dropout=True, maps=True, packed=True, bias=True, window=True)
+REFERENCE = Backend("reference", run, dropout=True, return_weights=True, packed=True, bias=True, window=True)

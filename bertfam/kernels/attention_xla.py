@@ -17,7 +17,7 @@ def run(
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
-    """No dropout, no maps: [batch, length, heads, head_dim] of queries -> the same; see `attention_backend.Attend`."""
+    """Compute attention without dropout and probabilities; see `attention_backend.Attend` for shapes."""
     mask = visible(segment_ids, request, key_segment_ids, offset)
     mixed = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=mask, scale=request.scale, implementation="xla")
     return mixed, None

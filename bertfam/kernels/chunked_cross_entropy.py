@@ -22,7 +22,7 @@ NO_TOKEN_LOGIT = -1e9
 
 @dataclass(frozen=True)
 class VocabularyLoss:
-    """What is summed for a place whose logits are l, over the real tokens V, with log Z = logsumexp(l).
+    """Loss of a place with logits l over the real tokens V, with log Z = logsumexp(l).
 
         (1 - label_smoothing) (log Z - l[target]) + label_smoothing mean over v in V of (log Z - l[v]) + z_loss (log Z)^2
 
@@ -56,7 +56,7 @@ class Sums(NamedTuple):
 
 
 class TokenScores(NamedTuple):
-    """Of each place: the target's log-probability, the likeliest token and that one's: [batch, length] each."""
+    """Log-probability of the target, likeliest token and its log-probability of each place: [batch, length] each."""
 
     log_probabilities: jax.Array
     best: jax.Array
@@ -72,7 +72,7 @@ def chunked_cross_entropy(
     weights: jax.Array,
     settings: VocabularyLoss,
 ) -> Sums:
-    """The loss of a language model's hidden states.
+    """Compute the loss of a language model's hidden states.
 
     Args:
       hidden: dtype[batch, length, embed].
@@ -101,7 +101,7 @@ def _forward(
     weights: jax.Array,
     settings: VocabularyLoss,
 ) -> tuple[Sums, Any]:
-    """The sums, and the gradients of the loss."""
+    """Return the sums, and the gradients of the loss."""
     head = _whole(kernel, hidden.dtype)
     parts = _batch_parts(len(hidden))
 
@@ -148,7 +148,7 @@ chunked_cross_entropy.defvjp(_forward, _backward)
 def token_scores(
     hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, targets: jax.Array, settings: VocabularyLoss
 ) -> TokenScores:
-    """What a language model says at every place, see `chunked_cross_entropy`; it has no gradient."""
+    """Score the targets of every place, without gradient; see `chunked_cross_entropy`."""
     head = _whole(kernel, hidden.dtype)
 
     def step(carry: None, hidden: jax.Array, targets: jax.Array) -> Any:
@@ -161,7 +161,7 @@ def token_scores(
 
 
 def _over_chunks(step: Callable[..., Any], carry: Any, most: int, *inputs: jax.Array) -> tuple[Any, Any]:
-    """Calls `step(carry, *chunks) -> (carry, outputs)` for chunks of [batch, length, ...] along the length.
+    """Call `step(carry, *chunks) -> (carry, outputs)` for chunks of [batch, length, ...] along the length.
 
     Returns:
       the last carry, and the outputs [batch, length, ...].
@@ -183,7 +183,7 @@ def _over_chunks(step: Callable[..., Any], carry: Any, most: int, *inputs: jax.A
 
 
 def _used(hidden: jax.Array, weights: jax.Array) -> jax.Array:
-    """Zeros in the place of what has no weight: 0 times a value that is not finite would not be 0."""
+    """Zero the hidden states that have no weight: 0 times a value that is not finite would not be 0."""
     return jnp.where(weights[..., None] > 0, hidden, jnp.zeros((), hidden.dtype))
 
 
@@ -211,7 +211,7 @@ def _picked(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def _measured(logits: jax.Array, targets: jax.Array, settings: VocabularyLoss) -> tuple[Sums, jax.Array]:
-    """What each place adds, [batch, chunk], and log Z [batch, chunk, 1]."""
+    """Return the terms of each place, [batch, chunk], and log Z [batch, chunk, 1]."""
     log_z = jax.nn.logsumexp(logits, axis=-1)
     cross_entropy = log_z - _picked(logits, targets)
     z_loss = settings.z_loss * log_z * log_z
@@ -229,7 +229,7 @@ def _summed(places: Sums, weights: jax.Array) -> Sums:
 
 
 def _batch_parts(batch: int) -> int:
-    """Over how many devices rows are spread; 1 where they do not divide."""
+    """Return the number of devices over which rows are spread; 1 where they do not divide."""
     (axes,) = nn.logical_to_mesh_axes(("batch",)) or (None,)
     mesh = jax.sharding.get_abstract_mesh()
     names = (axes,) if isinstance(axes, str) else axes or ()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def dropout(key: jax.Array, inputs: jax.Array, rate: float) -> jax.Array:
-    """Zeroes each value with probability `rate` (0 <= rate < 1) and divides the others by 1 - rate.
+    """Zero each value with probability `rate` (0 <= rate < 1) and divide the others by 1 - rate.
 
     Random bits are compared with a threshold as integers, which saves the conversion to uniform floats.
     """

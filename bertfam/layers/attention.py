@@ -1,4 +1,4 @@
-"""Multi-head attention (Vaswani et al. 2017, equation 1 and section 3.2.2): of a sequence to itself, and to another."""
+"""Multi-head attention (Vaswani et al. 2017, equation 1 and section 3.2.2): self-attention and cross-attention."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from bertfam.layers.positions.rotary import rotated
 
 
 class Row(NamedTuple):
-    """What attention is told of the rows that it sees, the same in every layer.
+    """Description of the rows that attention sees, the same in every layer.
 
     Attributes:
       segment_ids: int32[batch, length], which packed example; 0 = padding. A token sees those of its own segment.
@@ -45,12 +45,12 @@ class Encoded(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What attention gives.
+    """Result of attention.
 
     Attributes:
       output: dtype[batch, length, embed].
       probabilities: float32[batch, heads, length, keys], before dropout, where they are asked for.
-      keys, values: [batch, keys, key_heads, head_dim], what a cache keeps.
+      keys, values: [batch, keys, key_heads, head_dim], for a cache.
     """
 
     output: jax.Array
@@ -60,7 +60,7 @@ class Attended(NamedTuple):
 
 
 class _Attention(nn.Module):
-    """What both kinds have.
+    """Base of self-attention and cross-attention.
 
     Attributes:
       num_heads, head_dim: the heads.
@@ -69,8 +69,8 @@ class _Attention(nn.Module):
       kernel_init: of all four kernels.
       output_init: of the kernel of `output`; None: `kernel_init`.
       query_init: of the kernel of `query`; None: `kernel_init`.
-      use_bias: whether the four maps have biases.
-      scale: what scores are multiplied with; None: 1 / sqrt(head_dim).
+      use_bias: whether the four projections have biases.
+      scale: factor of the scores; None: 1 / sqrt(head_dim).
     """
 
     num_heads: int
@@ -83,8 +83,8 @@ class _Attention(nn.Module):
     use_bias: bool = True
     scale: float | None = None
 
-    def _maps(self, embed: int, num_heads: int, *names: str) -> tuple[list[Any], list[Any]]:
-        """Kernels [embed, heads, head_dim] and biases [heads, head_dim], or None, of some of the maps into heads."""
+    def _projections(self, embed: int, num_heads: int, *names: str) -> tuple[list[Any], list[Any]]:
+        """Return kernels [embed, heads, head_dim] and biases [heads, head_dim], or None, of the projections named."""
         axes = ("embed", _heads_axis(num_heads), "head_dim")
         found = []
         for name in names:
@@ -95,13 +95,13 @@ class _Attention(nn.Module):
         return list(kernels), list(biases)
 
     def _heads(self, inputs: jax.Array, num_heads: int, *names: str) -> list[jax.Array]:
-        """[batch, length, embed] -> dtype[batch, length, heads, head_dim] of each map, by one product with their stack.
+        """Project [batch, length, embed] -> dtype[batch, length, heads, head_dim] each, by one product with the stacked kernels.
 
         They are stacked on a new axis, so that a sharding over heads stays as it is.
         """
-        kernels, biases = self._maps(inputs.shape[-1], num_heads, *names)
-        # [batch, length, embed] -> [batch, length, maps, heads, head_dim]
-        # with maps x [embed, heads, head_dim] -> [embed, maps, heads, head_dim]; maps x [heads, head_dim] -> [maps, ...]
+        kernels, biases = self._projections(inputs.shape[-1], num_heads, *names)
+        # [batch, length, embed] -> [batch, length, projections, heads, head_dim]
+        # with n x [embed, heads, head_dim] -> [embed, n, heads, head_dim]; n x [heads, head_dim] -> [n, ...], n projections
         inputs = inputs.astype(self.execution.compute_dtype)
         joint = project(inputs, jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None)
         joint = nn.with_logical_constraint(
@@ -118,7 +118,7 @@ class _Attention(nn.Module):
         embed: int,
         packed: bool,
         train: bool,
-        maps: bool,
+        return_weights: bool,
         **options: Any,
     ) -> Attended:
         rate = self.dropout_rate if train else 0.0
@@ -128,7 +128,7 @@ class _Attention(nn.Module):
             self.head_dim,
             packed,
             rate,
-            maps,
+            return_weights,
             bias=row.bias is not None,
             key_length=key.shape[1] if row.key_segment_ids is not None else None,
             scale=self.scale,
@@ -181,17 +181,17 @@ class SelfAttention(_Attention):
         *,
         packed: bool,
         train: bool,
-        maps: bool = False,
+        return_weights: bool = False,
         cached: tuple[jax.Array, jax.Array] | None = None,
     ) -> Attended:
-        """Each token attends to the tokens of its own segment.
+        """Attend from each token to the tokens of its own segment.
 
         Args:
           inputs: [batch, length, embed].
           row: what is seen.
           packed: False promises that a row holds one example (ids 0 and 1) with its padding at the end, and no cache.
           train: whether dropout is on.
-          maps: whether to return the probabilities.
+          return_weights: whether to return the probabilities.
           cached: keys and values [batch, slots, key_heads, head_dim] of a cache, in which these tokens take the slots from
             `row.offset` on.
         """
@@ -206,7 +206,7 @@ class SelfAttention(_Attention):
             assert row.offset is not None, "a cache without the slot to write to"
             key, value = (put(old, new, row.offset) for old, new in zip(cached, (key, value), strict=True))
         embed = inputs.shape[-1]
-        return self._attend(query, key, value, row, embed, packed, train, maps, window=self.window, causal=self.causal)
+        return self._attend(query, key, value, row, embed, packed, train, return_weights, window=self.window, causal=self.causal)
 
 
 class CrossAttention(_Attention):
@@ -221,10 +221,10 @@ class CrossAttention(_Attention):
         *,
         packed: bool,
         train: bool,
-        maps: bool = False,
+        return_weights: bool = False,
         cached: tuple[jax.Array, jax.Array] | None = None,
     ) -> Attended:
-        """Each token attends to the encoded tokens of its own segment.
+        """Attend from each token to the encoded tokens of its own segment.
 
         Args:
           inputs: [batch, length, embed].
@@ -232,7 +232,7 @@ class CrossAttention(_Attention):
           encoded: what is attended to.
           packed: False promises that each row holds one example (ids 0 and 1) with its padding at the end.
           train: whether dropout is on.
-          maps: whether to return the probabilities.
+          return_weights: whether to return the probabilities.
           cached: keys and values [batch, encoded length, heads, head_dim], where `encoded` has no hidden states.
         """
         (query,) = self._heads(inputs, self.num_heads, "query")
@@ -242,9 +242,9 @@ class CrossAttention(_Attention):
             assert cached is not None, "neither an encoder's output nor its keys and values"
             key, value = cached
         seen = Row(row.segment_ids, key_segment_ids=encoded.segment_ids)
-        return self._attend(query, key, value, seen, inputs.shape[-1], packed, train, maps)
+        return self._attend(query, key, value, seen, inputs.shape[-1], packed, train, return_weights)
 
 
 def _heads_axis(num_heads: int) -> str | None:
-    """One head is not to be split: of keys for all queries, or of a small generator beside a wide discriminator."""
+    """Return the logical axis of heads: None for one head, which is not split (multi-query keys, a small ELECTRA generator)."""
     return "heads" if num_heads > 1 else None

@@ -1,4 +1,4 @@
-"""One layer of a Transformer: sublayers, each with a residual sum and a norm, in the three arrangements that families have."""
+"""One layer of a Transformer: sublayers, each with a residual sum and a norm, in three arrangements."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ Maker = Callable[..., Any]
 
 
 class _Block(nn.Module):
-    """What all arrangements have.
+    """Base of the arrangements of sublayers.
 
     Attributes:
       attention: makes the self-attention (see `bertfam.layers.attention`).
@@ -47,7 +47,7 @@ class _Block(nn.Module):
         train: bool,
         collect: frozenset[str] = frozenset(),
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """One layer.
+        """Apply one layer.
 
         Args:
           hidden: [batch, length, embed].
@@ -67,7 +67,7 @@ class _Block(nn.Module):
         def attend(inputs: jax.Array) -> jax.Array:
             cached = None if cache is None else (cache.keys, cache.values)
             found[""] = self.attention(name="attention")(
-                inputs, row, packed=packed, train=train, maps="attention_probs" in collect, cached=cached
+                inputs, row, packed=packed, train=train, return_weights="attention_probs" in collect, cached=cached
             )
             return found[""].output
 
@@ -77,7 +77,7 @@ class _Block(nn.Module):
             if cache is not None and cache.cross_keys is not None and cache.cross_values is not None:
                 cached = (cache.cross_keys, cache.cross_values)
             found["cross_"] = self.cross_attention(name="cross_attention")(
-                inputs, row, encoded, packed=packed, train=train, maps="cross_attention_probs" in collect, cached=cached
+                inputs, row, encoded, packed=packed, train=train, return_weights="cross_attention_probs" in collect, cached=cached
             )
             return found["cross_"].output
 

@@ -31,7 +31,7 @@ class Dense(nn.Module):
 
     @property
     def contracted(self) -> int:
-        """How many trailing axes of the inputs are contracted."""
+        """Number of trailing axes of the inputs that are contracted."""
         return len(self.axes) - len(self.features)
 
     @nn.compact

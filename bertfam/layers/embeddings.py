@@ -14,7 +14,7 @@ ROW_MULTIPLE = 128
 
 
 def padded_rows(rows: int) -> int:
-    """Rows of a vocabulary table: the next multiple of 128, which matrix units and shards divide well."""
+    """Return the padded rows of a vocabulary table: the next multiple of 128, which matrix units and shards divide well."""
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
@@ -34,13 +34,13 @@ class Table(nn.Module):
 
     @nn.compact
     def __call__(self) -> jax.Array:
-        """The table float32[rows, features]."""
+        """Return the table float32[rows, features]."""
         axes = (self.axis, "embed")
         return gathered(self.param("table", logical(self.table_init, axes), (self.rows, self.features), jnp.float32), axes)
 
 
 def embed_words(table: jax.Array, tokens: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """[rows, embed] at int32[batch, length] -> dtype[batch, length, embed].
+    """Look up words: [rows, embed] at int32[batch, length] -> dtype[batch, length, embed].
 
     Gathered before the cast, so that gradients of a frequent word add up in float32. An id outside the table gives
     NaN, which the loss shows at once; clamping would hide it.
@@ -51,7 +51,7 @@ def embed_words(table: jax.Array, tokens: jax.Array, dtype: DTypeLike) -> jax.Ar
 
 
 def check_length(length: int, longest: int) -> None:
-    """Raises UserError where rows of `length` tokens are longer than a model reads."""
+    """Raise UserError where rows of `length` tokens are longer than a model reads."""
     if length > longest:
         raise UserError(
             f"rows of {length} tokens do not fit a model with max_length {longest}: "
@@ -60,7 +60,7 @@ def check_length(length: int, longest: int) -> None:
 
 
 def embed_positions(table: jax.Array, positions: jax.Array | None, length: int, dtype: DTypeLike) -> jax.Array:
-    """Learned absolute positions -> dtype[length, embed] or dtype[batch, length, embed].
+    """Look up learned absolute positions -> dtype[length, embed] or dtype[batch, length, embed].
 
     positions: int32[batch, length], or None for 0, 1, 2, ... in every row (a slice, no lookup).
 

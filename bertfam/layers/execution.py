@@ -1,4 +1,4 @@
-"""How a model is run, as opposed to what it is: precision, loop over layers, recomputation, attention backend."""
+"""Execution options of a model: precision, loop over layers, recomputation, attention backend."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

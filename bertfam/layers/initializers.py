@@ -10,15 +10,15 @@ Initializer = jax.nn.initializers.Initializer
 
 
 def truncated_normal(deviation: float) -> Initializer:
-    """Normal cut at two deviations, the deviation not corrected for the cut: BERT's `create_initializer`."""
+    """Return a normal cut at two deviations, the deviation not corrected for the cut: BERT's `create_initializer`."""
     return nn.initializers.truncated_normal(deviation)
 
 
 def normal(deviation: float) -> Initializer:
-    """Normal, not cut: GPT's and its successors'."""
+    """Return a normal that is not cut: that of GPT and its successors."""
     return nn.initializers.normal(deviation)
 
 
 def logical(initializer: Initializer, axes: tuple[str | None, ...]) -> Callable[..., Any]:
-    """The initializer whose result carries logical axis names, for sharding."""
+    """Return the initializer whose result carries logical axis names, for sharding."""
     return nn.with_logical_partitioning(initializer, axes)

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-    """Rows of each sequence: [batch, length, embed] at int32[batch, count] -> [batch, count, embed], same dtype.
+    """Gather rows of each sequence: [batch, length, embed] at int32[batch, count] -> [batch, count, embed], same dtype.
 
     A position outside the sequence gives zeros.
     """
@@ -23,14 +23,14 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def lookup_few(table: jax.Array, indices: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Rows of a small table: [rows, embed] at int32[...] -> dtype[..., embed]. An index outside gives zeros."""
+    """Look up rows of a small table: [rows, embed] at int32[...] -> dtype[..., embed]. An index outside gives zeros."""
     # [..., rows]
     selector = jax.nn.one_hot(indices, table.shape[0], dtype=dtype)
     return jnp.einsum("...r,re->...e", selector, table.astype(dtype), precision=jax.lax.Precision.HIGHEST)
 
 
 def put_positions(tokens: jax.Array, positions: jax.Array, values: jax.Array, used: jax.Array) -> jax.Array:
-    """Writes values into rows, by comparisons in place of a scatter.
+    """Write values into rows, by comparisons in place of a scatter.
 
     Args:
       tokens: int32[batch, length].

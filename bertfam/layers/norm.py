@@ -1,4 +1,9 @@
-"""Layer normalisation (Ba, Kiros, Hinton 2016), and by the root mean square alone (Zhang, Sennrich 2019)."""
+"""Layer normalisation (Ba, Kiros, Hinton 2016) and root mean square normalisation (Zhang, Sennrich 2019).
+
+`flax.linen.LayerNorm` and `RMSNorm` (flax 0.12.8) were considered. They multiply the scale into the reciprocal deviation first,
+so outputs and gradients differ in the last bits, measured on a CPU in float32 and bfloat16, with `use_fast_variance=False` too;
+and they use their parameters as they are stored, where these layers gather them under fsdp (`bertfam.layers.unsharded`).
+"""
 
 import flax.linen as nn
 import jax
@@ -12,7 +17,7 @@ _AXES = ("embed",)
 
 
 class LayerNorm(nn.Module):
-    """`(x - mean) / sqrt(variance + epsilon) * scale + bias` over the last axis; without `use_bias` there is no bias.
+    """`(x - mean) / sqrt(variance + epsilon) * scale + bias` over the last axis; the bias is optional.
 
     Statistics are float32 whatever `dtype` is: an epsilon of 1e-12 vanishes in 16 bits. The variance is taken of
     the centred values; mean(x^2) - mean(x)^2 cancels.
@@ -24,7 +29,7 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """inputs: [..., embed] -> `dtype`[..., embed]."""
+        """Normalise inputs [..., embed] -> `dtype`[..., embed]."""
         size = inputs.shape[-1]
         scale = gathered(self.param("scale", logical(nn.initializers.ones_init(), _AXES), (size,), jnp.float32), _AXES)
         wide = inputs.astype(jnp.float32)
@@ -37,7 +42,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """`x / sqrt(mean(x^2) + epsilon) * scale` over the last axis: no mean is taken off, and there is no bias.
+    """`x / sqrt(mean(x^2) + epsilon) * scale` over the last axis, without centring and without a bias.
 
     Statistics are float32 whatever `dtype` is: squares overflow float16 and lose their small terms in bfloat16.
     """
@@ -47,7 +52,7 @@ class RMSNorm(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """inputs: [..., embed] -> `dtype`[..., embed]."""
+        """Normalise inputs [..., embed] -> `dtype`[..., embed]."""
         scale = gathered(self.param("scale", logical(nn.initializers.ones_init(), _AXES), inputs.shape[-1:], jnp.float32), _AXES)
         wide = inputs.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Drawing tokens from logits."""
+"""Sampling of tokens from logits."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ _GENERATOR = "threefry2x32"  # draws the same whether it is vmapped or not, and 
 
 
 def keys_of_rows(*features: jax.Array) -> jax.Array:
-    """A random key for each row, a pure function of what is in the row: keys[batch].
+    """Return a random key for each row, a pure function of its content: keys[batch].
 
     What is drawn with them does not depend on where in which batch the row stands, and so on no mesh and no microbatches, and
     is the same in every evaluation.
@@ -23,7 +23,7 @@ def keys_of_rows(*features: jax.Array) -> jax.Array:
 
 
 def sample(logits: jax.Array, keys: jax.Array, temperature: float = 1.0) -> jax.Array:
-    """Draws classes from softmax(logits / temperature) as argmax(logits / temperature + g), g standard Gumbel noise.
+    """Sample classes from softmax(logits / temperature) as argmax(logits / temperature + g), g standard Gumbel noise.
 
     Args:
       logits: float32[batch, count, classes].

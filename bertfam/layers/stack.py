@@ -47,7 +47,7 @@ class Stack(nn.Module):
     def __call__(
         self, carry: jax.Array, shared: Mapping[str, Any], per_layer: Mapping[str, Any] | None = None, **static: Any
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Runs the stack.
+        """Run the stack.
 
         Args:
           carry: what goes from layer to layer; its shape and dtype do not change.
@@ -129,7 +129,7 @@ class Stack(nn.Module):
 
 
 def joined(*outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """The outputs of layers after those of others: [layers, ...] each -> [layers of all, ...]."""
+    """Concatenate the outputs of stacks: [layers, ...] each -> [layers of all, ...]."""
     return jax.tree.map(lambda *parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0], *outputs)
 
 
@@ -143,7 +143,7 @@ def _rematerialised(run_layer: Callable, remat: str, scanned: bool) -> Callable:
 
 
 def _unstacked(params: Any, length: int) -> list[Any]:
-    """The slices of every leaf. `lax.split` is transposed to one concatenation; indexing, to a sum of padded slices."""
+    """Return the slices of every leaf. `lax.split` is transposed to one concatenation; indexing, to a sum of padded slices."""
     # [layers, ...] -> layers x [1, ...]
     split = [jax.lax.split(leaf, (1,) * length, axis=0) for leaf in jax.tree.leaves(params)]
     structure = jax.tree.structure(params)

@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): a BERT whose layers are one, with narrow tables."""
+"""ALBERT (Lan et al. 2020): a BERT with parameters shared across layers and factorised embeddings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from bertfam.models.mapping import Entry, Family, dense, norm
 
 @dataclass(frozen=True)
 class AlbertConfig(BertConfig):
-    """Sizes and rates of an ALBERT; the defaults are ALBERT-base, version 2, which has no dropout. See `BertConfig`.
+    """Configuration of an ALBERT; the defaults are ALBERT-base, version 2, which has no dropout. See `BertConfig`.
 
     The paper's table 4 is `sharing` "all", "attention", "feed_forward" and "none"; its table 3, `embedding_size`.
     """
@@ -30,32 +30,36 @@ class AlbertConfig(BertConfig):
     attention_dropout_rate: float = 0.0
 
 
-# How many groups of layers there are that share, and how many layers take turns in a group: here all are one.
+# Number of groups of shared layers, and of layers in a group; both are 1 here.
 _ONE = ("num_hidden_groups", "inner_group_num")
 _SOP = SENTENCES["order"]
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> AlbertConfig:
-    """config.json's content -> AlbertConfig; raises UserError for a model that is not this ALBERT."""
+    """Read config.json's content into AlbertConfig; raises UserError for any other variant of ALBERT."""
     for name in _ONE:
         if content.get(name, 1) != 1:
-            raise UserError(f"config.json: {name} = {content[name]!r} is not supported, only 1: one layer that is passed again")
+            raise UserError(
+                f"config.json: {name} = {content[name]!r} is not supported, only 1: one layer that is applied repeatedly"
+            )
     width = content.get("embedding_size", 128)
     if type(width) is not int:
         raise UserError(f"config.json: embedding_size = {width!r} must be a whole number")
-    # Theirs is another default than BERT's.
+    # Its default activation differs from BERT's.
     config = AlbertConfig(embedding_size=width, **read_values({"hidden_act": "gelu_new"} | dict(content)))
     _check_width(config, "config.json: embedding_size")
     return config
 
 
 def config_to_huggingface(config: AlbertConfig) -> dict[str, Any]:
-    """AlbertConfig -> config.json's content, without "architectures"; raises UserError for what transformers' ALBERT has not."""
+    """Write AlbertConfig as config.json's content, without "architectures".
+
+    Raises:
+      UserError: for what transformers' ALBERT cannot represent.
+    """
     _check_width(config, "AlbertConfig.embedding_size")
     if config.sharing != "all":
-        raise UserError(
-            f"AlbertConfig.sharing = {config.sharing!r}: transformers' ALBERT shares whole layers, and has no place for others"
-        )
+        raise UserError(f"AlbertConfig.sharing = {config.sharing!r}: transformers' ALBERT shares whole layers only")
     return {
         "model_type": "albert",
         **written_values(config, has=("embedding_size",)),
@@ -67,13 +71,13 @@ def config_to_huggingface(config: AlbertConfig) -> dict[str, Any]:
 def _check_width(config: AlbertConfig, what: str) -> None:
     if config.table_width == config.hidden_size:
         raise UserError(
-            f"{what} is hidden_size, {config.hidden_size}: transformers' ALBERT has a map between the two all the same, and here "
-            "there is none, as in the original"
+            f"{what} is hidden_size, {config.hidden_size}: transformers' ALBERT has a projection between the two even then, and "
+            "here there is none, as in the original"
         )
 
 
 def entries(config: AlbertConfig) -> tuple[Entry, ...]:
-    """Every parameter of the encoder and of all heads."""
+    """Return the entries of every parameter of the encoder and of all heads."""
     ours, theirs = "encoder/layers/", "albert.encoder.albert_layer_groups.0.albert_layers.0."
     layer = [
         *(entry for name in ("query", "key", "value") for entry in dense(f"attention/{name}", f"attention.{name}")),
@@ -105,7 +109,7 @@ def entries(config: AlbertConfig) -> tuple[Entry, ...]:
 
 
 def heads(config: AlbertConfig) -> dict[str, nn.Module]:
-    """The heads of an ALBERT for pairs of sentences."""
+    """Return the heads of an ALBERT for pairs of sentences."""
     return {"pooler": pooler(config), _SOP.head: sentence_head(config, len(_SOP.classes))}
 
 

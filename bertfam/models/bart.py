@@ -47,20 +47,20 @@ _EXECUTION = Execution()
 
 @dataclass(frozen=True)
 class BartConfig(Sizes):
-    """Sizes and rates of a BART; the defaults are BART-base.
+    """Configuration of a BART; the defaults are BART-base.
 
     Attributes:
       vocab_size: real tokens; None takes the size of the run's vocabulary.
       table_rows: rows of the word table in files, where a checkpoint has more of them than tokens; None: `vocab_size`.
-      num_layers, num_heads, feed_forward_size: of the decoder.
-      num_encoder_layers, num_encoder_heads, encoder_feed_forward_size: of the encoder; None: those of the decoder.
+      num_layers, num_heads, feed_forward_size: sizes of the decoder.
+      num_encoder_layers, num_encoder_heads, encoder_feed_forward_size: sizes of the encoder; None: those of the decoder.
       max_length: rows of each of the two position tables that are read, the longest row in tokens.
       activation: "gelu" (erf), "gelu_tanh" or "relu".
       dropout_rate: on embeddings and on each sublayer's output.
       attention_dropout_rate: on attention probabilities, by backends that can.
       feed_forward_dropout_rate: on the hidden layer of the feed-forward network.
       initializer_range: deviation of the normal distribution that all kernels and tables start from.
-      scale_embeddings: whether words are multiplied by sqrt(hidden_size) where they go in.
+      scale_embeddings: whether word embeddings are multiplied by sqrt(hidden_size).
       tie_embeddings: whether the head uses the word table.
 
     Raises:
@@ -109,38 +109,38 @@ class BartConfig(Sizes):
 
     @property
     def initializer(self) -> Initializer:
-        """Of all kernels and tables."""
+        """Initializer of all kernels and tables."""
         return normal(self.initializer_range)
 
     @property
     def num_kv_heads(self) -> int:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Number of key and value heads of the decoder's self-attention."""
         return self.num_heads
 
     @property
     def has_encoder(self) -> bool:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """True for an encoder-decoder, False for a causal LM."""
         return True
 
     @property
     def start(self) -> Start:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Start token of the decoder."""
         return "eos"
 
     def embeddings(self) -> Table:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the word table."""
         return Table(self.padded_vocab_size, self.hidden_size, "vocab", self.initializer)
 
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the encoder."""
         return Encoder(self, execution)
 
     def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the decoder."""
         return Decoder(self, execution)
 
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
-        """See `bertfam.models.language_model.LanguageModelConfig`; the bias of each word is that of files and is not trained."""
+        """Return the language-model head; the bias of each word comes from the checkpoint and is not trained."""
         return LmHead(
             self.require_vocab_size,
             tied=self.tie_embeddings,
@@ -150,7 +150,7 @@ class BartConfig(Sizes):
         )
 
     def flops(self, length: int, targets: int) -> int:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the matrix-product FLOPs of one row of one training step."""
         return training_flops(
             length,
             targets,
@@ -171,7 +171,7 @@ class Embeddings(nn.Module):
 
     @nn.compact
     def __call__(self, words: jax.Array, tokens: jax.Array, *, positions: jax.Array | None, train: bool) -> jax.Array:
-        """int32[batch, length] each -> dtype[batch, length, embed]."""
+        """Embed tokens: int32[batch, length] each -> dtype[batch, length, embed]."""
         config, dtype, length = self.config, self.execution.compute_dtype, tokens.shape[1]
         rows = POSITION_OFFSET + config.max_length
         position_table = Table(rows, config.hidden_size, "position", config.initializer, name="position")()[POSITION_OFFSET:]
@@ -186,13 +186,13 @@ class Embeddings(nn.Module):
 
 
 class _Network(nn.Module):
-    """What encoder and decoder have in common."""
+    """Base of encoder and decoder."""
 
     config: BartConfig
     execution: Execution = Execution()
 
     def _block(self, num_heads: int, feed_forward_size: int, *, causal: bool) -> partial[PostNormBlock]:
-        """Makes a layer, in the decoder with another attention to what the encoder has read."""
+        """Return the constructor of a layer, with cross-attention in the decoder."""
         config, dtype = self.config, self.execution.compute_dtype
         init = config.initializer
         heads = (num_heads, config.hidden_size // num_heads, config.attention_dropout_rate, self.execution, init)
@@ -210,7 +210,7 @@ class _Network(nn.Module):
 
 
 class Encoder(_Network):
-    """What reads."""
+    """Bidirectional BART encoder."""
 
     @nn.compact
     def __call__(
@@ -223,7 +223,7 @@ class Encoder(_Network):
         train: bool,
         collect: frozenset[str] = frozenset(),
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.language_model.LanguageModelConfig`.
+        """Run the encoder; see `bertfam.models.language_model.LanguageModelConfig` for arguments and results.
 
         Raises:
           UserError: when rows are longer than `max_length`.
@@ -240,7 +240,7 @@ class Encoder(_Network):
 
 
 class Decoder(_Network):
-    """What writes."""
+    """Causal BART decoder with cross-attention."""
 
     @nn.compact
     def __call__(
@@ -256,7 +256,7 @@ class Decoder(_Network):
         encoded_segment_ids: jax.Array,
         cache: Cache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.language_model.LanguageModelConfig`.
+        """Run the decoder; see `bertfam.models.language_model.LanguageModelConfig` for arguments and results.
 
         Raises:
           UserError: when rows, or the slots of the cache, are more than `max_length`.
@@ -321,7 +321,7 @@ _ONLY = {
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> BartConfig:
-    """config.json's content -> BartConfig; raises UserError for a model that is not this BART."""
+    """Read config.json's content into BartConfig; raises UserError for any other variant of BART."""
     for name, allowed in _ONLY.items():
         if content.get(name) not in allowed:
             raise UserError(f"config.json: {name} = {content[name]!r} is not supported, only {allowed[0]!r}")
@@ -339,7 +339,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> BartConfig:
 
 
 def config_to_huggingface(config: BartConfig) -> dict[str, Any]:
-    """BartConfig -> config.json's content, without "architectures"."""
+    """Write BartConfig as config.json's content, without "architectures"."""
     return {
         "model_type": "bart",
         **dict.fromkeys(_TOKENS),
@@ -356,7 +356,7 @@ def config_to_huggingface(config: BartConfig) -> dict[str, Any]:
 
 
 def entries(config: BartConfig) -> tuple[Entry, ...]:
-    """Every parameter."""
+    """Return the entries of every parameter."""
     untied = Entry("lm_head/kernel", "lm_head.weight", "matrix", vocabulary=True)
     return (
         Entry("embeddings/table", "model.shared.weight", "matrix", vocabulary=True),
@@ -368,7 +368,7 @@ def entries(config: BartConfig) -> tuple[Entry, ...]:
 
 
 def _stack(stack: str, layers: int, attentions: Mapping[str, str]) -> tuple[Entry, ...]:
-    """Every parameter of the encoder or the decoder."""
+    """Return the entries of every parameter of the encoder or the decoder."""
     ours, theirs = f"{stack}/layers/", f"model.{stack}.layers.{{layer}}."
     found: list[Entry] = []
     for name, their_name in attentions.items():

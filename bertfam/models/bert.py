@@ -29,7 +29,7 @@ from bertfam.models.sizes import Sizes
 
 Sharing = Literal["none", "all", "attention", "feed_forward"]
 _ATTENTION, _FEED_FORWARD = ("attention", "attention_norm"), ("feed_forward", "feed_forward_norm")
-# What of a block all layers share.
+# Modules of a block that all layers share.
 _SHARED: dict[Sharing, tuple[str, ...]] = {
     "none": (),
     "all": (*_ATTENTION, *_FEED_FORWARD),
@@ -41,7 +41,7 @@ _EXECUTION = Execution()
 
 @dataclass(frozen=True)
 class BertConfig(Sizes):
-    """Sizes and rates of a BERT; the defaults are BERT-base.
+    """Configuration of a BERT; the defaults are BERT-base.
 
     Attributes:
       vocab_size: real tokens; None takes the size of the run's vocabulary.
@@ -50,9 +50,9 @@ class BertConfig(Sizes):
       max_length: rows of the position table, the longest row in tokens.
       position_offset: rows of the position table that lie before that of position 0 and are never read: RoBERTa counts positions
         from its padding id on.
-      embedding_size: width of the tables, which a linear map takes to `hidden_size`; None: `hidden_size`, without a map.
+      embedding_size: embedding dimension of the tables, projected linearly to `hidden_size`; None: `hidden_size`, unprojected.
       type_vocab_size: sentence types (A and B); 0: there is no such table.
-      sharing: what all layers have in common (ALBERT, table 4): "none", "all", "attention" or "feed_forward".
+      sharing: parameters that all layers share (ALBERT, table 4): "none", "all", "attention" or "feed_forward".
       activation: "gelu" (erf), "gelu_tanh" (the original TensorFlow code's) or "relu".
       head_activation: that of the masked-token head; None: `activation`.
       dropout_rate: on embeddings and on each sublayer's output.
@@ -93,20 +93,20 @@ class BertConfig(Sizes):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """See `bertfam.models.encoder.EncoderConfig`."""
+        """Attention windows of the layers, each once: |i - j| <= window / 2; None: all tokens."""
         return (None,)
 
     @property
     def first_rows(self) -> Mapping[str, int]:
-        """Further tables, by name their rows, of which every token has the first: none."""
+        """Rows of further tables by name; every token is given the first row. BERT has no such table."""
         return {}
 
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
-        """See `bertfam.models.encoder.EncoderConfig`."""
+        """Return the encoder."""
         return Encoder(self, execution)
 
     def masked_lm_head(self, execution: Execution = _EXECUTION) -> pretraining.MaskedLmHead:
-        """See `bertfam.models.encoder.EncoderConfig`."""
+        """Return the masked-token head."""
         return pretraining.MaskedLmHead(
             vocab_size=self.require_vocab_size,
             activation=self.head_activation or self.activation,
@@ -117,10 +117,10 @@ class BertConfig(Sizes):
         )
 
     def flops(self, length: int, predictions: int) -> int:
-        """See `bertfam.models.encoder.EncoderConfig`.
+        """Return the matrix-product FLOPs of one row of one training step.
 
-        3 [L s (8h^2 + 4hf + 4hs) + P (2he + 2eV)], with tables e wide and V real tokens, and 2seh for the map from e to h where
-        they differ; embeddings, pooler and the like do not count.
+        3 [L s (8h^2 + 4hf + 4hs) + P (2he + 2eV)], with tables e wide and V real tokens, and 2seh for the projection from e to h
+        where they differ; embeddings, pooler and the like do not count.
         """
         h, f, e = self.hidden_size, self.feed_forward_size, self.table_width
         layer = length * (8 * h * h + 4 * h * f + 4 * h * length)
@@ -129,14 +129,14 @@ class BertConfig(Sizes):
 
 
 class Embeddings(nn.Module):
-    """dropout(LN(word + position + type)), then, where tables are of another width, a linear map."""
+    """dropout(LN(word + position + type)), then a linear projection where tables have another width."""
 
     config: BertConfig
     execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, tokens: jax.Array, *, positions: jax.Array | None, token_type_ids: jax.Array, train: bool) -> jax.Array:
-        """int32[batch, length] each -> dtype[batch, length, embed]."""
+        """Embed tokens: int32[batch, length] each -> dtype[batch, length, embed]."""
         config, dtype = self.config, self.execution.compute_dtype
         normal = truncated_normal(config.initializer_range)
         table = partial(Table, features=config.table_width, table_init=normal)
@@ -177,7 +177,7 @@ class Encoder(nn.Module):
         train: bool,
         collect: frozenset[str] = frozenset(),
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Runs the encoder.
+        """Run the encoder.
 
         Args:
           tokens: int32[batch, length].
@@ -250,10 +250,10 @@ _ONLY = {
 
 
 def read_values(content: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json's content -> the fields of a config like BERT's.
+    """Read config.json's content into the fields of a config like BERT's.
 
     Raises:
-      UserError: for what is not computed here, or a size that is not stated.
+      UserError: for an unsupported option, or a size that is missing.
     """
     for name, allowed in _ONLY.items():
         if content.get(name) not in allowed:
@@ -270,7 +270,7 @@ def read_values(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written_values(config: BertConfig, *, head: Activation | None = None, has: Collection[str] = ()) -> dict[str, Any]:
-    """A config like BERT's -> config.json's content, without the model's type and "architectures".
+    """Write a config like BERT's as config.json's content, without the model's type and "architectures".
 
     Args:
       config: a family's.
@@ -299,17 +299,21 @@ def written_values(config: BertConfig, *, head: Activation | None = None, has: C
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> BertConfig:
-    """config.json's content -> BertConfig; raises UserError for a model that is not this BERT."""
+    """Read config.json's content into BertConfig; raises UserError for any other variant of BERT."""
     return BertConfig(**read_values(content))
 
 
 def config_to_huggingface(config: BertConfig) -> dict[str, Any]:
-    """BertConfig -> config.json's content, without "architectures"; raises UserError for what no BERT can be."""
+    """Write BertConfig as config.json's content, without "architectures".
+
+    Raises:
+      UserError: for what no BERT can represent.
+    """
     return {"model_type": "bert", **written_values(config)}
 
 
 def encoder_entries(prefix: str, config: BertConfig) -> tuple[Entry, ...]:
-    """Every parameter of an encoder like BERT's, and of its pooler."""
+    """Return the entries of every parameter of an encoder like BERT's, and of its pooler."""
     layer, theirs = "encoder/layers/", f"{prefix}encoder.layer.{{layer}}."
     attention = [
         entry
@@ -333,7 +337,7 @@ def encoder_entries(prefix: str, config: BertConfig) -> tuple[Entry, ...]:
 
 
 def masked_lm_entries(config: BertConfig, transform: str, layer_norm: str, decoder: str, bias: str) -> tuple[Entry, ...]:
-    """Every parameter of the masked-token head, by the names of its four tensors without their endings."""
+    """Return the entries of every parameter of the masked-token head, by the names of its four tensors without their endings."""
     # An untied head may have two biases there, of which only the decoder's is used; written twice, read from the last.
     untied = [
         Entry("mlm_head/decoder", f"{decoder}.weight", "matrix", vocabulary=True),
@@ -349,7 +353,7 @@ def masked_lm_entries(config: BertConfig, transform: str, layer_norm: str, decod
 
 
 def entries(config: BertConfig, prefix: str = "bert.") -> tuple[Entry, ...]:
-    """Every parameter of the encoder and of all heads."""
+    """Return the entries of every parameter of the encoder and of all heads."""
     head, bias = "cls.predictions.", "cls.predictions.bias"
     return (
         *encoder_entries(prefix, config),
@@ -359,7 +363,7 @@ def entries(config: BertConfig, prefix: str = "bert.") -> tuple[Entry, ...]:
 
 
 def sentence_heads(config: EncoderConfig) -> dict[str, nn.Module]:
-    """The heads of a BERT for pairs of sentences."""
+    """Return the heads of a BERT for pairs of sentences."""
     return {"pooler": pooler(config), "nsp_head": sentence_head(config)}
 
 

@@ -1,4 +1,4 @@
-"""Decoders that write text alone: GPT, GPT-2, OPT and PaLM are options of one."""
+"""Causal decoder, whose options give GPT, GPT-2, OPT and PaLM."""
 
 import math
 from dataclasses import dataclass
@@ -33,26 +33,26 @@ _EXECUTION = Execution()
 
 @dataclass(frozen=True)
 class DecoderConfig(Sizes):
-    """Sizes and rates of a decoder; each family has its own defaults.
+    """Configuration of a decoder; each family has its own defaults.
 
     Attributes:
       vocab_size: real tokens; None takes the size of the run's vocabulary.
       table_rows: rows of the word table in files, where a checkpoint has more of them than tokens; None: `vocab_size`.
       max_length: rows of the position table, or where there is none, the longest row in tokens.
-      block: where a layer normalises: "post_norm", each residual sum; "pre_norm", what goes into each sublayer; "parallel", what
-        goes into both, which are added at once.
+      block: where a layer normalises: "post_norm", each residual sum; "pre_norm", the input of each sublayer; "parallel", the
+        common input of both sublayers, which are added at once.
       last_norm: whether a LayerNorm follows the last layer.
       head_size: width of one attention head; None: hidden_size / num_heads.
-      num_key_value_heads: heads of keys and values, each of which serves as many heads of queries (Shazeer 2019: one for all of
-        them); None: `num_heads`.
+      num_key_value_heads: heads of keys and values, each shared by equally many heads of queries (Shazeer 2019: one
+        for all of them); None: `num_heads`.
       rotary_theta: base of rotary positions; None: positions have a table.
       position_offset: rows of the position table that lie before that of position 0 and are never read.
-      embedding_size: width of the word table, from which a linear map leads to `hidden_size` and one back; None: `hidden_size`,
-        without maps.
-      gated: whether the feed-forward network multiplies its hidden layer by a second map.
+      embedding_size: embedding dimension of the word table, with linear projections to `hidden_size` and back; None:
+        `hidden_size`, without projections.
+      gated: whether the feed-forward network multiplies its hidden layer by a second projection.
       activation: "gelu" (erf), "gelu_tanh", "relu" or "silu".
-      use_bias: whether the maps of attention and feed-forward have biases.
-      norm_bias: whether LayerNorms have.
+      use_bias: whether the projections of attention and feed-forward have biases.
+      norm_bias: whether LayerNorms have biases.
       scale_attention: whether scores are divided by sqrt(width of a head).
       scale_attention_by_layer: whether scores are divided by the number of the layer, from 1; each layer is then compiled, as
         "unroll" does.
@@ -61,7 +61,7 @@ class DecoderConfig(Sizes):
       dropout_rate: on each sublayer's output.
       attention_dropout_rate: on attention probabilities, by backends that can.
       initializer_range: deviation of the normal that kernels and tables start from; None: of each kernel, 1 / sqrt(its inputs).
-      table_initializer_range: that of the tables; None: `initializer_range`.
+      table_initializer_range: the deviation of the tables; None: `initializer_range`.
       scale_residual_init: whether kernels whose products are added to the residual sum start from 1 / sqrt(2 num_layers) of it.
       tie_embeddings: whether the vocabulary head uses the word table.
 
@@ -119,7 +119,7 @@ class DecoderConfig(Sizes):
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of key and value heads."""
         return self.num_key_value_heads or self.num_heads
 
     @property
@@ -129,40 +129,40 @@ class DecoderConfig(Sizes):
 
     @property
     def has_encoder(self) -> bool:
-        """See `bertfam.models.language_model.LanguageModelConfig`: there is none."""
+        """False: a decoder is a causal LM."""
         return False
 
     @property
     def start(self) -> Start | None:
-        """See `bertfam.models.language_model.LanguageModelConfig`: prompts are read as they are."""
+        """Start token of a prompt: none, prompts are read as they are."""
         return None
 
     def initializer(self, inputs: int, *, residual: bool = False) -> Initializer:
-        """Of a kernel with so many inputs, whose product is added to the residual sum or not."""
+        """Return the initializer of a kernel with `inputs` inputs; `residual`: its product is added to the residual stream."""
         deviation = inputs**-0.5 if self.initializer_range is None else self.initializer_range
         return normal(deviation / math.sqrt(2 * self.num_layers) if residual and self.scale_residual_init else deviation)
 
     @property
     def table_initializer(self) -> Initializer:
-        """Of the tables of words and positions."""
+        """Initializer of the tables of words and positions."""
         found = self.initializer_range if self.table_initializer_range is None else self.table_initializer_range
         assert found is not None
         return normal(found)
 
     def embeddings(self) -> Table:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the word table."""
         return Table(self.padded_vocab_size, self.table_width, "vocab", self.table_initializer)
 
     def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
-        """See `bertfam.models.language_model.LanguageModelConfig`: there is none."""
+        """Raise ValueError: a decoder has no encoder."""
         raise ValueError(f"{type(self).__name__} has no encoder")
 
     def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the decoder."""
         return Decoder(self, execution)
 
     def lm_head(self, execution: Execution = _EXECUTION) -> pretraining.LmHead:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the language-model head."""
         return pretraining.LmHead(
             self.require_vocab_size,
             tied=self.tie_embeddings,
@@ -172,10 +172,11 @@ class DecoderConfig(Sizes):
         )
 
     def flops(self, length: int, targets: int) -> int:
-        """See `bertfam.models.language_model.LanguageModelConfig`.
+        """Return the matrix-product FLOPs of one row of one training step.
 
-        3 n [L (4hq + 4hk + 2nq + 2mhf) + 2eV] for n targets, with heads of queries q wide in all and those of keys k, m maps
-        of the feed-forward network, tables e wide and V real tokens; and 4he for the maps between e and h where they differ.
+        3 n [L (4hq + 4hk + 2nq + 2mhf) + 2eV] for n targets, with heads of queries q wide in all and those of keys k, m matrices
+        of the feed-forward network, tables e wide and V real tokens; and 4he for the projections between e and h if they
+        differ.
         """
         h, f, e = self.hidden_size, self.feed_forward_size, self.table_width
         q, k = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
@@ -184,14 +185,14 @@ class DecoderConfig(Sizes):
 
 
 class Embeddings(nn.Module):
-    """dropout(word + position), with a linear map of words where their table is of another width."""
+    """dropout(word + position), with a linear projection of words where their table has another width."""
 
     config: DecoderConfig
     execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, words: jax.Array, tokens: jax.Array, *, positions: jax.Array | None, train: bool) -> jax.Array:
-        """The word table and int32[batch, length] each -> dtype[batch, length, embed]."""
+        """Embed tokens: the word table and int32[batch, length] each -> dtype[batch, length, embed]."""
         config, dtype = self.config, self.execution.compute_dtype
         hidden = embed_words(words, tokens, dtype)
         if config.table_width != config.hidden_size:
@@ -207,7 +208,7 @@ class Embeddings(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embeddings, the stack of layers, and what comes after it; see `DecoderConfig`."""
+    """Embeddings, the stack of layers, the last norm and the output projection; see `DecoderConfig`."""
 
     config: DecoderConfig
     execution: Execution = Execution()
@@ -224,7 +225,7 @@ class Decoder(nn.Module):
         collect: frozenset[str] = frozenset(),
         cache: Cache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.language_model.LanguageModelConfig`.
+        """Run the decoder; see `bertfam.models.language_model.LanguageModelConfig` for arguments and results.
 
         The last of the hidden states are those after the last LayerNorm, where there is one.
 
@@ -255,7 +256,7 @@ class Decoder(nn.Module):
 
     @property
     def _block(self) -> Any:
-        """Makes a layer, given its attention."""
+        """Constructor of a layer, which takes its attention."""
         config = self.config
         feed_forward = partial(
             FeedForward,
@@ -276,7 +277,7 @@ class Decoder(nn.Module):
         )
 
     def _kinds(self) -> tuple[dict[str, Any], ...]:
-        """The attention of each layer, or the one that all have."""
+        """Return the attention of each layer, or the one that all layers have."""
         config = self.config
         scale = config.head_dim**-0.5 if config.scale_attention else 1.0
         attention = partial(

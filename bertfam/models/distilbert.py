@@ -11,7 +11,7 @@ from bertfam.models.mapping import Entry, Family, dense, norm
 
 @dataclass(frozen=True)
 class DistilBertConfig(BertConfig):
-    """Sizes and rates of a DistilBERT; the defaults are DistilBERT-base. See `BertConfig`."""
+    """Configuration of a DistilBERT; the defaults are DistilBERT-base. See `BertConfig`."""
 
     num_layers: int = 6
     type_vocab_size: int = 0
@@ -32,7 +32,7 @@ _FIXED = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> DistilBertConfig:
-    """config.json's content -> DistilBertConfig; raises UserError for a model that is not this DistilBERT."""
+    """Read config.json's content into DistilBertConfig; raises UserError for any other variant of DistilBERT."""
     if content.get("sinusoidal_pos_embds"):
         raise UserError("config.json: sinusoidal_pos_embds = True is not supported, only False: positions are learned here")
     missing = [name for name in ("n_layers", "dim", "n_heads", "hidden_dim") if type(content.get(name)) is not int]
@@ -43,7 +43,11 @@ def config_from_huggingface(content: Mapping[str, Any]) -> DistilBertConfig:
 
 
 def config_to_huggingface(config: DistilBertConfig) -> dict[str, Any]:
-    """DistilBertConfig -> config.json's content, without "architectures"; raises UserError for what no DistilBERT can be."""
+    """Write DistilBertConfig as config.json's content, without "architectures".
+
+    Raises:
+      UserError: for what no DistilBERT can represent.
+    """
     values = written_values(config, has=("type_vocab_size",))
     for name, value in _FIXED.items():
         if values.pop(name) != value:
@@ -59,7 +63,7 @@ def config_to_huggingface(config: DistilBertConfig) -> dict[str, Any]:
 
 
 def entries(config: DistilBertConfig) -> tuple[Entry, ...]:
-    """Every parameter of the encoder and of the masked-token head."""
+    """Return the entries of every parameter of the encoder and of the masked-token head."""
     prefix, layer = "distilbert.", "encoder/layers/"
     theirs = f"{prefix}transformer.layer.{{layer}}."
     attention = [

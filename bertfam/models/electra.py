@@ -1,4 +1,4 @@
-"""ELECTRA (Clark, Luong, Le, Manning 2020): BERT's encoder as a discriminator, and the smaller one that fools it."""
+"""ELECTRA (Clark, Luong, Le, Manning 2020): BERT's encoder as a discriminator, and a smaller generator."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class ElectraConfig(BertConfig):
-    """Sizes and rates of one of ELECTRA's networks; the defaults are the discriminator of ELECTRA-base. See `BertConfig`.
+    """Configuration of one of ELECTRA's networks; the defaults are the discriminator of ELECTRA-base. See `BertConfig`.
 
     The masked-token head, which generators have, is computed with the error function's gelu, whatever `activation` is.
     """
@@ -28,7 +28,7 @@ class ElectraConfig(BertConfig):
     head_activation: Activation | None = "gelu"
 
     def generator(self, width: float, depth: float) -> "ElectraConfig":
-        """The generator of this discriminator, whose tables it shares (Clark et al. 2020, section 3.2, as published in code).
+        """Return the generator of this discriminator, whose tables it shares (Clark et al. 2020, section 3.2, and its code).
 
         It has round(width * hidden_size) units, round(depth * num_layers) layers, four times its width in the feed-forward layers
         and as many heads of at least 64 units as divide its width, one at least.
@@ -51,17 +51,17 @@ class ElectraConfig(BertConfig):
         try:
             return dataclasses.replace(self, **sizes)
         except UserError as error:
-            told = f"generator_width {width} and generator_depth {depth} give no generator of this model: {error}"
-            raise UserError(told) from error
+            message = f"generator_width {width} and generator_depth {depth} give no generator of this model: {error}"
+            raise UserError(message) from error
 
 
 def replaced_token_head(config: BertConfig, execution: Execution = _EXECUTION) -> TokenHead:
-    """Hidden states [..., embed] -> float32[...] logits, of each token being another than the text's."""
+    """Return the replaced-token head: hidden states [..., embed] -> float32[...] logits of a token being replaced."""
     return TokenHead(config.activation, config.initializer_range, execution)
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> ElectraConfig:
-    """config.json's content -> ElectraConfig; raises UserError for a model that is not this ELECTRA."""
+    """Read config.json's content into ElectraConfig; raises UserError for any other variant of ELECTRA."""
     values, width = read_values(content), content.get("embedding_size")
     if type(width) is not int:
         raise UserError("config.json: embedding_size must be stated, as a whole number")
@@ -69,13 +69,13 @@ def config_from_huggingface(content: Mapping[str, Any]) -> ElectraConfig:
 
 
 def config_to_huggingface(config: ElectraConfig) -> dict[str, Any]:
-    """ElectraConfig -> config.json's content, without "architectures"."""
+    """Write ElectraConfig as config.json's content, without "architectures"."""
     values = written_values(config, head="gelu", has=("embedding_size",))
     return {"model_type": "electra", **values, "embedding_size": config.table_width}
 
 
 def entries(config: ElectraConfig) -> tuple[Entry, ...]:
-    """Every parameter of the encoder and of both heads."""
+    """Return the entries of every parameter of the encoder and of both heads."""
     encoder = [entry for entry in encoder_entries("electra.", config) if entry.part == "encoder"]
     projection = dense("encoder/embeddings/projection", "electra.embeddings_project")
     head, decoder = "generator_predictions", "generator_lm_head"

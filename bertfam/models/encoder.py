@@ -1,4 +1,4 @@
-"""What objectives, the API and Hugging Face's files ask of every family of encoders."""
+"""Interface of encoder families, for objectives, the API and Hugging Face's files."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -15,16 +15,16 @@ _COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
 
 
 class EncoderConfig(Protocol):
-    """A family's frozen config, which makes its networks."""
+    """A family's frozen config, which constructs its networks."""
 
     @property
     def vocab_size(self) -> int | None:
-        """Real tokens; None takes the size of the run's vocabulary."""
+        """Number of real tokens; None takes the size of the run's vocabulary."""
         ...
 
     @property
     def max_length(self) -> int:
-        """The longest row in tokens."""
+        """Longest row in tokens."""
         ...
 
     @property
@@ -34,7 +34,7 @@ class EncoderConfig(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """Layers that a token passes."""
+        """Number of layers."""
         ...
 
     @property
@@ -44,22 +44,22 @@ class EncoderConfig(Protocol):
 
     @property
     def attention_dropout_rate(self) -> float:
-        """On the attention probabilities, by backends that can."""
+        """Dropout rate of the attention probabilities, applied by backends that can."""
         ...
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The windows of its layers' attention, each once: |i - j| <= window / 2; None: all tokens."""
+        """Attention windows of the layers, each once: |i - j| <= window / 2; None: all tokens."""
         ...
 
     @property
     def initializer_range(self) -> float:
-        """Deviation of the kernels of heads."""
+        """Standard deviation that the kernels of heads start from."""
         ...
 
     @property
     def require_vocab_size(self) -> int:
-        """`vocab_size`, which must have been set by now."""
+        """`vocab_size`, which must have been set."""
         ...
 
     @property
@@ -68,60 +68,63 @@ class EncoderConfig(Protocol):
         ...
 
     def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
-        """The embeddings and the layers; see `bertfam.models.bert.Encoder`, whose call all have."""
+        """Return the embeddings and layers, called as `bertfam.models.bert.Encoder` is."""
         ...
 
     def masked_lm_head(self, execution: Execution = _EXECUTION) -> pretraining.MaskedLmHead:
-        """(hidden [batch, predictions, embed], word table) -> float32[batch, predictions, padded vocabulary] logits."""
+        """Return the head: (hidden [batch, predictions, embed], word table) -> float32[batch, predictions, padded vocabulary]."""
         ...
 
     def flops(self, length: int, predictions: int) -> int:
-        """Matrix-product FLOPs of one row of one training step: 3 x forward, the vocabulary head on `predictions` tokens."""
+        """Return the FLOPs of one row of one training step: 3 x forward, the vocabulary head on `predictions` tokens."""
         ...
 
 
 def check_collectable(collect: frozenset[str], *more: str) -> None:
-    """Raises ValueError where a network is asked to collect what it does not have; `more` is what it has beside an encoder."""
+    """Raise ValueError where `collect` names intermediates that the network does not have.
+
+    `more` names those that it has beyond an encoder's.
+    """
     known = _COLLECTABLE | set(more)
     if unknown := collect - known:
         raise ValueError(f"cannot collect {sorted(unknown)}: known are {sorted(known)}")
 
 
 def pooler(config: EncoderConfig, execution: Execution = _EXECUTION) -> pretraining.Pooler:
-    """tanh(W h) of hidden states at [CLS]: [..., embed] -> [..., embed]."""
+    """Return the pooler, tanh(W h) of hidden states at [CLS]: [..., embed] -> [..., embed]."""
     return pretraining.Pooler(config.initializer_range, execution)
 
 
 def sentence_head(config: EncoderConfig, classes: int = 2, execution: Execution = _EXECUTION) -> pretraining.ClassificationHead:
-    """Pooled [..., embed] -> float32[..., classes] logits, of what the sentences of a pair are to each other."""
+    """Return the sentence-pair classifier: pooled [..., embed] -> float32[..., classes] logits."""
     return pretraining.ClassificationHead(classes, config.initializer_range, execution)
 
 
 def word_table(params: Mapping[str, Any]) -> jax.Array:
-    """The table float32[padded vocabulary, embed] out of {"encoder": ..., ...}, for the masked-token head."""
+    """Return the word table float32[padded vocabulary, embed] of {"encoder": ..., ...}, for the masked-token head."""
     return params["encoder"]["embeddings"]["word"]["table"]
 
 
 def init_encoder(config: EncoderConfig, key: jax.Array, length: int = 1) -> Any:
-    """New parameters of the encoder, boxed with logical axis names."""
+    """Initialize the parameters of the encoder, boxed with logical axis names."""
     tokens = jnp.zeros((1, length), jnp.int32)
     encoder: Any = config.encoder()
     return encoder.init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"]
 
 
 def init_masked_lm_head(config: EncoderConfig, key: jax.Array, encoder: Any) -> Any:
-    """New parameters of the masked-token head, boxed, over an encoder's word table."""
+    """Initialize the parameters of the masked-token head, boxed, for an encoder's word table."""
     hidden = jnp.zeros((1, 1, config.hidden_size), jnp.float32)
     return config.masked_lm_head().init(key, hidden, word_table({"encoder": nn.meta.unbox(encoder)}))["params"]
 
 
 def init_on_hidden(config: EncoderConfig, head: nn.Module, key: jax.Array) -> Any:
-    """New parameters of a head that takes hidden states, boxed."""
+    """Initialize the parameters of a head that takes hidden states, boxed."""
     return head.init(key, jnp.zeros((1, 1, config.hidden_size), jnp.float32))["params"]
 
 
 def init_encoder_parts(config: EncoderConfig, key: jax.Array, parts: frozenset[str], heads: Mapping[str, nn.Module]) -> Any:
-    """New parameters of the encoder, and of those of its heads that are among `parts`, boxed."""
+    """Initialize the parameters of the encoder, and of the heads that are among `parts`, boxed."""
     params = {"encoder": init_encoder(config, key)}
     params |= {name: init_on_hidden(config, head, key) for name, head in heads.items() if name in parts}
     if "mlm_head" in parts:

@@ -1,4 +1,4 @@
-"""ERNIE 1.0 of Baidu (Sun et al. 2019): a BERT, whose text is masked by whole phrases and entities."""
+"""ERNIE 1.0 of Baidu (Sun et al. 2019): a BERT, trained on text that is masked by whole phrases and entities."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from bertfam.models.mapping import Entry
 
 @dataclass(frozen=True)
 class ErnieConfig(BertConfig):
-    """Sizes and rates of an ERNIE; the defaults are the published model's, version 1.0. See `BertConfig`.
+    """Configuration of an ERNIE; the defaults are the published model's, version 1.0. See `BertConfig`.
 
     Attributes:
-      task_type_vocab_size: rows of a table of tasks, as ERNIE 2.0 and 3.0 have one (3). All text is of the first task, the one of
-        words. 0: there is no such table.
+      task_type_vocab_size: rows of a task table, as in ERNIE 2.0 and 3.0 (3). All text belongs to the first task, the one of
+        words. 0: no such table.
     """
 
     published_vocab_size: ClassVar[int | None] = 18_000
@@ -32,12 +32,12 @@ class ErnieConfig(BertConfig):
 
     @property
     def first_rows(self) -> Mapping[str, int]:
-        """See `BertConfig.first_rows`: that of tasks."""
+        """Rows of the task table, whose first row every token is given."""
         return {"task_type": self.task_type_vocab_size} if self.task_type_vocab_size else {}
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> ErnieConfig:
-    """config.json's content -> ErnieConfig; raises UserError for a model that is not this ERNIE."""
+    """Read config.json's content into ErnieConfig; raises UserError for any other variant of ERNIE."""
     tasks = content.get("task_type_vocab_size", 3) if content.get("use_task_id") else 0
     if type(tasks) is not int:
         raise UserError(f"config.json: task_type_vocab_size = {tasks!r} must be a whole number")
@@ -45,14 +45,14 @@ def config_from_huggingface(content: Mapping[str, Any]) -> ErnieConfig:
 
 
 def config_to_huggingface(config: ErnieConfig) -> dict[str, Any]:
-    """ErnieConfig -> config.json's content, without "architectures"."""
+    """Write ErnieConfig as config.json's content, without "architectures"."""
     tasks = config.task_type_vocab_size
     table = {"task_type_vocab_size": tasks} if tasks else {}
     return {"model_type": "ernie", **written_values(config), "use_task_id": bool(tasks), **table}
 
 
 def entries(config: ErnieConfig) -> tuple[Entry, ...]:
-    """Every parameter of the encoder and of all heads."""
+    """Return the entries of every parameter of the encoder and of all heads."""
     tables = [
         Entry(f"encoder/embeddings/{name}/table", f"ernie.embeddings.{name}_embeddings.weight", "matrix")
         for name in config.first_rows

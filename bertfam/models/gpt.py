@@ -13,7 +13,7 @@ from bertfam.models.mapping import Entry, LanguageModelFamily, check_is, languag
 
 @dataclass(frozen=True)
 class GptConfig(DecoderConfig):
-    """Sizes and rates of a GPT; the defaults are the published one. See `DecoderConfig`."""
+    """Configuration of a GPT; the defaults are the published one. See `DecoderConfig`."""
 
     published_vocab_size: ClassVar[int | None] = 40_478
 
@@ -27,7 +27,7 @@ _WRITTEN_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu", "relu": "rel
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> GptConfig:
-    """config.json's content -> GptConfig; raises UserError for a model that is not this GPT."""
+    """Read config.json's content into GptConfig; raises UserError for any other variant of GPT."""
     values, activation = read_values(content, {}), content.get("afn", "gelu")
     if activation not in list(_ACTIVATIONS):
         raise UserError(f"config.json: afn = {activation!r} is not supported, only {', '.join(_ACTIVATIONS)}")
@@ -35,7 +35,11 @@ def config_from_huggingface(content: Mapping[str, Any]) -> GptConfig:
 
 
 def config_to_huggingface(config: GptConfig) -> dict[str, Any]:
-    """GptConfig -> config.json's content, without "architectures"; raises UserError for what transformers' GPT has not."""
+    """Write GptConfig as config.json's content, without "architectures".
+
+    Raises:
+      UserError: for what transformers' GPT cannot represent.
+    """
     theirs = GptConfig(hidden_size=config.hidden_size, num_heads=config.num_heads, feed_forward_size=4 * config.hidden_size)
     fixed = ("block", "last_norm", "feed_forward_size", "scale_attention", "scale_attention_by_layer")
     check_is(config, theirs, *FIXED, *fixed)
@@ -46,7 +50,7 @@ def config_to_huggingface(config: GptConfig) -> dict[str, Any]:
 
 
 def entries(config: GptConfig) -> tuple[Entry, ...]:
-    """Every parameter."""
+    """Return the entries of every parameter."""
     return stack_entries("tokens_embed", "positions_embed", config)
 
 

@@ -22,7 +22,7 @@ from bertfam.models.mapping import (
 
 @dataclass(frozen=True)
 class Gpt2Config(DecoderConfig):
-    """Sizes and rates of a GPT-2; the defaults are GPT-2 small. See `DecoderConfig`.
+    """Configuration of a GPT-2; the defaults are GPT-2 small. See `DecoderConfig`.
 
     Kernels whose products are added to the residual sum start smaller by sqrt of their number (section 2.3).
     """
@@ -54,7 +54,7 @@ TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def read_values(content: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, Any]:
-    """config.json's content -> the fields of a config like GPT-2's, but its activation; `flags`: their name -> ours.
+    """Read config.json's content into the fields of a config like GPT-2's, but its activation; `flags`: their name -> ours.
 
     Raises:
       UserError: for a size that is not stated, or a value of another type.
@@ -68,14 +68,14 @@ def read_values(content: Mapping[str, Any], flags: Mapping[str, str]) -> dict[st
 
 
 def written_values(config: DecoderConfig, flags: Mapping[str, str]) -> dict[str, Any]:
-    """A config like GPT-2's -> config.json's content, without the model's type, its activation and "architectures"."""
+    """Write a config like GPT-2's as config.json's content, without the model's type, its activation and "architectures"."""
     # Ids where no vocabulary says them; their class would put those of its own.
     values = dict.fromkeys(TOKENS) | stated(config, SIZES | NUMBERS | _TIE | dict(flags))
     return values | {"vocab_size": config.known_table_rows}
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> Gpt2Config:
-    """config.json's content -> Gpt2Config; raises UserError for a model that is not this GPT-2.
+    """Read config.json's content into Gpt2Config; raises UserError for any other variant of GPT-2.
 
     `reorder_and_upcast_attn` is about 16 bits alone: scores are float32 here whatever it is.
     """
@@ -90,7 +90,11 @@ def config_from_huggingface(content: Mapping[str, Any]) -> Gpt2Config:
 
 
 def config_to_huggingface(config: Gpt2Config) -> dict[str, Any]:
-    """Gpt2Config -> config.json's content, without "architectures"; raises UserError for what transformers' GPT-2 has not."""
+    """Write Gpt2Config as config.json's content, without "architectures".
+
+    Raises:
+      UserError: for what transformers' GPT-2 cannot represent.
+    """
     check_is(config, Gpt2Config(), *FIXED, "block", "last_norm")
     return {
         "model_type": "gpt2",
@@ -137,7 +141,7 @@ def stack_entries(words: str, positions: str, config: DecoderConfig) -> tuple[En
 
 
 def entries(config: Gpt2Config) -> tuple[Entry, ...]:
-    """Every parameter."""
+    """Return the entries of every parameter."""
     return (*stack_entries("wte", "wpe", config), *norm("decoder/norm", "transformer.ln_f"))
 
 

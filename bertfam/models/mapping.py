@@ -1,4 +1,4 @@
-"""How a family's parameters are named and laid out in Hugging Face's files: the words that each family's table uses."""
+"""Mapping of parameters to the tensors of Hugging Face's files: the parts of each family's table."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import numpy as np
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
@@ -29,7 +30,7 @@ WRITTEN_ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu
 
 @dataclass(frozen=True)
 class Entry:
-    """One parameter of ours and its tensor, or one for each layer.
+    """Mapping of one of our parameters to its tensor, or to one tensor a layer.
 
     Attributes:
       ours: path in the tree, such as "encoder/layers/attention/query/kernel"; the first part is the network or head.
@@ -58,28 +59,28 @@ class Entry:
 
     @property
     def part(self) -> str:
-        """The network or head that it belongs to."""
+        """Name of the network or head that it belongs to."""
         return self.ours.partition("/")[0]
 
     @property
     def stacked(self) -> bool:
-        """Whether our first axis counts layers."""
+        """True if our first axis counts layers."""
         return self.shared or "{layer}" in self.theirs
 
     @property
     def part_axis(self) -> int:
-        """The axis of theirs that its parts lie along: that of what comes out."""
+        """Axis of their tensor along which its parts lie: the output axis."""
         return 1 if self.layout.startswith("conv1d") else 0
 
     def names(self, num_layers: int) -> list[str]:
-        """The names of their tensors, one for each layer of ours, in a model of so many."""
+        """Return the names of their tensors, one for each of our layers, in a model of `num_layers`."""
         if "{layer}" not in self.theirs:
             return [self.theirs]
         count = num_layers if self.layers is None else self.layers
         return [self.theirs.format(layer=self.first_layer + layer) for layer in range(count)]
 
     def to_theirs(self, array: np.ndarray, table_rows: int) -> np.ndarray:
-        """Our array (of one layer) in their layout, with so many rows of the vocabulary: our part of their tensor."""
+        """Convert our array (of one layer) to their layout, with `table_rows` rows of the vocabulary."""
         if self.vocabulary:
             array = array[:table_rows]
         if self.layout in ("vector", "row"):
@@ -92,7 +93,7 @@ class Entry:
         return array.T if self.layout.startswith("linear") else array
 
     def to_ours(self, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Our part of their tensor as our array (of one layer) of the given shape; padding of the vocabulary is zero."""
+        """Convert our part of their tensor to our array (of one layer) of the given shape; vocabulary padding is zero."""
         if self.layout.startswith("linear"):
             tensor = tensor.T
         if self.layout == "row":
@@ -103,17 +104,17 @@ class Entry:
 
 
 def dense(ours: str, theirs: str, layout: Layout = "linear") -> tuple[Entry, Entry]:
-    """A kernel and a bias."""
+    """Return the entries of a kernel and a bias."""
     return Entry(f"{ours}/kernel", f"{theirs}.weight", layout), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
 
 
 def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
-    """A scale and a bias."""
+    """Return the entries of a scale and a bias."""
     return Entry(f"{ours}/scale", f"{theirs}.weight", "vector"), Entry(f"{ours}/bias", f"{theirs}.bias", "vector")
 
 
 def check_types(content: Mapping[str, Any], names: Collection[str], types: tuple[type, ...], required: bool = False) -> None:
-    """Raises UserError where config.json's content states one of these names as another type, or `required` ones not at all."""
+    """Raise UserError where config.json's content has one of these names with another type, or lacks a `required` one."""
     wrong = [name for name in names if (required or content.get(name) is not None) and type(content.get(name)) not in types]
     if wrong:
         known = " or ".join(kind.__name__ for kind in types)
@@ -133,7 +134,7 @@ def read_activation(content: Mapping[str, Any], name: str, default: str) -> Acti
 
 
 def check_is(config: Any, theirs: Any, *names: str) -> None:
-    """Raises UserError where a field of these names has not the value that it has in all that transformers' class can be."""
+    """Raise UserError where one of these fields differs from the only value that transformers' class supports."""
     for name in names:
         if getattr(config, name) != getattr(theirs, name):
             raise UserError(
@@ -143,7 +144,7 @@ def check_is(config: Any, theirs: Any, *names: str) -> None:
 
 
 def stated(config: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Their name -> the value of our field, for those that are not None."""
+    """Return the values of our fields by their names, without those that are None."""
     return {theirs: value for theirs, ours in names.items() if (value := getattr(config, ours)) is not None}
 
 
@@ -153,7 +154,7 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 @dataclass(frozen=True)
 class Family:
-    """All that the engine in `bertfam.interop.huggingface` must know of a family.
+    """Hugging Face table of a family, read by `bertfam.interop.huggingface`.
 
     Attributes:
       model_type: as in config.json.
@@ -161,7 +162,7 @@ class Family:
       objective: gin file of the objective that an imported model is trained on with, its model bound to `config`.
       prefix: of the encoder's names wherever a head is present.
       architectures: the class for each set of parts; a file that holds two sets of the same size is read as the first.
-      config_from_huggingface: config.json's content -> our config; raises UserError for what we have not.
+      config_from_huggingface: config.json's content -> our config; raises UserError for an unsupported model.
       config_to_huggingface: our config -> config.json's content, without the architecture.
       entries: our config -> all entries of all parts.
       tied: their head's table -> the word table, for heads that share it unless both are present and differ.
@@ -189,41 +190,41 @@ class Family:
 
     @property
     def always_prefixed(self) -> bool:
-        """Whether names have the prefix where there is no head, too."""
+        """True if names have the prefix even without a head."""
         return False
 
     def needed(self, entries: Iterable[Entry]) -> frozenset[str]:
-        """The parts, of all that entries are of, that no model is without."""
+        """Return the parts of `entries` that every model of the family has."""
         return min(self.architectures, key=len)
 
     def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
-        """New parameters of the parts of a model, boxed with logical axis names."""
+        """Initialize the parameters of the parts of a model, boxed with logical axis names."""
         return init_encoder_parts(config, key, parts, self.heads(config))
 
     def objective_of(self, parts: Collection[str]) -> str:
-        """The gin file of the objective that a model with these parts is trained on."""
+        """Return the gin file of the objective that a model with these parts is trained on."""
         return next((path for part, path in self.objectives_by_part.items() if part in parts), self.objective)
 
 
 @dataclass(frozen=True)
 class LanguageModelFamily(Family):
-    """A family that writes text: its parts are "embeddings", "decoder", where there is one "encoder", and "lm_head"."""
+    """A family of causal LMs or encoder-decoders: parts "embeddings", "decoder", "lm_head" and, if any, "encoder"."""
 
     @property
+    @override
     def always_prefixed(self) -> bool:
-        """See `Family.always_prefixed`: a tied head is always there, and has no tensors."""
-        return True
+        return True  # a tied head is always there, and has no tensors
 
+    @override
     def needed(self, entries: Iterable[Entry]) -> frozenset[str]:
-        """See `Family.needed`: all of them."""
         return super().needed(entries) | {entry.part for entry in entries}
 
+    @override
     def init(self, config: Any, key: jax.Array, parts: frozenset[str]) -> Any:
-        """See `Family.init`."""
         return init_language_model_parts(config, key, parts)
 
 
 def language_model_architectures(name: str, *, has_encoder: bool = False) -> dict[frozenset[str], str]:
-    """The parts of a `LanguageModelFamily` whose only class this is: its head is the word table, or has tensors of its own."""
+    """Return the parts of a `LanguageModelFamily` with this class alone, with a tied and with an untied head."""
     body = frozenset({"embeddings", "decoder", *(["encoder"] if has_encoder else [])})
     return {body: name, body | {"lm_head"}: name}

@@ -1,4 +1,4 @@
-"""ModernBERT (Warner, Chaffin, Clavié et al. 2024): pre-LN without biases, rotary positions, GeGLU, local attention between."""
+"""ModernBERT (Warner, Chaffin, Clavié et al. 2024): pre-LN, no biases, rotary positions, GeGLU, alternating local attention."""
 
 import math
 from collections.abc import Mapping
@@ -32,12 +32,12 @@ _EXECUTION = Execution()
 
 @dataclass(frozen=True)
 class ModernBertConfig(Sizes):
-    """Sizes and rates of a ModernBERT; the defaults are ModernBERT-base.
+    """Configuration of a ModernBERT; the defaults are ModernBERT-base.
 
     Attributes:
       vocab_size: real tokens; None takes the size of the run's vocabulary.
       table_rows: rows of the word table in files, where a checkpoint has more of them than tokens; None: `vocab_size`.
-      feed_forward_size: width of the gated hidden layer; the map that leads there is twice as wide.
+      feed_forward_size: width of the gated hidden layer; the projection to it is twice as wide.
       max_length: the longest row in tokens. Positions are turned into angles, so no parameter depends on it.
       global_every: layers 0, n, 2n, ... attend to all tokens, the others to those of the window.
       layer_types: "global" or "local" for each layer, where it is another pattern; None: as `global_every` has it.
@@ -46,7 +46,7 @@ class ModernBertConfig(Sizes):
       activation: of the gated half of the hidden layer: "gelu" (erf), "gelu_tanh" or "relu".
       head_activation: that of the masked-token head; None: `activation`.
       embedding_dropout_rate: on the embeddings.
-      attention_dropout_rate: on what attention adds, and on its probabilities by backends that can.
+      attention_dropout_rate: on the attention's output, and on its probabilities by backends that can.
       feed_forward_dropout_rate: on the hidden layer of the feed-forward network.
       initializer_range: deviation of the truncated normal that kernels and tables start from; kernels whose products are added
         to the residual sum, and the head's, have 1 / sqrt(2 num_layers) of it ("Megatron" initial values).
@@ -94,18 +94,18 @@ class ModernBertConfig(Sizes):
 
     @property
     def types(self) -> tuple[LayerType, ...]:
-        """The type of each layer."""
+        """Type of each layer."""
         if self.layer_types is not None:
             return self.layer_types
         return tuple("local" if layer % self.global_every else "global" for layer in range(self.num_layers))
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """See `bertfam.models.encoder.EncoderConfig`."""
+        """Attention windows of the layers, each once: |i - j| <= window / 2; None: all tokens."""
         return tuple(dict.fromkeys(self.window_of(name) for name in self.types))
 
     def window_of(self, layer_type: LayerType) -> int | None:
-        """The window of a type of layer; None: all tokens."""
+        """Return the window of a type of layer; None: all tokens."""
         return self.window if layer_type == "local" else None
 
     @property
@@ -114,11 +114,11 @@ class ModernBertConfig(Sizes):
         return self.initializer_range / math.sqrt(2 * self.num_layers)
 
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
-        """See `bertfam.models.encoder.EncoderConfig`."""
+        """Return the encoder."""
         return Encoder(self, execution)
 
     def masked_lm_head(self, execution: Execution = _EXECUTION) -> pretraining.MaskedLmHead:
-        """See `bertfam.models.encoder.EncoderConfig`."""
+        """Return the masked-token head."""
         return pretraining.MaskedLmHead(
             vocab_size=self.require_vocab_size,
             activation=self.head_activation or self.activation,
@@ -131,7 +131,7 @@ class ModernBertConfig(Sizes):
         )
 
     def flops(self, length: int, predictions: int) -> int:
-        """See `bertfam.models.encoder.EncoderConfig`.
+        """Return the matrix-product FLOPs of one row of one training step.
 
         3 [sum over layers of s (8h^2 + 6hf + 4hk) + P (2h^2 + 2hV)], with k the tokens that one attends to: s, or in local layers
         the window's where these are fewer. (A backend that masks what is outside the window computes more.)
@@ -150,7 +150,7 @@ class Embeddings(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array, *, train: bool) -> jax.Array:
-        """int32[batch, length] -> dtype[batch, length, embed]."""
+        """Embed tokens: int32[batch, length] -> dtype[batch, length, embed]."""
         config, dtype = self.config, self.execution.compute_dtype
         normal = truncated_normal(config.initializer_range)
         words = Table(config.padded_vocab_size, config.hidden_size, "vocab", normal, name="word")()
@@ -163,7 +163,7 @@ class Encoder(nn.Module):
     """Embeddings, the first layer, the stack of the others, and a last LayerNorm.
 
     The first layer has no LayerNorm before its attention, the embeddings' own being there; the others differ in their attention
-    alone, whose pattern goes on from layer 1 in periods (local, local, global).
+    alone, whose pattern continues from layer 1 in periods (local, local, global).
     """
 
     config: ModernBertConfig
@@ -180,14 +180,14 @@ class Encoder(nn.Module):
         train: bool,
         collect: frozenset[str] = frozenset(),
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Runs the encoder.
+        """Run the encoder.
 
         Args:
           tokens: int32[batch, length].
           segment_ids: int32[batch, length], which packed example; 0 = padding. A query sees keys of its own segment.
           positions: int32[batch, length], restarting at 0 in each example, for packed rows. None promises one example
             a row, segment ids 1 and then 0.
-          token_type_ids: int32[batch, length], which it does not read.
+          token_type_ids: int32[batch, length], unused.
           train: whether dropout is on; needs a "dropout" key where a rate is above 0.
           collect: names among "hidden_states" and "attention_probs" (before dropout).
 
@@ -249,7 +249,7 @@ class Encoder(nn.Module):
 
 
 def _period(kinds: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """The shortest run of kinds that gives them all when it is repeated: its last turn may break off."""
+    """Return the shortest period of `kinds`; its last repetition may be incomplete."""
     length = next(n for n in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i % n] for i in range(len(kinds))))
     return tuple(kinds[:length])
 
@@ -282,10 +282,10 @@ _THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_ro
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> ModernBertConfig:
-    """config.json's content -> ModernBertConfig, of transformers 4.48 and of 5 alike.
+    """Read config.json's content into ModernBertConfig, of transformers 4.48 and of 5 alike.
 
     Raises:
-      UserError: for what is not computed here, or a size that is not stated.
+      UserError: for an unsupported option, or a size that is missing.
     """
     for name in _NO_BIAS:
         if content.get(name):
@@ -302,7 +302,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> ModernBertConfig:
 
 
 def _thetas(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `rope_parameters` for each type of layer (transformers 5), or of `global_rope_theta` and `local_rope_theta` (before)."""
+    """Read the rotary bases: `rope_parameters` (transformers 5), or `global_rope_theta` and `local_rope_theta` (before)."""
     if content.get("rope_scaling"):
         raise UserError(f"config.json: rope_scaling = {content['rope_scaling']!r} is not supported, only None")
     stated = content.get("rope_parameters") or {}
@@ -323,7 +323,7 @@ def _thetas(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pattern(content: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """`layer_types` where they are stated, told by a period where there is one; else `global_attn_every_n_layers`."""
+    """Read the layer pattern: `layer_types` if present, as a period where possible; else `global_attn_every_n_layers`."""
     every, names = content.get("global_attn_every_n_layers", 3), content.get("layer_types")
     if type(every) is not int:
         raise UserError(f"config.json: global_attn_every_n_layers = {every!r} must be a whole number")
@@ -339,7 +339,7 @@ def _pattern(content: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def config_to_huggingface(config: ModernBertConfig) -> dict[str, Any]:
-    """ModernBertConfig -> config.json's content for transformers 4.48 and later, without "architectures"."""
+    """Write ModernBertConfig as config.json's content for transformers 4.48 and later, without "architectures"."""
     thetas = {"full_attention": config.global_theta, "sliding_attention": config.local_theta}
     written = {ours: theirs for theirs, ours in _TYPES.items()}
     return {
@@ -360,7 +360,7 @@ def config_to_huggingface(config: ModernBertConfig) -> dict[str, Any]:
 
 
 def entries(config: ModernBertConfig) -> tuple[Entry, ...]:
-    """Every parameter of the encoder and of the masked-token head."""
+    """Return the entries of every parameter of the encoder and of the masked-token head."""
     others = config.num_layers - 1
     untied = [Entry("mlm_head/decoder", "decoder.weight", "matrix", vocabulary=True)]
     return (
@@ -377,7 +377,7 @@ def entries(config: ModernBertConfig) -> tuple[Entry, ...]:
 
 
 def _layer_entries(stack: str, first: int, count: int) -> tuple[Entry, ...]:
-    """Every parameter of `count` layers from their layer `first` on."""
+    """Return the entries of every parameter of `count` layers from their layer `first` on."""
 
     def entry(ours: str, theirs: str, layout: Layout, part_of: tuple[int, int] = (0, 1)) -> Entry:
         names = (f"encoder/{stack}/{ours}", f"model.layers.{{layer}}.{theirs}.weight")

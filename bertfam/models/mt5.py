@@ -11,7 +11,7 @@ from bertfam.models.t5 import T5, T5Config, read_values, written_values
 
 @dataclass(frozen=True)
 class MT5Config(T5Config):
-    """Sizes and rates of an mT5; the defaults are mT5-base. See `T5Config`; the decoder's output is never scaled."""
+    """Configuration of an mT5; the defaults are mT5-base. See `T5Config`; the decoder's output is never scaled."""
 
     published_vocab_size: ClassVar[int | None] = 250_100
 
@@ -28,12 +28,12 @@ class MT5Config(T5Config):
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> MT5Config:
-    """config.json's content -> MT5Config, which never scales, whatever it says of that; the head is that of the tensors."""
+    """Read config.json's content into MT5Config, which never scales the output; the tensors decide the head."""
     return MT5Config(**read_values({"feed_forward_proj": "gated-gelu"} | dict(content)), tie_embeddings=True)
 
 
 def config_to_huggingface(config: MT5Config) -> dict[str, Any]:
-    """MT5Config -> config.json's content, without "architectures"."""
+    """Write MT5Config as config.json's content, without "architectures"."""
     values = written_values(config) | {"tie_word_embeddings": config.tie_embeddings}
     return {"model_type": "mt5", **{name: value for name, value in values.items() if name != "scale_decoder_outputs"}}
 

@@ -1,4 +1,4 @@
-"""OPT (Zhang, Roller, Goyal et al. 2022): GPT-2 with ReLU, and positions whose table begins with two rows that are never read."""
+"""OPT (Zhang, Roller, Goyal et al. 2022): GPT-2 with ReLU, and a position table that begins with two unused rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from bertfam.models.mapping import (
 
 @dataclass(frozen=True)
 class OptConfig(DecoderConfig):
-    """Sizes and rates of an OPT; the defaults are OPT-125M. See `DecoderConfig`.
+    """Configuration of an OPT; the defaults are OPT-125M. See `DecoderConfig`.
 
     OPT-350M has the word table 512 wide and normalises after each residual sum: `embedding_size` 512, `block` "post_norm", and no
     `last_norm`. Initial values are those of section 2.2: a deviation of 0.006, divided by sqrt(2 num_layers) where products are
@@ -43,7 +43,7 @@ class OptConfig(DecoderConfig):
 
     @property
     def start(self) -> Start:
-        """See `bertfam.models.language_model.LanguageModelConfig`: the published tokenizer puts </s> before each text."""
+        """Start token of the decoder: the published tokenizer puts </s> before each text."""
         return "eos"
 
 
@@ -76,7 +76,7 @@ _FIXED = (
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> OptConfig:
-    """config.json's content -> OptConfig; raises UserError for a model that is not this OPT.
+    """Read config.json's content into OptConfig; raises UserError for any other variant of OPT.
 
     Initial values are not those of the paper: `init_std` is that of all kernels.
     """
@@ -103,7 +103,11 @@ def config_from_huggingface(content: Mapping[str, Any]) -> OptConfig:
 
 
 def config_to_huggingface(config: OptConfig) -> dict[str, Any]:
-    """OptConfig -> config.json's content, without "architectures"; raises UserError for what transformers' OPT has not."""
+    """Write OptConfig as config.json's content, without "architectures".
+
+    Raises:
+      UserError: for what transformers' OPT cannot represent.
+    """
     check_is(config, OptConfig(), *_FIXED)
     before = config.block == "pre_norm"
     if config.block == "parallel" or config.last_norm and not before:
@@ -126,7 +130,7 @@ def config_to_huggingface(config: OptConfig) -> dict[str, Any]:
 
 
 def entries(config: OptConfig) -> tuple[Entry, ...]:
-    """Every parameter."""
+    """Return the entries of every parameter."""
     body, ours, theirs = "model.decoder.", "decoder/layers/", "model.decoder.layers.{layer}."
 
     def dense(name: str, tensor: str, layout: Layout = "linear") -> list[Entry]:

@@ -1,4 +1,4 @@
-"""PaLM (Chowdhery et al. 2022): attention and a SwiGLU beside each other, one head of keys and values, rotary positions."""
+"""PaLM (Chowdhery et al. 2022): parallel attention and SwiGLU, multi-query attention, rotary positions."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +9,7 @@ from bertfam.models.decoder import Block, DecoderConfig
 
 @dataclass(frozen=True)
 class PalmConfig(DecoderConfig):
-    """Sizes and rates of a PaLM; the defaults are PaLM 8B. See `DecoderConfig`.
+    """Configuration of a PaLM; the defaults are PaLM 8B. See `DecoderConfig`.
 
     y = x + MLP(LN(x)) + attention(LN(x)) with one LN for both and no bias anywhere (section 2). Kernels start from a deviation of
     1 / sqrt(inputs), the word table from 1, and as it is the head's too, logits are divided by sqrt(hidden_size) (section 5).

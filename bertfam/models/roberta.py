@@ -13,7 +13,7 @@ from bertfam.models.mapping import Entry, Family
 
 @dataclass(frozen=True)
 class RobertaConfig(BertConfig):
-    """Sizes and rates of a RoBERTa; the defaults are RoBERTa-base. See `BertConfig`.
+    """Configuration of a RoBERTa; the defaults are RoBERTa-base. See `BertConfig`.
 
     The first token has the position `position_offset`, the padding id + 1 as published: rows 0 and 1 of the table are never read.
     """
@@ -27,7 +27,7 @@ class RobertaConfig(BertConfig):
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
-    """config.json's content -> RobertaConfig; raises UserError for a model that is not this RoBERTa."""
+    """Read config.json's content into RobertaConfig; raises UserError for any other variant of RoBERTa."""
     values, pad = read_values(content), content.get("pad_token_id", 1)
     if type(pad) is not int or pad < 0:
         raise UserError(f"config.json: pad_token_id = {pad!r} must be a whole number: positions are counted from it")
@@ -39,14 +39,14 @@ def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
 
 
 def config_to_huggingface(config: RobertaConfig) -> dict[str, Any]:
-    """RobertaConfig -> config.json's content, without "architectures"."""
+    """Write RobertaConfig as config.json's content, without "architectures"."""
     values = written_values(config, head="gelu", has=("position_offset",))
     rows = config.position_offset + config.max_length
     return {"model_type": "roberta", **values, "max_position_embeddings": rows}
 
 
 def entries(config: RobertaConfig) -> tuple[Entry, ...]:
-    """Every parameter of the encoder and of all heads."""
+    """Return the entries of every parameter of the encoder and of all heads."""
     head = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
     return (*encoder_entries("roberta.", config), *masked_lm_entries(config, *head))
 

@@ -1,4 +1,4 @@
-"""What the configs of all families have in common: sizes, and checks that name the value that is wrong."""
+"""Base classes of the families' configs: sizes, and checks that name the wrong value."""
 
 import math
 from collections.abc import Collection
@@ -13,7 +13,7 @@ _COUNTS = ("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_l
 
 @dataclass(frozen=True)
 class TableSizes:
-    """Rows of a model's word table, and checks that name the value that is wrong; see the families' configs.
+    """Rows of a model's word table, and checks that name the wrong value; see the families' configs.
 
     Attributes:
       objective_file: the gin file of an objective that trains such a model.
@@ -35,14 +35,14 @@ class TableSizes:
 
     @property
     def require_vocab_size(self) -> int:
-        """`vocab_size`, which must have been set by now."""
+        """`vocab_size`, which must have been set."""
         if self.vocab_size is None:
             raise ValueError(f"{type(self).__name__}.vocab_size is None: set it to the size of the vocabulary first")
         return self.vocab_size
 
     @property
     def known_table_rows(self) -> int:
-        """`table_rows`, or where it is None, `vocab_size`, which must have been set by now."""
+        """`table_rows`, or where it is None, `vocab_size`, which must have been set."""
         return self.table_rows or self.require_vocab_size
 
     @property
@@ -51,7 +51,7 @@ class TableSizes:
         return padded_rows(self.known_table_rows)
 
     def _check_at_least(self, **least: int) -> None:
-        """Whole numbers, or None."""
+        """Check whole numbers, or None, against lower bounds."""
         for name, smallest in least.items():
             if getattr(self, name) is not None and not smallest <= getattr(self, name) < 2**31:
                 raise self._error(name, f"must be at least {smallest} and below 2^31")

@@ -35,7 +35,7 @@ _EXECUTION = Execution()
 
 @dataclass(frozen=True)
 class T5Config(TableSizes):
-    """Sizes and rates of a T5; the defaults are T5-base, version 1.0.
+    """Configuration of a T5; the defaults are T5-base, version 1.0.
 
     Version 1.1 is `activation` "gelu_tanh", `gated`, and neither `tie_embeddings` nor `scale_logits`.
 
@@ -51,9 +51,9 @@ class T5Config(TableSizes):
       num_encoder_layers: None: `num_layers`.
       num_heads, head_dim: of every attention; their product need not be `hidden_size`.
       activation: of the feed-forward network's hidden layer, or of its gate.
-      gated: whether the hidden layer is multiplied by another linear map (Shazeer 2020).
+      gated: whether the hidden layer is multiplied by a second linear projection (Shazeer 2020).
       relative_buckets, relative_max_distance: of relative positions, see `bertfam.layers.positions.relative_bias.buckets_of`.
-      dropout_rate: on embeddings, on what each sublayer adds, on the feed-forward network's hidden layer, on the output of both
+      dropout_rate: on embeddings, on each sublayer's output, on the feed-forward network's hidden layer, on the output of both
         networks, and on attention probabilities by backends that can.
       tie_embeddings: whether the head uses the word table.
       scale_logits: whether the decoder's output is multiplied by hidden_size^-1/2 before the head.
@@ -92,7 +92,7 @@ class T5Config(TableSizes):
 
     @property
     def max_length(self) -> int | None:
-        """See `bertfam.models.language_model.LanguageModelConfig`: no parameter depends on it."""
+        """No limit: no parameter depends on the length of a row."""
         return None
 
     @property
@@ -102,38 +102,38 @@ class T5Config(TableSizes):
 
     @property
     def num_kv_heads(self) -> int:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Number of key and value heads of the decoder's self-attention."""
         return self.num_heads
 
     @property
     def attention_dropout_rate(self) -> float:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Dropout rate of the attention probabilities."""
         return self.dropout_rate
 
     @property
     def has_encoder(self) -> bool:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """True for an encoder-decoder, False for a causal LM."""
         return True
 
     @property
     def start(self) -> Start:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Start token of the decoder."""
         return "pad"
 
     def embeddings(self) -> Table:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the word table."""
         return Table(self.padded_vocab_size, self.hidden_size, "vocab", normal(1.0))
 
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the encoder."""
         return Encoder(self, execution)
 
     def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the decoder."""
         return Decoder(self, execution)
 
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the language-model head."""
         return LmHead(
             self.require_vocab_size,
             tied=self.tie_embeddings,
@@ -143,7 +143,7 @@ class T5Config(TableSizes):
         )
 
     def flops(self, length: int, targets: int) -> int:
-        """See `bertfam.models.language_model.LanguageModelConfig`."""
+        """Return the matrix-product FLOPs of one row of one training step."""
         return training_flops(
             length,
             targets,
@@ -157,12 +157,12 @@ class T5Config(TableSizes):
 
 
 def _by_inputs(*sizes: int) -> Initializer:
-    """Normal initial values with the deviation (product of sizes)^-1/2."""
+    """Return normal initial values with the deviation (product of sizes)^-1/2."""
     return normal(math.prod(sizes) ** -0.5)
 
 
 class Embeddings(nn.Module):
-    """dropout(word), and the terms of scores by relative positions, which all layers add."""
+    """dropout(word), and the bias of attention scores by relative positions, which all layers share."""
 
     config: T5Config
     execution: Execution = Execution()
@@ -172,7 +172,7 @@ class Embeddings(nn.Module):
     def __call__(
         self, words: jax.Array, tokens: jax.Array, *, cache: Cache | None = None, train: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """int32[batch, length] -> dtype[batch, length, embed], float32[1, heads, length, length or slots of the cache]."""
+        """Embed int32[batch, length]: dtype[batch, length, embed], and bias float32[1, heads, length, keys or cache slots]."""
         config, length = self.config, tokens.shape[1]
         keys, offset = (length, None) if cache is None else (cache.keys.shape[2], cache.filled)
         bias = RelativeBias(
@@ -189,13 +189,13 @@ class Embeddings(nn.Module):
 
 
 class _Network(nn.Module):
-    """What encoder and decoder are made of."""
+    """Base of encoder and decoder."""
 
     config: T5Config
     execution: Execution = Execution()
 
     def _block(self, *, causal: bool) -> partial[PreNormBlock]:
-        """Makes a layer, in the decoder with another attention to what the encoder has read."""
+        """Return the constructor of a layer, with cross-attention in the decoder."""
         config, dtype = self.config, self.execution.compute_dtype
         hidden, inner = config.hidden_size, config.num_heads * config.head_dim
         heads: dict[str, Any] = {
@@ -236,7 +236,7 @@ class _Network(nn.Module):
 
 
 class Encoder(_Network):
-    """What reads."""
+    """Bidirectional T5 encoder."""
 
     @nn.compact
     def __call__(
@@ -249,7 +249,10 @@ class Encoder(_Network):
         train: bool,
         collect: frozenset[str] = frozenset(),
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.language_model.LanguageModelConfig`; `positions` are not read but for whether there are any."""
+        """Run the encoder; see `bertfam.models.language_model.LanguageModelConfig` for arguments and results.
+
+        Of `positions`, only their presence matters: it says that rows are packed.
+        """
         check_collectable(collect)
         embedded, bias = Embeddings(self.config, self.execution, name="embeddings")(words, tokens, train=train)
         row = Row(segment_ids, bias=bias)
@@ -261,7 +264,7 @@ class Encoder(_Network):
 
 
 class Decoder(_Network):
-    """What writes."""
+    """Causal T5 decoder with cross-attention."""
 
     @nn.compact
     def __call__(
@@ -277,7 +280,9 @@ class Decoder(_Network):
         encoded_segment_ids: jax.Array,
         cache: Cache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """See `bertfam.models.language_model.LanguageModelConfig`; `positions` are not read but for whether there are any.
+        """Run the decoder; see `bertfam.models.language_model.LanguageModelConfig` for arguments and results.
+
+        Of `positions`, only their presence matters: it says that rows are packed.
 
         Distances of relative positions are those of places in the row, or of slots of the cache.
         """
@@ -329,7 +334,7 @@ _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
 def read_values(content: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json's content -> the fields of a config like T5's, but for the head.
+    """Read config.json's content into the fields of a config like T5's, but for the head.
 
     Raises:
       UserError: for what is not computed here, or a size that is not stated.
@@ -352,11 +357,11 @@ def read_values(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> T5Config:
-    """config.json's content -> T5Config.
+    """Read config.json's content into T5Config.
 
-    Version 1.1 is told by tie_word_embeddings = False, which to transformers 4 meant both a head of its own and no scaling. What
-    transformers 5 writes anew says the scaling as scale_decoder_outputs, and tie_word_embeddings = True always. Either takes the
-    head that the tensors have: one of its own where it differs from the word table.
+    Version 1.1 is recognised by tie_word_embeddings = False, which to transformers 4 meant both an untied head and no scaling.
+    transformers 5 writes the scaling as scale_decoder_outputs, and tie_word_embeddings = True always. Both load the head that the
+    tensors hold: an untied one where it differs from the word table.
     """
     stated_tie = content.get("tie_word_embeddings") is not False
     scaled = content.get("scale_decoder_outputs")
@@ -364,7 +369,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> T5Config:
 
 
 def written_values(config: T5Config) -> dict[str, Any]:
-    """A config like T5's -> config.json's content, without the model's type and "architectures"."""
+    """Write a config like T5's as config.json's content, without the model's type and "architectures"."""
     written = {how: name for name, how in _FEED_FORWARDS.items()}
     return {
         **dict.fromkeys(_TOKENS),
@@ -381,12 +386,12 @@ def written_values(config: T5Config) -> dict[str, Any]:
 
 
 def config_to_huggingface(config: T5Config) -> dict[str, Any]:
-    """T5Config -> config.json's content, without "architectures"."""
+    """Write T5Config as config.json's content, without "architectures"."""
     return {"model_type": "t5", **written_values(config)}
 
 
 def entries(config: T5Config) -> tuple[Entry, ...]:
-    """Every parameter of a model like T5."""
+    """Return the entries of every parameter of a model like T5."""
     untied = Entry("lm_head/kernel", "lm_head.weight", "matrix", vocabulary=True)
     return (
         Entry("embeddings/table", "shared.weight", "matrix", vocabulary=True),
@@ -400,7 +405,7 @@ _ATTENTIONS = {"attention": "SelfAttention", "cross_attention": "EncDecAttention
 
 
 def _stack(config: T5Config, stack: str, layers: int, sublayers: tuple[str, ...]) -> tuple[Entry, ...]:
-    """Every parameter of the encoder or the decoder: sublayers are numbered there."""
+    """Return the entries of every parameter of the encoder or the decoder: sublayers are numbered there."""
     found = [
         Entry(
             f"{stack}/embeddings/relative_bias/table",

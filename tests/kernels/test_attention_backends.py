@@ -81,7 +81,7 @@ def test_packed_examples_do_not_see_each_other(name, dtype):
 
 
 def test_maps_are_probabilities_within_the_segment():
-    _, maps = run("reference", inputs("bfloat16"), PACKED, True, maps=True)
+    _, maps = run("reference", inputs("bfloat16"), PACKED, True, return_weights=True)
     assert maps.shape == (BATCH, HEADS, LENGTH, LENGTH) and maps.dtype == jnp.float32
     np.testing.assert_allclose(jnp.sum(maps, -1), 1, atol=1e-6)
     assert np.all(np.asarray(maps[0, :, :9, 9:]) == 0) and np.all(np.asarray(maps[0, :, 9:, :9]) == 0)
@@ -91,7 +91,7 @@ def test_maps_are_probabilities_within_the_segment():
 def test_a_window_is_the_width_of_both_sides_together(window, side):
     """Dense attention among the tokens of the segment at most `side` places away; a window over the whole row is none."""
     query, key, value = (np.float64(array) for array in inputs("float32"))
-    mixed, maps = run("reference", inputs("float32"), PACKED, True, maps=True, window=window)
+    mixed, maps = run("reference", inputs("float32"), PACKED, True, return_weights=True, window=window)
     assert Request.here("float32", LENGTH, HEAD_DIM, True, 0.0, window=window).window == (None if side is None else window)
     for row, place in ((0, 0), (0, 8), (0, 9), (0, 23), (1, 5), (1, 10)):
         near = range(LENGTH) if side is None else range(max(0, place - side), min(LENGTH, place + side + 1))
@@ -157,7 +157,7 @@ def test_reference_drops_probabilities():
     query, key = (jax.random.normal(k, (8, length, 4, head_dim)) for k in keys)
     value = jnp.broadcast_to(jnp.eye(length)[:, None], query.shape)
     options = {"segment_ids": jnp.ones((8, length), jnp.int32)}
-    options["request"] = Request.here("float32", length, head_dim, False, dropout_rate=rate, maps=True)
+    options["request"] = Request.here("float32", length, head_dim, False, dropout_rate=rate, return_weights=True)
     # [batch, queries, heads, keys] -> [batch, heads, queries, keys]
     mixed, probabilities = BACKENDS["reference"].run(query, key, value, **options, dropout_key=jax.random.key(1))
     weights = np.moveaxis(np.asarray(mixed), 1, 2)
@@ -181,7 +181,7 @@ GPU = Request("gpu", "bfloat16", CUDNN_FROM_LENGTH, 64, compute_capability=9.0)
         ({"head_dim": 20}, "xla", "heads are 20 wide"),
         ({"window": 64}, "xla", "not cudnn, because tokens see no further than 32 others on each side"),
         ({"compute_capability": 7.5}, "xla", "compute capability 7.5"),
-        ({"maps": True}, "reference", "not xla, because attention probabilities are asked for"),
+        ({"return_weights": True}, "reference", "not xla, because attention probabilities are asked for"),
         ({"dropout_rate": 0.1}, "cudnn", "attention dropout 0.1 is left out"),
         ({"bias": True, "causal": True, "key_length": 512, "scale": 1.0}, "cudnn", "fastest"),
         ({"platform": "cpu"}, "xla", "on cpu"),
@@ -201,7 +201,7 @@ def test_auto_takes_the_fastest_that_can_and_says_why(change, name, words):
         ("cudnn", {"dtype": "float32"}, "the dtype is float32"),
         ("cudnn", {"platform": "cpu"}, "the platform is cpu"),
         ("cudnn", {"window": 64}, "no further than 32 others"),
-        ("xla", {"maps": True}, "attention probabilities"),
+        ("xla", {"return_weights": True}, "attention probabilities"),
         ("xla", {"dropout_rate": 0.1}, "attention_dropout_rate is 0.1"),
     ],
 )
@@ -213,4 +213,4 @@ def test_a_named_backend_that_cannot_is_refused(name, change, words):
 
 def test_a_named_backend_that_can_is_taken():
     assert choose(GPU, "cudnn")[0].name == "cudnn"
-    assert choose(dataclasses.replace(GPU, dropout_rate=0.1, maps=True), "reference")[0].name == "reference"
+    assert choose(dataclasses.replace(GPU, dropout_rate=0.1, return_weights=True), "reference")[0].name == "reference"

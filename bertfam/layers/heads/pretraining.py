@@ -1,4 +1,4 @@
-"""What stands on an encoder: pooling, classification, prediction of masked tokens."""
+"""Pretraining heads: pooling, classification, prediction of tokens."""
 
 from typing import NamedTuple
 
@@ -124,7 +124,7 @@ class MaskedLmHead(nn.Module):
 
 
 def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | None, vocab_size: int) -> jax.Array:
-    """The product with a word table and, where there is one, a bias for each word, summed and kept in float32.
+    """Multiply with a word table and add, where there is one, a bias for each word, summed and kept in float32.
 
     Args:
       hidden: dtype[batch, predictions, embed].
@@ -177,7 +177,7 @@ class LmHead(nn.Module):
 
     @nn.compact
     def weights(self, table: jax.Array) -> Head:
-        """What the map is made of, of the word table float32[rows, embed]."""
+        """Return the weights of the map, given the word table float32[rows, embed]."""
         if not self.tied:
             table = self.param("kernel", logical(self.kernel_init, ("vocab", "embed")), table.shape, jnp.float32)
             table = gathered(table, ("vocab", "embed"))

@@ -13,7 +13,7 @@ from bertfam.layers.lookup import lookup_few
 
 
 def buckets_of(distances: np.ndarray, *, bidirectional: bool, buckets: int = 32, max_distance: int = 128) -> np.ndarray:
-    """Which bucket each distance belongs to: one for each short distance, logarithmically wider ones up to `max_distance`.
+    """Assign distances to buckets: one for each short distance, logarithmically wider ones up to `max_distance`.
 
     With N buckets on a side and E = N / 2, a distance of a tokens is in bucket a where a < E, and else in
 
@@ -62,7 +62,7 @@ class RelativeBias(nn.Module):
 
     @nn.compact
     def __call__(self, queries: int, keys: int, offset: jax.Array | None = None) -> jax.Array:
-        """The terms of all pairs of places in a row.
+        """Return the terms of all pairs of places in a row.
 
         Places are those in the row, or of a cache its slots: within one example these differ as positions do, wherever in the row
         it lies.
@@ -88,7 +88,7 @@ class RelativeBias(nn.Module):
 
 @functools.cache
 def _bucket_list(bidirectional: bool, buckets: int, max_distance: int) -> np.ndarray:
-    """The buckets of -max_distance, ..., max_distance."""
+    """Return the buckets of -max_distance, ..., max_distance."""
     distances = np.arange(-max_distance, max_distance + 1)
     return buckets_of(distances, bidirectional=bidirectional, buckets=buckets, max_distance=max_distance)
 

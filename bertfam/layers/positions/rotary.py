@@ -6,7 +6,7 @@ import numpy as np
 
 
 def rotated(heads: jax.Array, positions: jax.Array | None, theta: float) -> jax.Array:
-    """Turns the pair (x[i], x[i + head_dim / 2]) of every head by the angle position * theta ** (-2 i / head_dim).
+    """Rotate the pair (x[i], x[i + head_dim / 2]) of every head by the angle position * theta ** (-2 i / head_dim).
 
     The score of a turned query and a turned key depends on the difference of their positions alone.
 
