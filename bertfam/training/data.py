@@ -1,4 +1,4 @@
-"""Makes sure that a run has its token cache and its vocabulary before anything is compiled."""
+"""Token cache and vocabulary of a run, checked and built before anything is compiled."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ from bertfam.training.schedules import InverseSquareRoot
 
 
 def token_cache(config: Config, data: TextData, directory: Path, named: TextData) -> TokenCache:
-    """Opens the token cache, after building it in a child process if it is missing.
+    """Open the token cache, after building it in a child process if it is missing.
 
     The child keeps TensorFlow, which a seqio task may need, out of the training process.
 
@@ -52,13 +52,13 @@ def token_cache(config: Config, data: TextData, directory: Path, named: TextData
 
 
 def check_named(directory: Path, named: TextData) -> None:
-    """Raises UserError where the token cache that is there is of other text or another vocabulary than the user names."""
+    """Raise UserError if the token cache that is there is of other text or another vocabulary than the user names."""
     vocabulary = vocabularies.load(named.vocabulary) if named.vocabulary else None
     check_sources(TokenCache(directory), named.corpora, vocabulary)
 
 
 def check_buildable(data: TextData) -> None:
-    """Raises UserError where there is nothing to build a token cache from."""
+    """Raise UserError if there is nothing to build a token cache from."""
     if data.corpus is None:
         raise UserError("no text: give --input=GLOB, --task=NAME, or --cache_dir=DIR of a token cache that is built already")
     if data.vocabulary is None:
@@ -80,18 +80,18 @@ def _run_child(config: Config, directory: Path, *flags: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The child's environment: the accelerator stays with the parent, and modules are found alike."""
+    """Return the child's environment: the accelerator stays with the parent, and modules are found alike."""
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut | None]) -> list[str]:
-    """What is amiss with a run's text and schedule but does not stop it, a line each."""
+    """Return warnings about a run's text and schedule, a line each."""
     lines = [line for source in sources for line in source.sequence.warnings]
     return lines + schedule_warnings(run) + evaluation_warnings(run, all(evaluations))
 
 
 def schedule_warnings(run: Run) -> list[str]:
-    """What is amiss with a run's schedule."""
+    """Return warnings about a run's schedule."""
     schedule, total = run.optimizer.schedule, run.total_steps
     warmup = schedule.warmup_steps
     if warmup >= total > 1 and not (isinstance(schedule, InverseSquareRoot) and schedule.warmup == "flat"):
@@ -102,7 +102,7 @@ def schedule_warnings(run: Run) -> list[str]:
 
 
 def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:
-    """What is amiss with the text that a run evaluates on; `has_held_out`: there is enough of it for a row."""
+    """Return warnings about the text that a run evaluates on; `has_held_out`: there is enough of it for a row."""
     lacking = [what for what, every in (("evaluated", run.eval_every), ("sampled", run.sample_every)) if every]
     if lacking and not has_held_out:
         what = " or ".join(lacking)
@@ -111,7 +111,7 @@ def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:
 
 
 def vocabulary_folder(data: TextData, directory: Path) -> Path:
-    """The vocabulary of the token cache in `directory`, or where there is none yet, of the one that will be built.
+    """Return the vocabulary of the token cache in `directory`, or where there is none yet, of the one that will be built.
 
     Raises:
       UserError: where there is neither a cache nor what to build it from.
@@ -123,7 +123,7 @@ def vocabulary_folder(data: TextData, directory: Path) -> Path:
 
 
 def check_vocabulary(given: str | Path, model_dir: Path) -> None:
-    """Refuses a vocabulary that is not the one that the model in MODEL_DIR began with."""
+    """Raise UserError unless the vocabulary is that of the model in MODEL_DIR."""
     if vocabularies.load(given).fingerprint != vocabularies.load(model_dir / "vocab").fingerprint:
         raise UserError(f"{given} is not the vocabulary that {model_dir} began with; leave it out, or use another --model_dir")
 

@@ -1,4 +1,4 @@
-"""What devices ask of a run: a jaxlib that is not too slow for them, and to compile once."""
+"""Device requirements: a jaxlib that is fast enough, and a cache of compiled programs."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ _GPU_JAXLIB = (0, 11, 1)
 
 
 def check_jaxlib(platform: str, version: str) -> None:
-    """Raises UserError where jaxlib is too old for the platform ("cpu", "gpu", "tpu") of the devices."""
+    """Raise UserError if jaxlib is too old for the platform ("cpu", "gpu", "tpu") of the devices."""
     found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if platform == "gpu" and found < _GPU_JAXLIB:
         raise UserError(
@@ -21,7 +21,7 @@ def check_jaxlib(platform: str, version: str) -> None:
 
 
 def keep_compilations(model_dir: Path) -> None:
-    """What is compiled for an accelerator from here on is kept in MODEL_DIR, so that a run which goes on need not compile again.
+    """Keep programs compiled for an accelerator in MODEL_DIR, so that a resumed run need not compile them again.
 
     Not for CPUs: the program may use instructions that those lack to which the folder is moved. JAX_COMPILATION_CACHE_DIR, if it
     is set, is used instead, on all devices.

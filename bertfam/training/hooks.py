@@ -1,4 +1,4 @@
-"""What happens between steps: a hook sees the state after each update where it is due, and may replace it."""
+"""Hooks between steps: saving, evaluating, sampling and profiling. A hook may replace the state after an update."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,53 +29,53 @@ HELD_OUT = {"eval": "held out", "eval_average": "held out, moving average"}
 
 
 class Hook(Protocol):
-    """Observes, or replaces, the state.
+    """Observer of the state between steps, which may replace it.
 
     Attributes:
-      phase: what it does: "saving".
+      phase: name of its phase, such as "saving".
     """
 
     phase: ClassVar[str]
 
     def due(self, step: int) -> bool:
-        """Whether `after` has anything to do once `step` updates are made."""
+        """Return whether `after` runs once `step` updates are made."""
         ...
 
     def owed(self, step: int) -> bool:
-        """Whether a run that goes on at `step` begins with `after`: it was due there, and was not done to its end."""
+        """Return whether a run resumed at `step` first runs `after`, which was due there but not finished."""
         ...
 
     def after(self, step: int, state: TrainState) -> TrainState:
-        """Runs after the update that led to `step`."""
+        """Run after the update that led to `step`."""
         ...
 
 
 @dataclass(frozen=True)
 class Every:
-    """Every `interval` steps, and at the last."""
+    """Hook that runs every `interval` steps and at the last."""
 
     interval: int
     last: int
 
     def due(self, step: int) -> bool:
-        """See `Hook.due`."""
+        """Return whether `after` runs once `step` updates are made."""
         return step == self.last or step % self.interval == 0
 
     def owed(self, step: int) -> bool:
-        """See `Hook.owed`."""
+        """Return whether a run resumed at `step` first runs `after`."""
         return False
 
 
 @dataclass(frozen=True)
 class SaveHook(Every):
-    """Starts a checkpoint, behind the metrics that lead up to it; it is written while training goes on."""
+    """Hook that flushes the metrics and starts a checkpoint, which is written while training continues."""
 
     phase: ClassVar[str] = SAVING
     checkpoints: Checkpoints
     writer: Writer
 
     def after(self, step: int, state: TrainState) -> TrainState:
-        """See `Hook.after`."""
+        """Run after the update that led to `step`."""
         self.writer.flush()
         self.checkpoints.save(state)
         return state
@@ -83,7 +83,7 @@ class SaveHook(Every):
 
 @dataclass(frozen=True)
 class EvaluateHook(Every):
-    """Writes and prints the scores on held-out rows.
+    """Hook that writes and prints the scores on held-out rows.
 
     Attributes:
       scores: by split ("eval"), of the state after so many updates; None where it was cut short: the run is to end.
@@ -97,11 +97,11 @@ class EvaluateHook(Every):
     done: set[int] = field(default_factory=set)
 
     def owed(self, step: int) -> bool:
-        """See `Hook.owed`."""
+        """Return whether a run resumed at `step` first runs `after`."""
         return step > 0 and self.due(step) and step not in self.done
 
     def after(self, step: int, state: TrainState) -> TrainState:
-        """See `Hook.after`."""
+        """Run after the update that led to `step`."""
         found = self.scores(step, state)
         if found is None:
             self.done.discard(step)  # what a process that went further had written was dropped when this one began
@@ -116,7 +116,7 @@ class EvaluateHook(Every):
 
 @dataclass(frozen=True)
 class SampleHook(Every):
-    """Shows what is predicted for some held-out rows in TensorBoard, and for the first of them here.
+    """Hook that shows predictions for some held-out rows in TensorBoard and prints the first.
 
     Attributes:
       samples: one text a row, of the state after so many updates.
@@ -128,7 +128,7 @@ class SampleHook(Every):
     writer: Writer
 
     def after(self, step: int, state: TrainState) -> TrainState:
-        """See `Hook.after`."""
+        """Run after the update that led to `step`."""
         texts = self.samples(step, state)
         self.writer.write_text(step, "samples", texts)
         for text in texts[:1]:
@@ -137,7 +137,7 @@ class SampleHook(Every):
 
 
 def profiled_steps(words: str | None, total: int) -> tuple[int, int] | None:
-    """First and last of the updates that --profile_steps names, of a run of `total`.
+    """Return the first and last update that --profile_steps names in a run of `total`.
 
     Raises:
       UserError: they are no such updates.
@@ -153,7 +153,7 @@ def profiled_steps(words: str | None, total: int) -> tuple[int, int] | None:
 
 
 class ProfileHook:
-    """Records a profile of some updates, for TensorBoard's profile plugin or Perfetto."""
+    """Hook that records a profile of some updates, for TensorBoard's profile plugin or Perfetto."""
 
     phase: ClassVar[str] = PROFILING
 
@@ -163,15 +163,15 @@ class ProfileHook:
         self._spool: Spool | None = None
 
     def due(self, step: int) -> bool:
-        """See `Hook.due`."""
+        """Return whether `after` runs once `step` updates are made."""
         return step in (self._first - 1, self._last)
 
     def owed(self, step: int) -> bool:
-        """See `Hook.owed`."""
+        """Return whether a run resumed at `step` first runs `after`."""
         return False
 
     def after(self, step: int, state: TrainState) -> TrainState:
-        """See `Hook.after`."""
+        """Run after the update that led to `step`."""
         if step < self._last:
             self._spool = Spool(self._directory)
             jax.profiler.start_trace(str(self._spool.folder))
@@ -180,7 +180,7 @@ class ProfileHook:
         return state
 
     def close(self) -> None:
-        """Writes what was recorded."""
+        """Write the recorded profile."""
         if self._spool:
             jax.profiler.stop_trace()
             self._spool.flush()
@@ -198,7 +198,7 @@ def make_hooks(
     stop: Stop,
     evaluated: Collection[int],
 ) -> list[Hook]:
-    """What is done between the steps of a run. It saves first: what takes long afterwards can cost no step.
+    """Make the hooks of a run. Saving comes first, so that a slow hook after it cannot cost a step.
 
     Args:
       trainer: of the run.
@@ -240,7 +240,7 @@ def make_hooks(
 
 
 def sample_texts(found: Predictions, vocabulary: Vocabulary, count: int) -> list[str]:
-    """One line a row: its text as the model sees it, and for its targets in order: target, best guess, its probability.
+    """Format rows, one line each: the text as the model sees it, then target, best guess and its probability in order.
 
     Of more than `_MAX_TARGETS` targets so many are told, spread evenly from the first to the last.
 

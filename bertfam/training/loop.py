@@ -1,4 +1,4 @@
-"""The training loop: compile, step, look, observe."""
+"""Training loop: compile, inspect, step, run hooks."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def train(
     hooks: Sequence[Hook],
     stop: Stop | None = None,
 ) -> TrainState:
-    """Runs from the state's step to the end of the run, or until `stop` says so."""
+    """Train from the state's step to the end of the run, or until `stop` ends it."""
     start, total = int(state.step), trainer.run.total_steps
     stop, phase_timer = stop or Stop(), trainer.phase_timer
 
@@ -84,7 +84,7 @@ def train(
 
 
 def _look(trainer: Trainer, update: int, state: TrainState, batch: Batch, log: ProgressLog) -> None:
-    """Writes down what an update looks like inside, and its digests, where they are due."""
+    """Log the inspection and the digests of an update where they are due."""
     looks, digests = (bool(every) and update % every == 0 for every in (trainer.run.inspect_every, trainer.run.digest_every))
     if not (looks or digests):
         return

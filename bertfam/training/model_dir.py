@@ -1,4 +1,4 @@
-"""MODEL_DIR: what a run leaves behind, and how the commands that come after it read it.
+"""MODEL_DIR: the files of a run, and how later commands read them.
 
 config.gin        the complete configuration; loads by itself
 fingerprint.json  what the tokens depend on: text, vocabulary
@@ -34,7 +34,7 @@ from bertfam.training.run import Run, check_resumable, check_same_model
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A MODEL_DIR opened for evaluation, filling and export.
+    """Contents of a MODEL_DIR opened for evaluation, filling and export.
 
     Attributes:
       run: the configuration, with the vocabulary's size.
@@ -55,7 +55,7 @@ _OWN = ("cache", "checkpoints", "vocab", "plan.json", "fingerprint.json", START,
 
 
 def check_folder(model_dir: Path) -> None:
-    """Raises UserError where MODEL_DIR cannot be made, is a file, or a folder of something else than a run."""
+    """Raise UserError if MODEL_DIR cannot be made, is a file, or a folder of something else than a run."""
     if not model_dir.exists():
         check_writable(model_dir)
         return
@@ -67,7 +67,7 @@ def check_folder(model_dir: Path) -> None:
 
 
 def check_resumes(model_dir: Path, run: Run, given: Sequence[str | Path], step: int) -> None:
-    """Raises UserError where a sized run cannot go on from a step in MODEL_DIR, or start from an imported model there.
+    """Raise UserError if a sized run cannot resume from a step in MODEL_DIR, or start from an imported model there.
 
     Args:
       model_dir: of the run that has begun, or of the model.
@@ -92,7 +92,7 @@ def prepare_folder(
     vocabulary: Vocabulary | None,
     start: Mapping[str, Any] | None = None,
 ) -> None:
-    """Makes MODEL_DIR, or brings its files up to date; a run that has a vocabulary already keeps it (None).
+    """Make MODEL_DIR, or update its files; a run that already has a vocabulary keeps it (None).
 
     What a killed process had begun to write is deleted. `start` has the flags of --init_from that a new run begins with: until
     it has a checkpoint, the folder alone says by them where it starts (see `saved_init_flags`).
@@ -118,13 +118,13 @@ def prepare_folder(
 
 
 def saved_init_flags(model_dir: Path) -> dict[str, Any]:
-    """The flags of --init_from that a run began with, by name; {} where it began with new parameters."""
+    """Read the --init_from flags of the run, by name; {} if it started from new parameters."""
     path = model_dir / START
     return read_json(path) if path.is_file() else {}
 
 
 def read_run(model_dir: str | Path) -> Run:
-    """The configuration of a MODEL_DIR; raises UserError where there is none."""
+    """Read the configuration of a MODEL_DIR; raises UserError where there is none."""
     path = to_path(model_dir) / "config.gin"
     check_whole(path.parent)
     if not path.is_file():
@@ -133,14 +133,14 @@ def read_run(model_dir: str | Path) -> Run:
 
 
 def _check_vocabulary(model_dir: Path, vocabulary: Vocabulary) -> None:
-    """Refuses a vocabulary that has taken the place of the one that a model was trained with; an imported one tells of none."""
+    """Check that the vocabulary is the one that the model was trained with; an imported model records none."""
     path = model_dir / "fingerprint.json"
     if path.is_file() and read_json(path).get("vocabulary") != vocabulary.fingerprint:
         raise UserError(f"{model_dir / 'vocab'} is not the vocabulary that the model was trained with: put that back")
 
 
 def open_model(model_dir: str | Path, step: int | None = None, *, average: bool = False) -> TrainedModel:
-    """Reads a MODEL_DIR's configuration, vocabulary and parameters of a step, by default the newest.
+    """Read a MODEL_DIR's configuration, vocabulary and parameters of a step, by default the newest.
 
     `average` reads the moving average of the parameters in their place.
 

@@ -1,4 +1,4 @@
-"""Carries rows to the devices that hold them, ahead of the step that needs them."""
+"""Prefetching of batches to the devices, ahead of the step that uses them."""
 
 import time
 from collections import deque
@@ -20,7 +20,7 @@ _GLANCE = 0.002  # seconds between looks at whether the devices still work while
 def global_batch(
     source: BatchSource, step: int, batch_size: int, features: Mapping[str, FeatureSpec], shardings: Mapping[str, NamedSharding]
 ) -> Batch:
-    """The step's batch as global arrays; this process builds only the rows that its own devices hold.
+    """Build the step's batch as global arrays; this process builds only the rows that its own devices hold.
 
     Args:
       source: gives any rows of any step.
@@ -54,7 +54,7 @@ def global_batch(
 
 
 class Prefetcher:
-    """Makes the batches of steps start .. stop-1 in order on one thread, at most `depth` ahead of who takes them."""
+    """Prefetcher of the batches of steps start .. stop-1 in order on one thread, at most `depth` ahead."""
 
     def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int = 3) -> None:
         self._make, self._next, self._stop = make, start, stop
@@ -64,13 +64,13 @@ class Prefetcher:
             self.refill()
 
     def refill(self) -> None:
-        """Begins to make one more batch, in place of one that was taken."""
+        """Start to make one more batch, in place of one that was used."""
         if self._next < self._stop:
             self._waiting.append(self._pool.submit(self._make, self._next))
             self._next += 1
 
     def take(self, busy: Callable[[], bool] = lambda: False) -> tuple[Batch, float]:
-        """The next step's batch, and the seconds waited for it while the devices were not `busy`; `refill` afterwards.
+        """Return the next step's batch, and the seconds waited for it while the devices were not `busy`; `refill` afterwards.
 
         An error of its making is raised here.
         """
@@ -83,5 +83,5 @@ class Prefetcher:
         return making.result(), idle
 
     def close(self) -> None:
-        """Stops; batches under way are dropped."""
+        """Stop; unfinished batches are dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The one thing that gin binds: everything that a run consists of."""
+"""Configuration of a run: the root of what gin binds."""
 
 import dataclasses
 from collections.abc import Collection
@@ -22,7 +22,7 @@ from bertfam.training.step import NonFinite
 
 @dataclass(frozen=True)
 class Run:
-    """A pretraining run.
+    """Configuration of a pretraining run.
 
     Attributes:
       objective: what is trained, with its model.
@@ -132,16 +132,16 @@ class Run:
 
     @property
     def keep(self) -> Keep:
-        """Which checkpoints stay."""
+        """Retention policy of the checkpoints."""
         return Keep(self.keep_checkpoints, self.keep_every, self.keep_best)
 
     @property
     def total_steps(self) -> int:
-        """The updates of the whole run."""
+        """Number of updates of the whole run."""
         return total_steps(self.stages)
 
     def flops_after(self, step: int) -> int:
-        """Matrix-product FLOPs of the updates after the first `step`."""
+        """Return the matrix-product FLOPs of the updates after the first `step`."""
         left = 0
         for index, stage in enumerate(self.stages):
             done = min(step, stage.steps)
@@ -150,15 +150,15 @@ class Run:
         return left
 
     def shape(self, stage: int) -> RowShape:
-        """The static sizes of a stage's rows."""
+        """Return the static sizes of a stage's rows."""
         return self.data.shape(self.stages[stage].length)
 
     def boxed_params(self) -> Any:
-        """The shapes of the parameters of a sized run, boxed with logical axis names."""
+        """Return the shapes of the parameters of a sized run, boxed with logical axis names."""
         return jax.eval_shape(lambda key: self.objective.init(key, self.shape(0))[0], jax.random.key(0))
 
     def sized(self, vocabulary_size: int) -> "Run":
-        """The run with its model's vocabulary set."""
+        """Return the run with its model's vocabulary size set."""
         return dataclasses.replace(self, objective=self.objective.sized(vocabulary_size))
 
 
@@ -199,7 +199,7 @@ _BEGAN = ("when this run began", "--model_dir")
 
 
 def check_resumable(old: Run, new: Run, step: int) -> None:
-    """Raises UserError where `new` would go on after `step` with something else than `old` learned, naming the first such value.
+    """Raise UserError if `new` would resume after `step` with something else than `old` learned, naming the first such value.
 
     The length of stages that are not over may change: a longer run's schedule is that of the new total.
     """
@@ -213,7 +213,7 @@ def check_resumable(old: Run, new: Run, step: int) -> None:
 
 
 def check_same_model(old: Any, new: Any) -> None:
-    """Raises UserError where a model's config computes something else than an imported one's; only dropout may differ."""
+    """Raise UserError if a model's config computes something else than an imported one's; only dropout may differ."""
     _check_same(old, new, "Run.objective.model", ("in the imported model", "--model_dir"), _DROPOUT)
 
 
@@ -223,7 +223,7 @@ def check_same_network(old: Any, new: Any, folder: str, where: str = "Run.object
 
 
 def check_same_optimizer(old: Any, new: Any, folder: str) -> None:
-    """Raises UserError where an optimizer's state means something else than that in `folder`: only rate and decay may differ."""
+    """Raise UserError if an optimizer's state means something else than that in `folder`: only rate and decay may differ."""
     _check_same(old, new, "Run.optimizer", (f"in {folder}", "--init_from (or leave --init_optimizer out)"), _RATES)
 
 

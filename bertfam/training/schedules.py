@@ -37,7 +37,7 @@ class Schedule(ABC):
             raise ValueError(f"warmup_steps {self.warmup_steps} is negative; 0 has no warm-up")
 
     def build(self, total_steps: int) -> optax.Schedule:
-        """The optax schedule of a run of `total_steps` updates: an int or an int32[] array -> float32[]."""
+        """Build the optax schedule of a run of `total_steps` updates: an int or an int32[] array -> float32[]."""
 
         def schedule(count: Any) -> Any:
             # On the host, for the log, nothing may queue behind the device's work.
@@ -47,13 +47,13 @@ class Schedule(ABC):
         return schedule
 
     def _share(self, count: Any, total: int, xp: Any) -> Any:
-        """The share of the peak after `count` updates."""
+        """Return the share of the peak after `count` updates."""
         done = count + 1.0
         return xp.where(done <= self.warmup_steps, done / max(self.warmup_steps, 1), self._after(done, total, xp))
 
     @abstractmethod
     def _after(self, done: Any, total: int, xp: Any) -> Any:
-        """The share of the peak at the update number `done` of `total`, behind the warm-up."""
+        """Return the share of the peak at the update number `done` of `total`, behind the warm-up."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Decay(Schedule):
 
     @abstractmethod
     def _shape(self, done: Any, total: int, xp: Any) -> Any:
-        """From 1 down towards 0."""
+        """Return the decay, from 1 down towards 0."""
 
 
 def _left(done: Any, start: int, total: int, xp: Any) -> Any:
-    """The share of the updates from `start` to `total` that is left after `done`: from 1 to 0."""
+    """Return the share of the updates from `start` to `total` that is left after `done`: from 1 to 0."""
     return xp.clip((total - done) / max(total - start, 1), 0.0, 1.0)
 
 

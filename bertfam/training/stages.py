@@ -63,7 +63,7 @@ class Ramp(Stage):
             raise ValueError(f"steps {self.steps} is less than the {self.sizes} sizes; each needs a step")
 
     def stages(self) -> tuple[Stage, ...]:
-        """The stages that it stands for."""
+        """Return the stages of the ramp."""
         last, each = self.sizes - 1, self.steps // self.sizes
         rise = (self.batch_size - self.first_batch_size) / last
         inner = (max(round((self.first_batch_size + rise * i) / self.multiple), 1) * self.multiple for i in range(1, last))
@@ -73,12 +73,12 @@ class Ramp(Stage):
 
 
 def expand_ramps(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """All stages in order, with each ramp's own in its place."""
+    """Return all stages in order, with each ramp replaced by its stages."""
     return tuple(stage for item in stages for stage in (item.stages() if isinstance(item, Ramp) else (item,)))
 
 
 def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
-    """Which stage the update after `step` updates belongs to, and how many of that stage came before."""
+    """Return the stage of the update after `step` updates, and the number of updates of that stage before it."""
     for index, stage in enumerate(stages):
         if step < stage.steps:
             return index, step
@@ -87,7 +87,7 @@ def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
 
 
 def total_steps(stages: Sequence[Stage]) -> int:
-    """The updates of all stages."""
+    """Return the number of updates of all stages."""
     return sum(stage.steps for stage in stages)
 
 
@@ -99,6 +99,6 @@ class StagedBatches:
     sources: Sequence[BatchSource]
 
     def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
-        """See `BatchSource.rows`."""
+        """Return rows of a step's batch from the source of its stage."""
         index, within = locate(self.stages, step)
         return self.sources[index].rows(within, start, stop)

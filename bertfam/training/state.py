@@ -1,4 +1,4 @@
-"""What a step reads and writes."""
+"""Training state."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from bertfam.sharding.placement import AnyMesh, state_shardings
 
 
 class TrainState(NamedTuple):
-    """A training run at one step.
+    """State of a training run at one step.
 
     Attributes:
       step: int32[], how many batches were seen; it moves on where an update is skipped, too.
@@ -37,7 +37,7 @@ class TrainState(NamedTuple):
 def new_state(
     objective: Objective, optimizer: optax.GradientTransformation, key: jax.Array, shape: RowShape, *, averaged: bool = False
 ) -> TrainState:
-    """A fresh state whose parameters, and the copies of them, are boxed with logical axis names.
+    """Make a fresh state whose parameters, and the copies of them, are boxed with logical axis names.
 
     Args:
       objective: gives the parameters.
@@ -53,7 +53,7 @@ def new_state(
 
 
 def shardings_of(boxed: TrainState, mesh: AnyMesh, shape: MeshShape) -> TrainState:
-    """The sharding of every leaf of a state that is boxed with logical axis names, by the rules of the mesh's shape.
+    """Return the sharding of every leaf of a state that is boxed with logical axis names, by the rules of the mesh's shape.
 
     Raises:
       UserError: where a parameter does not divide over the mesh.

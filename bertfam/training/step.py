@@ -27,7 +27,7 @@ TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 def total_loss(
     terms: Mapping[str, jax.Array], denominators: Mapping[str, jax.Array], coefficients: Mapping[str, float]
 ) -> jax.Array:
-    """sum over t of coefficients[t] terms[t] / denominators[t]; a term without anything to predict is 0: float32[]."""
+    """Compute the sum over t of coefficients[t] terms[t] / denominators[t]; a term with nothing to predict is 0: float32[]."""
     parts = [
         jnp.where(denominators[name] > 0, coefficients[name] * term / jnp.maximum(denominators[name], 1e-30), 0.0)
         for name, term in terms.items()
@@ -44,7 +44,7 @@ def make_train_step(
     non_finite: NonFinite = "raise",
     average_decay: float | None = None,
 ) -> TrainStep:
-    """Builds `train_step(state, batch) -> (state, metrics)`.
+    """Build `train_step(state, batch) -> (state, metrics)`.
 
     Where the loss or the norm of the gradient is not finite, the step moves on and `skipped` counts, but parameters,
     optimizer, average and carry stay as they were. The metric `NON_FINITE` or `SKIPPED` is 1 there, else 0.
@@ -86,7 +86,7 @@ def make_train_step(
 def make_gradient(
     objective: Objective, *, seed: int, microbatches: int
 ) -> Callable[[TrainState, Batch], tuple[Any, Any, Metrics]]:
-    """Builds `gradient(state, batch) -> (gradient, carry, metrics)`; see `make_train_step`.
+    """Build `gradient(state, batch) -> (gradient, carry, metrics)`; see `make_train_step`.
 
     The denominators come from the whole global batch before it is cut, so microbatches add up to the same gradient.
     """
@@ -130,14 +130,14 @@ def make_gradient(
 
 
 def interleaved(batch: Batch, pieces: int) -> dict[str, jax.Array]:
-    """[batch, ...] -> [pieces, batch / pieces, ...]; every device keeps its rows, each piece takes some of every device's."""
+    """Reshape [batch, ...] to [pieces, batch / pieces, ...]; devices keep their rows, and each piece has some of each."""
     return {
         name: value.reshape(value.shape[0] // pieces, pieces, *value.shape[1:]).swapaxes(0, 1) for name, value in batch.items()
     }
 
 
 def make_eval_step(objective: Objective) -> Callable[..., Metrics]:
-    """Builds `eval_step(params, batch, aux) -> metrics`: no dropout, and no memory of the batches before.
+    """Build `eval_step(params, batch, aux) -> metrics`: no dropout, and no memory of the batches before.
 
     Beside the objective's metrics there is each term of the loss under `TERM` and its name. It is not the metric TERM_loss where
     several terms have one denominator, as StructBERT's masked and shuffled tokens.
@@ -152,7 +152,7 @@ def make_eval_step(objective: Objective) -> Callable[..., Metrics]:
 
 
 def moving_average(average: Any, params: Any, decay: float, updates: jax.Array) -> Any:
-    """The mean of the parameters after each update so far, with weights in proportion to decay ** (updates since).
+    """Compute the mean of the parameters after each update so far, with weights in proportion to decay ** (updates since).
 
     This is the exponential moving average that starts at zero, corrected for its bias (Kingma and Ba 2015, section 3): after
     the first update it is the parameters themselves, after many a = decay a + (1 - decay) theta.

@@ -1,4 +1,4 @@
-"""What a run is going to do, before it does it."""
+"""Plan of a run, printed before training."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def make_plan(
     run: Run, mesh: jax.sharding.Mesh, state: Any, tensors: Any, counts: Mapping[str, Mapping[str, int]]
 ) -> dict[str, Any]:
-    """The plan as JSON.
+    """Return the plan as JSON.
 
     Args:
       run: the sized run.
@@ -57,7 +57,7 @@ def make_plan(
 
 
 def settings(config: Any) -> str:
-    """A frozen config and those in it, without what is at its default: Lamb(schedule=LinearDecay(peak=0.002))."""
+    """Format a frozen config and nested ones without default values: Lamb(schedule=LinearDecay(peak=0.002))."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return repr(config)
     fields = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
@@ -71,7 +71,7 @@ def local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """The plan for people."""
+    """Format the plan as text."""
     mesh = " x ".join(f"{axis} {size}" for axis, size in plan["mesh"].items() if size > 1)
     lines = [
         f"parameters   {plan['parameters']:,}",
@@ -105,7 +105,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
 
 
 def si(value: float) -> str:
-    """A number with three digits and a unit's prefix: 12.3 G."""
+    """Format a number with three digits and an SI prefix: 12.3 G."""
     for size, prefix in _UNITS:
         if value >= size:
             return f"{value / size:.3g} {prefix}"
@@ -113,7 +113,7 @@ def si(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: 1 h 02 min, 3 min 05 s, 12 s."""
+    """Format seconds: 1 h 02 min, 3 min 05 s, 12 s."""
     total = round(seconds)
     if total >= 3600:
         return f"{total // 3600} h {total % 3600 // 60:02d} min"

@@ -1,4 +1,4 @@
-"""Teachers: models in other folders that a run reads and does not train."""
+"""Teachers: models of other folders, read but not trained by a run."""
 
 import hashlib
 from collections.abc import Collection
@@ -26,7 +26,7 @@ _PARTS = ("encoder", "mlm_head")
 
 
 class LoadedTeacher(NamedTuple):
-    """A teacher that was read: what it is, its parameters (NumPy arrays), its vocabulary."""
+    """Teacher read from a folder: its description, its parameters (NumPy arrays), its vocabulary."""
 
     teacher: Teacher
     params: dict[str, Any]
@@ -34,7 +34,7 @@ class LoadedTeacher(NamedTuple):
 
 
 def open_teacher(folder: str, step: int | None = None, network: str | None = None) -> LoadedTeacher:
-    """Reads the encoder, and the masked-token head if there is one, of a MODEL_DIR or a Hugging Face folder.
+    """Read the encoder, and the masked-token head if there is one, of a MODEL_DIR or a Hugging Face folder.
 
     Args:
       folder: where.
@@ -55,7 +55,7 @@ def open_teacher(folder: str, step: int | None = None, network: str | None = Non
 
 
 def reopen_teacher(model_dir: str, folder: str, step: int | None = None, network: str | None = None) -> LoadedTeacher:
-    """The teacher that a student in MODEL_DIR has begun with, or else that of `open_teacher`.
+    """Open the teacher of the student in MODEL_DIR, or else as `open_teacher` does.
 
     The teacher's own run may have gone on since: by default its step is the one that the student knows, if that is still there.
 
@@ -78,12 +78,12 @@ def reopen_teacher(model_dir: str, folder: str, step: int | None = None, network
 
 
 def teacher_vocabulary(folder: str) -> Path:
-    """The folder of a model's vocabulary."""
+    """Return the folder of a model's vocabulary."""
     return to_path(folder) / "vocab" if (to_path(folder) / "config.gin").is_file() else to_path(folder)
 
 
 def digest(config: Any, params: dict[str, Any]) -> str:
-    """Of all values, the same for a MODEL_DIR and what was exported of it: 16 hexadecimal digits."""
+    """Digest all values, equal for a MODEL_DIR and its export: 16 hexadecimal digits."""
     found = hashlib.sha256()
     # As files have them, so that rows behind the vocabulary do not count.
     for name, tensor in sorted(huggingface.to_tensors(huggingface.family_of(config), config, params).items()):
@@ -93,7 +93,7 @@ def digest(config: Any, params: dict[str, Any]) -> str:
 
 
 def teacher_bindings(opened: LoadedTeacher, origin: str) -> list[Override]:
-    """What makes a configuration's `Distillation.teacher` this one."""
+    """Return the bindings that set `Distillation.teacher` to this teacher."""
     teacher = opened.teacher
     # The vocabulary's size is left to the vocabulary.
     model = bindings_of(teacher.model, origin, scope=_SCOPE, without=("vocab_size",))
@@ -108,7 +108,7 @@ def teacher_bindings(opened: LoadedTeacher, origin: str) -> list[Override]:
 
 
 def read_teachers(run: Run, vocabulary: Vocabulary, there: Collection[LoadedTeacher] = ()) -> dict[str, Any]:
-    """The `aux` of a run: the parameters of its teachers by name; {} for most objectives.
+    """Read the `aux` of a run: the parameters of its teachers by name; {} for most objectives.
 
     Those that are `there` are not read again.
 

@@ -1,4 +1,4 @@
-"""A run on a mesh: its state, and the programs that train, measure and look at it; `loop` calls them."""
+"""Trainer: the state of a run on a mesh, and the programs that train, evaluate and inspect it; `loop` calls them."""
 
 import time
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _EVAL_BATCHES_IN_FLIGHT = 2
 
 @dataclass(frozen=True)
 class StageProgram:
-    """What one stage needs: its features, where they go, and its compiled step."""
+    """Program of a stage: its features, where they go, and its compiled step."""
 
     features: dict[str, FeatureSpec]
     shardings: dict[str, jax.sharding.NamedSharding]
@@ -45,7 +45,7 @@ class StageProgram:
     rates: Rates
 
     def batch(self, source: BatchSource, step: int) -> Batch:
-        """A step's batch on the devices."""
+        """Build a step's batch on the devices."""
         return global_batch(source, step, self.batch_size, self.features, self.shardings)
 
 
@@ -108,31 +108,31 @@ class Trainer:
         return nn.logical_axis_rules(self.run.mesh.rules.items())
 
     def new_state(self) -> TrainState:
-        """A fresh state, the same on every mesh."""
+        """Make a fresh state, the same on every mesh."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             make = jax.jit(lambda key: nn.meta.unbox(self._fresh(key)), out_shardings=self.shardings)
             return make(jax.random.fold_in(jax.random.key(self.run.seed), INITIALISATION))
 
     def restored(self, checkpoints: Checkpoints, step: int) -> TrainState:
-        """A checkpoint's state on this mesh."""
+        """Restore a checkpoint's state on this mesh."""
         return checkpoints.restore(step, self.abstract_state)
 
     def from_imported(self, checkpoints: Checkpoints, step: int) -> TrainState:
-        """A fresh state with a checkpoint's parameters, those of an imported model; heads that it lacks are new."""
+        """Make a fresh state with a checkpoint's parameters, those of an imported model; heads that it lacks are new."""
         state, parts = self.new_state(), checkpoints.parts(step)
         like = {name: part for name, part in self.abstract_state.params.items() if name in parts}
         return self.with_params(state, state.params | checkpoints.restore_params(step, like))
 
     def with_params(self, state: TrainState, params: Any) -> TrainState:
-        """A fresh state with other parameters, from which their moving average, where one is kept, begins."""
+        """Replace the parameters of a fresh state, and start their moving average, if kept, from them."""
         return state._replace(params=params, average=jax.tree.map(jnp.copy, params) if state.average else {})
 
     def with_aux(self, state: TrainState, aux: Any) -> TrainState:
-        """The state with what the objective reads and does not train, a tree of NumPy arrays like its `aux`."""
+        """Return the state with what the objective reads and does not train, a tree of NumPy arrays like its `aux`."""
         return state._replace(aux=self.placed_aux(aux))
 
     def placed_aux(self, aux: Any) -> Any:
-        """Such a tree on the devices."""
+        """Place such a tree on the devices."""
         return jax.tree.map(
             lambda value, sharding: jax.make_array_from_callback(value.shape, sharding, lambda index: value[index]),
             aux,
@@ -140,17 +140,17 @@ class Trainer:
         )
 
     def lower_step(self, stage: int) -> jax.stages.Lowered:
-        """A stage's step, still to be compiled; its devices need not be here."""
+        """Lower a stage's step; its devices need not be here."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return self._step.lower(self.abstract_state, self.abstract_batch(stage))
 
     def lower_evaluation(self, stage: int) -> jax.stages.Lowered:
-        """The evaluation of a batch of a stage's shape, still to be compiled; its devices need not be here."""
+        """Lower the evaluation of a batch of a stage's shape; its devices need not be here."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return self._eval_step.lower(self.abstract_state.params, self.abstract_batch(stage), self.abstract_state.aux)
 
     def abstract_batch(self, stage: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes and shardings of a stage's batch."""
+        """Return the shapes and shardings of a stage's batch."""
         program = self.stages[stage]
         return {
             name: jax.ShapeDtypeStruct((program.batch_size, *spec.shape), spec.dtype, sharding=program.shardings[name])
@@ -158,7 +158,7 @@ class Trainer:
         }
 
     def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
-        """Compiles a stage's step; returns it, and its time and memory in words."""
+        """Compile a stage's step; return it, and its time and memory in words."""
         began = time.monotonic()
         with self.phase_timer.during(COMPILING, long=True):
             compiled = self.lower_step(stage).compile()
@@ -177,7 +177,7 @@ class Trainer:
     def scores(
         self, params: Any, held_out: HeldOut, stage: int, stop: Stop | None = None, *, aux: Any = None
     ) -> dict[str, float] | None:
-        """The loss and the means of all metrics over held-out rows of a stage's shape; None where `stop` cut it short.
+        """Compute the loss and the means of all metrics over held-out rows of a stage's shape; None where `stop` cut it short.
 
         `aux` is that of the state; without it, what needs it is not measured.
         """
@@ -196,17 +196,17 @@ class Trainer:
         return {"loss": sum(weight * terms[name] for name, weight in self.run.objective.coefficients.items())} | found
 
     def predictions(self, params: Any, held_out: HeldOut, stage: int) -> Predictions:
-        """What is predicted for the first held-out rows of a stage's shape: NumPy arrays."""
+        """Predict for the first held-out rows of a stage's shape: NumPy arrays."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return jax.device_get(self._predictions(params, self.stages[stage].batch(held_out.source, 0)))
 
     def inspect(self, state: TrainState, batch: Batch) -> dict[str, float]:
-        """What a step on this batch looks like inside; see `make_inspection`."""
+        """Inspect a step on this batch; see `make_inspection`."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return scalars(jax.device_get(self._inspection(state, batch)))
 
     def digest(self, state: TrainState, batch: Batch) -> Digest:
-        """What the devices hold of the gradient of this batch and of the parameters; see `Digester`."""
+        """Digest the gradient of this batch and the parameters on the devices; see `Digester`."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return self._digester(state, batch)
 

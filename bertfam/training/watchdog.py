@@ -1,4 +1,4 @@
-"""Ends a process in which nothing has gone on for long: another has gone, a device hangs, a disk does not answer."""
+"""Watchdog that ends a process stuck in one phase: another process is gone, a device or a disk hangs."""
 
 import faulthandler
 import os
@@ -16,10 +16,10 @@ _LONG = 3600.0  # seconds
 
 @contextmanager
 def watch(phase_timer: PhaseTimer, seconds: float, process: int = 0, later: float = 0) -> Iterator[None]:
-    """As long as the block runs: when one thing is being done for too long, tells what every thread does and ends the process.
+    """Watch a block: when a phase takes too long, dump the stack of every thread and end the process.
 
     Args:
-      phase_timer: what is being done.
+      phase_timer: the current phase.
       seconds: the longest that one thing may take; one that is long, an hour, unless this is more; 0 watches nothing.
       process: the number of this process, to be told.
       later: seconds more, in which another process that is stuck may tell where.

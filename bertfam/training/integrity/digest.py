@@ -26,7 +26,7 @@ Copies = Mapping[tuple[str, int], Mapping[str, int]]
 
 
 def hashed(leaf: jax.Array) -> jax.Array:
-    """A hash of each element, a bijection of its bits that depends on its place: uint32 of the leaf's shape."""
+    """Hash each element, a bijection of its bits that depends on its place: uint32 of the leaf's shape."""
     bits = jax.lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}").astype(jnp.uint32)
     strides = np.cumprod([1, *leaf.shape[:0:-1]])[::-1] if leaf.ndim else ()
     for axis, stride in enumerate(strides):
@@ -38,7 +38,7 @@ def hashed(leaf: jax.Array) -> jax.Array:
 
 
 def local_digests(leaves: list[jax.Array], shardings: list[NamedSharding]) -> jax.Array:
-    """What each device holds of each leaf: uint32[devices, leaves], the devices in the mesh's order."""
+    """Compute the digest of each leaf on each device: uint32[devices, leaves], the devices in the mesh's order."""
     mesh = shardings[0].mesh
 
     def sums(*terms: jax.Array) -> jax.Array:
@@ -65,19 +65,22 @@ class Digest:
     copies: Copies
 
     def leaves(self) -> dict[str, int]:
-        """By leaf, "gradient/..." or "parameter/...": the same on every mesh. Where devices disagree, most of them are right."""
+        """Return the digest by leaf, "gradient/..." or "parameter/...": the same on every mesh.
+
+        Where devices disagree, the majority is used.
+        """
         found: dict[str, int] = defaultdict(int)
         for (leaf, _), held in self.copies.items():
             found[leaf] = (found[leaf] + Counter(held.values()).most_common(1)[0][0]) % 2**32
         return dict(found)
 
     def line(self) -> dict[str, float]:
-        """What is written down of it."""
+        """Return the values to log."""
         return {"loss": self.loss, "program": self.program, **self.leaves()}
 
 
 def mismatches(copies: Iterable[Copies]) -> dict[str, list[str]]:
-    """The devices that hold another value than most that hold the same shard, with its leaves; all, where none are most."""
+    """Return the devices that disagree with the majority of their shard, with the leaves; all without a majority."""
     held: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
     for each in copies:
         for shard, by_device in each.items():

@@ -1,4 +1,4 @@
-"""What updates that were computed again say of the devices.
+"""Mismatches between recomputed updates, the devices and the record of the run.
 
 Three things are compared bit by bit: what devices hold that must hold the same; what groups of devices make of the same rows,
 each by itself; and what an arrangement computes with what the run recorded, if by the same program on the same kind of devices.
@@ -23,7 +23,7 @@ Lines = Mapping[int, Mapping[str, Any]]
 
 @dataclass
 class Mismatches:
-    """What the comparison says, in words: `faults` where a device is wrong, `notes` of what was compared and what cannot be.
+    """Result of the comparison, in words: `faults` where a device is wrong, `notes` of what was compared and what cannot be.
 
     `suspects` are the devices that hold something wrong, with what that is.
     """
@@ -34,7 +34,7 @@ class Mismatches:
 
 
 def compare(found: Sequence[Replayed], recorded: Lines, logged: Lines) -> Mismatches:
-    """Compares what all arrangements have computed with each other and with the run's own.
+    """Compare what all arrangements have computed with each other and with the run's own.
 
     Args:
       found: of each arrangement; all of the same updates.
@@ -71,7 +71,7 @@ def compare(found: Sequence[Replayed], recorded: Lines, logged: Lines) -> Mismat
 
 
 def _unsteady(found: Sequence[Replayed]) -> list[str]:
-    """What one program on one arrangement has computed otherwise the second time."""
+    """Return the names that one program on one arrangement computed differently the second time."""
     for each in found:
         if each.again is not None and (names := _differing(each.digests[max(each.digests)].line(), each.again.line())):
             return names
@@ -79,7 +79,7 @@ def _unsteady(found: Sequence[Replayed]) -> list[str]:
 
 
 def _compare_copies(verdict: Mismatches, found: Sequence[Replayed], same: Lines, *, by_themselves: bool) -> None:
-    """Devices that hold the same, in one arrangement; and what groups of them have made of the same rows `by_themselves`."""
+    """Compare replicas in one arrangement, and what device groups computed from the same rows `by_themselves`."""
     wrong: dict[str, set[str]] = {}
     for each in found:
         votes = [(digest, same.get(step, {})) for step, digest in each.digests.items()]
@@ -127,7 +127,7 @@ def _compare_recorded(verdict: Mismatches, found: Replayed, same: Lines) -> None
 
 
 def _compare_logged(verdict: Mismatches, found: Replayed, logged: Lines, *, exactly: bool) -> None:
-    """The means of intervals that were recomputed from end to end."""
+    """Compare the means of intervals that were recomputed completely."""
     steps = sorted(logged)
     equal = compared = 0
     for before, step in zip([0, *steps], steps, strict=False):

@@ -1,4 +1,4 @@
-"""Updates recomputed from a checkpoint, on several arrangements of the same devices; `judging` says what comes of it."""
+"""Updates recomputed from a checkpoint, on several arrangements of the same devices; `mismatches` compares the results."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from bertfam.training.trainer import Trainer
 
 @dataclass
 class Replayed:
-    """What one arrangement has computed, by the step that an update leads to.
+    """Results of one arrangement, by the step that an update leads to.
 
     Attributes:
       devices: in the mesh's order.
@@ -39,12 +39,12 @@ class Replayed:
 
 
 def rotated(mesh: jax.sharding.Mesh, places: int) -> jax.sharding.Mesh:
-    """The same devices, each of which does what one some places before it did."""
+    """Return a mesh of the same devices, rotated by some places."""
     return jax.sharding.Mesh(np.roll(mesh.devices.reshape(-1), -places).reshape(mesh.devices.shape), mesh.axis_names)
 
 
 def single_group_run(run: Run, mesh: jax.sharding.Mesh) -> Run | None:
-    """The run with batches as small as one device's share, which all groups of devices compute; None where there is one group."""
+    """Return the run with one device group's share of each batch, replicated on all groups; None if there is one group."""
     parts = math.prod(mesh.shape[axis] for axis in run.mesh.rules.axes("batch"))
     rules = dataclasses.replace(run.mesh.rules, batch=None)
     stages = tuple(dataclasses.replace(stage, batch_size=stage.batch_size // parts) for stage in run.stages)
@@ -61,7 +61,7 @@ def replay(
     alone: Trainer | None,
     tell: Callable[[int], None],
 ) -> Replayed:
-    """Recomputes the updates from a state on, up to the one that leads to step `update`.
+    """Recompute the updates from a state on, up to the one that leads to step `update`.
 
     Args:
       trainer: of the run, on one arrangement of the devices.

@@ -1,4 +1,4 @@
-"""Looking inside a step: norms of gradients, parameters and updates, and sizes of activations, layer by layer."""
+"""Inspection of a step: norms of gradients, parameters and updates, and sizes of activations, layer by layer."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ def make_inspection(
 
 
 def scalars(found: Mapping[str, Any]) -> dict[str, float]:
-    """One number a name, for the log: NAME/00, NAME/01, ... of what has layers."""
+    """Flatten to one number per name for the log: NAME/00, NAME/01, ... of what has layers."""
     result: dict[str, float] = {}
     for name, values in found.items():
         numbers = np.asarray(values)
@@ -66,7 +66,7 @@ def scalars(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _norms(tensors: Tree, tree: Tree) -> dict[str, jax.Array]:
-    """By place: float32[layers] of a stack, float32[] of what is outside."""
+    """Compute norms by place: float32[layers] of a stack, float32[] of what is outside."""
     squares: dict[str, list[jax.Array]] = defaultdict(list)
     for tensor, leaf in zip(jax.tree.leaves(tensors), jax.tree.leaves(tree), strict=True):
         square = jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=tensor.own)
@@ -76,7 +76,7 @@ def _norms(tensors: Tree, tree: Tree) -> dict[str, jax.Array]:
 
 
 def _place(tensor: Tensor) -> str:
-    """encoder/layers, encoder/embeddings, pooler/dense, mlm_head."""
+    """Return the place of a tensor, such as encoder/layers, encoder/embeddings, pooler/dense or mlm_head."""
     if tensor.stacked:
         # A stack's own name is what its layers' parameters lie under; first layers are told with those that follow.
         return tensor.path[0] if tensor.network is None else "/".join((*tensor.network, AXIS))

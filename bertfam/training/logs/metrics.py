@@ -20,7 +20,7 @@ from bertfam.training.step import NON_FINITE, Metrics
 
 
 def means(metrics: list[Metrics]) -> dict[str, float]:
-    """Merges steps' sums in float64 and divides; a metric without any weight is left out."""
+    """Merge the sums of steps in float64 and divide; a metric without any weight is left out."""
     fetched = jax.device_get(metrics)
     result = {}
     for name in fetched[0] if fetched else ():
@@ -32,7 +32,7 @@ def means(metrics: list[Metrics]) -> dict[str, float]:
 
 
 def check_finite(last: int, metrics: list[Metrics]) -> None:
-    """Raises TrainingError at the first of the steps that lead up to `last` whose `NON_FINITE` is set; their metrics are here."""
+    """Raise TrainingError at the first of the steps that lead up to `last` whose `NON_FINITE` is set; their metrics are here."""
     for step, sums in enumerate(metrics, last - len(metrics) + 1):
         if NON_FINITE in sums and sums[NON_FINITE].total:
             loss, norm = float(sums["loss"].total), float(sums["gradient_norm"].total)
@@ -47,7 +47,7 @@ class MetricsWriter:
     """MODEL_DIR/metrics.jsonl, one object a line, and TensorBoard event files beside it."""
 
     def __init__(self, model_dir: Path, step: int) -> None:
-        """Opens both for a run that stands at `step`.
+        """Open both for a run that stands at `step`.
 
         What an interrupted run wrote beyond it is dropped, and scores of `step` whose last line, "eval", it could not write.
         """
@@ -63,14 +63,14 @@ class MetricsWriter:
         self._board = _Board(self._spool.folder, step)
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        """Adds one line: the step (updates made), the split ("train" or "eval") and the values; see `check`.
+        """Add one line: the step (updates made), the split ("train" or "eval") and the values; see `check`.
 
         A value that is a list is not shown in TensorBoard.
         """
         self.write_all(step, {split: values})
 
     def write_all(self, step: int, splits: Mapping[str, Mapping[str, Any]]) -> None:
-        """Adds a line for each split, all or none of them; see `check`."""
+        """Add a line for each split, all or none of them; see `check`."""
         # NaN is no JSON.
         lines = [
             {"step": step, "split": split}
@@ -88,12 +88,12 @@ class MetricsWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Brings what is written into a bucket, where MODEL_DIR lies in one: scores at once, the rest before a checkpoint."""
+        """Upload the written lines if MODEL_DIR is in a bucket: scores at once, the rest before a checkpoint."""
         with self._noticed():
             self._spool.flush()
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
-        """Shows texts, one line each, in TensorBoard; see `check`."""
+        """Show texts, one line each, in TensorBoard; see `check`."""
         with self._noticed():
             self._board.write_text(step, name, texts)
 
@@ -110,16 +110,16 @@ class MetricsWriter:
             )
 
     def failed(self) -> bool:
-        """Whether a line could not be written: the disk is full, say."""
+        """Return whether a line could not be written, for example because the disk is full."""
         return self._fault is not None
 
     def check(self) -> None:
-        """Raises UserError where `failed`: when all processes have stopped, of which this one alone knows it."""
+        """Raise UserError if a write failed; call it once all processes have stopped, as only this one knows."""
         if self._fault:
             raise self._fault
 
     def close(self) -> None:
-        """Flushes and closes both."""
+        """Flush and close both."""
         self.flush()
         for file in (self._file, self._board):
             with contextlib.suppress(OSError):  # what cannot be written has been told
@@ -128,52 +128,52 @@ class MetricsWriter:
 
 
 class NoMetrics:
-    """Takes the place of a `MetricsWriter` on all processes of a run but the first, which writes for all."""
+    """Writer that does nothing, for all processes but the first, which writes for all."""
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        """Writes nothing."""
+        """Write nothing."""
 
     def write_all(self, step: int, splits: Mapping[str, Mapping[str, Any]]) -> None:
-        """Writes nothing."""
+        """Write nothing."""
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
-        """Writes nothing."""
+        """Write nothing."""
 
     def flush(self) -> None:
-        """Has nothing to bring."""
+        """Do nothing."""
 
     def failed(self) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def check(self) -> None:
-        """Finds nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Has nothing to close."""
+        """Do nothing."""
 
 
 Writer = MetricsWriter | NoMetrics
 
 
 class _Board:
-    """A TensorBoard event file, of which every event is written before `write` returns.
+    """TensorBoard event file, with every event written before `write` returns.
 
     tensorboardX's own SummaryWriter leaves that to a thread, and when the disk is full nobody hears of its end.
     """
 
     def __init__(self, model_dir: Path, step: int) -> None:
-        """What earlier files say beyond `step` is hidden."""
+        """Hide events of earlier files beyond `step`."""
         events_writer, self._event = _tensorboard()
         self._events = events_writer(str(model_dir / "events"))
         self._write(step=step + 1, session_log={"status": "START"})
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Raises OSError where it cannot be written."""
+        """Write an event; raises OSError on failure."""
         self._write(step=step, summary={"value": [{"tag": name, "simple_value": value} for name, value in values.items()]})
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
-        """Raises OSError where it cannot be written."""
+        """Write an event; raises OSError on failure."""
         # It is read as Markdown, where an indented line is text as it stands.
         content = "\n".join(f"    {text}" for text in texts).encode()
         tensor = {"dtype": "DT_STRING", "string_val": [content], "tensor_shape": {"dim": [{"size": 1}]}}
@@ -185,12 +185,12 @@ class _Board:
         self._events.flush()
 
     def close(self) -> None:
-        """Raises OSError too."""
+        """Close the file; raises OSError on failure."""
         self._events.close()
 
 
 def _tensorboard() -> tuple[Any, Any]:
-    """tensorboardX's EventsWriter and Event, without what its import takes along where installed."""
+    """Import tensorboardX's EventsWriter and Event without its optional imports."""
     # For figures, and for event files in a bucket, which it would write by itself.
     absent = [name for name in ("torch", "google.cloud.storage") if name not in sys.modules]
     sys.modules |= dict.fromkeys(absent)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def _tensorboard() -> tuple[Any, Any]:
 
 
 def _place(line: str) -> tuple[int, str]:
-    """The step and the split of a line; a half-written one counts as beyond every step."""
+    """Return the step and the split of a line; a half-written one counts as beyond every step."""
     try:
         content = json.loads(line)
         return int(content["step"]), str(content["split"])

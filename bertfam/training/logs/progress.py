@@ -1,4 +1,4 @@
-"""The log of a run: metrics read late, speed, utilisation, time left."""
+"""Progress log: metrics read late, speed, utilisation, time left."""
 
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _SHOWN_WAIT = 0.01
 
 @dataclass(frozen=True)
 class Rates:
-    """What a step of the current stage is worth."""
+    """Tokens and FLOPs of a step of the current stage."""
 
     tokens_per_step: int
     flops_per_step: int
@@ -29,7 +29,7 @@ class Rates:
 
 
 class ProgressLog:
-    """Collects each step's metrics without waiting for them; writes a line every `every` steps once they are there."""
+    """Log that collects metrics without waiting for them and writes a line every `every` steps once they are ready."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ProgressLog:
         flops_after: Callable[[int], int],
         stragglers: StragglerMonitor | None = None,
     ) -> None:
-        """A log of a run that goes on at `start`.
+        """Start the log of a run at step `start`.
 
         Args:
           writer: where the lines go.
@@ -50,7 +50,7 @@ class ProgressLog:
           total: the updates of the whole run.
           every: updates between lines.
           flops_after: the work that is left after a step, by which the time left is told.
-          stragglers: which of several processes is late.
+          stragglers: the monitor of several processes.
         """
         self._writer, self._phase_timer, self._total, self._every, self._flops_after = (
             writer,
@@ -69,12 +69,12 @@ class ProgressLog:
         self.empty = 0  # steps so far, of those written, that had nothing to predict
 
     def busy(self) -> bool:
-        """Whether the devices still work on the last update."""
+        """Return whether the devices are still computing the last update."""
         last: Any = self._recent[-1]["loss"].total if self._recent else None
         return last is not None and not last.is_ready()
 
     def add(self, metrics: Metrics, rates: Rates, learning_rate: float | None) -> None:
-        """Counts one update; `learning_rate` is given at steps that end an interval."""
+        """Count one update; `learning_rate` is given at steps that end an interval."""
         self._step += 1
         self._tokens += rates.tokens_per_step
         self._flops += rates.flops_per_step
@@ -89,15 +89,15 @@ class ProgressLog:
             self._write(*self._due.popleft())
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        """Writes a line of its own."""
+        """Write a separate line."""
         self._writer.write(step, split, values)
 
     def ends_interval(self, step: int) -> bool:
-        """Whether the update that leads to `step` ends an interval."""
+        """Return whether the update that leads to `step` ends an interval."""
         return step % self._every == 0 or step == self._total
 
     def flush(self) -> None:
-        """Waits for and writes all complete intervals."""
+        """Wait for and write all complete intervals."""
         while self._due:
             self._write(*self._due.popleft())
 

@@ -1,4 +1,4 @@
-"""Which of several processes holds the others up.
+"""Detection of stragglers: processes that the others wait for.
 
 A step ends on all processes at once, in its collectives, so its time does not tell who was late. But the devices of a process
 that is late stand still until it hands them the next update, while those of the others are at work: they wait for its in a
@@ -18,10 +18,10 @@ _OFTEN = 3  # reports one after another in which the same process is so late, be
 
 
 class StragglerMonitor:
-    """Counts on every process; process 0 reports of all. What they tell each other goes along with the rounds of `stop`."""
+    """Idle time of every process; process 0 reports all. The counts are exchanged in the rounds of `stop`."""
 
     def __init__(self, processes: Processes | None = None, stop: Stop | None = None, writer: Writer | None = None) -> None:
-        """Nothing yet.
+        """Start with empty counts.
 
         Args:
           processes: of the run.
@@ -37,7 +37,7 @@ class StragglerMonitor:
         self._late: tuple[int, int] = (0, 0)  # which process, in how many reports
 
     def before_update(self, busy: bool, waited: float) -> None:
-        """Before an update is handed to the devices.
+        """Count the time before an update is dispatched to the devices.
 
         Args:
           busy: whether they still work on the one before.
@@ -52,18 +52,18 @@ class StragglerMonitor:
         self._began = now
 
     def after_update(self) -> None:
-        """After it, and after whatever was waited for by all."""
+        """Mark the time after the update was dispatched, and after anything that all waited for."""
         self._handed = time.monotonic()
 
     def pause(self) -> None:
-        """Until the next update something else is done, which does not count."""
+        """Leave out the time until the next update."""
         self._began = None
 
     def _counts(self) -> list[float]:
         return [self._steps, self._seconds, self._idle, self._data]
 
     def report(self, step: int) -> None:
-        """On process 0, at the end of an interval: writes a line of the rounds that have ended in it, if any has.
+        """Write a line for the rounds that ended in this interval, if any did, on process 0.
 
         Its values have a number for each process: seconds of a step, for which the devices stood still, and those of them in
         which there was no batch.

@@ -1,4 +1,4 @@
-"""The optimizer's state of another run, for a new one that starts from it, over another vocabulary too.
+"""Warm start from the optimizer's state of another run, also across vocabularies.
 
 Moments of tensors and of tokens that both runs have go on as they were, and so does the optimizer's own count of its updates, by
 which it corrects their bias. Tokens that are new begin with moments of 0, as all did once; the step and the schedule are the new
@@ -28,7 +28,7 @@ _FIX = "leave --init_optimizer out"
 
 
 def step_with_state(folder: str) -> int:
-    """The newest step of a MODEL_DIR with its optimizer's state; raises UserError where there is none."""
+    """Return the newest step of a MODEL_DIR with its optimizer's state; raises UserError where there is none."""
     if not (to_path(folder) / "config.gin").is_file():
         raise UserError(f"{folder} is no folder of a run (no config.gin), and only runs have an optimizer's state; {_FIX}")
     last = newest(folder)
@@ -38,7 +38,7 @@ def step_with_state(folder: str) -> int:
 
 
 def read(folder: str, step: int, run: Run, size: int, parts: Collection[str]) -> dict[Names, np.ndarray]:
-    """The optimizer's state of a run's step by path.
+    """Read the optimizer's state of a run's step, by path.
 
     Args:
       folder: the run's.
@@ -67,7 +67,7 @@ def read(folder: str, step: int, run: Run, size: int, parts: Collection[str]) ->
 
 
 def taken_over(trainer: Trainer, fresh: Any, found: dict[Names, np.ndarray], origins: Origins, parts: Collection[str]) -> Any:
-    """A new optimizer's state with what `read` has found of some parts; rows of tokens without origins stay 0."""
+    """Copy what `read` returned for some parts into a new optimizer's state; rows of tokens without origins stay 0."""
 
     def take(path: Any, box: Any, leaf: jax.Array) -> jax.Array:
         names = box.names if is_boxed(box) else (None,) * leaf.ndim
@@ -78,7 +78,7 @@ def taken_over(trainer: Trainer, fresh: Any, found: dict[Names, np.ndarray], ori
 
 
 def _abstract_state(run: Run) -> TrainState:
-    """The shapes of a run's state with their logical axis names."""
+    """Return the shapes of a run's state with their logical axis names."""
     optimizer, averaged = run.optimizer.build(run.total_steps, run.boxed_params()), run.average_decay is not None
     return jax.eval_shape(
         lambda key: new_state(run.objective, optimizer, key, run.shape(0), averaged=averaged), jax.random.key(0)
@@ -90,7 +90,7 @@ def _leaves(tree: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_taken(path: Any, parts: Collection[str], params: Collection[str]) -> bool:
-    """Whether a leaf is about parameters of these parts of all, or, as the count of updates, about none."""
+    """Return whether a leaf belongs to parameters of these parts of all, or, as the count of updates, about none."""
     part = next((name for name in _names(path) if name in params), None)
     return part is None or part in parts
 

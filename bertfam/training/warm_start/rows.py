@@ -7,7 +7,7 @@ from bertfam.data.vocabularies.matching import Origins
 
 
 def taken(names: tuple[str | None, ...], fresh: jax.Array, value: np.ndarray, origins: Origins) -> jax.Array:
-    """A tensor of the other model in the place of a new one; of its tokens, those that have origins.
+    """Copy a tensor of the other model over a new one; in a vocabulary axis, only tokens with origins.
 
     Args:
       names: logical names of its axes.
