@@ -234,7 +234,7 @@ def _minimal_pairs(args: argparse.Namespace) -> int:
     scores = scorer(load_networks(args.model_dir, step=step, average=args.average))
     if not args.json:
         at = "" if step is None else f"step {step:,} of "
-        print(f"{at}{args.model_dir} on the minimal pairs of {args.blimp}, by {scores.told}")
+        print(f"{at}{args.model_dir} on the minimal pairs of {args.blimp}, by {scores.description}")
     width = max(24, *map(len, files))
     results = {}
     for name, pairs in files.items():
@@ -244,7 +244,7 @@ def _minimal_pairs(args: argparse.Namespace) -> int:
     whole = sum(results.values(), Found())
     if args.json:
         numbers = {name: found.numbers() for name, found in results.items()}
-        print(json.dumps({"step": step, "score": scores.told, **whole.numbers(), "chance": CHANCE, "files": numbers}))
+        print(json.dumps({"step": step, "score": scores.description, **whole.numbers(), "chance": CHANCE, "files": numbers}))
     else:
         print(f"  {'all':<{width}} {whole.accuracy:.4f}  of {whole.pairs:,} pairs, {whole.ties:,} ties; chance is {CHANCE}")
     return 0

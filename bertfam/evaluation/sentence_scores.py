@@ -21,10 +21,10 @@ _ROWS = 256
 
 
 class Scorer(NamedTuple):
-    """Function that scores sentences, and its description."""
+    """Function that scores sentences, with a description."""
 
     score: Score
-    told: str
+    description: str
 
 
 class _Rows(NamedTuple):

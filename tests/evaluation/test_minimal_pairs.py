@@ -114,7 +114,7 @@ def test_log_probabilities_of_a_decoder(vocabulary):
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
     model = api.LanguageModel(config, params, vocabulary, end_tokens(config, vocabulary.token_ids))
     found = scorer({"decoder": model})
-    assert found.told == "log-probability after [SEP]"
+    assert found.description == "log-probability after [SEP]"
     scores = found.score(SENTENCES, WHERE)
     for sentence, score in zip(SENTENCES[:2], scores[:2], strict=True):
         tokens = np.array([vocabulary.token_ids.sep, *vocabulary.encode_batch([sentence])[0]])
@@ -135,7 +135,7 @@ def test_pseudo_log_likelihoods(random_model):
     model = api.load(random_model)
     ids = model.vocabulary.token_ids
     found = scorer({"encoder": model})
-    assert found.told == "pseudo-log-likelihood, each token masked in turn"
+    assert found.description == "pseudo-log-likelihood, each token masked in turn"
     scores = found.score(SENTENCES[2:], WHERE[2:])
     for sentence, score in zip(SENTENCES[2:], scores, strict=True):
         tokens = np.array([ids.cls, *model.vocabulary.encode_batch([sentence])[0], ids.sep])
@@ -160,7 +160,7 @@ def test_pseudo_log_likelihoods_behind_a_sentinel(vocabulary):
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
     model = api.LanguageModel(config, params, known, end_tokens(config, ids))
     found = scorer({"encoder_decoder": model})
-    assert found.told == "pseudo-log-likelihood, each token behind a sentinel in turn"
+    assert found.description == "pseudo-log-likelihood, each token behind a sentinel in turn"
     scores = found.score(SENTENCES[2:], WHERE[2:])
     for sentence, score in zip(SENTENCES[2:], scores, strict=True):
         tokens = np.array([*vocabulary.encode_batch([sentence])[0], ids.sep])
