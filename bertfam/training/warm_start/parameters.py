@@ -1,4 +1,4 @@
-"""A new run that starts from another model's parameters: all that both have, or some parts, over another vocabulary too."""
+"""Warm start of a run from another model's parameters: all shared parts or some, also across vocabularies."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from bertfam.training.warm_start import optimizer_state, rows
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a run takes over.
+    """Initial parameters, and optionally optimizer moments, from another model.
 
     A piece that the other vocabulary lacks begins with the mean of the rows, and of the output biases, of its old pieces: its
     logit is then the mean of theirs, whatever the hidden state.
@@ -38,7 +38,7 @@ class WarmStart:
     optimizer: dict[tuple[str, ...], np.ndarray] | None = None
 
     def state(self, trainer: Trainer) -> TrainState:
-        """A fresh state with them; rows of tokens without origins are new."""
+        """Make a fresh state with them; rows of tokens without origins are new."""
         state, run = trainer.new_state(), trainer.run
         boxed, fresh, given = (
             traverse_util.flatten_dict(tree, sep="/") for tree in (run.boxed_params(), state.params, self.params)
@@ -54,7 +54,7 @@ class WarmStart:
         return trainer.with_params(state, traverse_util.unflatten_dict(fresh | found, sep="/"))
 
     def told(self) -> str:
-        """What is taken, in words: a line of the plan."""
+        """Describe what is used, as a line of the plan."""
         origins = f"of {self.origins.size:,} tokens {self.origins.describe()}"
         moments = "" if self.optimizer is None else "; the optimizer's moments come along"
         return f"starts from {self.folder}: {', '.join(self.params)}; {origins}{moments}"
@@ -63,7 +63,7 @@ class WarmStart:
 def read_warm_start(
     folder: str, parts: str | None, run: Run, vocabulary: Vocabulary, *, means: bool = True, optimizer: bool = False
 ) -> WarmStart:
-    """Reads the model that a run starts from.
+    """Read the model that a run starts from.
 
     Args:
       folder: a MODEL_DIR or a Hugging Face folder.
@@ -103,7 +103,7 @@ def read_warm_start(
 
 
 def objective_warm_start(run: Run, aux: Any, vocabulary: Vocabulary) -> WarmStart | None:
-    """What a sized run takes of its `aux`, whose vocabulary is its own; None where it begins with new parameters."""
+    """Return the warm start that the objective takes from `aux`; None if the run starts from new parameters."""
     begun = run.objective.initial_params(aux)
     if begun is None:
         return None
