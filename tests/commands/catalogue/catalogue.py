@@ -1,6 +1,7 @@
-"""What an entry of the catalogue is, and how it is put to the command line."""
+"""An entry of the catalogue of mistakes, and the files and command line that it stands for."""
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -24,16 +25,17 @@ class Entry:
 
     Attributes:
       words: the command line, after `bertfam`.
-      message: the line on stderr, after `bertfam: error: `.
-      files: path -> what is made there, in this order: text or bytes; `copy` of a folder, `changed` JSON; None removes it.
+      names: the file and line, flags, settings and values that the line on stderr must name, in any order. The wording of
+        the line is free.
+      files: path -> content, made in this order: text or bytes, a `Copy` of a folder, or `Changed` JSON; None removes the path.
 
-    In all of them {here} is the current folder, {trained} that of a trained run (run.gin, text/, vocab/, other-vocab/, model/),
-    {hf} the export of its model; in words {run} stands for the flags that train it, {distilled} for
-    those of a student like it, {text} for its text and vocabulary.
+    In all of them {here} is the current folder, {trained} the folder of a trained run (run.gin, text/, vocab/, other-vocab/,
+    model/), and {hf} the export of its model. In `words`, {run} stands for the flags that train it, {distilled} for those of
+    a student like it, and {text} for its text and vocabulary.
     """
 
     words: str
-    message: str
+    names: tuple[str, ...]
     files: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -46,32 +48,37 @@ class Copy:
 
 @dataclass(frozen=True)
 class Changed:
-    """A JSON file that is there, with other values."""
+    """An existing JSON file with some values replaced."""
 
     values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Places:
-    """The folders that the names in braces stand for."""
+    """Folders that the names in braces stand for."""
 
     here: Path
     trained: Path
     hf: Path
 
     def fill(self, text: str) -> str:
-        """The text with paths in place of the names in braces."""
+        """Replace the names in braces by paths."""
         folders = {"here": self.here, "trained": self.trained, "hf": self.hf, "gin_configs": packaged_folder()}
         for name, value in {"run": RUN, "distilled": DISTILLED, "text": TEXT, **folders}.items():
             text = text.replace(f"{{{name}}}", str(value))
         return text
 
     def words(self, line: str) -> list[str]:
-        """The words of a command line."""
+        """Split a command line into words."""
         return shlex.split(self.fill(line))
 
+    def unnamed(self, entry: Entry, line: str) -> list[str]:
+        """Return the names of an entry that a line of stderr does not mention."""
+        names = [self.fill(name) for name in entry.names]
+        return [name for name in names if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", line)]
+
     def make(self, files: Mapping[str, Any]) -> None:
-        """Makes the files of an entry in {here}."""
+        """Make the files of an entry in {here}."""
         for name, content in files.items():
             path = self.here / name
             if content is None:

@@ -1,4 +1,4 @@
-"""Every mistake of the catalogue gets its line and nothing else: no traceback, status 2, nothing on stdout, nothing written."""
+"""Each mistake of the catalogue gets one line that names it: no traceback, status 2, nothing on stdout, nothing written."""
 
 import contextlib
 import os
@@ -14,13 +14,13 @@ from once import once
 from bertfam import cli
 
 ENTRIES = {f"{group}: {name}": entry for group, entries in GROUPS.items() for name, entry in entries.items()}
-# What `check` must find too, before anything is compiled: all that pretrain, or the cache that it builds, refuses of these.
+# `check` must find these too, before anything is compiled: pretrain, or the cache that it builds, refuses them.
 CHECKED = [name for name in ENTRIES if name.startswith(("configuration: ", "optimizers: ", "mesh: ", "data: "))] + [
     name
     for name, entry in ENTRIES.items()
     if name.startswith(("checkpoints: ", "disk: ")) and entry.words.startswith("pretrain ") and "--init" not in entry.words
 ]
-# One or two a group, as a user's shell runs them.
+# One or two of each group run as a process of their own, as a shell runs them.
 IN_A_SHELL = [
     "configuration: an include that includes its includer",
     "mesh: a mesh of more devices",
@@ -29,7 +29,7 @@ IN_A_SHELL = [
     "disk: a model folder of something else",
     "flags: a misspelt command",
 ]
-# What a command may tell of its progress before it meets the mistake.
+# A command may report its progress before it meets the mistake.
 PROGRESS = ("tokenising ",)
 
 
@@ -57,40 +57,40 @@ def nothing_written(places):
     assert [listing(folder) for folder in (places.here, places.trained, places.hf)] == before
 
 
-def told(status, out, err):
-    """The line of a mistake, from what a command gave."""
+def error_line(status, out, err):
+    """Return the line of a mistake, after checking that it is the only output."""
     assert (status, out) == (2, "")
     (line,) = [line for line in err.splitlines() if not line.startswith(PROGRESS)]
     assert line.startswith("bertfam: error: ")
     return line.removeprefix("bertfam: error: ")
 
 
-def refused(words, places, capfd):
+def run(words, places, capfd):
     with nothing_written(places):
         try:
             status = cli.main(words)
         except SystemExit as stopped:  # a child process has said why
             status = stopped.code
         output = capfd.readouterr()
-    return told(status, output.out, output.err)
+    return error_line(status, output.out, output.err)
 
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_mistake(places, capfd, name):
     entry = ENTRIES[name]
     places.make(entry.files)
-    assert refused(places.words(entry.words), places, capfd) == places.fill(entry.message)
+    assert not places.unnamed(entry, run(places.words(entry.words), places, capfd))
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_check_says_the_same(places, capfd, name):
+def test_check_finds_the_same(places, capfd, name):
     entry = ENTRIES[name]
     places.make(entry.files)
     command, *flags = places.words(entry.words)
     # The cache command has no run, and check writes nothing.
-    run = [] if command == "pretrain" else [f"--gin_file={places.trained}/run.gin"]
-    words = ["check", *run, *(flag for flag in flags if not flag.startswith("--output="))]
-    assert refused(words, places, capfd) == places.fill(entry.message)
+    gin_file = [] if command == "pretrain" else [f"--gin_file={places.trained}/run.gin"]
+    words = ["check", *gin_file, *(flag for flag in flags if not flag.startswith("--output="))]
+    assert not places.unnamed(entry, run(words, places, capfd))
 
 
 @pytest.mark.parametrize("name", IN_A_SHELL)
@@ -99,7 +99,7 @@ def test_a_mistake_in_a_shell(places, name):
     places.make(entry.files)
     with nothing_written(places):
         done = bertfam(*shlex.split(places.fill(entry.words)))
-    assert told(done.returncode, done.stdout, done.stderr) == places.fill(entry.message)
+    assert not places.unnamed(entry, error_line(done.returncode, done.stdout, done.stderr))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -107,14 +107,15 @@ def test_a_folder_without_permission(places, capfd):
     folder = places.here / "locked"
     folder.mkdir(mode=0o500)
     words = places.words("vocab --input={trained}/text/train.txt --output=locked/vocab")
-    assert refused(words, places, capfd) == (
-        "locked/vocab cannot be written: no permission to write into {here}/locked; name another".replace(
-            "{here}", str(places.here)
-        )
-    )
+    line = run(words, places, capfd)
+    assert "locked/vocab" in line and f"{places.here}/locked" in line and "permission" in line
 
 
 def test_there_are_enough():
     assert len(ENTRIES) >= 150 and {entry.words.partition(" ")[0] for entry in ENTRIES.values()} >= cli.COMMANDS.keys() - {
         "check"
     }
+
+
+def test_each_entry_names_something():
+    assert [name for name, entry in ENTRIES.items() if not entry.names or not all(entry.names)] == []
