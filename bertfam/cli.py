@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from bertfam import __version__
-from bertfam.errors import TrainingError, UserError, tell
+from bertfam.errors import TrainingError, UserError, report
 from bertfam.sharding import libtpu
 from bertfam.suggest import did_you_mean
 
@@ -42,14 +42,14 @@ COMMANDS = {
     "cache": Command("cache", "tokenise a corpus once, into a token cache"),
     "preview": Command("preview", "show corrupted training rows, decoded"),
     "check": Command("check", "validate a configuration without compiling"),
-    "plan": Command("plan", "compile a run for slices that you do not have, and say what fits"),
+    "plan": Command("plan", "compile a run for any TPU slice ahead of time and report memory, cost and fit"),
     "pretrain": Command("pretrain", "train a model"),
-    "distill": Command("distill", "train a student to say what a trained model says"),
+    "distill": Command("distill", "distill a trained model into a smaller one"),
     "evaluate": Command(
         "evaluate", "measure a trained model on held-out text, on minimal pairs of sentences, or on a seqio task"
     ),
     "fill": Command("fill", "fill the [MASK]s of a text"),
-    "generate": Command("generate", "let a model write text"),
+    "generate": Command("generate", "generate text from prompts"),
     "checkpoints": Command("checkpoints", "list a run's checkpoints and verify them"),
     "replay": Command("replay", "recompute an update of a run and compare: whether a device computes wrongly"),
     "export": Command("export", "write a Hugging Face folder from a trained model"),
@@ -88,17 +88,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line (without the program's name; sys.argv by default) and returns its exit status."""
+    """Run one command line (without the program's name; sys.argv by default) and return its exit status."""
     try:
         status = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # a closed pipe shows here, where it is caught
         return status
     except (UserError, TrainingError, KeyboardInterrupt) as error:
-        return tell(error)
+        return report(error)
     except BrokenPipeError as error:
         # Python flushes stdout once more on its way out: give it somewhere to write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return tell(error)
+        return report(error)
 
 
 def _run(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""What the command line tells in a line: exceptions, without a traceback, how a command ends by any of them, and warnings."""
+"""User-facing errors, warnings and exit codes."""
 
 import sys
 import traceback
@@ -14,7 +14,7 @@ class UserError(Exception):
 
 
 class TrainingError(Exception):
-    """What ends a command although nothing given is wrong: a run's numbers are no longer finite, or a device is at fault.
+    """A failed run whose input was valid: its numbers are no longer finite, or a device computes wrongly.
 
     The message is one line that says what happened and what to try. The command line prints it as `bertfam: error: MESSAGE`
     and exits with code 1.
@@ -22,13 +22,13 @@ class TrainingError(Exception):
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Writes warnings to stderr, each once."""
+    """Write warnings to stderr, each once."""
     for line in dict.fromkeys(lines):
         print(f"bertfam: warning: {line}", file=sys.stderr, flush=True)
 
 
-def tell(error: BaseException) -> int:
-    """Writes to stderr what a command has to say of what ended it; returns the exit status."""
+def report(error: BaseException) -> int:
+    """Report on stderr the exception that ended a command; return the exit status."""
     match error:
         case UserError() | TrainingError():
             print("bertfam: error:", " ".join(str(error).split()), file=sys.stderr)

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> list[str]:
-    """At most `count` candidates that look like `name`, best first; upper and lower case count as equal."""
+    """Return at most `count` candidates that resemble `name`, best first, ignoring case."""
     by_folded = {candidate.casefold(): candidate for candidate in sorted(candidates)}
     return [by_folded[match] for match in difflib.get_close_matches(name.casefold(), by_folded, n=count)]
 
 
 def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "") -> str:
-    """The end of an error line: "; did you mean NAME?", or "; OTHERWISE" where nothing is near."""
+    """Return the end of an error line: "; did you mean NAME?", or "; OTHERWISE" where nothing is near."""
     if found := nearest(name, candidates):
         return f"; did you mean {found[0]}?"
     return f"; {otherwise}" if otherwise else ""

@@ -17,7 +17,7 @@ stopped. Other text or another vocabulary starts anew. Delete .NAME.partial to g
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_config(parser)
     flags.add_text(parser)
     parser.add_argument(
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Builds the cache, or checks that the one there is of this text and vocabulary; returns the exit status."""
+    """Build the cache, or check that the one there is of this text and vocabulary; return the exit status."""
     from bertfam.training.data import check_buildable
 
     if args.processes is not None and args.processes < 0:

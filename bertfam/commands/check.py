@@ -1,4 +1,4 @@
-"""`bertfam check`: everything that can be found wrong with a run before compiling it."""
+"""`bertfam check`: validation of a run before anything is compiled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ are the same (but for case and spaces), or if half of their passages (64 letters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_config(parser)
     flags.add_text(parser)
     flags.add_cache_dir(parser)
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Checks; returns the exit status."""
+    """Check; return the exit status."""
     import dataclasses
     import json
 

@@ -1,4 +1,4 @@
-"""`bertfam checkpoints`: what a run has saved, and whether it is whole."""
+"""`bertfam checkpoints`: list, verification and copies of a run's checkpoints."""
 
 import argparse
 
@@ -13,7 +13,7 @@ Exit code 1 tells that a checkpoint is damaged."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_model_dir(parser)
     parser.add_argument(
         "--verify", action="store_true", help="read every byte and compare it with the manifest (default: sizes alone)"
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Lists or copies; returns the exit status."""
+    """List or copy checkpoints; return the exit status."""
     import json
 
     from bertfam.errors import UserError

@@ -31,7 +31,7 @@ _ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     group = flags.add_files(parser)
     group.add_argument(
         "--language",
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Cleans; returns the exit status."""
+    """Clean; return the exit status."""
     from tqdm import tqdm
 
     from bertfam.data.corpora.c4.pages import clean

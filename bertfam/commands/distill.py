@@ -1,4 +1,4 @@
-"""`bertfam distill`: a trained model teaches a smaller one."""
+"""`bertfam distill`: distillation of a trained model into a smaller one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from bertfam.config import Override
     from bertfam.training.teachers import LoadedTeacher
 
-SUMMARY = "train a student to say what a trained model says"
+SUMMARY = "distill a trained model into a smaller one"
 EXAMPLE = """\
   bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam pretrain --gin_file=runs/quickstart.gin --vocab=vocab --model_dir=model
@@ -23,7 +23,7 @@ loss are switched by --gin.Distillation.soft=0, .mlm=0, .cosine=0, .mse=1; Hinto
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     group = parser.add_argument_group("teacher")
     group.add_argument(
         "--teacher",
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Trains; returns the exit status."""
+    """Train; return the exit status."""
 
     teachers: list[LoadedTeacher] = []
 

@@ -1,4 +1,4 @@
-"""`bertfam encode`: what a vocabulary makes of texts."""
+"""`bertfam encode`: pieces, ids and offsets of texts under a vocabulary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLE = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     parser.add_argument("texts", type=flags.text, nargs="*", metavar="TEXT", help="texts to encode (default: the lines of stdin)")
     parser.add_argument("--vocab", type=flags.folder, required=True, metavar="DIR", help="vocabulary folder, of any kind")
     parser.add_argument("--input", type=flags.path, metavar="FILE", help="a file with a text on each line, instead of TEXT")
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Encodes; returns the exit status."""
+    """Encode; return the exit status."""
     from bertfam.data import vocabularies
 
     if args.input and args.texts:

@@ -21,7 +21,7 @@ EXAMPLE = """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_model_dir(parser)
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint to measure (default: the newest)")
     flags.add_average(parser)
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Evaluates and prints; returns the exit status."""
+    """Evaluate and print; return the exit status."""
     _check_flags(args)
     if args.blimp is not None:
         return _minimal_pairs(args)
@@ -154,7 +154,7 @@ _OWN = {
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """Refuses flags that would change nothing, and numbers below 1."""
+    """Refuse flags that would change nothing, and numbers below 1."""
     from bertfam.errors import UserError
 
     if args.blimp is not None and args.task is not None:
@@ -176,7 +176,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _task(args: argparse.Namespace) -> int:
-    """Measures and prints; returns the exit status."""
+    """Measure and print; return the exit status."""
     import json
 
     import jax
@@ -216,7 +216,7 @@ def _task(args: argparse.Namespace) -> int:
 
 
 def _minimal_pairs(args: argparse.Namespace) -> int:
-    """Compares and prints; returns the exit status."""
+    """Compare and print; return the exit status."""
     import json
     from pathlib import Path
 

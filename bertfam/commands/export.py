@@ -13,7 +13,7 @@ DIR/discriminator (ElectraForPreTraining, which is fine-tuned) and DIR/generator
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_model_dir(parser)
     parser.add_argument(
         "--output",
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Exports; returns the exit status."""
+    """Export; return the exit status."""
     import tempfile
     from pathlib import Path
 

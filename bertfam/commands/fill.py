@@ -9,7 +9,7 @@ EXAMPLE = '  bertfam fill --model_dir=runs/quickstart/model "The array has the s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     parser.add_argument(
         "text", type=flags.text, nargs="+", metavar="TEXT", help="a text with one [MASK] or more; several texts may be given"
     )
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fills and prints; returns the exit status."""
+    """Fill and print; return the exit status."""
     import dataclasses
     import json
 

@@ -10,7 +10,7 @@ from bertfam.commands import flags
 if TYPE_CHECKING:
     from bertfam.decoding.strategies import Limits, Strategy
 
-SUMMARY = "let a model write text"
+SUMMARY = "generate text from prompts"
 EXAMPLE = """
   bertfam generate --model_dir=runs/gpt2/model "The array has" --strategy=sample --num_return=3 --seed=1
   bertfam generate --model_dir=runs/gpt2/model --prompts=prompts.txt --strategy=beam --max_new_tokens=60 --json
@@ -26,7 +26,7 @@ _EARLY_STOPPING: dict[str, Any] = {"false": False, "true": True, "never": "never
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     parser.add_argument(
         "prompt",
         type=flags.text,
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Writes and prints; returns the exit status."""
+    """Write and print; return the exit status."""
     import dataclasses
     import json
 

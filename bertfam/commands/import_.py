@@ -16,7 +16,7 @@ language model, T5 with random spans and BART with its noises."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     parser.add_argument(
         "--input",
         type=flags.folder,
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Imports; returns the exit status."""
+    """Import; return the exit status."""
     import jax
 
     from bertfam.config import Override, load

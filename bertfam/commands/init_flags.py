@@ -1,4 +1,4 @@
-"""--init_from and the flags that go with it: what a new run starts from."""
+"""--init_from and the flags that go with it: the warm start of a new run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("init_from", "init_parts", "init_new_rows", "init_optimizer")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declares them."""
+    """Declare the warm-start flags."""
     parser.add_argument(
         "--init_from",
         type=flags.folder,

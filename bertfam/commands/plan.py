@@ -1,4 +1,4 @@
-"""`bertfam plan`: whether a run fits on slices that nobody here has, what it sends there, and how long a step takes at least."""
+"""`bertfam plan`: memory, communication and least step time of a run on slices that are not at hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertfam.planning.report import Row
     from bertfam.training.run import Run
 
-SUMMARY = "compile a run for slices that you do not have, and say what fits"
+SUMMARY = "compile a run for any TPU slice ahead of time and report memory, cost and fit"
 EXAMPLE = """\
   bertfam plan --gin_file=runs/bert_base.gin --gin_file=models/bert_tiny.gin --slice=v5e-4 --gin.BATCH_SIZE=8
   bertfam plan --gin_file=runs/bert_base.gin --gin_file=meshes/fsdp.gin --slice=v5e-16 --slice=v5p-128 --slice=2xv5e-256
@@ -34,7 +34,7 @@ The status is 0 when all was compiled, whether it fits or not: "fits" of --json 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_config(parser)
     group = parser.add_argument_group("what to plan")
     group.add_argument(
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Plans; returns the exit status."""
+    """Plan; return the exit status."""
     slices = _slices(args.slice)
     plan_search.check(args, slices)
     prepare(slices)
@@ -190,7 +190,7 @@ def _maker(args: argparse.Namespace) -> Callable[[Sequence[str]], Run]:
 
 
 def _compiled(found: Sequence[tuple[Slice, Job]]) -> list[Row]:
-    """Compiles all, and tells how far it is on stderr."""
+    """Compile all, and report how far it is on stderr."""
     from bertfam.planning.report import row
     from bertfam.training.summary import duration
 

@@ -20,7 +20,7 @@ _OTHERS = ("program", "shardings", "no_advice", "most_rows")
 
 
 def check(args: argparse.Namespace, slices: Sequence[Slice]) -> None:
-    """Raises UserError for flags that do not go together, and for a file that cannot be written."""
+    """Raise UserError for flags that do not go together, and for a file that cannot be written."""
     if args.search != bool(args.output) or (args.search and len(slices) > 1):
         raise UserError("--search and --output=FILE go together, for one --slice")
     if not args.search:
@@ -34,7 +34,7 @@ def check(args: argparse.Namespace, slices: Sequence[Slice]) -> None:
 
 
 def search(args: argparse.Namespace, make: Make, slice: Slice, tell: Tell) -> int:
-    """Writes the fastest layout of the run's training step on the slice; returns the exit status."""
+    """Write the fastest layout of the run's training step on the slice; return the exit status."""
     import json
 
     from bertfam.planning.search import fits, gin_text, rows, search, table

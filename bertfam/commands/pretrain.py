@@ -24,7 +24,7 @@ saved; 76: nothing went on for Run.watchdog_seconds; 77: another process is gone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_config(parser)
     flags.add_text(parser)
     flags.add_cache_dir(parser)
@@ -40,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Trains; returns the exit status."""
+    """Train; return the exit status."""
     return train(args)
 
 
 def train(
     args: argparse.Namespace, more: Callable[[], Sequence[Override]] = tuple, teachers: list[LoadedTeacher] | None = None
 ) -> int:
-    """Trains; returns the exit status.
+    """Train; return the exit status.
 
     Args:
       args: with all that `add_arguments` declares.

@@ -41,7 +41,7 @@ _STATISTICS = 500
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_config(parser)
     flags.add_text(parser)
     flags.add_cache_dir(parser)
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Shows rows; returns the exit status."""
+    """Show rows; return the exit status."""
     import tempfile
 
     from bertfam.training.model_dir import read_run
@@ -111,7 +111,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_page(path: Path, overwrite: bool) -> None:
-    """Refuses a page that could not be written, before the text is read."""
+    """Refuse a page that could not be written, before the text is read."""
     from bertfam.storage.files import check_writable
 
     if path.is_dir():

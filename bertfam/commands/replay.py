@@ -1,4 +1,4 @@
-"""`bertfam replay`: an update of a run once more, on devices in turn, to see whether one of them computes wrongly."""
+"""`bertfam replay`: recomputation of an update on permuted devices, to find a device that computes wrongly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ differs, and the line names the devices, if it can be told."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_model_dir(parser)
     parser.add_argument("--step", type=int, required=True, metavar="N", help="recompute up to the update that leads to this step")
     parser.add_argument(
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Recomputes, compares and prints; returns the exit status."""
+    """Recompute, compare and print; return the exit status."""
     from bertfam.multihost.membership import join
 
     with join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
@@ -156,7 +156,7 @@ def _start(model_dir: Any, step: int, checkpoint: int | None) -> int:
 
 
 def _check_rates(run: Run, logged: Mapping[int, Mapping[str, Any]], step: int) -> None:
-    """Refuses updates that were made by another schedule, before the run was lengthened."""
+    """Refuse updates that were made by another schedule, before the run was lengthened."""
     import math
 
     from bertfam.errors import UserError

@@ -43,7 +43,7 @@ _OPTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.add_config(parser)
     flags.add_source(parser)
     pieces = parser.add_argument_group("pieces")
@@ -252,7 +252,7 @@ def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
-    """Raises UserError unless a vocabulary may be written there."""
+    """Raise UserError unless a vocabulary may be written there."""
     if output.is_dir():
         files = sorted(path.name for path in output.iterdir()) if is_used(output) else []
         if files and not overwrite:

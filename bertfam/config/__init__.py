@@ -1,4 +1,4 @@
-"""gin configuration: load files and flags, find mistakes, build the objects, tell where every value came from."""
+"""gin configuration: load files and flags, find mistakes, build the objects, report the origin of every value."""
 
 from bertfam.config.build import Config, load
 from bertfam.config.parse import Override

@@ -21,7 +21,7 @@ _LINE = 120
 
 
 def load(gin_files: Sequence[str], bindings: Sequence[str | Override] = (), module_imports: Sequence[str] = ()) -> Config:
-    """Reads gin files in order, then bindings ("NAME = value"); the later wins. Modules are imported first.
+    """Read gin files in order, then bindings ("NAME = value"); the later wins. Modules are imported first.
 
     gin's own state is global: it is cleared here, and `Config.build` fills it. Raises UserError for every mistake that
     can be seen without building, with its file and line (or the flag) and the fix.

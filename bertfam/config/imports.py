@@ -18,7 +18,7 @@ LONGEST = 200  # characters of an import error that are quoted
 
 
 def import_module(statement: Import) -> None:
-    """Imports `statement.module`, which may lie in the current folder. Raises UserError for whatever goes wrong."""
+    """Import `statement.module`, which may lie in the current folder. Raises UserError for whatever goes wrong."""
     name, origin = statement
     if (here := os.getcwd()) not in sys.path and "" not in sys.path:
         sys.path.append(here)  # an installed `bertfam` does not look there by itself, `python -m bertfam` does

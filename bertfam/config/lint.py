@@ -84,7 +84,7 @@ def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
 
 
 def check_flags(live: Bindings, root: str) -> None:
-    """Refuses a --gin flag that binds a parameter of ours to which nothing refers: it would change nothing.
+    """Refuse a --gin flag that binds a parameter of ours to which nothing refers: it would change nothing.
 
     A file may do so, since another file or flag may have chosen something else in its place.
     """

@@ -125,7 +125,7 @@ def _own(statement: Any, origin: Origin) -> Binding | Import:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples: what goes into frozen dataclasses is immutable."""
+    """Convert lists to tuples: what goes into frozen dataclasses is immutable."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_frozen, value))
     if isinstance(value, dict):

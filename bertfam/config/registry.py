@@ -106,7 +106,7 @@ class Parameter(typing.NamedTuple):
 
 
 def register(target: Any, module: str | None = None) -> Any:
-    """Makes a (frozen data)class or function configurable under its own name; returns it unchanged."""
+    """Make a (frozen data)class or function configurable under its own name; return it unchanged."""
     gin.external_configurable(target, module=module)
     return target
 

@@ -1,4 +1,4 @@
-"""gin's global state, kept for a program that uses gin itself."""
+"""Preservation of gin's global state for programs that use gin themselves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from gin import config as gin_config
 
 @contextmanager
 def gin_kept() -> Iterator[None]:
-    """Loads and builds within leave gin's bindings, imports, singletons and lock outside as they were.
+    """Keep gin's bindings, imports, singletons and lock unchanged outside the block, whatever is loaded within it.
 
     gin has no public way to do this. Its registry of configurables, to which bertfam's are added, and its constants stay.
     """

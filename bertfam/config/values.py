@@ -1,4 +1,4 @@
-"""Frozen configs back to gin."""
+"""Conversion of frozen configs to gin bindings."""
 
 import dataclasses
 from collections.abc import Collection
@@ -8,7 +8,7 @@ from bertfam.config.parse import Override
 
 
 def bindings_of(config: Any, origin: str, *, scope: str = "", without: Collection[str] = ()) -> list[Override]:
-    """The bindings that make a config of plain values.
+    """Return the bindings that build a config of plain values.
 
     Args:
       config: a frozen dataclass that gin knows.

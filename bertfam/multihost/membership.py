@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from bertfam.errors import UserError, tell
+from bertfam.errors import UserError, report
 from bertfam.multihost.environment import Membership, membership
 from bertfam.multihost.exit_status import LOST, ExitStatusLinks
 from bertfam.multihost.processes import Processes, ProcessExited
@@ -67,7 +67,7 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         fault.add_note(f"in {processes.place(index)}")  # told below a traceback
         if isinstance(fault, ProcessExited) and fault.line:
             print(fault.line, file=sys.stderr)
-        status = tell(fault)
+        status = report(fault)
         sys.stdout.flush()
         sys.stderr.flush()
         processes.leave(status)
