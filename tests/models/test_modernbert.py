@@ -136,7 +136,7 @@ def loss_and_gradient(params, execution):
         hidden, _ = Encoder(config, execution).apply({"params": params}, **inputs, train=True, rngs=rngs)
         return jnp.sum(hidden * weights) / 100, hidden
 
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=xla.OPTIMISED)(params)
 
 
 @pytest.fixture(scope="module")

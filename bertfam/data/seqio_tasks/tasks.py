@@ -3,7 +3,7 @@
 A module that registers text of its own, for `--task=my_books --module_import=THE_MODULE`:
 
     import seqio
-    from bertfam.data import tasks
+    from bertfam.data.seqio_tasks import tasks
     from bertfam.data.corpora.text_files import TextFiles
 
     seqio.TaskRegistry.add(
