@@ -45,7 +45,7 @@ T5Config.dropout_rate = 0.0
 TASKS = """\
 import seqio
 import tensorflow as tf
-from bertfam.data import tasks
+from bertfam.data.seqio_tasks import tasks
 
 PAIRS = [("turn: is it", "it is"), ("turn: you are", "are you"), ("", "nothing"), ("turn: a longer one with more words", "no")]
 

@@ -34,7 +34,7 @@ def test_costs_of_two_small_models_are_as_on_record():
 @compiles
 def test_libtpu_does_not_complain_that_there_is_no_tpu():
     found = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "JAX_PLATFORMS"))}
-    code = "from bertfam import libtpu; libtpu.quieten(); import jax; print(jax.devices()[0].platform)"
+    code = "from bertfam.sharding import libtpu; libtpu.quieten(); import jax; print(jax.devices()[0].platform)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=found)
     assert done.returncode == 0 and done.stderr == ""
 

@@ -215,7 +215,7 @@ def test_a_corpus_is_a_source_that_shards_by_document(add):
 
 
 def test_ours_are_registered_without_reading_anything(tmp_path):
-    code = "from bertfam.data import tasks; import seqio; print(*sorted(seqio.TaskRegistry.names()))"
+    code = "from bertfam.data.seqio_tasks import tasks; import seqio; print(*sorted(seqio.TaskRegistry.names()))"
     environment = os.environ | {"BERTFAM_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     kinds = [

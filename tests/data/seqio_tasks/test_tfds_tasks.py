@@ -89,7 +89,7 @@ def test_what_is_not_prepared_is_refused_and_not_downloaded(data_dir, name, capl
 
 
 def test_other_languages_and_dates(data_dir):
-    names = [task.name for task in (tfds.add_wiki40b("cs"), tfds.add_wikipedia("fi", "20220620"))]
+    names = [task.name for task in (tfds_tasks.add_wiki40b("cs"), tfds_tasks.add_wikipedia("fi", "20220620"))]
     assert names == ["wiki40b_cs", "wikipedia_20220620_fi"]
     sources = [seqio.TaskRegistry.get(name).source for name in names]
     assert [source.language for source in sources] == ["und", "fi"]
