@@ -55,9 +55,12 @@ def train(
       teachers: those that `more` has read; the list is emptied.
     """
     from bertfam.multihost.membership import join
-    from bertfam.multihost.preemption import signals_end
+    from bertfam.multihost.preemption import exit_on_sigterm
 
-    with signals_end(), join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
+    with (
+        exit_on_sigterm(),
+        join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes,
+    ):
         return _train(args, processes, more, [] if teachers is None else teachers)
 
 
@@ -213,7 +216,7 @@ def _train(
         watchdog.watch(
             phase_timer, run.watchdog_seconds, processes.index, later=0 if processes.alone or not processes.first else 3
         ),
-        preemption.signals_stop(stop),
+        preemption.stop_on_signals(stop),
         closing(Checkpoints(model_dir, keep=run.keep, processes=processes.others)) as checkpoints,
         closing(MetricsWriter(model_dir, start) if processes.first else NoMetrics()) as writer,
         closing(ProfileHook(*(profiled or (0, 0)), traces)) as profile,

@@ -1,0 +1,1 @@
+"""Coordination of the processes of a run, outside of JAX."""

@@ -15,24 +15,24 @@ from pathlib import Path
 
 from bertfam.errors import UserError
 
-_PORT = 8482  # of the coordinator; as JAX's own choice on TPUs, it is none of the TPU runtime's
-_SLURM_PORTS = range(61440, 65536)  # beyond those that Linux gives to whoever asks for any
+_PORT = 8482  # of the coordinator; like JAX's own choice on TPUs, it collides with no port of the TPU runtime
+_SLURM_PORTS = range(61440, 65536)  # above Linux's default range of ephemeral ports
 _GOOGLE = "0x1ae0"  # vendor of TPU chips on the PCI bus
-_PATIENCE, _TRIES = 2.0, 3  # seconds for an answer of the metadata server; how often it is asked
+_PATIENCE, _TRIES = 2.0, 3  # seconds to wait for the metadata server; number of attempts
 
 Variables = Mapping[str, str]
-Attribute = Callable[[str], str | None]  # of the metadata server: the value of a name, None where it has none
+Attribute = Callable[[str], str | None]  # name -> value on the metadata server; None if it has no such name
 
 
 @dataclass(frozen=True)
 class Membership:
-    """Place of a process in its run; None is unknown.
+    """Index of a process in its run and where the run meets; a value of None is unknown.
 
     Attributes:
       source: description of where the values come from.
       coordinator: HOST:PORT of process 0.
-      count: of processes.
-      index: this process, from 0.
+      count: number of processes.
+      index: index of this process, from 0.
     """
 
     source: str
@@ -42,15 +42,15 @@ class Membership:
 
 
 def membership(given: Membership, environ: Variables = os.environ, attribute: Attribute | None = None) -> Membership | None:
-    """Return the place of this process among several, or None if it is alone.
+    """Return the membership of this process in a run of several processes, or None if it is alone.
 
     Args:
-      given: what flags say, which wins; --num_processes=1 is alone whatever else is true.
-      environ: the variables of this process.
-      attribute: of the metadata server; by default it is asked where there is a TPU.
+      given: the values of the flags, which take precedence; --num_processes=1 alone means a single process.
+      environ: the environment variables of this process.
+      attribute: reads an attribute of the metadata server; by default the server is queried if there is a TPU.
 
     Raises:
-      UserError: something is missing, or two environments say different things.
+      UserError: if a value is missing, or two environments disagree.
     """
     if given.count == 1 and given.coordinator is None and not given.index:
         return None
@@ -59,32 +59,32 @@ def membership(given: Membership, environ: Variables = os.environ, attribute: At
     flagged = any(value is not None for value in (given.coordinator, given.count, given.index))
     if attribute is None and _on_tpu(environ):
         attribute = _metadata(environ)
-    told = [found for found in (_slurm(environ), _tpu(environ, attribute)) if found and (flagged or found.count != 1)]
-    if not told and flagged and "JOB_COMPLETION_INDEX" in environ:
-        # By itself it says nothing: jobs that train a model each are numbered too.
-        told = [Membership("the Job's index", index=_number(environ, "JOB_COMPLETION_INDEX"))]
-    if not told and not flagged:
+    detected = [place for place in (_slurm(environ), _tpu(environ, attribute)) if place and (flagged or place.count != 1)]
+    if not detected and flagged and "JOB_COMPLETION_INDEX" in environ:
+        # Without flags the index says nothing: Jobs whose pods each train their own model are indexed too.
+        detected = [Membership("the Job's index", index=_number(environ, "JOB_COMPLETION_INDEX"))]
+    if not detected and not flagged:
         return None
-    if len({(found.count, found.index) for found in told}) > 1:
-        said = " and ".join(f"{found.source} that this is process {found.index} of {found.count}" for found in told)
-        raise UserError(f"it is said by {said}; give --coordinator, --num_processes and --process_index")
-    found = told[0] if told else given
+    if len({(place.count, place.index) for place in detected}) > 1:
+        sources = ", ".join(f"{place.source} says process {place.index} of {place.count}" for place in detected)
+        raise UserError(f"launchers disagree: {sources}; give --coordinator, --num_processes and --process_index")
+    found = detected[0] if detected else given
     values = {name: getattr(given, name) for name in ("coordinator", "count", "index") if getattr(given, name) is not None}
-    found = replace(found, source=f"{found.source} and flags" if values and told else found.source, **values)
+    found = replace(found, source=f"{found.source} and flags" if values and detected else found.source, **values)
     flags = {"--coordinator": found.coordinator, "--num_processes": found.count, "--process_index": found.index}
     if missing := [flag for flag, value in flags.items() if value is None]:
-        raise UserError(f"{' and '.join(missing)} missing: several processes need all of {', '.join(flags)}")
+        raise UserError(f"{' and '.join(missing)} missing: a run of several processes needs all of {', '.join(flags)}")
     return found
 
 
 def _slurm(environ: Variables) -> Membership | None:
-    """Return the place of a task started by srun; a batch script has none."""
+    """Return the membership of a task started by srun; None in a batch script."""
     if "SLURM_STEP_NODELIST" not in environ:
         return None
     names = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID")
     if missing := [name for name in names if name not in environ]:
         raise UserError(
-            f"a step of SLURM without {' and '.join(missing)}: start this by srun, or give --num_processes=1 to train alone"
+            f"{' and '.join(missing)} not set in a SLURM step: start the command with srun, or give --num_processes=1"
         )
     job, count, index = (_number(environ, name) for name in names)
     step = environ.get("SLURM_STEP_ID", "")
@@ -100,41 +100,41 @@ def _first_node(nodes: str) -> str:
 
 
 def _tpu(environ: Variables, attribute: Attribute | None) -> Membership | None:
-    """Return the place of a host of one or more TPU slices: variables on GKE, metadata on a TPU VM."""
+    """Return the membership of a host of TPU slices, from variables on GKE and from metadata on a TPU VM."""
     if not _may_use_tpu(environ):
         return None
     if named := environ.get("TPU_WORKER_HOSTNAMES"):
         hosts = named.split(",")
         if "TPU_WORKER_ID" in environ:
-            return _of_slices("GKE", hosts, _number(environ, "TPU_WORKER_ID"), environ)
+            return _slice_membership("GKE", hosts, _number(environ, "TPU_WORKER_ID"), environ)
         if len(hosts) > 1:
-            raise UserError("TPU_WORKER_HOSTNAMES without TPU_WORKER_ID: which of the hosts is this? Give --process_index")
-        return None  # a machine without TPUs may have the variable too, as `libtpu.quieten` leaves it
+            raise UserError("TPU_WORKER_HOSTNAMES is set without TPU_WORKER_ID: give --process_index")
+        return None  # `libtpu.quieten` sets the variable on machines without TPUs too
     worker, endpoints = (attribute(name) if attribute else None for name in ("agent-worker-number", "worker-network-endpoints"))
     if attribute is None or worker is None or not endpoints:
         return None
-    # Either names, or NAME:ID:ADDRESS.
+    # Each endpoint is either NAME or NAME:ID:ADDRESS.
     addresses = [host.split(":")[-1] for host in endpoints.split(",")]
-    more = dict(re.findall(r"^\s*(\w+)\s*:\s*'?([^'\n]*)'?", attribute("tpu-env") or "", re.MULTILINE))
-    return _of_slices("the TPU VM's metadata", addresses, int(worker), more | dict(environ))
+    tpu_env = dict(re.findall(r"^\s*(\w+)\s*:\s*'?([^'\n]*)'?", attribute("tpu-env") or "", re.MULTILINE))
+    return _slice_membership("the TPU VM's metadata", addresses, int(worker), tpu_env | dict(environ))
 
 
-def _of_slices(source: str, hosts: list[str], worker: int, environ: Variables) -> Membership:
-    """Number the hosts of slice 0 first, then those of slice 1, ..."""
+def _slice_membership(source: str, hosts: list[str], worker: int, environ: Variables) -> Membership:
+    """Return the membership of a worker: hosts are numbered slice by slice."""
     slices = _number(environ, "MEGASCALE_NUM_SLICES") if environ.get("MEGASCALE_NUM_SLICES") else 1
     number = _number(environ, "MEGASCALE_SLICE_ID") if slices > 1 else 0
     first = environ.get("MEGASCALE_COORDINATOR_ADDRESS", "").partition(":")[0] if slices > 1 else hosts[0]
     if not first:
-        raise UserError(f"MEGASCALE_NUM_SLICES={slices} without MEGASCALE_COORDINATOR_ADDRESS: give --coordinator=HOST:PORT")
+        raise UserError(
+            f"MEGASCALE_NUM_SLICES={slices} is set without MEGASCALE_COORDINATOR_ADDRESS: give --coordinator=HOST:PORT"
+        )
     return Membership(source, f"{first}:{_PORT}", slices * len(hosts), number * len(hosts) + worker)
 
 
 def _number(environ: Variables, name: str) -> int:
     value = environ.get(name, "")
     if not value.isdecimal():
-        raise UserError(
-            f"the variable {name} is {value!r}, no whole number; give --coordinator, --num_processes, --process_index"
-        )
+        raise UserError(f"the variable {name} is {value!r}, not an integer; give --coordinator, --num_processes, --process_index")
     return int(value)
 
 
@@ -143,7 +143,7 @@ def _may_use_tpu(environ: Variables) -> bool:
 
 
 def _on_tpu(environ: Variables, devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Return whether to ask the metadata server; JAX sets the variable where it sees no chip."""
+    """Return whether to query the metadata server; JAX sets TPU_SKIP_MDS_QUERY where it finds no chip."""
     if "TPU_SKIP_MDS_QUERY" in environ or not _may_use_tpu(environ):
         return False
     return any(path.read_text().strip() == _GOOGLE for path in devices.glob("*/vendor"))
@@ -159,9 +159,9 @@ def _metadata(environ: Variables) -> Attribute:
             try:
                 with opener.open(urllib.request.Request(url, headers={"Metadata-Flavor": "Google"}), timeout=_PATIENCE) as answer:
                     return answer.read().decode()
-            except urllib.error.HTTPError:  # it has no such name
+            except urllib.error.HTTPError:  # no such attribute
                 break
-            except OSError:  # it does not answer, or not yet
+            except OSError:  # no answer yet
                 continue
         return None
 

@@ -1,6 +1,6 @@
-"""Exit statuses that the processes of a run send to each other, so that all end with the same one.
+"""Exchange of exit statuses between the processes of a run, so that all end with the same one.
 
-A process that sends nothing was killed, or its machine is lost. The others then end with `LOST`: the command was not at fault.
+A process that sends no status was killed, or its machine was lost. The others then exit with `LOST`: the command is not at fault.
 """
 
 import contextlib
@@ -11,15 +11,15 @@ from multiprocessing.connection import wait
 
 from bertfam.multihost.rendezvous import ConnectionLost, Link
 
-LOST = 77  # exit status: another process is gone without a word; the same command, started on all again, goes on
-_WORD = 1.0  # seconds in which what has come in part comes whole
+LOST = 77  # exit status: another process exited without sending one; running the same command on all again resumes
+_MESSAGE_SECONDS = 1.0  # to receive the rest of a partly received status
 
 
 class ExitStatusLinks:
     """Links that carry exit statuses only; threads may share them."""
 
     def __init__(self, links: Sequence[Link] = ()) -> None:
-        """Take the links of process 0 to all others in order, or of another process to process 0."""
+        """Use the links of process 0 to all others in order, or of another process to process 0."""
         self._links = links
         self._received: dict[int, int | None] = {}
         self._lock = threading.Lock()
@@ -31,25 +31,27 @@ class ExitStatusLinks:
                 link.send(status)
 
     def received(self, seconds: float, of: Collection[int] | None = None) -> dict[int, int | None]:
-        """Return the exit status by link of the ended processes; None for one that sent nothing.
+        """Return the exit statuses of processes that ended, by link; None for a process that sent none.
 
-        Waits until one of them, on any link or on those in `of`, has ended, or for so many seconds.
+        Args:
+          seconds: longest time to wait for the first of them to end.
+          of: the links to wait on; None: all.
         """
         with self._lock:
             numbers = range(len(self._links)) if of is None else of
             known = any(number in self._received for number in numbers)
             alive = {self._links[number].connection: number for number in numbers if number not in self._received}
-            come = [connection for connection, number in alive.items() if self._links[number].has_received]
-            for connection in come or wait(list(alive), 0 if known else seconds):
+            ready = [connection for connection, number in alive.items() if self._links[number].has_received]
+            for connection in ready or wait(list(alive), 0 if known else seconds):
                 number = alive[connection]  # type: ignore[index]
                 try:
-                    self._received[number] = self._links[number].receive(_WORD)
+                    self._received[number] = self._links[number].receive(_MESSAGE_SECONDS)
                 except (ConnectionLost, TimeoutError):
                     self._received[number] = None
             return {number: self._received[number] for number in numbers if number in self._received}
 
     def wait_until_closed(self, seconds: float) -> None:
-        """Wait until all other ends are closed, or for so many seconds."""
+        """Wait until all other ends are closed, at most the given number of seconds."""
         end = time.monotonic() + seconds
         with self._lock, contextlib.suppress(TimeoutError):
             for link in self._links:

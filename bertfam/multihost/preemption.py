@@ -1,8 +1,9 @@
 """SIGTERM and SIGINT during training: all processes end after the same step, save it, and leave with exit code 75.
 
-JAX has a service for it, which swallows the signal before training has begun, where nobody asks for it. Here a process that is
-told to end tells the others over the links on which they have met, in rounds about a second apart: what each says in one
-round, all know in the next. So nobody waits in a step, and all stop after the same one.
+`jax.experimental.multihost_utils.reached_preemption_sync_point` (jax 0.10.2) was considered. Its service swallows signals before
+training starts, when nothing polls it. Here a process that receives a signal reports it over the links of the rendezvous, in
+rounds about a second apart: a value sent in one round is known to all in the next. No process waits within a step, and all stop
+after the same one.
 """
 
 import os
@@ -17,27 +18,27 @@ from typing import Any
 
 from bertfam.multihost.processes import Processes
 
-EXIT_CODE = os.EX_TEMPFAIL  # 75: not finished; the same command goes on
+EXIT_CODE = os.EX_TEMPFAIL  # 75: not finished; the same command resumes
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ROUND = 1.0  # seconds
-_LONGEST = 1000  # questions of a round
+_LONGEST = 1000  # calls of `ask` in a round
 _WHAT = "a step"
 
 
 class Stop:
-    """Request to stop training early, which all processes poll alike: after every step and during evaluation."""
+    """Request to stop training early; all processes poll it equally often: after every step and during evaluation."""
 
     def __init__(self, processes: Processes | None = None) -> None:
         """Start without a request."""
-        self.asked: str | None = None  # the signal that this process got
-        self.reasons: list[Callable[[], bool]] = []  # others for which it may want to stop
-        self.due = False  # all processes stop
-        self.message: Callable[[], Any] = lambda: None  # what this process tells the others along with it (JSON)
-        self.messages: list[Any] = []  # what all have told, by process, in the last round that has ended
+        self.asked: str | None = None  # name of the signal that this process received
+        self.reasons: list[Callable[[], bool]] = []  # further conditions under which this process wants to stop
+        self.due = False  # True once all processes stop
+        self.message: Callable[[], Any] = lambda: None  # JSON value that this process sends in each round
+        self.messages: list[Any] = []  # these values by process, of the last completed round
         self._processes = processes or Processes()
         self._asks = 0
-        self._round: tuple[int, float] | None = None  # the question and the time at which the round under way began
-        self._end = 0  # the question at which it ends
+        self._round: tuple[int, float] | None = None  # count of `ask` and time at the start of the round in progress
+        self._end = 0  # count of `ask` at which it ends
 
     def ask(self) -> bool:
         """Return whether all processes stop now; the answer stays True."""
@@ -54,48 +55,48 @@ class Stop:
         if self._asks < self._end:
             return False
         began, since = self._round
-        said = self._processes.collect(_WHAT)
+        answers = self._processes.collect(_WHAT)
         self._round = None
-        self.due = any(wished for wished, *_ in said)
-        self.messages = [told for *_, told in said]
+        self.due = any(wished for wished, *_ in answers)
+        self.messages = [message for *_, message in answers]
         if self.due:
             return True
         asked = self._asks - began
         seconds = (time.monotonic() - since) / asked
-        # At most twice as many as before: the first steps are handed to the devices ahead, and seem to take no time.
+        # At most twice as many as before: the first steps are dispatched asynchronously and seem to take no time.
         self._begin(wish, min(max(int(_ROUND / max(seconds, 1e-9)), 1), 2 * asked, _LONGEST))
-        # How long the next round is, all learn from the first, and in the round before it.
-        self._end = self._asks + said[0][1]
+        # Process 0 decides the length of each round and sends it in the round before.
+        self._end = self._asks + answers[0][1]
         return False
 
     def _begin(self, wish: bool, asks: int) -> None:
         self._processes.offer(_WHAT, [wish, asks, self.message()])
         self._round, self._end = (self._asks, time.monotonic()), self._asks + 1
 
-    def meet(self, what: str) -> None:
-        """Before training: no process goes on until all are through with `what`.
+    def barrier(self, what: str) -> None:
+        """Wait until every process has finished `what`.
 
-        JAX's collectives on CPUs give up when one process comes 30 seconds later than another to the first of them.
+        JAX's CPU collectives give up when one process reaches the first of them 30 seconds after another.
         """
-        self.settle()
+        self.finish_round()
         self._processes.gather(what, None)
 
-    def settle(self) -> None:
-        """End the round in progress, when training is over."""
+    def finish_round(self) -> None:
+        """Complete the round in progress, if there is one."""
         if self._round is not None:
             self._processes.collect(_WHAT)
             self._round = None
 
 
 @contextmanager
-def signals_end() -> Iterator[None]:
-    """End the command and its children on SIGTERM before training, with the same exit code; there is nothing to save."""
+def exit_on_sigterm() -> Iterator[None]:
+    """Exit with `EXIT_CODE` on a SIGTERM before training, when there is nothing to save; child processes end too."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, _: object) -> None:
-        print(f"bertfam: {signal.Signals(number).name}: ended before training", file=sys.stderr, flush=True)
+        print(f"bertfam: {signal.Signals(number).name}: exited before training started", file=sys.stderr, flush=True)
         raise SystemExit(EXIT_CODE)
 
     before = signal.signal(signal.SIGTERM, end)
@@ -106,24 +107,24 @@ def signals_end() -> Iterator[None]:
 
 
 @contextmanager
-def signals_stop(stop: Stop) -> Iterator[None]:
+def stop_on_signals(stop: Stop) -> Iterator[None]:
     """Set `stop` on SIGTERM and SIGINT; the second signal ends the process at once.
 
-    A thread of its own hears them too: the main thread may be waiting for the device. Outside the main thread nothing is
-    changed.
+    A separate thread receives the signals too, because the main thread may be waiting for the device. Outside the main thread
+    this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    hears, rings = socket.socketpair()
-    rings.setblocking(False)
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
 
     def ask(number: int, _: object) -> None:
         stop.asked = signal.Signals(number).name
 
     before = {number: signal.signal(number, ask) for number in _SIGNALS}
-    descriptor = signal.set_wakeup_fd(rings.fileno(), warn_on_full_buffer=False)
-    listener = threading.Thread(target=_listen, args=(hears, stop), name="signals", daemon=True)
+    descriptor = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    listener = threading.Thread(target=_listen, args=(receiver, stop), name="signals", daemon=True)
     listener.start()
     try:
         yield
@@ -131,21 +132,23 @@ def signals_stop(stop: Stop) -> Iterator[None]:
         signal.set_wakeup_fd(descriptor)
         for number, handler in before.items():
             signal.signal(number, handler)
-        rings.close()  # ends the listener
+        sender.close()  # ends the listener
         listener.join()
-        hears.close()
+        receiver.close()
 
 
-def _listen(hears: socket.socket, stop: Stop) -> None:
-    heard = False
-    while got := hears.recv(1):
-        if got[0] not in _SIGNALS:
+def _listen(receiver: socket.socket, stop: Stop) -> None:
+    is_second = False
+    while received := receiver.recv(1):
+        if received[0] not in _SIGNALS:
             continue
-        stop.asked = signal.Signals(got[0]).name
-        if heard:
-            print(f"bertfam: {stop.asked} again: stopped at once", file=sys.stderr, flush=True)
-            os._exit(128 + got[0])
-        heard = True
+        stop.asked = signal.Signals(received[0]).name
+        if is_second:
+            print(f"bertfam: second {stop.asked}: exiting at once, without saving", file=sys.stderr, flush=True)
+            os._exit(128 + received[0])
+        is_second = True
         print(
-            f"bertfam: {stop.asked}: ends after this step and saves it; a second signal ends at once", file=sys.stderr, flush=True
+            f"bertfam: {stop.asked}: stopping after this step and saving it; a second signal exits at once",
+            file=sys.stderr,
+            flush=True,
         )

@@ -13,13 +13,13 @@ from bertfam.errors import UserError
 from bertfam.multihost.exit_status import LOST, ExitStatusLinks
 from bertfam.multihost.rendezvous import ConnectionLost, Link, describe_processes
 
-_ASK_AGAIN = 60.0  # seconds between lines that say who is waited for
-_FAREWELL = 10.0  # seconds that process 0 gives the others to end before it
-_NOTICED = 3.0  # seconds in which a process that is gone is known to be
+_REPORT_SECONDS = 60.0  # between lines that name the processes still missing
+_EXIT_SECONDS = 10.0  # that process 0 gives the others to exit before it does
+_STATUS_SECONDS = 3.0  # in which the exit status of an exited process arrives
 
 
 class ProcessExited(SystemExit):
-    """Exit of a process while others waited for it; `line` reports it unless that process has reported more."""
+    """Exit of another process while this one waited for it; `line` is the error to print, empty if process 0 prints one."""
 
     def __init__(self, status: int, line: str = "") -> None:
         super().__init__(status)
@@ -27,7 +27,7 @@ class ProcessExited(SystemExit):
 
 
 class Processes:
-    """All processes of a run, seen from one of them; by default there is no other."""
+    """All processes of a run, seen from one of them; by default it is the only one."""
 
     def __init__(
         self,
@@ -38,17 +38,17 @@ class Processes:
         *,
         source: str = "flags",
     ) -> None:
-        """Process `index` from 0.
+        """Use links that are already connected.
 
         Args:
-          index: which it is.
-          links: of process 0 to all others in order, of another to process 0.
-          other_links: a second set, over which another thread may gather at the same time.
-          exit_status: over a third.
+          index: index of this process, from 0.
+          links: for process 0 the links to all others in order, for another process its link to process 0.
+          other_links: a second set of links, over which another thread may gather at the same time.
+          exit_status: a third set of links, for exit statuses only.
           source: description of where index and count come from.
         """
         self.index, self.source = index, source
-        self.hosts: list[str] = []  # the name of each process's machine, once they have told
+        self.hosts: list[str] = []  # host name of each process, once they are gathered
         self._exit_status = exit_status or ExitStatusLinks()
         self.others = Processes(index, other_links, exit_status=self._exit_status) if other_links else self
         self._links = links
@@ -56,7 +56,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """True if this is process 0, which alone prints and writes what is not split over all."""
+        """True for process 0, which alone prints and writes the files that are not split over processes."""
         return self.index == 0
 
     @property
@@ -65,16 +65,20 @@ class Processes:
         return not self._links
 
     def place(self, index: int) -> str:
-        """Process 3, or where they are on several machines process 3 on NAME."""
+        """Describe a process: "process 3", or "process 3 on HOST" if there are several hosts."""
         return f"process {index}" + (f" on {self.hosts[index]}" if len(set(self.hosts)) > 1 else "")
 
     def gather(self, what: str, value: Any) -> list[Any]:
         """Gather every process's JSON value on every process; none returns before all have called it.
 
-        Waits as long as all processes live, and says every minute on process 0 whom it waits for.
+        This waits as long as all processes live. Every minute process 0 prints which ones it waits for.
+
+        Args:
+          what: noun phrase for the messages, such as "the token cache".
+          value: the value of this process.
 
         Raises:
-          ProcessExited: a process is.
+          ProcessExited: if another process exits.
         """
         self.offer(what, value)
         return self.collect(what)
@@ -86,7 +90,7 @@ class Processes:
             try:
                 self._links[0].send(value)
             except ConnectionLost:
-                raise self._left_by(0, what) from None
+                raise self._exit_of(0, what) from None
 
     def collect(self, what: str) -> list[Any]:
         """Return every process's value: the second half of `gather`. Between the halves nothing else may be gathered."""
@@ -94,12 +98,12 @@ class Processes:
             try:
                 return self._links[0].receive()
             except ConnectionLost:
-                raise self._left_by(0, what) from None
+                raise self._exit_of(0, what) from None
         missing, values = dict(enumerate(self._links, 1)), {0: self._offered}
         other = 0
         try:
             while missing:
-                ready = wait([link.connection for link in missing.values()], _ASK_AGAIN)
+                ready = wait([link.connection for link in missing.values()], _REPORT_SECONDS)
                 if not ready:
                     print(f"bertfam: waiting for {describe_processes(missing)}: {what}", file=sys.stderr, flush=True)
                 for other in [other for other, link in missing.items() if link.connection in ready]:
@@ -108,7 +112,7 @@ class Processes:
             for other, link in enumerate(self._links, 1):  # noqa: B007
                 link.send(found)
         except ConnectionLost:
-            raise self._left_by(other, what) from None
+            raise self._exit_of(other, what) from None
         return found
 
     def explain(self, error: BaseException) -> BaseException:
@@ -117,63 +121,63 @@ class Processes:
 
         if self.alone or not isinstance(error, jax.errors.JaxRuntimeError):
             return error
-        gone = self._exit_status.received(_NOTICED)
-        return self._gone({self._at(number): status for number, status in gone.items()}, "training") if gone else error
+        statuses = self._exit_status.received(_STATUS_SECONDS)
+        ended = {self._at(link): status for link, status in statuses.items()}
+        return self._exited(ended, "a training step") if ended else error
 
     def leave(self, status: int) -> None:
-        """Before this process ends with an error: says so, and on process 0 waits for the others to end, though not for long.
+        """Send the exit status before this process ends with an error; process 0 then waits for the others to end first.
 
-        They need wait no longer for its answer. Without the service of JAX in process 0 they would be killed, and no launcher
-        would see what they end with.
+        The wait is short. It keeps the JAX service of process 0 alive: without it the others would be killed, and a launcher
+        would not see their own exit status.
         """
         self._exit_status.send(status)
         if self.first:
             for link in (*self._links, *self.others._links):
                 link.shut()
-            self._exit_status.wait_until_closed(_FAREWELL)
+            self._exit_status.wait_until_closed(_EXIT_SECONDS)
 
     def _at(self, link: int) -> int:
         """Return the process at the other end of a link."""
         return link + 1 if self.first else 0
 
-    def _left_by(self, other: int, what: str) -> ProcessExited:
+    def _exit_of(self, other: int, what: str) -> ProcessExited:
         link = max(other - 1, 0)
-        return self._gone({other: self._exit_status.received(_NOTICED, [link]).get(link)}, what)
+        return self._exited({other: self._exit_status.received(_STATUS_SECONDS, [link]).get(link)}, what)
 
-    def _gone(self, ended: Mapping[int, int | None], what: str) -> ProcessExited:
-        """Of processes that have ended, with what. A fault or a mistake is one here too, whatever others have ended with."""
-        said = [status for status in ended.values() if status is not None]
-        status = min(filter(None, said), default=1) if len(said) == len(ended) else LOST
-        if said and not self.first:
+    def _exited(self, ended: Mapping[int, int | None], what: str) -> ProcessExited:
+        """Build the exception for ended processes, by their exit statuses; the lowest status above 0 is this process's too."""
+        known = [status for status in ended.values() if status is not None]
+        status = min(filter(None, known), default=1) if len(known) == len(ended) else LOST
+        if known and not self.first:
             return ProcessExited(status)
-        are, them = ("is", "its") if len(ended) == 1 else ("are", "their")
-        who = self.place(*ended) if len(ended) == 1 else describe_processes(ended)
-        return ProcessExited(status, f"bertfam: error: {who} {are} gone before all were through with {what}; see {them} log")
+        who, logs = (self.place(*ended), "its log") if len(ended) == 1 else (describe_processes(ended), "their logs")
+        return ProcessExited(status, f"bertfam: error: {who} exited while the others waited for {what}; see {logs}")
 
     @contextmanager
     def on_all(self, what: str) -> Iterator[None]:
         """Run a block on every process, then `gather`: all continue, or all end with one line from process 0.
 
         Raises:
-          UserError: on process 0, for the mistake that it or another has found.
-          SystemExit: on the others, with the same status; they print nothing.
+          UserError: on process 0, if it or another process raised one.
+          SystemExit: on the others, with the same status and without a message.
         """
         error: Exception | SystemExit | None = None
         try:
             yield
         except (Exception, SystemExit) as caught:
             error = caught
-        found = [fault for fault in enumerate(self.gather(what, _fault(error))) if fault[1]]
-        if not found:
+        faults = [fault for fault in enumerate(self.gather(what, _fault(error))) if fault[1]]
+        if not faults:
             return
         if error and (self.first or not isinstance(error, UserError | SystemExit)):
             raise error
-        other, (status, line) = found[0]
+        other, (status, line) = faults[0]
         if not self.first or not line:
             raise SystemExit(status)
         if status == 2:
             raise UserError(f"process {other}: {line}")
-        sys.exit(f"bertfam: error: {self.place(other)} has failed in {what} ({line}); see its log")
+        sys.exit(f"bertfam: error: {self.place(other)} failed in {what}: {line}; see its log")
 
     def on_first(self, what: str, function: Callable[[], Any]) -> Any:
         """Run `function` on process 0 while the others wait; return its JSON value on all (by `gather`)."""
@@ -184,7 +188,7 @@ class Processes:
         return self.gather(what, value)[0]
 
     def check_same(self, what: str, lines: Sequence[str]) -> None:
-        """Raise UserError on process 0 (SystemExit on the others) unless all have the same lines (by `gather`)."""
+        """Raise UserError on process 0 (SystemExit on the others) unless all have the same lines, by `gather`."""
         with self.on_all(what):
             mine, *others = self.gather(what, list(lines))
             for other, theirs in enumerate(others, 1):
@@ -192,7 +196,7 @@ class Processes:
                     here = next((line for line in mine if line not in theirs), "nothing")
                     there = next((line for line in theirs if line not in mine), "nothing")
                     raise UserError(
-                        f"process {other} has another {what} than process 0: {there} there, {here} on process 0; give all "
+                        f"process {other} has a different {what} from process 0: {there} there, {here} on process 0; give all "
                         "processes the same flags and folders"
                     )
 

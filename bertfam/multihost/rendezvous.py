@@ -1,8 +1,8 @@
 """Rendezvous of the processes of a run over plain sockets, before JAX starts, so that a missing process can be named.
 
-`jax.distributed.initialize` ends a process with a stack dump when another is missing, and names none. So the processes
-first meet at the coordinator's port, where each sends process 0 its number. Process 0 then leaves the port to JAX, and the
-connections remain for messages outside of JAX: one JSON value a line.
+`jax.distributed.initialize` ends a process with a stack dump when another is missing, without naming it. So the processes
+first connect to the coordinator's port, where each sends its index to process 0. Process 0 then frees the port for JAX, and the
+connections remain for messages outside of JAX: one JSON value per line.
 """
 
 import contextlib
@@ -19,13 +19,18 @@ from bertfam.errors import UserError
 from bertfam.version import __version__
 
 _RETRY = 0.2  # seconds
-_HELLO = 5.0  # seconds in which a process that has connected says who it is
+_HELLO = 5.0  # seconds in which a connected process must send its greeting
 _LONGEST_HELLO = 1000  # bytes
-_VANISHED = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # noticed after a minute; by Linux's own after two hours
+# A lost machine is detected after a minute, not after Linux's two hours.
+_KEEP_ALIVE = {
+    "TCP_KEEPIDLE": 30,
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+}
 
 
 def describe_processes(indices: Iterable[int]) -> str:
-    """Describe processes: process 1, or processes 1, 2."""
+    """Describe processes: "process 1", or "processes 1, 2"."""
     numbers = [str(index) for index in indices]
     return f"process{'' if len(numbers) == 1 else 'es'} {', '.join(numbers)}"
 
@@ -38,9 +43,9 @@ class Link:
     """Connection that carries JSON values, one a line."""
 
     def __init__(self, connection: socket.socket) -> None:
-        # A machine that vanishes is noticed too, before JAX's service, after 100 seconds, kills the processes of all others.
+        # Detect a lost machine before JAX's service does, which after 100 seconds kills all other processes.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _VANISHED.items():
+        for name, value in _KEEP_ALIVE.items():
             if option := getattr(socket, name, None):
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
         self.connection, self._received = connection, b""
@@ -56,28 +61,28 @@ class Link:
         """Receive the next value.
 
         Args:
-          seconds: how long to wait; None: without end.
-          at_most: bytes of a value.
+          seconds: how long to wait; None: forever.
+          at_most: largest size of a value in bytes; None: unlimited.
 
         Raises:
-          TimeoutError: nothing has come; what has come in part is kept.
-          ConnectionLost: nobody is there any more.
-          ValueError: it is no JSON, or longer than it may be.
+          TimeoutError: if no value arrived in time; a partly received one is kept.
+          ConnectionLost: if the other process is gone.
+          ValueError: if the value is not JSON, or too long.
         """
         end = None if seconds is None else time.monotonic() + seconds
         while b"\n" not in self._received:
             self.connection.settimeout(None if end is None else max(end - time.monotonic(), 1e-3))
             try:
-                more = self.connection.recv(1 << 16)
+                received = self.connection.recv(1 << 16)
             except TimeoutError:
                 raise
             except OSError as error:
                 raise ConnectionLost(str(error)) from error
             finally:
                 self.connection.settimeout(None)
-            if not more:
-                raise ConnectionLost("it has closed the connection")
-            self._received += more
+            if not received:
+                raise ConnectionLost("the connection was closed")
+            self._received += received
             if at_most is not None and len(self._received) > at_most:
                 raise ValueError("the value is too long")
         line, _, self._received = self._received.partition(b"\n")
@@ -89,16 +94,16 @@ class Link:
         return b"\n" in self._received
 
     def is_gone(self) -> bool:
-        """Return whether the other process is gone, while nothing is expected from it."""
+        """Return whether the other process is gone; valid only while no value is expected from it."""
         return bool(wait([self.connection], 0))
 
     def shut(self) -> None:
-        """Shut the connection down; the other end notices, and so does a thread here that waits to receive."""
-        with contextlib.suppress(OSError):  # the other end has
+        """Shut the connection down; this ends receiving at the other end and in any thread of this process."""
+        with contextlib.suppress(OSError):  # the other end closed it
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection, which no thread of this process may be using; the other end notices."""
+        """Close the connection, which no other thread of this process may be using."""
         self.connection.close()
 
 
@@ -106,18 +111,18 @@ def meet(host: str, port: int, index: int, count: int, seconds: float) -> list[L
     """Wait until all processes have connected.
 
     Args:
-      host: where process 0 runs.
-      port: that it listens on; free again afterwards.
-      index: this process, from 0.
-      count: of all processes.
+      host: host of process 0.
+      port: port that process 0 listens on; it is free again afterwards.
+      index: index of this process, from 0.
+      count: number of processes.
       seconds: how long to wait.
 
     Returns:
-      of process 0 the links to processes 1, 2, ...; of another its link to process 0.
+      On process 0 the links to processes 1, 2, ...; on another process its link to process 0.
 
     Raises:
-      UserError: some process did not come, or its flags do not fit; told by process 0, or where that cannot be reached.
-      SystemExit: process 0 has told.
+      UserError: on process 0, if a process did not connect or its flags do not match; on another, if process 0 is unreachable.
+      SystemExit: on the other processes, if process 0 raises UserError.
     """
     return _gather(port, count, seconds) if index == 0 else [_join(host, port, index, count, seconds)]
 
@@ -127,7 +132,7 @@ def _gather(port: int, count: int, seconds: float) -> list[Link]:
     found: dict[int, Link] = {}
     with _listen(port) as listener:
         while True:
-            # One that went away, to be started again perhaps, has not come.
+            # A process that disconnected, perhaps to be restarted, does not count.
             found = {index: link for index, link in found.items() if not link.is_gone()}
             if len(found) == count - 1:
                 break
@@ -138,8 +143,8 @@ def _gather(port: int, count: int, seconds: float) -> list[Link]:
                 missing = [index for index in range(1, count) if index not in found]
                 _refuse(
                     found.values(),
-                    f"{describe_processes(missing)} of {count} did not come to port {port} within {seconds:g} s: start what is "
-                    "missing, with the same --coordinator, or wait longer by --initialization_timeout",
+                    f"{describe_processes(missing)} of {count} did not connect to port {port} within {seconds:g} s: start them "
+                    "with the same --coordinator, or raise --initialization_timeout",
                 )
             if hello := _hello(link):
                 if wrong := _mistake(hello, count, found):
@@ -147,7 +152,7 @@ def _gather(port: int, count: int, seconds: float) -> list[Link]:
                 found[hello["index"]] = link
     links = [found[index] for index in range(1, count)]
     for link in links:
-        with contextlib.suppress(ConnectionLost):  # the first that is asked of it will tell
+        with contextlib.suppress(ConnectionLost):  # the next receive reports it
             link.send({})
     return links
 
@@ -159,12 +164,12 @@ def _listen(port: int) -> socket.socket:
         return socket.create_server(("", port))
     except OSError as error:
         raise UserError(
-            f"process 0 cannot listen on port {port} ({os.strerror(error.errno or 0)}); name another in --coordinator"
+            f"process 0 cannot listen on port {port} ({os.strerror(error.errno or 0)}); choose another port in --coordinator"
         ) from error
 
 
 def _hello(link: Link) -> dict[str, Any] | None:
-    """Read the greeting of a connection; None if it is not a bertfam process."""
+    """Read the greeting of a connection; return None if it is not a bertfam process."""
     try:
         hello = link.receive(_HELLO, at_most=_LONGEST_HELLO)
     except (TimeoutError, ConnectionLost, ValueError):
@@ -203,25 +208,27 @@ def _join(host: str, port: int, index: int, count: int, seconds: float) -> Link:
     while (left := end - time.monotonic()) > 0:
         try:
             connection = socket.create_connection((host, port), timeout=left)
-        except OSError as error:  # nobody listens yet, or the name is not known yet
+        except OSError as error:  # process 0 does not listen yet, or its name does not resolve yet
             why = error.strerror or str(error)
             time.sleep(_RETRY)
             continue
         if connection.getsockname() == connection.getpeername():
-            # A port of this machine that nobody listens on may be given to the very socket that calls it.
+            # On this machine, a socket may be assigned the very port that it connects to, if nothing listens there.
             connection.close()
             continue
         link = Link(connection)
         try:
             link.send({"versions": _versions(), "index": index, "count": count})
-            # Process 0 answers when all have come, and says who has not: it is given the time to.
+            # Process 0 answers once all have connected, or names the missing ones after `seconds`.
             answer = link.receive(seconds + _HELLO)
         except (ConnectionLost, TimeoutError, ValueError) as error:
-            raise UserError(f"process 0 at {host}:{port} has not answered process {index} ({error}); see its log") from error
+            raise UserError(
+                f"process 0 at {host}:{port} did not answer process {index} ({error}); see the log of process 0"
+            ) from error
         if "refused" in answer:
             raise SystemExit(2)
         return link
     raise UserError(
-        f"process {index} has found no process 0 at {host}:{port} within {seconds:g} s ({why}): start it with "
-        "--process_index=0 there, or wait longer by --initialization_timeout"
+        f"process {index} could not connect to process 0 at {host}:{port} within {seconds:g} s ({why}): start process 0 there "
+        "with --process_index=0, or raise --initialization_timeout"
     )

@@ -27,7 +27,7 @@ def check_code(processes: Processes) -> None:
 
 
 def check_modules(processes: Processes, names: Iterable[str]) -> None:
-    """Check modules that the user imported in the same way; of a package, all files."""
+    """Check modules that the user imported in the same way; all files of a package are compared."""
     with processes.on_all("the code"):
         files: dict[str, Path] = {}
         for name in names:
@@ -48,7 +48,7 @@ def _digests(files: dict[str, Path]) -> dict[str, str]:
 
 
 def _check_same(processes: Processes, mine: dict[str, str]) -> None:
-    """Compare one digest of all, and the whole table only where it differs."""
+    """Compare one digest over all files first, and single files only if it differs."""
     whole = hashlib.blake2b(repr(sorted(mine.items())).encode()).hexdigest()
     if len(set(processes.gather("the code", whole))) == 1:
         return
@@ -57,11 +57,11 @@ def _check_same(processes: Processes, mine: dict[str, str]) -> None:
         return
     for other, theirs in enumerate(others, 1):
         if different := sorted(name for name in first.keys() | theirs.keys() if first.get(name) != theirs.get(name)):
-            told = _told(different, theirs, first)
-            raise UserError(f"{processes.place(other)} has other code than process 0: {told}; install the same everywhere")
+            names = _describe(different, theirs, first)
+            raise UserError(f"{processes.place(other)} has different code from process 0: {names}; install the same everywhere")
 
 
-def _told(different: list[str], theirs: dict[str, str], mine: dict[str, str]) -> str:
+def _describe(different: list[str], theirs: dict[str, str], mine: dict[str, str]) -> str:
     """Describe the difference: a library with both versions, or at most three of the files that differ."""
     if library := next((name for name in different if name in _LIBRARIES), None):
         return f"{library} {theirs[library]}, {mine[library]} on process 0"

@@ -43,7 +43,7 @@ def train(
     try:
         state = call([hook for hook in hooks if hook.owed(start)], start, state)
         for step in range(start, total):
-            if stop.due:  # told while evaluating
+            if stop.due:  # set during an evaluation
                 break
             stage, _ = locate(trainer.run.stages, step)
             begins = stage != compiled_stage
@@ -51,7 +51,7 @@ def train(
                 train_step, told = trainer.compile_step(stage)
                 print(told, flush=True)
                 if step == start:
-                    stop.meet("compiling")
+                    stop.barrier("compiling")
                 compiled_stage = stage
                 log.stragglers.pause()
             phase_timer.begin(TRAINING)
@@ -78,7 +78,7 @@ def train(
                 state = call(due, step + 1, state)
     finally:
         batches.close()
-    stop.settle()
+    stop.finish_round()
     log.flush()
     return state
 

@@ -234,7 +234,7 @@ def test_all_processes_start_from_the_same_weights(trained, tmp_path):
     told = [process.communicate(timeout=100)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
     assert told == [
-        f"bertfam: error: process 1 has another configuration than process 0: --init_from=None there, --init_from="
+        f"bertfam: error: process 1 has a different configuration from process 0: --init_from=None there, --init_from="
         f"{trained.model_dir} on process 0; give all processes the same flags and folders\n",
         "",
     ]

@@ -115,9 +115,9 @@ def test_preempted_and_then_killed_they_start_again_by_themselves_and_reach_the_
     deaths = {"DIE": "16:SIGTERM:0,22:SIGKILL:20", "DIE_INDEX": "1", "DIED": str(tmp_path), "PACE": "0.3"}
     done = launch(*trained.pretrain(model_dir), restarts=3, **deaths)
     assert done.returncode == 0, done.stderr
-    preempted, gone, killed = [line for line in errors(done) if "the run was" in line or "is gone" in line]
+    preempted, gone, killed = [line for line in errors(done) if "the run was" in line or "exited while" in line]
     assert preempted == "bertfam: the run was preempted, and its state is saved: starts it again, restarts left: 2"
-    assert gone.startswith("bertfam: error: process 1 is gone before all were through with ") and gone.endswith("; see its log")
+    assert gone.startswith("bertfam: error: process 1 exited while the others waited for ") and gone.endswith("; see its log")
     assert killed == "bertfam: the run was killed by signal 9: starts it again, restarts left: 1"
     resumed = [int(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("resumed from step ")]
     assert resumed[0] == 15 < resumed[1] < 22 and resumed[2:] == [max(resumed[1], 20)]
@@ -176,7 +176,7 @@ def test_one_that_is_stuck_tells_where_and_ends_and_so_do_the_others(trained, tw
     assert f"{stuck}each of its threads stood" in done.stderr.splitlines()
     assert '[1]   File "' in done.stderr and 'bertfam_process.py", line' in done.stderr
     (told,) = [line for line in errors(done) if not line.startswith("[1] ")]
-    assert told.startswith("bertfam: error: process 1 is gone before all were through with ")
+    assert told.startswith("bertfam: error: process 1 exited while the others waited for ")
     assert newest(model_dir) == 20
 
 
@@ -241,7 +241,7 @@ def test_who_is_left_alone_ends_as_launchers_need(trained, two, tmp_path, index,
     (ended, _, own), (left, _, errors) = found[index], found[1 - index]
     assert (ended, left) == (status, others)
     assert ("AttributeError" in own) is (status == 1) and "Traceback" not in errors
-    gone = f"bertfam: error: process {index} is gone before all were through with "
+    gone = f"bertfam: error: process {index} exited while the others waited for "
     assert any(line.startswith(gone) for line in errors.splitlines()) is not (index == 0 and status == 1)  # which has told
     assert newest(model_dir) == 15
 
@@ -253,7 +253,7 @@ def test_processes_with_different_flags_are_refused(trained, tmp_path):
     assert [(status, out) for status, out, _ in found] == [(2, ""), (2, "")]
     told = [errors for _, _, errors in found]
     assert told[0] == (
-        "bertfam: error: process 1 has another configuration than process 0: SEED = 4 there, SEED = 3 on process 0; give all "
+        "bertfam: error: process 1 has a different configuration from process 0: SEED = 4 there, SEED = 3 on process 0; give all "
         "processes the same flags and folders\n"
     )
     assert told[1] == "" and not list(tmp_path.iterdir())

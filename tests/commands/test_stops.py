@@ -26,7 +26,7 @@ def test_a_signal_saves_the_step_and_the_run_goes_on_to_the_same_end(trained, tm
     done = bertfam(*trained.pretrain(model_dir), DIE=f"17:{name}:0")
     assert done.returncode == 75, done.stderr
     assert done.stdout.splitlines()[-1] == "stopped after step 18 of 24, which is saved; the same command goes on"
-    told = f"bertfam: {name}: ends after this step and saves it; a second signal ends at once"
+    told = f"bertfam: {name}: stopping after this step and saving it; a second signal exits at once"
     assert told in done.stderr.splitlines() and "Traceback" not in done.stderr
     assert whole(model_dir) == [5, 10, 15, 18]
     done = bertfam(*trained.pretrain(model_dir))
@@ -47,7 +47,7 @@ def test_a_signal_before_training_ends_what_was_begun(trained, tmp_path):
         process.send_signal(signal.SIGTERM)
         errors = process.stderr.read()
         assert process.wait() == 75
-    assert errors.splitlines()[-1] == "bertfam: SIGTERM: ended before training"
+    assert errors.splitlines()[-1] == "bertfam: SIGTERM: exited before training started"
     (child,) = {mark.process for mark in phases.read(marks.read_text())} - {process.pid}
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
@@ -59,7 +59,7 @@ def test_a_second_signal_ends_at_once(trained, tmp_path):
     model_dir = cut(trained.model_dir, tmp_path / "model", 15)
     done = bertfam(*trained.pretrain(model_dir), DIE="20:SIGTERM:0,20:SIGINT:0", STUCK=20)
     assert done.returncode == 130
-    assert done.stderr.splitlines()[-1] == "bertfam: SIGINT again: stopped at once"
+    assert done.stderr.splitlines()[-1] == "bertfam: second SIGINT: exiting at once, without saving"
     assert whole(model_dir) in ([5, 10, 15], [5, 10, 15, 20]) and newest(model_dir) == whole(model_dir)[-1]
 
 

@@ -72,14 +72,14 @@ def test_whoever_does_not_come_is_named():
     port = free_port()
     told, quiet = at_once(coming(port, 0, 4, 0.5), coming(port, 2, 4, 5.0))
     assert str(told) == (
-        f"processes 1, 3 of 4 did not come to port {port} within 0.5 s: start what is missing, with the same --coordinator, or "
-        "wait longer by --initialization_timeout"
+        f"processes 1, 3 of 4 did not connect to port {port} within 0.5 s: start them with the same --coordinator, or raise "
+        "--initialization_timeout"
     )
     assert isinstance(quiet, SystemExit) and quiet.code == 2
     (alone,) = at_once(coming(port, 1, 2, 0.5))
     assert str(alone) == (
-        f"process 1 has found no process 0 at localhost:{port} within 0.5 s (Connection refused): start it with "
-        "--process_index=0 there, or wait longer by --initialization_timeout"
+        f"process 1 could not connect to process 0 at localhost:{port} within 0.5 s (Connection refused): start process 0 there "
+        "with --process_index=0, or raise --initialization_timeout"
     )
 
 
@@ -102,7 +102,7 @@ def test_the_command_line_names_who_is_missing_and_writes_nothing(tmp_path, caps
     words = [f"--coordinator=localhost:{port}", "--num_processes=3", "--process_index=0", "--initialization_timeout=0.5"]
     assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", *words]) == 2
     output = capsys.readouterr()
-    assert output.err.startswith(f"bertfam: error: processes 1, 2 of 3 did not come to port {port} within 0.5 s: start what is ")
+    assert output.err.startswith(f"bertfam: error: processes 1, 2 of 3 did not connect to port {port} within 0.5 s: start them ")
     assert output.out == "" and output.err.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
@@ -177,11 +177,11 @@ def test_those_that_one_leaves_alone_end_as_it_has(word, status, found_by):
         if found_by == "a collective":
             return end(processes, links, processes.explain(broken))
         with pytest.raises(ProcessExited) as raised:
-            processes.gather("training", None)
+            processes.gather("a training step", None)
         return end(processes, links, raised.value)
 
     first, _, third = at_once(*(lambda index=index: run(index) for index in range(3)))
-    assert first.line == "bertfam: error: process 1 is gone before all were through with training; see its log"
+    assert first.line == "bertfam: error: process 1 exited while the others waited for a training step; see its log"
     assert (first.code, third.code, third.line) == (status, status, "")  # process 0 has told
 
 
@@ -201,7 +201,7 @@ def test_process_0_is_gone_without_a_word():
     _, second = at_once(*(lambda index=index: run(index) for index in range(2)))
     assert (second.code, second.line) == (
         LOST,
-        "bertfam: error: process 0 is gone before all were through with a step; see its log",
+        "bertfam: error: process 0 exited while the others waited for a step; see its log",
     )
 
 
@@ -233,7 +233,7 @@ def test_a_port_that_is_taken():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         (told,) = at_once(coming(port, 0, 2))
-    assert str(told) == f"process 0 cannot listen on port {port} (Address already in use); name another in --coordinator"
+    assert str(told) == f"process 0 cannot listen on port {port} (Address already in use); choose another port in --coordinator"
 
 
 def test_strangers_and_those_that_went_away_do_not_count():
@@ -275,7 +275,7 @@ def test_one_mistake_ends_all_and_is_told_by_process_0(together):
     assert isinstance(first, UserError) and str(first) == "no such file"
     assert [(type(error), error.code) for error in others] == [(SystemExit, 2)] * 2
     first, second, third = together(3, mistaken({2}, ValueError("a fault")))
-    assert first.code == "bertfam: error: process 2 has failed in the work (ValueError: a fault); see its log"
+    assert first.code == "bertfam: error: process 2 failed in the work: ValueError: a fault; see its log"
     assert second.code == 1 and isinstance(third, ValueError)  # its traceback is where it happened
     assert together(3, mistaken({}, None)) == ["went on"] * 3
 
@@ -304,8 +304,8 @@ def test_different_configurations_are_refused(together):
 
     told, *others = together(3, check)
     assert str(told) == (
-        "process 2 has another configuration than process 0: B = 1 there, B = 0 on process 0; give all processes the same flags "
-        "and folders"
+        "process 2 has a different configuration from process 0: B = 1 there, B = 0 on process 0; give all processes the same "
+        "flags and folders"
     )
     assert [error.code for error in others] == [2, 2]
 
@@ -320,7 +320,7 @@ def test_one_that_is_gone_does_not_keep_the_others_waiting(together):
                 link.close()
 
     first, _, third = together(3, leave)
-    ending = "is gone before all were through with the end; see its log"
+    ending = "exited while the others waited for the end; see its log"
     assert (first.code, first.line) == (LOST, f"bertfam: error: process 1 {ending}")
     assert (third.code, third.line) == (LOST, f"bertfam: error: process 0 {ending}")
 
@@ -333,7 +333,7 @@ def test_a_line_names_the_machine_where_there_are_several(together):
                 raise ValueError("a fault")
 
     first, *_ = together(3, fail)
-    assert first.code == "bertfam: error: process 2 on b has failed in the work (ValueError: a fault); see its log"
+    assert first.code == "bertfam: error: process 2 on b failed in the work: ValueError: a fault; see its log"
 
 
 def test_one_process_asks_nobody():
@@ -348,21 +348,21 @@ def test_one_process_asks_nobody():
     [
         (
             "--num_processes=2",
-            "--coordinator and --process_index missing: several processes need all of --coordinator, --num_processes, "
+            "--coordinator and --process_index missing: a run of several processes needs all of --coordinator, --num_processes, "
             "--process_index",
         ),
         (
             "--coordinator=here --num_processes=2 --process_index=0",
-            "--coordinator=here is no address; write HOST:PORT, such as 10.0.0.1:8476",
+            "--coordinator=here is not an address; write HOST:PORT, such as 10.0.0.1:8476",
         ),
         (
             "--coordinator=here:1 --num_processes=2 --process_index=2",
-            "--process_index=2 is not among the 2 processes 0 to 1",
+            "--process_index=2 is out of range; the processes are numbered 0 to 1",
         ),
         ("--coordinator=here:1 --num_processes=0 --process_index=0", "--num_processes=0 must be at least 1 and below 2^16"),
         (
             "--coordinator=here:1 --num_processes=1 --process_index=0 --initialization_timeout=0",
-            "--initialization_timeout=0 is not more than 0",
+            "--initialization_timeout=0 must be above 0",
         ),
     ],
 )

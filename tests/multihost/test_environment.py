@@ -90,33 +90,33 @@ WRONG = {
     "two that do not agree": (
         NOTHING,
         SLURM | GKE,
-        "it is said by SLURM job 4099 that this is process 5 of 8 and GKE that this is process 1 of 2; give --coordinator, "
+        "launchers disagree: SLURM job 4099 says process 5 of 8, GKE says process 1 of 2; give --coordinator, "
         "--num_processes and --process_index",
     ),
     "a step of SLURM that lacks something": (
         NOTHING,
         {"SLURM_STEP_NODELIST": "a", "SLURM_NTASKS": "2"},
-        "a step of SLURM without SLURM_JOB_ID and SLURM_PROCID: start this by srun, or give --num_processes=1 to train alone",
+        "SLURM_JOB_ID and SLURM_PROCID not set in a SLURM step: start the command with srun, or give --num_processes=1",
     ),
     "no number": (
         NOTHING,
         SLURM | {"SLURM_PROCID": "x"},
-        "the variable SLURM_PROCID is 'x', no whole number; give --coordinator, --num_processes, --process_index",
+        "the variable SLURM_PROCID is 'x', not an integer; give --coordinator, --num_processes, --process_index",
     ),
     "hosts without the own": (
         NOTHING,
         {"TPU_WORKER_HOSTNAMES": "a,b"},
-        "TPU_WORKER_HOSTNAMES without TPU_WORKER_ID: which of the hosts is this? Give --process_index",
+        "TPU_WORKER_HOSTNAMES is set without TPU_WORKER_ID: give --process_index",
     ),
     "slices without a coordinator": (
         NOTHING,
         GKE | {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "0"},
-        "MEGASCALE_NUM_SLICES=2 without MEGASCALE_COORDINATOR_ADDRESS: give --coordinator=HOST:PORT",
+        "MEGASCALE_NUM_SLICES=2 is set without MEGASCALE_COORDINATOR_ADDRESS: give --coordinator=HOST:PORT",
     ),
     "a Job whose size nobody says": (
         Membership("flags", "a:1"),
         JOB,
-        "--num_processes missing: several processes need all of --coordinator, --num_processes, --process_index",
+        "--num_processes missing: a run of several processes needs all of --coordinator, --num_processes, --process_index",
     ),
 }
 
@@ -216,7 +216,7 @@ def test_the_command_line_says_who_told_what_cannot_be(tmp_path, monkeypatch, ca
         monkeypatch.setenv(name, value)
     assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", "--num_processes=4"]) == 2
     assert capsys.readouterr().err == (
-        "bertfam: error: --process_index=5, as SLURM job 4099 and flags say, is not among the 4 processes 0 to 3\n"
+        "bertfam: error: --process_index=5 (from SLURM job 4099 and flags) is out of range; the processes are numbered 0 to 3\n"
     )
     assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", "--initialization_timeout=0"]) == 2
     assert capsys.readouterr().err == "bertfam: error: --initialization_timeout=0 is not more than 0\n"

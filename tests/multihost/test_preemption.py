@@ -4,35 +4,12 @@ import os
 import random
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from process_threads import on_each
 
 from bertfam.multihost import preemption
-from bertfam.multihost.exit_status import ExitStatusLinks
-from bertfam.multihost.preemption import Stop, signals_stop
-from bertfam.multihost.processes import Processes
-from bertfam.multihost.rendezvous import meet
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
-
-
-def on_each(count, what):
-    """What what(processes) gives on each of so many."""
-    port = free_port()
-
-    def one(index):
-        links, third = (meet("localhost", port, index, count, 10) for _ in range(2))
-        return what(Processes(index, links, exit_status=ExitStatusLinks(third)))
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
+from bertfam.multihost.preemption import Stop, stop_on_signals
 
 
 def test_one_process_stops_at_once():
@@ -71,7 +48,7 @@ def test_a_round_that_is_under_way_at_the_end_disturbs_nothing(monkeypatch):
     def train(processes):
         stop = Stop(processes)
         assert not any(stop.ask() for step in range(1, 40))
-        stop.settle()
+        stop.finish_round()
         return processes.gather("afterwards", processes.index)
 
     assert on_each(2, train) == [[0, 1]] * 2
@@ -80,11 +57,11 @@ def test_a_round_that_is_under_way_at_the_end_disturbs_nothing(monkeypatch):
 def test_a_signal_asks_once_and_leaves_no_trace(capsys):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     stop = Stop()
-    with signals_stop(stop):
+    with stop_on_signals(stop):
         os.kill(os.getpid(), signal.SIGTERM)
         end = time.monotonic() + 5
         while not stop.asked and time.monotonic() < end:
             time.sleep(0.01)
     assert stop.asked == "SIGTERM" and stop.ask()
-    assert capsys.readouterr().err == "bertfam: SIGTERM: ends after this step and saves it; a second signal ends at once\n"
+    assert capsys.readouterr().err == "bertfam: SIGTERM: stopping after this step and saving it; a second signal exits at once\n"
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before

@@ -43,7 +43,7 @@ def test_a_process_with_another_file_is_named(together):  # noqa: F811
             same_code._check_same(processes, {"step.py": "0", "run.py": "1" if processes.index == 2 else "0"})
 
     told, *others = together(3, check)
-    assert str(told) == "process 2 has other code than process 0: run.py differs; install the same everywhere"
+    assert str(told) == "process 2 has different code from process 0: run.py differs; install the same everywhere"
     assert [error.code for error in others] == [2, 2]
 
 
@@ -56,7 +56,7 @@ def test_a_process_with_another_file_is_named(together):  # noqa: F811
     ],
 )
 def test_what_differs_is_told_in_a_line(theirs, told):
-    assert same_code._told(sorted(theirs), theirs, {"flax": "0.2"}) == told
+    assert same_code._describe(sorted(theirs), theirs, {"flax": "0.2"}) == told
 
 
 def test_the_own_code_is_all_of_it(together, monkeypatch):  # noqa: F811

@@ -6,7 +6,7 @@ import time
 
 import jax.numpy as jnp
 import pytest
-from test_preemption import on_each
+from process_threads import on_each
 
 from bertfam.errors import UserError
 from bertfam.multihost.processes import ProcessExited

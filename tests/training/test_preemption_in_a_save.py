@@ -13,7 +13,7 @@ import pytest
 from test_trainer import RUN, Written
 from toy_objective import LENGTH, Rows
 
-from bertfam.multihost.preemption import Stop, signals_stop
+from bertfam.multihost.preemption import Stop, stop_on_signals
 from bertfam.training import loop
 from bertfam.training.checkpoints import Checkpoints, manifest, newest, selection
 from bertfam.training.hooks import SaveHook
@@ -44,7 +44,7 @@ def test_a_signal_while_a_checkpoint_is_written(trainer, seed, tmp_path, monkeyp
     stop = Stop()
     log = ProgressLog(Written(), trainer.phase_timer, 0, 12, 4, trainer.run.flops_after)
     killer = threading.Timer(pace.uniform(0, 0.3), os.kill, (os.getpid(), signal.SIGTERM))
-    with signals_stop(stop):
+    with stop_on_signals(stop):
         with closing(Checkpoints(tmp_path)) as checkpoints:
             killer.start()
             state = loop.train(trainer, trainer.new_state(), Rows(), log, [SaveHook(3, 12, checkpoints, NoMetrics())], stop)

@@ -1,0 +1,26 @@
+"""Processes of a run as threads of one process, each with its own sockets."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+from bertfam.multihost.exit_status import ExitStatusLinks
+from bertfam.multihost.processes import Processes
+from bertfam.multihost.rendezvous import meet
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def on_each(count, function):
+    """Return the results of `function(processes)` on `count` processes, in order."""
+    port = free_port()
+
+    def run(index):
+        links, third = (meet("localhost", port, index, count, 10) for _ in range(2))
+        return function(Processes(index, links, exit_status=ExitStatusLinks(third)))
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
