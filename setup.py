@@ -1,4 +1,4 @@
-"""Installs bertfam; the run files of gin_configs/ come along as package data."""
+"""Installation of bertfam, with the files of gin_configs/ as package data."""
 
 import re
 import shutil
@@ -12,9 +12,9 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bertfam" / "version.py").r
 
 
 class BuildWithRunFiles(build_py):
-    """Copies gin_configs/ into the package; an editable installation reads it where it is."""
+    """Build step that copies gin_configs/ into the package; an editable installation reads them in place."""
 
-    def run(self) -> None:
+    def run(self) -> None:  # noqa: D102 (an override; the build environment has no typing_extensions to mark it with)
         super().run()
         if not self.editable_mode:
             shutil.copytree(HERE / "gin_configs", Path(self.build_lib) / "bertfam" / "gin_configs", dirs_exist_ok=True)
@@ -40,10 +40,10 @@ setup(
         "ml_dtypes",
         "numpy>=2.0",
         "optax>=0.2.5",
-        "orbax-checkpoint>=0.12",
+        "orbax-checkpoint>=0.12,<1",  # version 1.0 replaces the API that checkpoints/ uses by Orbax's V1 API
         "pyarrow",
         "safetensors",
-        # Newer ones tell where pieces stand in bytes, not in characters, and want a protobuf newer than Beam does.
+        # Newer versions give the offsets of pieces in bytes, not in characters, and require a newer protobuf than Beam allows.
         "sentencepiece<0.2.2",
         "sentencex>=1.0",
         "seqio>=0.0.20",
@@ -57,11 +57,11 @@ setup(
     ],
     extras_require={
         "tpu": ["jax[tpu]>=0.10.2"],
-        # jaxlib up to 0.11.0 adds float32 scatters hundreds of times too slowly on GPUs; 0.11.1 needs Python 3.12.
+        # float32 scatter-add is hundreds of times slower on GPUs with jaxlib up to 0.11.0; 0.11.1 requires Python 3.12.
         "cuda": ["jax[cuda13]>=0.11.1"],
-        # gs:// through fsspec, without TensorFlow.
+        # gs:// paths through fsspec, without TensorFlow.
         "gcs": ["gcsfs", "universal-pathlib"],
-        # Identifies languages for `bertfam clean --language`; from 0.4 on, probabilities of short and long texts compare.
+        # Language identification for `bertfam clean --language`; since 0.4 short and long texts have comparable probabilities.
         "clean": ["py3langid>=0.4"],
         "beam": ["apache-beam"],
         "benchmarks": ["datasets>=5", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
