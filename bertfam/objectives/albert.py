@@ -18,6 +18,7 @@ class MlmSop(MlmOfPairs):
       sop: the coefficient of the sentence-order loss.
     """
 
+    terms: ClassVar[tuple[str, ...]] = ("mlm", "sop")
     sentences: ClassVar[Sentences] = SENTENCES["order"]
 
     sop: float = 1.0

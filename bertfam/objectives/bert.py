@@ -18,6 +18,7 @@ class MlmNsp(MlmOfPairs):
       nsp: the coefficient of the next-sentence loss.
     """
 
+    terms: ClassVar[tuple[str, ...]] = ("mlm", "nsp")
     sentences: ClassVar[Sentences] = SENTENCES["next"]
 
     nsp: float = 1.0

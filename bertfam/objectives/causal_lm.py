@@ -1,9 +1,10 @@
-"""The causal language model (Radford et al. 2018, equation 1): each token from those before it."""
+"""Causal language model (Radford et al. 2018, equation 1): predicts each token from those before it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.objectives.language_model import Collected, LanguageModelObjective
@@ -24,9 +25,9 @@ class CausalLm(LanguageModelObjective):
                 "as objectives/t5_random_spans.gin and objectives/bart.gin do"
             )
 
+    @override
     def decoded(
         self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool, collect: frozenset[str] = frozenset()
     ) -> tuple[jax.Array, dict[str, Collected]]:
-        """See `LanguageModelObjective.decoded`."""
         hidden, collected = self._applied("decoder", params, batch, key=key, train=train, collect=collect)
         return hidden, {"decoder": collected}

@@ -1,13 +1,13 @@
-"""ELECTRA's objective: replaced tokens are to be found, which a generator draws (Clark, Luong, Le, Manning 2020)."""
+"""ELECTRA's objective: detection of the tokens that a generator has replaced (Clark, Luong, Le, Manning 2020)."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from bertfam.features import FeatureSpec, RowShape
 from bertfam.layers.execution import Execution
@@ -19,42 +19,50 @@ from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.objective import (
     Batch,
     LossOut,
+    Objective,
     Predictions,
     Sum,
     Tree,
     binary_cross_entropy,
     check_coefficients,
     masked_cross_entropy,
-    with_vocabulary,
 )
-from bertfam.objectives.teacher import Teacher
 
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
-# What of the embeddings each network has of its own: the map from the tables' width to its own.
+# Part of the embeddings that networks do not share: the projection from the tables' width to the network's.
 _OWN = "projection"
 
 
 @dataclass(frozen=True)
-class Electra:
+class Electra(Objective):
     """L = mlm * mean over masked positions of CE(vocabulary) + rtd * mean over real tokens of BCE(replaced) (section 2, eq. 1).
 
     The generator predicts masked tokens. A token drawn from its softmax stands at every masked position in the discriminator's
     input, also where the generator saw the token itself, and is "replaced" where it differs from the text's. No gradient goes
-    through the draw. Both networks have the same tables, positions, types and embeddings' LayerNorm. The draw is a function of
-    the row (see `keys_of_rows`) and the parameters.
+    through the draw. The draw is a function of the row (see `keys_of_rows`) and the parameters.
+
+    `init` makes params {"embeddings", "discriminator", "rtd_head", "generator", "mlm_head"}. "embeddings" holds what both networks
+    share: the tables of tokens, positions and types, and their LayerNorm. Each network holds its layers and, where the tables have
+    another width, embeddings/projection. `split` puts the embeddings into both networks; `joined` keeps the discriminator's where
+    it is among the networks.
+
+    Metrics of `loss` are those of the generator's masked language model and, for the discriminator, `rtd_loss`, `rtd_accuracy`,
+    `rtd_precision` and `rtd_recall` of replaced tokens, and `rtd_majority_accuracy`, the accuracy of calling no token replaced.
 
     Attributes:
       model: the discriminator.
       execution: how both are computed; never part of a checkpoint.
-      generator_width: of the generator, as a fraction of the discriminator's.
-      generator_depth: its layers, as a fraction of the discriminator's.
-      temperature: of the draw.
+      generator_width: the generator's width as a fraction of the discriminator's.
+      generator_depth: the generator's number of layers as a fraction of the discriminator's.
+      temperature: temperature of the softmax that tokens are drawn from.
       mlm: the coefficient of the generator's loss.
-      rtd: the coefficient of the discriminator's loss, of replaced token detection.
+      rtd: the coefficient of the discriminator's loss, replaced token detection.
 
     Raises:
-      UserError: when the generator's sizes do not go together.
+      UserError: the generator's sizes do not fit together.
     """
+
+    terms: ClassVar[tuple[str, ...]] = ("mlm", "rtd")
 
     model: ElectraConfig
     execution: Execution = Execution()
@@ -69,25 +77,15 @@ class Electra:
         for name in ("generator_width", "generator_depth", "temperature"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)} must be above 0")
-        self.networks  # noqa: B018  (refuses sizes)
+        self.networks  # noqa: B018  (raises on impossible sizes)
 
     @property
-    def coefficients(self) -> Mapping[str, float]:
-        """The weight of each loss term."""
-        return {"mlm": self.mlm, "rtd": self.rtd}
-
-    @property
+    @override
     def networks(self) -> Mapping[str, ElectraConfig]:
-        """The discriminator and the generator."""
         return {DISCRIMINATOR: self.model, GENERATOR: self.model.generator(self.generator_width, self.generator_depth)}
 
-    @property
-    def teachers(self) -> Mapping[str, Teacher | None]:
-        """None."""
-        return {}
-
+    @override
     def split(self, params: Tree) -> dict[str, Tree]:
-        """See `Objective.split`; both networks have the embeddings."""
         heads = {DISCRIMINATOR: "rtd_head", GENERATOR: "mlm_head"}
         trees = {}
         for name in self.networks:
@@ -97,8 +95,8 @@ class Electra:
                 trees[name] = {"encoder": encoder} | {head: params[head] for head in params.keys() & {heads[name]}}
         return trees
 
+    @override
     def joined(self, networks: Mapping[str, Tree]) -> Tree:
-        """See `Objective.joined`; the embeddings are the discriminator's, where there is one."""
         params: dict[str, Tree] = {}
         for name in self.networks:
             if name in networks:
@@ -110,41 +108,25 @@ class Electra:
                 params[name] = own | ({"embeddings": projection} if projection else {})
         return params
 
-    def sized(self, vocabulary_size: int) -> Self:
-        """The objective with its models' vocabulary set; raises UserError where another size was asked for."""
-        return dataclasses.replace(self, model=with_vocabulary(self.model, vocabulary_size))
-
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """The features that it reads of each row: the masked language model's."""
         return self._masked(DISCRIMINATOR).features(shape)
 
+    @override
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
-        """New (params, {}, {}), boxed with logical axis names.
-
-        params are {"embeddings", "discriminator", "rtd_head", "generator", "mlm_head"}: "embeddings" has the tables and the norm,
-        and the networks their layers and, where the tables are of another width, embeddings/projection.
-        """
         keys = jax.random.split(key, 3)
         encoder = init_encoder(self.model, keys[0], shape.length)
         head = init_on_hidden(self.model, replaced_token_head(self.model), keys[1])
         generator, carry, aux = self._masked(GENERATOR).init(keys[2], shape)
         return self.joined({DISCRIMINATOR: {"encoder": encoder, "rtd_head": head}, GENERATOR: generator}), carry, aux
 
-    def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
-        """Nothing."""
-        return None
-
+    @override
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
-        """The number of masked positions, and of real tokens, in the global batch."""
         real = jnp.sum((batch["encoder_segment_ids"] > 0).astype(jnp.float32))
         return self._masked(GENERATOR).denominators(batch) | {"rtd": real}
 
+    @override
     def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
-        """The sums of both cross-entropies over a batch.
-
-        Metrics are those of the masked language model, of the generator, and of the discriminator `rtd_loss`, `rtd_accuracy`,
-        `rtd_precision` and `rtd_recall` of finding replaced tokens, beside `rtd_majority_accuracy` of calling none replaced.
-        """
         keys = (None, None) if key is None else tuple(jax.random.split(key))
         networks = self.split(params)
         generator = self._masked(GENERATOR)
@@ -162,7 +144,7 @@ class Electra:
         return LossOut({"mlm": mlm, "rtd": rtd}, carry, metrics | _counts(found > 0, replaced, real))
 
     def replaced(self, logits: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
-        """The batch as the discriminator sees it, and bool[batch, length], which tokens differ from the text's.
+        """Replace masked tokens by drawn ones; return the batch and bool[batch, length], True where a token differs from the text's.
 
         Args:
           logits: float32[batch, predictions, padded vocabulary], the generator's at the masked positions.
@@ -175,8 +157,8 @@ class Electra:
         differs = put_positions(jnp.zeros_like(inputs), places, (drawn != targets).astype(inputs.dtype), used)
         return dict(batch) | {"encoder_input_tokens": seen}, differs > 0
 
+    @override
     def activations(self, params: Tree, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Of both networks hidden states [layers + 1, batch, length, embed], and bool[batch, length], which tokens are real."""
         networks = self.split(params)
         generator = self._masked(GENERATOR)
         states, real = generator.activations(networks[GENERATOR], batch)["encoder"]
@@ -184,28 +166,23 @@ class Electra:
         found = self._masked(DISCRIMINATOR).activations(networks[DISCRIMINATOR], seen)["encoder"]
         return {DISCRIMINATOR: found, GENERATOR: (states, real)}
 
+    @override
     def predictions(self, params: Tree, batch: Batch) -> Predictions:
-        """The tokens that the generator takes for the likeliest at the masked positions, without dropout."""
         return self._masked(GENERATOR).predictions(self.split(params)[GENERATOR], batch)
 
-    def attention(self, shape: RowShape) -> str:
-        """The attention backend of training of each network, and why."""
-        told = {name: self._masked(name).attention(shape) for name in self.networks}
-        return told[DISCRIMINATOR] if len(set(told.values())) == 1 else "; ".join(f"{name}: {how}" for name, how in told.items())
-
+    @override
     def flops(self, shape: RowShape) -> int:
-        """Matrix-product FLOPs of training both networks on one row, forward and backward."""
         head = 3 * shape.length * (2 * self.model.hidden_size**2 + 2 * self.model.hidden_size)
         generator = self.networks[GENERATOR].flops(shape.length, shape.predictions)
         return self.model.flops(shape.length, 0) + head + generator
 
     def _masked(self, name: str) -> Mlm:
-        """A network as a masked language model, which the generator is; of the discriminator only its encoder is asked."""
+        """Return a network as a masked language model; only the encoder of the discriminator's is used."""
         return Mlm(self.networks[name], self.execution)
 
 
 def _counts(found: jax.Array, replaced: jax.Array, real: jax.Array) -> dict[str, Sum]:
-    """Accuracy, precision and recall, and the majority's accuracy: found, replaced bool[batch, length], real float32."""
+    """Count accuracy, precision and recall, and the majority's accuracy: found, replaced bool[batch, length], real float32."""
     total, of_found, of_replaced = jnp.sum(real), jnp.sum(real * found), jnp.sum(real * replaced)
     both = jnp.sum(real * (found & replaced))
     return {

@@ -1,9 +1,10 @@
-"""What every pretraining objective gives to the trainer, the loader, the plan and the exporter."""
+"""Base class of the pretraining objectives, and the cross-entropies that they share."""
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +19,14 @@ Tree = Any
 
 
 class Sum(NamedTuple):
-    """A metric as a weighted sum, merged exactly over batches, microbatches and hosts: float32[] each."""
+    """Metric as a weighted sum, merged exactly over batches, microbatches and hosts: float32[] each."""
 
     total: jax.Array
     weight: jax.Array
 
 
 class LossOut(NamedTuple):
-    """What a forward pass gives.
+    """Result of a forward pass.
 
     Attributes:
       terms: float32[] sums (not means) by name; the trainer divides each by the global batch's denominator of that name.
@@ -39,7 +40,7 @@ class LossOut(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """What a model says at the targets of a batch.
+    """Predictions of a model at the targets of a batch.
 
     Attributes:
       inputs: int32[batch, length], the tokens that it sees.
@@ -60,85 +61,87 @@ class Predictions(NamedTuple):
     probabilities: jax.Array
 
 
-class Objective(Protocol):
-    """A frozen dataclass that owns its networks and heads. The loss is sum over t of coefficients[t] terms[t] / D[t]."""
+class Objective(ABC):
+    """Base class of pretraining objectives, which are frozen dataclasses that own their networks and heads.
+
+    The loss is sum over t of coefficients[t] terms[t] / D[t]. A subclass writes `model` and the abstract methods; the other
+    members have defaults, which suit one network whose parameters are all its own.
+
+    Attributes:
+      model: the config of the network that the run is about.
+      execution: how it is computed; never part of a checkpoint.
+      terms: the names of the loss terms.
+      network: the name of `model`'s network among those of a folder.
+    """
+
+    model: Any
+    execution: Execution = Execution()
+    terms: ClassVar[tuple[str, ...]] = ("loss",)
+    network: ClassVar[str] = "encoder"
 
     @property
     def coefficients(self) -> Mapping[str, float]:
-        """The weight of each loss term."""
-        ...
-
-    @property
-    def execution(self) -> Execution:
-        """How it is computed."""
-        ...
-
-    @property
-    def model(self) -> Any:
-        """The config of the network that the run is about."""
-        ...
+        """Coefficient of each loss term: the field of the term's name, or 1 where the objective has no such field."""
+        fields: set[str] = {field.name for field in dataclasses.fields(cast(Any, self))}
+        return {term: getattr(self, term) if term in fields else 1.0 for term in self.terms}
 
     @property
     def networks(self) -> Mapping[str, Any]:
-        """The configs of all that can stand alone, as files have it, by name; that of `model` is the first."""
-        ...
+        """Configs of all networks that can stand alone, by the names that files use; that of `model` is the first."""
+        return {self.network: self.model}
 
     @property
     def teachers(self) -> Mapping[str, Teacher | None]:
-        """The models that it reads and does not train, by their names in `aux`; None: one that is still to be named."""
-        ...
+        """Models that it reads and does not train, by their names in `aux`; None stands for one that is still to be named."""
+        return {}
 
     def split(self, params: Tree) -> dict[str, Tree]:
-        """Parameters as {"encoder": ..., heads} of each network by name, of those that are there."""
-        ...
+        """Split parameters into {"encoder": ..., heads} of each network by name, of those that are there."""
+        return {self.network: params}
 
     def joined(self, networks: Mapping[str, Tree]) -> Tree:
-        """The way back from `split`: the parameters that these networks give."""
-        ...
+        """Join the parameters of networks by name; the inverse of `split`."""
+        return networks[self.network]
 
-    def sized(self, vocabulary_size: int) -> "Objective":
-        """The objective with its models' vocabulary set; raises UserError where another size was asked for."""
-        ...
+    def sized(self, vocabulary_size: int) -> Self:
+        """Return the objective with its models' vocabulary set; raise UserError where another size was asked for."""
+        return dataclasses.replace(cast(Any, self), model=with_vocabulary(self.model, vocabulary_size))
 
+    @abstractmethod
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """The features that it reads of each row."""
-        ...
+        """Return the features that it reads of each row."""
 
+    @abstractmethod
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
-        """New (params, carry, aux); params are boxed with logical axis names."""
-        ...
+        """Initialise (params, carry, aux); params are boxed with logical axis names."""
 
     def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
-        """What a new run takes of `aux`, NumPy arrays: where it is from in words, and parts of params; None: nothing."""
-        ...
+        """Return a description of the source and the parts of params that a new run copies from `aux`, NumPy arrays, or None."""
+        return None
 
+    @abstractmethod
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
-        """What each term is divided by, from the whole global batch alone: float32[] by name."""
-        ...
+        """Compute the denominator of each term from the whole global batch alone: float32[] by name."""
 
+    @abstractmethod
     def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
-        """The loss terms of a batch; `key` feeds dropout and is None outside training."""
-        ...
+        """Compute the loss terms of a batch; `key` feeds dropout and is None outside training."""
 
     def activations(self, params: Tree, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """By network: hidden states [layers + 1, batch, length, embed], the embeddings first, and bool[batch, length]: real."""
-        ...
+        """Return by network hidden states [layers + 1, batch, length, embed], embeddings first, and bool[batch, length]: real."""
+        return {}
 
+    @abstractmethod
     def predictions(self, params: Tree, batch: Batch) -> Predictions:
-        """The tokens that it takes for the likeliest, without dropout."""
-        ...
-
-    def attention(self, shape: RowShape) -> str:
-        """The attention backend of training on this process's devices, and why."""
-        ...
+        """Predict the likeliest tokens at the targets, without dropout."""
 
     def flops(self, shape: RowShape) -> int:
-        """Matrix-product FLOPs of training on one row, forward and backward."""
-        ...
+        """Count the matrix-product FLOPs of training on one row, forward and backward."""
+        return int(self.model.flops(shape.length, shape.targets or shape.predictions))
 
 
 def masked_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, Sum]:
-    """Weighted sum of -log softmax(logits)[target], and the accuracy.
+    """Compute the weighted sum of -log softmax(logits)[target], and the accuracy.
 
     Args:
       logits: float32[..., classes].
@@ -152,7 +155,7 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Arr
 
 
 def cross_entropies(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What `masked_cross_entropy` sums: each place's loss, and whether its best class is the target, 0 or 1: float32[...]."""
+    """Compute each place's loss, and 1 where its best class is the target, else 0: float32[...] each."""
     # [..., classes]; 0 times a gradient that is not finite would not be 0.
     logits = jnp.where(weights[..., None] > 0, logits.astype(jnp.float32), 0.0)
     # A comparison instead of a gather: it fuses, its gradient is no scatter, and it shards over the classes.
@@ -164,12 +167,12 @@ def cross_entropies(logits: jax.Array, targets: jax.Array, weights: jax.Array) -
 
 
 def cross_entropy_of(weights: jax.Array, losses: jax.Array, correct: jax.Array) -> tuple[jax.Array, Sum]:
-    """The sum of the losses of some places and the accuracy there, float32[...] each."""
+    """Sum the losses float32[...] of places by their weights, and their accuracy."""
     return jnp.sum(losses * weights), Sum(jnp.sum(correct * weights), jnp.sum(weights))
 
 
 def binary_cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
-    """Weighted sum of -log sigmoid(logit) where the label is 1, -log sigmoid(-logit) where it is 0: float32[].
+    """Compute the weighted sum of -log sigmoid(logit) where the label is 1, -log sigmoid(-logit) where it is 0: float32[].
 
     Args:
       logits: float32[...].
@@ -181,7 +184,7 @@ def binary_cross_entropy(logits: jax.Array, labels: jax.Array, weights: jax.Arra
 
 
 def check_coefficients(**coefficients: float) -> None:
-    """Raises ValueError where one is no finite number of at least 0, or all are 0."""
+    """Raise ValueError where one is no finite number of at least 0, or all are 0."""
     for name, value in coefficients.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} {value} is no coefficient; it must be a number of at least 0")
@@ -191,7 +194,7 @@ def check_coefficients(**coefficients: float) -> None:
 
 
 def with_vocabulary(model: Any, size: int) -> Any:
-    """A model config with its `vocab_size` set; raises UserError where it asks for another size."""
+    """Return a model config with its `vocab_size` set; raise UserError where it asks for another size."""
     if model.vocab_size not in (None, size):
         raise UserError(
             f"{type(model).__name__}.vocab_size is {model.vocab_size} and the vocabulary has {size} tokens; "

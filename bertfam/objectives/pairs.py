@@ -1,11 +1,11 @@
-"""The masked language model, and a classification of sentence pairs by their [CLS]."""
+"""Masked language model and a classification of sentence pairs by their [CLS]."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from bertfam.features import FeatureSpec, RowShape, Sentences
 from bertfam.layers.heads.pretraining import ClassificationHead
@@ -19,7 +19,8 @@ from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, check_coeffi
 class MlmOfPairs(Mlm):
     """L = mlm * mean over masked positions of CE(vocabulary) + TERM * mean over pairs of CE(classes).
 
-    A class of objectives says what the pairs are asked for, and has that term's coefficient under its name.
+    A subclass names the question about the pairs in `sentences`, and has that term's coefficient under the term's name. `init`
+    makes params {"encoder", "pooler", "mlm_head", "TERM_head"}.
 
     Attributes:
       model: the encoder.
@@ -34,29 +35,24 @@ class MlmOfPairs(Mlm):
     def __post_init__(self) -> None:
         check_coefficients(**self.coefficients)
 
-    @property
-    def coefficients(self) -> Mapping[str, float]:
-        """The weight of each loss term."""
-        return {"mlm": self.mlm, self.sentences.term: getattr(self, self.sentences.term)}
-
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """The features that it reads of each row."""
         return super().features(shape) | self.sentences.features(shape)
 
+    @override
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
-        """New (params, {}, {}); params are {"encoder", "pooler", "mlm_head", "TERM_head"}, boxed with logical axis names."""
         keys = jax.random.split(key, 4)
         params, carry, aux = super().init(key, shape)
         params["pooler"] = init_on_hidden(self.model, pooler(self.model), keys[1])
         params[self.sentences.head] = init_on_hidden(self.model, self._head, keys[2])
         return params, carry, aux
 
+    @override
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
-        """The number of masked positions and the number of pairs in the global batch."""
         return super().denominators(batch) | {self.sentences.term: jnp.sum(batch[self.sentences.weights])}
 
+    @override
     def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
-        """The sums of the cross-entropies over a batch."""
         hidden = self.encoded(params, batch, key=key, train=train)
         terms, metrics = self.token_terms(params, hidden, batch)
         # [batch, length, embed] -> [batch, examples, embed] -> [batch, examples, classes]
@@ -69,7 +65,7 @@ class MlmOfPairs(Mlm):
         return LossOut(terms | {asked.term: loss}, carry, metrics)
 
     def token_terms(self, params: Tree, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], dict[str, Sum]]:
-        """The terms of the tokens of hidden [batch, length, embed], float32[] each, and their metrics."""
+        """Compute the terms of the tokens of hidden [batch, length, embed], float32[] each, and their metrics."""
         mlm, metrics = self.masked_loss(params, hidden, batch)
         return {"mlm": mlm}, metrics
 

@@ -1,9 +1,10 @@
-"""Texts from texts (Sutskever et al. 2014; T5, BART): each target token from those before it and what was encoded."""
+"""Sequence-to-sequence objective (Sutskever et al. 2014; T5, BART): predicts targets from earlier ones and an encoded input."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, Start, encoder_features
@@ -28,20 +29,21 @@ class SequenceToSequence(LanguageModelObjective):
 
     @property
     def decoder_start(self) -> Start | None:
-        """The token that the first target follows."""
+        """Token that the decoder reads before the first target."""
         return self.model.start
 
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """The features that it reads of each row."""
         return super().features(shape) | encoder_features(shape, token_types=False)
 
+    @override
     def _lengths(self, shape: RowShape) -> dict[str, int]:
         return {"tokens of the encoder": shape.length} | super()._lengths(shape)
 
+    @override
     def decoded(
         self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool, collect: frozenset[str] = frozenset()
     ) -> tuple[jax.Array, dict[str, Collected]]:
-        """See `LanguageModelObjective.decoded`."""
         # Both stacks have layers of the same names, which must not draw the same dropout.
         keys = (None, None) if key is None else jax.random.split(key)
         encoded, of_encoder = self._applied("encoder", params, batch, key=keys[0], train=train, collect=collect)

@@ -1,12 +1,12 @@
-"""SpanBERT's objective: masked spans, predicted from themselves and from their boundaries (Joshi et al. 2020, section 3)."""
+"""SpanBERT's objective: masked spans, each token predicted at its own position and from the boundaries (Joshi et al. 2020, section 3)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from bertfam.features import FeatureSpec, RowShape, span_features
 from bertfam.layers.heads.span_boundary import SpanBoundaryHead
@@ -18,18 +18,20 @@ from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, check_coeffi
 
 @dataclass(frozen=True)
 class MlmSbo(Mlm):
-    """L = mean over masked positions of CE(vocabulary) + sbo * mean over those within spans of CE(vocabulary) by the boundaries.
+    """L = mean over masked positions of CE(vocabulary) + sbo * mean over those in spans of CE(vocabulary) by the boundaries.
 
     The second mean is over the first `places` tokens of spans that have text on both sides. (The published code divides by their
-    number + 1.)
+    number + 1.) `init` makes params {"encoder", "mlm_head", "sbo_head"}.
 
     Attributes:
       model: the encoder.
       execution: how it is computed; never part of a checkpoint.
       sbo: the coefficient of the span boundary loss.
-      places: how many tokens of a span are predicted from its boundaries; later ones are left to the masked language model.
+      places: number of tokens of a span that are predicted from its boundaries; only the masked language model predicts later ones.
       place_size: width of the embeddings of these places.
     """
+
+    terms: ClassVar[tuple[str, ...]] = ("mlm", "sbo")
 
     sbo: float = 1.0
     places: int = 20
@@ -41,17 +43,12 @@ class MlmSbo(Mlm):
             if not 1 <= getattr(self, name) < 2**31:
                 raise ValueError(f"{name} {getattr(self, name)} must be at least 1 and below 2^31")
 
-    @property
-    def coefficients(self) -> Mapping[str, float]:
-        """The weight of each loss term."""
-        return {"mlm": 1.0, "sbo": self.sbo}
-
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """The features that it reads of each row."""
         return super().features(shape) | span_features(shape)
 
+    @override
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
-        """New (params, {}, {}); params are {"encoder", "mlm_head", "sbo_head"}, boxed with logical axis names."""
         params, carry, aux = super().init(key, shape)
         side = jnp.zeros((1, 1, self.model.hidden_size), jnp.float32)
         table = word_table({"encoder": nn.meta.unbox(params["encoder"])})
@@ -59,12 +56,12 @@ class MlmSbo(Mlm):
         params["sbo_head"] = self._head.init(key, side, side, jnp.zeros((1, 1), jnp.int32), table)["params"]
         return params, carry, aux
 
+    @override
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
-        """The number of masked positions, and of those that are predicted from boundaries, in the global batch."""
         return super().denominators(batch) | {"sbo": jnp.sum(self._weights(batch))}
 
+    @override
     def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
-        """The sums of both cross-entropies over a batch."""
         hidden = self.encoded(params, batch, key=key, train=train)
         mlm, metrics = self.masked_loss(params, hidden, batch)
         # [batch, length, embed] -> [batch, predictions, embed]
@@ -74,9 +71,9 @@ class MlmSbo(Mlm):
         metrics |= {"sbo_loss": Sum(sbo, accuracy.weight), "sbo_accuracy": accuracy}
         return LossOut({"mlm": mlm, "sbo": sbo}, carry, metrics)
 
+    @override
     def flops(self, shape: RowShape) -> int:
-        """Matrix-product FLOPs of training on one row, forward and backward."""
-        # The output's width is taken for the table's, as it is in all but factorised models.
+        # The width of the output counts as the table's, which holds for all but factorised models.
         h = self.model.hidden_size
         head = 2 * (2 * h + self.place_size) * h + 2 * h * h + 2 * h * self.model.require_vocab_size
         return super().flops(shape) + 3 * shape.predictions * head

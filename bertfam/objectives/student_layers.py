@@ -1,4 +1,4 @@
-"""What a student takes of its teacher at the beginning: layers, embeddings, and the masked-token head."""
+"""Initial parameters of a student from its teacher: layers, embeddings and the masked-language-model head."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -18,35 +18,36 @@ _HEAD, _POSITIONS = "mlm_head/", "encoder/embeddings/position/table"
 
 
 def spread(count: int, of: int) -> tuple[int, ...]:
-    """So many layers out of those of a teacher, evenly from the first to the last, halves rounded up: (0, 2, 4, 7, 9, 11) of 12.
+    """Space `count` of a teacher's `of` layers evenly from the first to the last, e.g. (0, 2, 4, 7, 9, 11) of 12.
 
-    Layer i is round(i (of - 1) / (count - 1)); the published six of twelve are these. One alone is the first.
+    Layer i is round(i (of - 1) / (count - 1)), halves rounded up; the published six of twelve are these. A single layer is the
+    first.
     """
     steps = max(count - 1, 1)
     return tuple((2 * layer * (of - 1) + steps) // (2 * steps) for layer in range(count))
 
 
 def select_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[int, ...]:
-    """The number of the teacher's layer that each of the student's starts as.
+    """Return the number of the teacher's layer that each layer of the student starts as.
 
     Args:
-      layers: these, or "spread".
-      count: the student's layers.
-      of: the teacher's.
+      layers: these numbers, or "spread".
+      count: number of the student's layers.
+      of: number of the teacher's layers.
 
     Raises:
-      UserError: the teacher has not such layers, or the student not so many.
+      UserError: the teacher lacks one of the layers, or the student has another number of layers.
     """
     if isinstance(layers, str):
         if count > of:
             some = tuple(layer * of // count for layer in range(count))
             raise UserError(
-                f"the student has {count} layers and the teacher {of}: say which of them to start from, as {some}, or "
+                f"the student has {count} layers and the teacher {of}: name the layers to start from, as {some}, or "
                 '"random" (Distillation.layers, --layers)'
             )
         return spread(count, of)
     if len(layers) != count:
-        raise UserError(f"layers {layers} are {len(layers)} of the teacher's, and the student has {count} layers")
+        raise UserError(f"layers {layers} name {len(layers)} layers of the teacher, and the student has {count} layers")
     for layer in layers:
         if not 0 <= layer < of:
             raise UserError(f"layers {layers} names {layer}, and the teacher's layers are 0 to {of - 1}")
@@ -54,36 +55,36 @@ def select_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[i
 
 
 def teacher_params(student: EncoderConfig, teacher: EncoderConfig, params: Any, layers: Sequence[int]) -> dict[str, Any]:
-    """The parts of a student's parameters {"encoder", "mlm_head"} that it starts with; the rest of them is new.
+    """Copy the parts of a student's parameters {"encoder", "mlm_head"} that the teacher provides; the other parts stay new.
 
-    Taken are the layers; of the embeddings, and of a norm behind the layers, each table and norm that is as wide in both, types
-    only where the student has some, positions where the teacher has as many (RoBERTa's from its first one on); and the
-    masked-token head if all of it fits.
+    These are copied: the layers; each table and norm of the embeddings, and of a norm behind the layers, that is as wide in both
+    models, token types only where the student has them, positions where the teacher has as many (RoBERTa's from its first one on);
+    and the masked-language-model head if all of it fits.
 
     Args:
-      student: its config, with the vocabulary of the teacher.
-      teacher: its config.
+      student: config of the student, with the vocabulary of the teacher.
+      teacher: config of the teacher.
       params: {"encoder", "mlm_head" if it has one} of the teacher, NumPy arrays.
-      layers: the number of the teacher's layer for each of the student's.
+      layers: number of the teacher's layer for each layer of the student.
 
     Raises:
-      UserError: the teacher's layers do not fit into the student.
+      UserError: the teacher's layers do not fit the student.
     """
     ours, theirs = (traverse_util.flatten_dict(tree, sep="/") for tree in (_shapes(student), params))
-    taken: dict[str, np.ndarray] = {}
+    copied: dict[str, np.ndarray] = {}
     for path, leaf in ours.items():
         outside = path.startswith("encoder/") and not path.startswith(_STACKS)
         if outside and path != _POSITIONS and path in theirs and _fits(theirs[path], leaf, path):
-            taken[path] = theirs[path]
+            copied[path] = theirs[path]
     if _POSITIONS in ours and _POSITIONS in theirs and theirs[_POSITIONS].shape[1] == ours[_POSITIONS].shape[1]:
         before, after = (getattr(config, "position_offset", 0) for config in (teacher, student))
         rows = theirs[_POSITIONS][before : before + student.max_length]
         if len(rows) == student.max_length:
-            taken[_POSITIONS] = np.pad(rows, ((after, 0), (0, 0)))
+            copied[_POSITIONS] = np.pad(rows, ((after, 0), (0, 0)))
     head = {path: leaf for path, leaf in ours.items() if path.startswith(_HEAD)}
     if head.keys() == {path for path in theirs if path.startswith(_HEAD)}:
         if all(_fits(theirs[path], leaf, path) for path, leaf in head.items()):
-            taken |= {path: theirs[path] for path in head}
+            copied |= {path: theirs[path] for path in head}
     numbered = _numbered(theirs, teacher.num_layers)
     first = 0
     for prefix in _STACKS:
@@ -92,9 +93,9 @@ def teacher_params(student: EncoderConfig, teacher: EncoderConfig, params: Any, 
             continue
         for name, leaf in leaves.items():
             chosen = layers[first : first + leaf.shape[0]]
-            taken[prefix + name] = np.stack([_of_layer(numbered, number, name, leaf.shape[1:], leaves) for number in chosen])
+            copied[prefix + name] = np.stack([_of_layer(numbered, number, name, leaf.shape[1:], leaves) for number in chosen])
         first += max(leaf.shape[0] for leaf in leaves.values())
-    return traverse_util.unflatten_dict(taken, sep="/")
+    return traverse_util.unflatten_dict(copied, sep="/")
 
 
 def _shapes(config: EncoderConfig) -> Any:
@@ -106,21 +107,21 @@ def _shapes(config: EncoderConfig) -> Any:
 
 
 def _fits(theirs: np.ndarray, ours: Any, path: str) -> bool:
-    """Whether both have one shape, rows of the vocabulary aside: tables are padded to multiples, whatever their models' are."""
+    """Return True if the shapes are equal, rows of the vocabulary aside, which each model pads to a multiple of its own."""
     by_word = path in ("encoder/embeddings/word/table", "mlm_head/bias", "mlm_head/decoder")
     return theirs.ndim == len(ours.shape) and theirs.shape[by_word:] == ours.shape[by_word:]
 
 
 def _numbered(flat: dict[str, np.ndarray], count: int) -> list[dict[str, np.ndarray]]:
-    """Each layer's parameters by name; layers that share them have the same."""
-    found: list[dict[str, np.ndarray]] = []
+    """List each layer's parameters by name; layers that share parameters have the same ones."""
+    numbered: list[dict[str, np.ndarray]] = []
     for prefix in _STACKS:
         leaves = {path.removeprefix(prefix): leaf for path, leaf in flat.items() if path.startswith(prefix)}
         if not leaves:
             continue
-        length = count - len(found) if prefix == _STACKS[-1] else len(next(iter(leaves.values())))
-        found += [{name: leaf[layer if len(leaf) > 1 else 0] for name, leaf in leaves.items()} for layer in range(length)]
-    return found
+        length = count - len(numbered) if prefix == _STACKS[-1] else len(next(iter(leaves.values())))
+        numbered += [{name: leaf[layer if len(leaf) > 1 else 0] for name, leaf in leaves.items()} for layer in range(length)]
+    return numbered
 
 
 def _of_layer(

@@ -1,4 +1,4 @@
-"""A model that an objective reads and does not train."""
+"""Teacher: a trained model that an objective reads and does not train."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from bertfam.models.encoder import EncoderConfig
 
 @dataclass(frozen=True)
 class Teacher:
-    """A model in a folder, whose parameters are `aux`: an argument of the step, without gradient, in no checkpoint.
+    """Trained model in a folder; its parameters are `aux`, an argument of the step that has no gradient and is never saved.
 
-    `bertfam distill --teacher=DIR` writes it into a run's configuration, so that a run that goes on finds the same one.
+    `bertfam distill --teacher=DIR` writes it into the run's configuration, so that a resumed run uses the same teacher.
 
     Attributes:
       folder: a MODEL_DIR, or a Hugging Face folder.
-      model: its config.
-      has_head: whether it predicts masked tokens; otherwise it has hidden states alone.
-      digest: of its parameters.
-      step: of the checkpoint, where it is a MODEL_DIR.
-      network: which, where the folder holds several, such as "generator" of ELECTRA; None: the first.
+      model: config of its encoder.
+      has_head: True if it has a masked-language-model head; otherwise it gives hidden states alone.
+      digest: digest of its parameters.
+      step: step of the checkpoint, where `folder` is a MODEL_DIR.
+      network: name of the network where the folder holds several, such as "generator" of ELECTRA; None: the first.
     """
 
     folder: str

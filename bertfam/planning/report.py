@@ -12,7 +12,7 @@ from bertfam.planning.hlo.collectives import by_axes, collectives
 from bertfam.planning.programs import Program
 from bertfam.planning.slices import Slice
 from bertfam.sharding.chips import chip_of, memory_bytes
-from bertfam.training.summary import si
+from bertfam.training.summary import describe_attention, si
 
 _GIB = 2**30
 Row = Mapping[str, Any]
@@ -31,7 +31,7 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
     attention = None
     if job.kind == "train":
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # what it computes for a trace is computed here
-            attention = job.trainer.run.objective.attention(job.trainer.run.shape(job.stage))
+            attention = describe_attention(job.trainer.run.objective, job.trainer.run.shape(job.stage))
     return {
         "slice": slice.name,
         "topology": slice.topology,

@@ -6,7 +6,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import linen as nn
 
+from bertfam.features import RowShape
+from bertfam.kernels.attention import Request, choices, choose
+from bertfam.layers.execution import Execution
+from bertfam.models.encoder import EncoderConfig
+from bertfam.objectives.objective import Objective
 from bertfam.sharding.chips import peak_flops
 from bertfam.training.optimizers.layer_rates import layer_rates
 from bertfam.training.run import Run
@@ -36,7 +42,7 @@ def make_plan(
                 "predictions": shape.targets or shape.predictions,
                 "tokens_per_step": stage.batch_size * stage.length,
                 "flops_per_step": stage.batch_size * run.objective.flops(shape),
-                "attention": run.objective.attention(shape),
+                "attention": describe_attention(run.objective, shape),
             }
         )
     return {
@@ -54,6 +60,54 @@ def make_plan(
         "aux_bytes_per_device": {name: sum(map(local_bytes, jax.tree.leaves(tree))) for name, tree in state.aux.items()},
         "microbatches": run.microbatches,
     }
+
+
+def describe_attention(objective: Objective, shape: RowShape) -> str:
+    """Describe the attention backend of training on this process's devices and its reason, by network where they differ."""
+    networks = dict(objective.networks)
+    if objective.teachers:
+        (student,) = networks.values()
+        teachers = {name: teacher.model for name, teacher in objective.teachers.items() if teacher is not None}
+        networks = {"student": student} | teachers
+    if not all(hasattr(config, "windows") for config in networks.values()):
+        return _traced_attention(objective, shape)
+    texts = {name: _encoder_attention(config, objective.execution, shape) for name, config in networks.items()}
+    return _once_or_by_name(texts, ": ")
+
+
+def _encoder_attention(config: EncoderConfig, execution: Execution, shape: RowShape) -> str:
+    sizes = (execution.dtype, shape.length, config.head_dim, shape.examples > 1, config.attention_dropout_rate)
+    requests = dict.fromkeys(Request.here(*sizes, window=window) for window in config.windows)
+    reasons = {request.window: choose(request, execution.attention)[1] for request in requests}
+    if len(reasons) == 1:
+        return next(iter(reasons.values()))
+    names = {window: "all tokens" if window is None else f"a window of {window}" for window in reasons}
+    return "; ".join(f"over {names[window]}, {reason}" for window, reason in reasons.items())
+
+
+def _traced_attention(objective: Objective, shape: RowShape) -> str:
+    # No choice depends on the number of rows.
+    batch = {name: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype) for name, spec in objective.features(shape).items()}
+    key = jax.random.key(0)
+    trees = jax.eval_shape(lambda key: nn.meta.unbox(objective.init(key, shape)), key)
+    with choices() as found:
+        jax.eval_shape(
+            lambda params, carry, aux, batch: objective.loss(params, carry, aux, batch, key=key, train=True).terms, *trees, batch
+        )
+    return _once_or_by_name({_attends(request): reason for request, reason in found.items()}, ", ")
+
+
+def _attends(request: Request) -> str:
+    """Describe the tokens that an attention goes over."""
+    if request.key_length is not None:
+        return "over what was encoded"
+    return "over what came before" if request.causal else "over all tokens"
+
+
+def _once_or_by_name(texts: Mapping[str, str], separator: str) -> str:
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{name}{separator}{text}" for name, text in texts.items())
 
 
 def settings(config: Any) -> str:

@@ -268,7 +268,7 @@ def test_hidden_states_alone(trained, tmp_path, capsys):
     huggingface.write(tmp_path / "headless", model.config, params, tokenizer_files=[path for path in files if path.is_file()])
     given = words(trained, tmp_path, teacher=tmp_path / "headless")
     assert cli.main(given) == 2
-    assert "has no masked-language-model head, so it gives no logits" in capsys.readouterr().err
+    assert "has no masked-language-model head and gives hidden states but no logits" in capsys.readouterr().err
     assert not (tmp_path / "student").exists()
     done = bertfam(*given, "--gin.Distillation.soft=0", "--gin.TRAIN_STEPS=2")
     assert done.returncode == 0, done.stderr
@@ -284,7 +284,7 @@ def test_hidden_states_alone(trained, tmp_path, capsys):
         (["--teacher_step=7"], "{model}/checkpoints has no step 7; it has 5, 10, "),
         (["--teacher_network=generator"], "{model} has no network generator; it has encoder"),
         (["--layers=2"], "Distillation: layers (2,) names 2, and the teacher's layers are 0 to 1 (Distillation.layers from "),
-        (["--layers=0,1"], "Distillation: layers (0, 1) are 2 of the teacher's, and the student has 1 layers"),
+        (["--layers=0,1"], "Distillation: layers (0, 1) name 2 layers of the teacher, and the student has 1 layers"),
         (["--layers=0", "--init_from={model}"], "--layers and --init_from both say what the student starts as; give one"),
         (["--layers=0;1"], "--layers=0;1: write numbers with commas between, as 0,2,4, or random"),
         (["--gin.DistilBertConfig.num_layers=3"], "Distillation: the student has 3 layers and the teacher 2: say which"),

@@ -26,6 +26,7 @@ from bertfam.training.run import Run, check_resumable
 from bertfam.training.stages import Stage
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient, total_loss
+from bertfam.training.summary import describe_attention
 
 SHAPE = RowShape(length=16, predictions=0, targets=16)
 NO_DROPOUT = {"dropout_rate": 0.0, "embedding_dropout_rate": 0.0, "attention_dropout_rate": 0.0}
@@ -134,10 +135,10 @@ def test_settings():
     lm = CausalLm(GPT2)
     assert lm.networks == {"decoder": GPT2} and lm.joined(lm.split({"decoder": 1})) == {"decoder": 1}
     assert lm.flops(SHAPE) == GPT2.flops(16, 16)
-    assert lm.attention(SHAPE) == "xla: the fastest that can for float32 rows of 16 on cpu"
+    assert describe_attention(lm, SHAPE) == "xla: the fastest that can for float32 rows of 16 on cpu"
     dropping = CausalLm(dataclasses.replace(GPT2, attention_dropout_rate=0.1), execution=Execution(attention="xla"))
     with pytest.raises(UserError, match="attention_dropout_rate is 0.1, which only 'reference' applies"):
-        dropping.attention(SHAPE)
+        describe_attention(dropping, SHAPE)
     with pytest.raises(UserError, match=r"33 tokens of the decoder and Gpt2Config.max_length is 32; shorten .*Stage.length"):
         lm.features(SHAPE._replace(targets=33))
     assert "decoder_positions" in lm.features(SHAPE._replace(examples=2)).keys() - lm.features(SHAPE).keys()
@@ -148,7 +149,7 @@ def test_settings():
     both = SequenceToSequence(T5)
     assert both.features(SHAPE).keys() - lm.features(SHAPE).keys() == {"encoder_input_tokens", "encoder_segment_ids"}
     assert both.networks == {"encoder_decoder": T5} and both.decoder_start == "pad" and both.flops(SHAPE) == T5.flops(16, 16)
-    assert both.attention(SHAPE._replace(targets=8)) == (
+    assert describe_attention(both, SHAPE._replace(targets=8)) == (
         "over all tokens, xla: the fastest that can for float32 rows of 16 on cpu; "
         "over what came before, xla: the fastest that can for float32 rows of 8 on cpu; "
         "over what was encoded, xla: the fastest that can for float32 rows of 8 on cpu"

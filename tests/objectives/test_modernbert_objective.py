@@ -23,6 +23,7 @@ from bertfam.training.schedules import ConstantRate, WarmupStableDecay
 from bertfam.training.stages import Stage
 from bertfam.training.state import new_state
 from bertfam.training.step import make_gradient
+from bertfam.training.summary import describe_attention
 
 SIZES = {"num_layers": 5, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 12, "max_length": 32, "window": 6}
 OBJECTIVE = Mlm(ModernBertConfig(tiny.VOCABULARY, **SIZES), Execution())
@@ -76,10 +77,10 @@ def test_inspection_counts_the_first_layer_with_the_others(state, boxed):
 
 
 def test_the_plan_tells_of_both_kinds_of_attention():
-    told = OBJECTIVE.attention(tiny.SHAPE)
+    told = describe_attention(OBJECTIVE, tiny.SHAPE)
     assert told.startswith("over all tokens, xla: the fastest") and "; over a window of 6, xla: the fastest" in told
     wide = Mlm(dataclasses.replace(OBJECTIVE.model, window=100))
-    assert wide.attention(tiny.SHAPE).startswith("xla: the fastest")
+    assert describe_attention(wide, tiny.SHAPE).startswith("xla: the fastest")
 
 
 def test_published_run():
