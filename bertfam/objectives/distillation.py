@@ -46,8 +46,8 @@ class Distillation(Objective):
     are in the teacher's folder. A new student copies the teacher's layers that `layers` names, its embeddings and its head (see
     `teacher_params`).
 
-    Metrics of `loss` are the loss of each term that is computed, `mlm_accuracy`, and `teacher_agreement`: the share of masked tokens
-    for which student and teacher find the same token the likeliest. Outside training the masked language model is always
+    Metrics of `loss` are the loss of each term that is computed, `mlm_accuracy`, and `teacher_agreement`: the share of masked
+    tokens for which student and teacher find the same token the likeliest. Outside training the masked language model is always
     measured, and it alone where there is no teacher (aux is {}).
 
     Attributes:
@@ -61,8 +61,8 @@ class Distillation(Objective):
       alpha: Hinton's alpha soft + (1 - alpha) mlm (section 2), which replaces all coefficients; None: the coefficients hold.
       temperature: T, the temperature of the soft targets.
       over: tokens that soft and mse cover: all real "tokens", or only the "masked" ones.
-      layers: numbers of the teacher's layers that the student's layers start as, one for each; "spread" spaces them evenly from the
-        first to the last (see `spread`), "random" copies nothing from the teacher.
+      layers: numbers of the teacher's layers that the student's layers start as, one for each; "spread" spaces them evenly from
+        the first to the last (see `spread`), "random" copies nothing from the teacher.
       pieces: number of pieces of a row for which logits of all tokens are computed one after another, forward and backward; more
         pieces need less memory.
 

@@ -41,10 +41,10 @@ class Electra(Objective):
     input, also where the generator saw the token itself, and is "replaced" where it differs from the text's. No gradient goes
     through the draw. The draw is a function of the row (see `keys_of_rows`) and the parameters.
 
-    `init` makes params {"embeddings", "discriminator", "rtd_head", "generator", "mlm_head"}. "embeddings" holds what both networks
-    share: the tables of tokens, positions and types, and their LayerNorm. Each network holds its layers and, where the tables have
-    another width, embeddings/projection. `split` puts the embeddings into both networks; `joined` keeps the discriminator's where
-    it is among the networks.
+    `init` makes params {"embeddings", "discriminator", "rtd_head", "generator", "mlm_head"}. "embeddings" is what both
+    networks share: the tables of tokens, positions and types, and their LayerNorm. Each network holds its layers and, where the
+    tables have another width, embeddings/projection. `split` puts the embeddings into both networks; `joined` keeps the
+    discriminator's where it is among the networks.
 
     Metrics of `loss` are those of the generator's masked language model and, for the discriminator, `rtd_loss`, `rtd_accuracy`,
     `rtd_precision` and `rtd_recall` of replaced tokens, and `rtd_majority_accuracy`, the accuracy of calling no token replaced.
@@ -144,7 +144,7 @@ class Electra(Objective):
         return LossOut({"mlm": mlm, "rtd": rtd}, carry, metrics | _counts(found > 0, replaced, real))
 
     def replaced(self, logits: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
-        """Replace masked tokens by drawn ones; return the batch and bool[batch, length], True where a token differs from the text's.
+        """Replace masked tokens by drawn ones; return the batch, and bool[batch, length]: True where a token is not the text's.
 
         Args:
           logits: float32[batch, predictions, padded vocabulary], the generator's at the masked positions.

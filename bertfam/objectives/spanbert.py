@@ -1,4 +1,4 @@
-"""SpanBERT's objective: masked spans, each token predicted at its own position and from the boundaries (Joshi et al. 2020, section 3)."""
+"""SpanBERT's objective: masked spans, predicted in place and from their boundaries (Joshi et al. 2020, section 3)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ class MlmSbo(Mlm):
       model: the encoder.
       execution: how it is computed; never part of a checkpoint.
       sbo: the coefficient of the span boundary loss.
-      places: number of tokens of a span that are predicted from its boundaries; only the masked language model predicts later ones.
+      places: number of tokens of a span that are predicted from its boundaries; the masked language model predicts the others.
       place_size: width of the embeddings of these places.
     """
 

@@ -57,9 +57,9 @@ def select_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[i
 def teacher_params(student: EncoderConfig, teacher: EncoderConfig, params: Any, layers: Sequence[int]) -> dict[str, Any]:
     """Copy the parts of a student's parameters {"encoder", "mlm_head"} that the teacher provides; the other parts stay new.
 
-    These are copied: the layers; each table and norm of the embeddings, and of a norm behind the layers, that is as wide in both
-    models, token types only where the student has them, positions where the teacher has as many (RoBERTa's from its first one on);
-    and the masked-language-model head if all of it fits.
+    These are copied: the layers; each table and norm of the embeddings, and a norm behind the layers, where it is as wide in both
+    models (token types only where the student has them, positions where the teacher has as many, RoBERTa's from its first one
+    on); and the masked-language-model head if all of it fits.
 
     Args:
       student: config of the student, with the vocabulary of the teacher.

@@ -301,7 +301,7 @@ def test_mistakes():
         ({"teacher": wide}, "teacher is 32 wide and the student 16, .*: set Distillation.cosine = 0"),
         ({"layers": (0, 1)}, r"layers \(0, 1\) name 2 layers of the teacher, and the student has 1 layers"),
         ({"layers": (2,)}, r"layers \(2,\) names 2, and the teacher's layers are 0 to 1"),
-        ({"model": deep}, r"the student has 3 layers and the teacher 2: say which .* as \(0, 0, 1\)"),
+        ({"model": deep}, r"the student has 3 layers and the teacher 2: .* as \(0, 0, 1\)"),
     ):
         with pytest.raises(UserError, match=message):
             dataclasses.replace(ALL, **changes)
