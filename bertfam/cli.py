@@ -1,10 +1,10 @@
-"""`bertfam COMMAND [flags]`: a table of commands, each imported only when it is called.
+"""Command line `bertfam COMMAND [flags]`: a table of commands, each imported only when it is called.
 
-A module under bertfam.commands gives SUMMARY (one line), add_arguments(parser), main(args) -> exit status, and EXAMPLE
-(shown under its --help) if it likes. At its top it imports nothing heavy, so that help answers at once.
+A module under bertfam.commands defines SUMMARY (one line), add_arguments(parser), main(args) -> exit status, and optionally
+EXAMPLE (shown at the end of its --help). Its top-level imports are light, so that --help answers at once.
 
-Exit status: the command's own, 2 for a user's mistake, 1 for a run whose numbers are no longer finite, or not what they were (one
-line on stderr each), 130 when interrupted, 141 when the reader of a pipe has gone. Faults of bertfam itself keep their traceback.
+Exit status: the command's own; 2 for a user's mistake and 1 for a failed run (`TrainingError`), each with one line on stderr;
+130 when interrupted; 141 when the reader of a pipe has closed it. Faults of bertfam itself keep their traceback.
 """
 
 import argparse
@@ -17,6 +17,8 @@ from itertools import takewhile
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+from typing_extensions import override
+
 from bertfam import __version__
 from bertfam.errors import TrainingError, UserError, report
 from bertfam.sharding import libtpu
@@ -24,11 +26,11 @@ from bertfam.suggest import did_you_mean
 
 
 class Command(NamedTuple):
-    """A row of the table of commands.
+    """Entry of the table of commands.
 
     Attributes:
-      module: under bertfam.commands.
-      summary: one line, the module's SUMMARY, which the overview shows without importing it.
+      module: name of the module under bertfam.commands.
+      summary: the module's SUMMARY, repeated here so that the overview imports no command.
     """
 
     module: str
@@ -59,15 +61,16 @@ COMMANDS = {
 GIN_FLAG = "--gin."
 
 
-# type of a flag -> what its value is called
+# type of a flag -> name of the type in messages
 _NUMBERS: dict[Any, str] = {int: "whole number", float: "number"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose mistakes are UserErrors (argparse would print the usage and exit)."""
+    """ArgumentParser that raises UserErrors, where argparse would print the usage and exit."""
 
+    @override
     def error(self, message: str) -> NoReturn:
-        message = re.sub(r"^argument (--\w+): expected .*", r"\1 needs a value: write \1=VALUE", message)
+        message = re.sub(r"^argument (--\w+): expected .*", r"\1 requires a value; write \1=VALUE", message)
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def _get_value(self, action: argparse.Action, word: str) -> Any:
@@ -78,25 +81,25 @@ class Parser(argparse.ArgumentParser):
             return super()._get_value(action, word)
         except argparse.ArgumentError as error:
             kind = _NUMBERS.get(action.type)
-            raise UserError(f"{name}={word} is no {kind}" if kind else f"{name}={word}: {error.message}") from error
+            raise UserError(f"{name}={word} is not a {kind}" if kind else f"{name}={word}: {error.message}") from error
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:
             choices = list(action.choices)
             hint = did_you_mean(str(value), choices, f"one of {', '.join(choices)}")
-            raise UserError(f"{'/'.join(action.option_strings)}={value} is no choice{hint}")
+            raise UserError(f"{'/'.join(action.option_strings)}={value} is not one of the choices{hint}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name; sys.argv by default) and return its exit status."""
     try:
         status = _run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()  # a closed pipe shows here, where it is caught
+        sys.stdout.flush()  # raises here, where it is caught, if the pipe is closed
         return status
     except (UserError, TrainingError, KeyboardInterrupt) as error:
         return report(error)
     except BrokenPipeError as error:
-        # Python flushes stdout once more on its way out: give it somewhere to write.
+        # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return report(error)
 
@@ -106,14 +109,14 @@ def _run(argv: list[str]) -> int:
         name, flags = _choose(argv)
         module = importlib.import_module(f"bertfam.commands.{COMMANDS[name].module}")
         args = _parse(name, module, flags)
-    except SystemExit:  # --help or --version: argparse has answered
+    except SystemExit:  # --help or --version, which argparse has printed
         return 0
     libtpu.quieten()
     return module.main(args)
 
 
 def _choose(argv: list[str]) -> tuple[str, list[str]]:
-    """The command's name and the flags after it; answers --help and --version."""
+    """Split the command line into the command's name and its flags; print --help and --version."""
     if argv and argv[0] in COMMANDS:
         return argv[0], argv[1:]
     if argv and not argv[0].startswith("-"):
@@ -150,11 +153,11 @@ def _parse(name: str, module: ModuleType, flags: list[str]) -> argparse.Namespac
     takes_gin = parser.get_default("gin_bindings") is not None  # set by flags.add_config
     gin_flags = [flag for flag in flags if flag.startswith(GIN_FLAG)]
     if gin_flags and not takes_gin:
-        raise UserError(f"bertfam {name} reads no gin configuration; leave out {gin_flags[0]}")
+        raise UserError(f"bertfam {name} takes no gin configuration; leave out {gin_flags[0]}")
     gin_bindings = [_gin_binding(flag) for flag in gin_flags]
     flags = [flag for flag in flags if not flag.startswith(GIN_FLAG)]
     before_end = takewhile(lambda word: word != "--", flags)
-    _refuse_unknown(parser, [word for word in before_end if word.startswith("--")])  # argparse names missing ones first
+    _refuse_unknown(parser, [word for word in before_end if word.startswith("--")])  # argparse reports missing ones first
     args, unknown = parser.parse_known_args(flags)
     _refuse_unknown(parser, unknown)
     if takes_gin:
@@ -167,13 +170,13 @@ def _refuse_unknown(parser: Parser, words: list[str]) -> None:
     for word in words:
         flag = word.partition("=")[0]
         if flag not in known:
-            kind = "flag" if flag.startswith("-") else "place for"
+            kind = "flag" if flag.startswith("-") else "argument"
             hint = did_you_mean(flag, known, f"see {parser.prog} --help")
             raise UserError(f"{parser.prog} has no {kind} {flag}{hint}")
 
 
 def _gin_binding(flag: str) -> str:
-    """'NAME = value' of '--gin.NAME=value'."""
+    """Convert '--gin.NAME=value' to 'NAME = value'."""
     name, equals, value = flag.removeprefix(GIN_FLAG).partition("=")
     if not (name and equals):
         raise UserError(f"{flag}: write --gin.NAME=value, without spaces around the equals sign")

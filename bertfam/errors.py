@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake in a user's input: configuration, files, mesh, checkpoint.
+    """Mistake in a user's input: configuration, files, mesh, checkpoint.
 
     The message is one line that says what is wrong, where (file and line if there is one) and what to do.
     The command line prints it as `bertfam: error: MESSAGE` and exits with code 2, without a traceback.
@@ -14,7 +14,7 @@ class UserError(Exception):
 
 
 class TrainingError(Exception):
-    """A failed run whose input was valid: its numbers are no longer finite, or a device computes wrongly.
+    """Failed run with valid input: its numbers are no longer finite, or a device computes wrongly.
 
     The message is one line that says what happened and what to try. The command line prints it as `bertfam: error: MESSAGE`
     and exits with code 1.
@@ -22,13 +22,13 @@ class TrainingError(Exception):
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Write warnings to stderr, each once."""
+    """Print warnings to stderr, without repetitions."""
     for line in dict.fromkeys(lines):
         print(f"bertfam: warning: {line}", file=sys.stderr, flush=True)
 
 
 def report(error: BaseException) -> int:
-    """Report on stderr the exception that ended a command; return the exit status."""
+    """Print the exception that ended a command to stderr; return the exit status."""
     match error:
         case UserError() | TrainingError():
             print("bertfam: error:", " ".join(str(error).split()), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Old import paths of modules that README and docs showed, which keep working with one warning each."""
+"""Old module paths, which keep working with one warning each: for imports and for dotted names of configurables in gin."""
 
 import importlib
 import importlib.abc
@@ -8,39 +8,58 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
+from typing_extensions import override
+
 MODULES = {
     "bertfam.corruption.choosing": "bertfam.corruption.masked_lm.selection",
     "bertfam.corruption.choosing_spans": "bertfam.corruption.masked_lm.span_selection",
     "bertfam.corruption.denoising": "bertfam.corruption.bart.denoising",
+    "bertfam.corruption.infilling": "bertfam.corruption.bart.infilling",
     "bertfam.corruption.masking": "bertfam.corruption.masked_lm.masking",
+    "bertfam.corruption.noising": "bertfam.corruption.bart.token_noise",
+    "bertfam.corruption.random_spans": "bertfam.corruption.t5.random_spans",
+    "bertfam.corruption.random_tokens": "bertfam.corruption.t5.random_tokens",
+    "bertfam.corruption.rewriting": "bertfam.corruption.t5.sentinels",
+    "bertfam.corruption.shuffling_windows": "bertfam.corruption.masked_lm.shuffled_windows",
     "bertfam.corruption.span_corruption": "bertfam.corruption.t5.span_corruption",
+    "bertfam.corruption.text_to_text": "bertfam.corruption.t5.text_to_text",
+    "bertfam.corruption.units": "bertfam.corruption.masked_lm.units",
+    "bertfam.data.marked_text": "bertfam.data.corpora.marked_text",
     "bertfam.data.mixture": "bertfam.data.rows.mixture",
     "bertfam.data.packing": "bertfam.data.rows.packing",
     "bertfam.data.pair_files": "bertfam.data.corpora.pair_files",
     "bertfam.data.pairs": "bertfam.data.rows.sentence_pairs",
+    "bertfam.data.python_docs": "bertfam.data.corpora.python_docs.corpus",
+    "bertfam.data.seqio_task": "bertfam.data.seqio_tasks.corpus",
     "bertfam.data.sources": "bertfam.data.corpora.text_files",
     "bertfam.data.tasks": "bertfam.data.seqio_tasks.tasks",
     "bertfam.data.text_rows": "bertfam.data.rows.running_text",
     "bertfam.data.text_to_text": "bertfam.data.rows.text_pairs",
     "bertfam.data.two_segments": "bertfam.data.rows.two_segments",
+    "bertfam.partitioning": "bertfam.sharding",
+    "bertfam.partitioning.mesh": "bertfam.sharding.mesh",
+    "bertfam.partitioning.rules": "bertfam.sharding.rules",
 }
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Resolves an old path to the module that took its place."""
+    """Import finder that resolves an old path to the module that replaced it."""
 
+    @override
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         return importlib.machinery.ModuleSpec(name, self) if name in MODULES else None
 
+    @override
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         new = MODULES[spec.name]
         warnings.warn(f"{spec.name} is now {new}; change the import", FutureWarning, stacklevel=2)
         return importlib.import_module(new)
 
+    @override
     def exec_module(self, module: ModuleType) -> None:
-        """The module is loaded already: `create_module` imported it under its new path."""
+        pass  # `create_module` has imported the module under its new path
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""The nearest name to a misspelt one, as every error line gives it."""
+"""Suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ def nearest(name: str, candidates: Iterable[str], count: int = 1) -> list[str]:
 
 
 def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "") -> str:
-    """Return the end of an error line: "; did you mean NAME?", or "; OTHERWISE" where nothing is near."""
-    if found := nearest(name, candidates):
-        return f"; did you mean {found[0]}?"
+    """Return the end of an error message: "; did you mean NAME?", or "; OTHERWISE" if no candidate is similar."""
+    if matches := nearest(name, candidates):
+        return f"; did you mean {matches[0]}?"
     return f"; {otherwise}" if otherwise else ""

@@ -63,25 +63,25 @@ MISTAKES = [
     (["toy", "--modle_dir=m"], "bertfam toy has no flag --modle_dir; did you mean --model_dir?"),
     (["toy", "--model-dir", "m"], "bertfam toy has no flag --model-dir; did you mean --model_dir?"),
     (["toy", "--model_dir=m", "--qqqq"], "bertfam toy has no flag --qqqq; see bertfam toy --help"),
-    (["toy", "--model_dir=m", "word"], "bertfam toy has no place for word; see bertfam toy --help"),
+    (["toy", "--model_dir=m", "word"], "bertfam toy has no argument word; see bertfam toy --help"),
     (["toy", "--model_di=m"], "bertfam toy has no flag --model_di; did you mean --model_dir?"),
     (["toy"], "the following arguments are required: --model_dir (see bertfam toy --help)"),
-    (["toy", "--model_dir"], "--model_dir needs a value: write --model_dir=VALUE (see bertfam toy --help)"),
+    (["toy", "--model_dir"], "--model_dir requires a value; write --model_dir=VALUE (see bertfam toy --help)"),
     (
         ["toy", "--model_dir=s3://bucket/m"],
         "--model_dir=s3://bucket/m: it is neither on this machine nor at gs://; copy it, or mount the bucket",
     ),
     (["toy", "--model_dir="], "--model_dir=: the value is empty; give one"),
-    (["toy", "--model_dir=m", "--input_format=line"], "--input_format=line is no choice; did you mean lines?"),
+    (["toy", "--model_dir=m", "--input_format=line"], "--input_format=line is not one of the choices; did you mean lines?"),
     (
         ["toy", "--model_dir=m", "--input_format=zzz"],
-        "--input_format=zzz is no choice; one of sentences, paragraphs, lines, jsonl, parquet",
+        "--input_format=zzz is not one of the choices; one of sentences, paragraphs, lines, jsonl, parquet",
     ),
     (
         ["toy", "--model_dir=m", "--gin.STEPS", "3"],
         "--gin.STEPS: write --gin.NAME=value, without spaces around the equals sign",
     ),
-    (["bare", "--gin.STEPS=3"], "bertfam bare reads no gin configuration; leave out --gin.STEPS=3"),
+    (["bare", "--gin.STEPS=3"], "bertfam bare takes no gin configuration; leave out --gin.STEPS=3"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""`load` reads and checks a configuration; `Config` builds from it, writes it down, and shows where values come from."""
+"""Loaded configurations: checks, construction of objects, gin text, and the origin of every value."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ _LINE = 120
 
 
 def load(gin_files: Sequence[str], bindings: Sequence[str | Override] = (), module_imports: Sequence[str] = ()) -> Config:
-    """Read gin files in order, then bindings ("NAME = value"); the later wins. Modules are imported first.
+    """Load and check gin files, then bindings ("NAME = value").
 
-    gin's own state is global: it is cleared here, and `Config.build` fills it. Raises UserError for every mistake that
-    can be seen without building, with its file and line (or the flag) and the fix.
+    Later values override earlier ones. Modules are imported first. This clears gin's own state, which is global;
+    `Config.build` fills it.
+
+    Raises:
+      UserError: for every mistake that can be found without building; the message names the file and line (or the flag)
+        and the fix.
     """
     gin.clear_config()
     statements: list[Binding | Import] = [Import(module, Origin(f"--module_import={module}")) for module in module_imports]
@@ -55,10 +59,11 @@ class Config:
     files: tuple[str, ...]
 
     def build(self, name: str) -> Any:
-        """The object that `@name()` gives, whole.
+        """Build the object of `@name()` with everything that it refers to.
 
-        Raises UserError where a parameter that it needs is not bound, or where a constructor refuses its values
-        (ValueError or UserError); other exceptions are faults and pass through.
+        Raises:
+          UserError: if a required parameter is not bound, or a constructor rejects its values (by ValueError or UserError).
+            Other exceptions are faults of the program and propagate.
         """
         here = Origin(" ".join(self.files) or "command line")
         lint.check_required(self.bindings, name, here)
@@ -68,13 +73,13 @@ class Config:
         try:
             return gin.get_configurable(name)()
         except (ValueError, UserError) as error:
-            raise self._refusal(error) from error
+            raise self._located(error) from error
 
     def complete(self, root: str) -> Config:
-        """With the defaults of `root` and of all that is referred to, so that defaults of another version change nothing.
+        """Return the configuration with the defaults of `root` and of every configurable that a value refers to.
 
-        Left out are defaults that are no plain values (their class is named by a reference, or stays Python's), and those
-        longer than a line.
+        A saved configuration then means the same under a later version with other defaults. Defaults that are not plain
+        values, or are longer than a line, are not written out.
         """
         referred = {part.name for b in self.bindings.values() for part in parts(b.value) if isinstance(part, Reference)}
         bindings = dict(self.bindings)
@@ -87,26 +92,26 @@ class Config:
         return dataclasses.replace(self, bindings=bindings)
 
     def rebound(self, name: str, value: Any) -> Config:
-        """With another value for `Configurable.parameter`, where it is bound."""
+        """Return the configuration with another value for `Configurable.parameter` wherever that is bound."""
         changed = {key: dataclasses.replace(b, value=value) for key, b in self.bindings.items() if lint.label(b) == name}
         return dataclasses.replace(self, bindings={**self.bindings, **changed})
 
     def binds(self, name: str) -> bool:
-        """Whether anything binds `Configurable.parameter`."""
+        """Return True if any binding sets `Configurable.parameter`."""
         return any(lint.label(binding) == name for binding in self.bindings.values())
 
     def refers_to(self, name: str) -> bool:
-        """Whether a value in force refers to the configurable of this name."""
-        found = (part for binding in self.bindings.values() for part in parts(binding.value) if isinstance(part, Reference))
-        return any(registry.find(part.name)[0].selector.endswith(f".{name}") for part in found)
+        """Return True if a value in effect refers to the configurable of this name."""
+        references = (part for b in self.bindings.values() for part in parts(b.value) if isinstance(part, Reference))
+        return any(registry.find(reference.name)[0].selector.endswith(f".{name}") for reference in references)
 
     def text(self) -> str:
-        """The whole as gin text that loads by itself: imports, macros, then bindings; no includes."""
+        """Return the configuration as self-contained gin text: imports, macros, then bindings, without includes."""
         imports = [f"import {module}" for module in self.modules]
         return _paragraphs(imports, *([line for line, _ in block] for block in self._blocks()))
 
     def show(self) -> str:
-        """The text with the origin (FILE:LINE or flag) of every value beside it."""
+        """Return the gin text with the origin (FILE:LINE or flag) of every value beside it."""
         blocks = self._blocks()
         width = max((len(line.splitlines()[-1]) for block in blocks for line, _ in block), default=0)
         return _paragraphs(
@@ -117,27 +122,27 @@ class Config:
         )
 
     def _blocks(self) -> list[list[tuple[str, Binding]]]:
-        """Gin text and binding: the macros first, then a block for every scope and configurable, all in sorted order."""
+        """Return blocks of (gin text, binding): the macros, then one block per scope and configurable, all sorted."""
         ordered = sorted(self.bindings.values(), key=_position)
         groups = groupby(ordered, key=lambda binding: (binding.scope, binding.selector))
         return [[(render_binding(lint.label(b), b.value), b) for b in block] for _, block in groups]
 
-    def _refusal(self, error: Exception) -> UserError:
-        """What a constructor said of its values, with the places that bind them."""
+    def _located(self, error: Exception) -> UserError:
+        """Convert a constructor's exception to a UserError that names where the values are bound."""
         message = str(error).split("\n  In call to configurable ")[0]  # gin appends the chain of calls
-        # gin keeps the selector and scope of a call in its wrapper's frame; the innermost is the one that refused.
+        # gin keeps the selector and scope of a call in its wrapper's frame; the innermost call is the one that raised.
         calls = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_name == "gin_wrapper"]
         selector, scopes = calls[-1]["selector"], tuple(filter(None, calls[-1]["scope_str"].split("/")))
-        given = lint.bound(self.bindings, selector, scopes)
-        concerned = [b for b in given.values() if re.search(rf"\b{b.parameter}\b", message)] or list(given.values())
-        places = [f"{lint.label(b)} from {b.origin}{lint.macro_origins(b.value, self.bindings)}" for b in concerned]
+        bound = lint.bound(self.bindings, selector, scopes)
+        mentioned = [b for b in bound.values() if re.search(rf"\b{b.parameter}\b", message)] or list(bound.values())
+        places = [f"{lint.label(b)} from {b.origin}{lint.macro_origins(b.value, self.bindings)}" for b in mentioned]
         name = registry.short_name(selector)
         message = message if message.startswith(name) else f"{name}: {message}"
         return UserError(f"{message} ({', '.join(places) or 'nothing is bound'})")
 
 
 def _position(binding: Binding) -> tuple:
-    """Macros by name, then configurables by name and scope with the parameters in the order of the signature."""
+    """Return the sort key: macros by name, then configurables by name and scope, parameters in the signature's order."""
     if binding.is_macro:
         return "", "", 0, binding.parameter
     order = list(registry.parameters(binding.selector) or ())
@@ -146,5 +151,5 @@ def _position(binding: Binding) -> tuple:
 
 
 def _paragraphs(*blocks: Iterable[str]) -> str:
-    """Blocks of lines with an empty line between them."""
+    """Join blocks of lines with an empty line between them."""
     return "\n\n".join(filter(None, ("\n".join(block) for block in blocks))) + "\n"

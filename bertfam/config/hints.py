@@ -1,4 +1,4 @@
-"""Does a gin value fit a type annotation, and if not, which value close to it would?"""
+"""Checks of gin values against type annotations, and suggestions of values that fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertfam.suggest import nearest
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether `value` (macros already replaced) may stand where `hint` is annotated. What cannot be told fits."""
+    """Return True if `value` (macros already replaced) fits the annotation `hint`, or if that cannot be decided."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if value is gin.REQUIRED or hint is Any or isinstance(hint, (typing.TypeVar, dataclasses.InitVar)):
         return True
@@ -35,18 +35,18 @@ def fits(value: Any, hint: Any) -> bool:
         return any(value == arg and type(value) is type(arg) for arg in args)
     if hint is None or hint is types.NoneType:
         return value is None
-    if hint in (int, float):  # a bool is no number, an int is a float
+    if hint in (int, float):  # a bool is not a number; an int is accepted as a float
         return type(value) is int or (hint is float and type(value) is float)
     cls = origin or hint
     if not inspect.isclass(cls):
         return True
     if getattr(cls, "_is_protocol", False):
-        return False  # a literal has none of our interfaces
+        return False  # a literal implements none of our interfaces
     if isinstance(value, tuple):
         return issubclass(cls, collections.abc.Iterable) and _tuple_fits(value, cls, args)
     if isinstance(value, dict) and issubclass(dict, cls):
         return len(args) != 2 or all(fits(key, args[0]) and fits(item, args[1]) for key, item in value.items())
-    # A string is a sequence of strings to Python, but hardly ever what was meant.
+    # To Python a string is a sequence of strings, which is hardly ever the intention.
     return isinstance(value, cls) and not (isinstance(value, str) and cls not in (str, object))
 
 
@@ -71,7 +71,7 @@ def _reference_fits(reference: Reference, hint: Any) -> bool:
     if produced is Any or not inspect.isclass(produced):
         return True
     if getattr(cls, "_is_protocol", False):
-        # A dataclass' field without a default is no attribute of its class.
+        # A dataclass field without a default is not an attribute of the class.
         fields = {field.name for field in dataclasses.fields(produced)} if dataclasses.is_dataclass(produced) else set()
         return all(hasattr(produced, name) or name in fields for name, member in vars(cls).items() if _is_interface(name, member))
     return issubclass(produced, cls)
@@ -81,21 +81,21 @@ def _is_interface(name: str, member: Any) -> bool:
     return (not name.startswith("_") or name == "__call__") and (inspect.isfunction(member) or isinstance(member, property))
 
 
-# Rates, sizes and counts are computed with as float32 and int64 at most.
+# Numbers are computed with as float32 and int64 at most.
 _LARGEST = 3.4e38
 
 
-def has_place(value: Any) -> bool:
-    """Whether every number within `value` is one that a run can compute with: finite as float32, an integer of 64 bits."""
+def is_representable(value: Any) -> bool:
+    """Return True if every number within `value` is finite as float32 or an integer of 64 bits."""
     if isinstance(value, tuple):
-        return all(map(has_place, value))
+        return all(map(is_representable, value))
     if isinstance(value, dict):
-        return all(has_place(item) for pair in value.items() for item in pair)
+        return all(is_representable(item) for pair in value.items() for item in pair)
     return abs(value) <= _LARGEST if type(value) is float else type(value) is not int or -(2**63) <= value < 2**63
 
 
 def describe(hint: Any) -> str:
-    """An annotation in words: "int", "None or tuple[int, ...]", "one of 'scan', 'unroll'"."""
+    """Describe an annotation in words: "int", "None or tuple[int, ...]", "one of 'scan', 'unroll'"."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(describe, args))
@@ -109,7 +109,7 @@ def describe(hint: Any) -> str:
 
 
 def repair(value: Any, hint: Any) -> str | None:
-    """The value that was probably meant, as gin text; None where nothing near fits."""
+    """Return the value that was probably intended, as gin text; None if no similar value fits."""
     for candidate in _neighbours(value):
         if fits(candidate, hint):
             return render(candidate)
@@ -133,7 +133,7 @@ def _neighbours(value: Any) -> Iterator[Any]:
 
 
 def _choices(hint: Any) -> Iterator[Any]:
-    """Everything that the Literals within an annotation allow."""
+    """Yield the values that the Literals within an annotation allow."""
     if typing.get_origin(hint) is typing.Literal:
         yield from typing.get_args(hint)
     else:

@@ -1,4 +1,4 @@
-"""Importing the modules that a user names."""
+"""Import of modules that a user names."""
 
 import importlib
 import os
@@ -13,17 +13,17 @@ from bertfam.config.paths import shown
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
 
-_INSTALL = "install it, or give the command in the folder where it lies"
+_INSTALL = "install it, or run the command in the folder that contains it"
 LONGEST = 200  # characters of an import error that are quoted
 
 
 def import_module(statement: Import) -> None:
-    """Import `statement.module`, which may lie in the current folder. Raises UserError for whatever goes wrong."""
+    """Import `statement.module`, also from the current folder; raise UserError for any failure."""
     name, origin = statement
     if (here := os.getcwd()) not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # an installed `bertfam` does not look there by itself, `python -m bertfam` does
+        sys.path.append(here)  # `python -m bertfam` searches there already, an installed `bertfam` does not
     if not all(part.isidentifier() for part in name.split(".")):
-        raise UserError(f"{origin}: {name} is no name of a module; write it as Python's import does, without a folder or .py")
+        raise UserError(f"{origin}: {name} is not a module name; write it as in a Python import, without a folder or .py")
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:
@@ -36,14 +36,14 @@ def import_module(statement: Import) -> None:
 
 
 def _siblings(name: str) -> list[str]:
-    """The modules in the package, or on the path, where `name` was looked for."""
+    """Return the modules of the package, or of the path, in which `name` was searched."""
     package = name.rpartition(".")[0]
     path = getattr(sys.modules.get(package), "__path__", []) if package else None
     return [f"{package}.{module.name}".lstrip(".") for module in pkgutil.iter_modules(path)]
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the fault: the last in the user's own code if it passed there, else where it was raised."""
+    """Return file and line of the error: the last frame in the user's own code if there is one, else the last frame."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown(Path(error.filename))}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)[1:]  # without import_module itself

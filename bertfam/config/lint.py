@@ -1,4 +1,4 @@
-"""The mistakes that gin accepts silently or reports without a line: each is one UserError with its place and the fix."""
+"""Checks for mistakes that gin accepts silently or reports without a line; each raises a UserError with place and fix."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import gin
 
 from bertfam.config import hints, registry
 from bertfam.config.parse import Binding, Macro, Origin, Reference, parts, render
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 from bertfam.suggest import did_you_mean
 
-ROOTS = ("Run", "TextData")  # what commands build; all else must be referred to
+ROOTS = ("Run", "TextData")  # built by commands; every other configurable must be referred to
 
-Bindings = Mapping[tuple[str, str, str], Binding]  # by Binding.key, the selectors complete
+Bindings = Mapping[tuple[str, str, str], Binding]  # by Binding.key, with complete selectors
+
+_WARNED: set[str] = set()  # old names of configurables that a warning has named
 
 
 def label(binding: Binding) -> str:
-    """`scope/Name.parameter` in the shortest form that is unambiguous; a macro's name."""
+    """Return `scope/Name.parameter` in its shortest unambiguous form, or the name of a macro."""
     if binding.is_macro:
         return binding.parameter
     scope = f"{binding.scope}/" if binding.scope else ""
@@ -27,12 +29,18 @@ def label(binding: Binding) -> str:
 
 
 def complete(binding: Binding) -> Binding:
-    """The binding with its selector in full. Raises UserError where it names what does not exist."""
+    """Return the binding with its complete selector and with current names in place of old module paths.
+
+    Raises:
+      UserError: if it names a configurable or parameter that does not exist.
+    """
+    binding = dataclasses.replace(binding, value=_with_current_names(binding.value, binding.origin))
     for part in parts(binding.value):
         if isinstance(part, Reference):
             _selector(part.name, binding.origin)
     if binding.is_macro:
         return binding
+    binding = dataclasses.replace(binding, selector=_current_name(binding.selector, binding.origin))
     selector = _selector(binding.selector, binding.origin)
     known = registry.parameters(selector)
     if known is not None and binding.parameter not in known:
@@ -41,36 +49,60 @@ def complete(binding: Binding) -> Binding:
     return dataclasses.replace(binding, selector=selector)
 
 
+def _with_current_names(value: Any, origin: Origin) -> Any:
+    """Return the value with every reference by an old module path replaced by one by the current path."""
+    if isinstance(value, Reference):
+        return dataclasses.replace(value, name=_current_name(value.name, origin))
+    if isinstance(value, tuple):
+        return tuple(_with_current_names(item, origin) for item in value)
+    if isinstance(value, dict):
+        return {_with_current_names(key, origin): _with_current_names(item, origin) for key, item in value.items()}
+    return value
+
+
+def _current_name(name: str, origin: Origin) -> str:
+    """Return the name under which a configurable is registered; warn once if `name` has an old module path."""
+    if "." not in name or registry.find(name):
+        return name
+    new = registry.renamed(name)
+    if new is None:
+        return name
+    if name not in _WARNED:
+        _WARNED.add(name)
+        warn([f"{origin}: {name} is now {new}; change the name"])
+    return new
+
+
 def _selector(name: str, origin: Origin) -> str:
-    found = [configurable.selector for configurable in registry.find(name)]
-    if not found:
+    selectors = [configurable.selector for configurable in registry.find(name)]
+    if not selectors:
         hint = did_you_mean(
             name,
             registry.names(),
-            "`import MODULE` in a gin file brings in your own, as does --module_import=MODULE without --task",
+            "for one of your own add `import MODULE` to a gin file, or --module_import=MODULE (without --task)",
         )
         raise UserError(f"{origin}: unknown configurable {name}{hint}")
-    if len(found) > 1:
-        raise UserError(f"{origin}: {name} may mean {' or '.join(sorted(found))}; write one of them in full")
-    return found[0]
+    if len(selectors) > 1:
+        raise UserError(f"{origin}: {name} is ambiguous: {' or '.join(sorted(selectors))}; write one of them in full")
+    return selectors[0]
 
 
 def check_duplicates(bindings: Iterable[Binding]) -> None:
-    """No value is bound twice in one file; between files, and between flags, the later wins."""
+    """Check that no value is bound twice in one file; across files and flags a later binding overrides an earlier one."""
     first: dict[tuple, Origin] = {}
     for binding in bindings:
         place = first.setdefault((binding.origin.source, *binding.key), binding.origin)
         if place.line != binding.origin.line:
-            raise UserError(f"{binding.origin}: {label(binding)} is bound in line {place.line} already; keep one of them")
+            raise UserError(f"{binding.origin}: {label(binding)} is already bound in line {place.line}; keep one of them")
 
 
 def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
-    """Every macro that a value in force refers to is defined, not by itself; every macro defined is referred to."""
+    """Check that every macro in use is defined and not in terms of itself, and that every defined macro is used."""
     macros = {binding.parameter: binding.origin for binding in live.values() if binding.is_macro}
     for binding in live.values():
         for part in parts(binding.value):
             if isinstance(part, Macro) and part.name not in macros and not _is_constant(part.name):
-                hint = did_you_mean(part.name, macros, f"define it by a line {part.name} = ...")
+                hint = did_you_mean(part.name, macros, f"define it with a line {part.name} = ...")
                 raise UserError(f"{binding.origin}: the macro %{part.name} is not defined{hint}")
         if binding.is_macro:
             _check_loop(binding, live)
@@ -84,34 +116,34 @@ def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
 
 
 def check_flags(live: Bindings, root: str) -> None:
-    """Refuse a --gin flag that binds a parameter of ours to which nothing refers: it would change nothing.
+    """Reject a --gin flag without effect: one that binds a parameter of a configurable that nothing refers to.
 
-    A file may do so, since another file or flag may have chosen something else in its place.
+    A file may contain such a binding, since another file or flag may have replaced the reference.
     """
     referred = {part.name for binding in live.values() for part in parts(binding.value) if isinstance(part, Reference)}
-    used = {found.selector for name in (*referred, *ROOTS, root) for found in registry.find(name)}
+    used = {match.selector for name in (*referred, *ROOTS, root) for match in registry.find(name)}
     for binding in live.values():
-        ours = binding.selector in registry.CONFIGURABLES  # a function of the user's may call what it likes
+        ours = binding.selector in registry.CONFIGURABLES  # a user's function may call any configurable
         if str(binding.origin).startswith("--gin.") and ours and binding.selector not in used:
             name = registry.short_name(binding.selector)
             raise UserError(
-                f"{binding.origin}: nothing refers to {name}, so this changes nothing; bind @{name}() where it belongs"
+                f"{binding.origin}: nothing refers to {name}, so this has no effect; bind @{name}() where it is to be used"
             )
 
 
 def _check_loop(start: Binding, live: Bindings) -> None:
-    waiting, seen = [start], set()
-    while waiting:
-        for part in parts(waiting.pop().value):
+    pending, seen = [start], set()
+    while pending:
+        for part in parts(pending.pop().value):
             if isinstance(part, Macro) and part.name == start.parameter:
-                raise UserError(f"{start.origin}: the macro {start.parameter} is defined by itself; give it a value")
+                raise UserError(f"{start.origin}: the macro {start.parameter} is defined in terms of itself; give it a value")
             if isinstance(part, Macro) and part.name not in seen and ("", "", part.name) in live:
                 seen.add(part.name)
-                waiting.append(live["", "", part.name])
+                pending.append(live["", "", part.name])
 
 
 def check_scopes(bindings: Iterable[Binding]) -> None:
-    """Every scope that something is bound in is entered by a reference."""
+    """Check that every scope with a binding is entered by a reference."""
     bindings = list(bindings)
     entered = _scopes(bindings)
     for binding in bindings:
@@ -122,47 +154,47 @@ def check_scopes(bindings: Iterable[Binding]) -> None:
 
 
 def _scopes(bindings: Iterable[Binding]) -> set[str]:
-    """Every scope that references enter, outer ones too. What a macro holds is built in a scope of its name."""
-    found = set()
+    """Return every scope that references enter, outer ones included; a macro's value is built in the scope of its name."""
+    entered = set()
     for binding in bindings:
         for part in parts(binding.value):
             scopes = part.scopes if isinstance(part, Reference) else tuple(part.name.split("/"))
-            found |= {"/".join(scopes[: end + 1]) for end in range(len(scopes))}
-    return found
+            entered |= {"/".join(scopes[: end + 1]) for end in range(len(scopes))}
+    return entered
 
 
 def check_types(live: Bindings) -> None:
-    """Every value fits its annotation, and no number is too large to compute with."""
+    """Check that every value fits its annotation and that every number can be represented."""
     for binding in live.values():
         known = None if binding.is_macro else registry.parameters(binding.selector)
         if known is None:
             continue
         hint = known[binding.parameter].hint
         value = resolve(binding.value, live)
-        if not hints.has_place(value):
+        if not hints.is_representable(value):
             raise UserError(
-                f"{binding.origin}: {label(binding)} is {render(value)}{macro_origins(binding.value, live)}: numbers end at "
-                "3.4e38, and integers at 2^63; write a smaller one"
+                f"{binding.origin}: {label(binding)} is {render(value)}{macro_origins(binding.value, live)}, which is too "
+                "large: a number is at most 3.4e38, an integer below 2^63; write a smaller one"
             )
         if not hints.fits(value, hint):
             repaired = hints.repair(value, hint)
-            fix = f"; write {repaired}" if repaired else _own_objective(binding, value)
+            fix = f"; write {repaired}" if repaired else _objective_hint(binding, value)
             raise UserError(
-                f"{binding.origin}: {label(binding)} wants {hints.describe(hint)}, got {render(value)}"
+                f"{binding.origin}: {label(binding)} must be {hints.describe(hint)}, not {render(value)}"
                 f"{macro_origins(binding.value, live)}{fix}"
             )
 
 
-def _own_objective(binding: Binding, value: Any) -> str:
-    """The end of an error line on a model that an objective does not train, with one that does; nothing of all else."""
+def _objective_hint(binding: Binding, value: Any) -> str:
+    """Return the hint, for a model that the objective cannot train, at an objective that can; "" for other values."""
     if not isinstance(value, Reference) or not binding.selector.startswith("bertfam.objectives."):
         return ""
     file = getattr(registry.find(value.name)[0].wrapped, "objective_file", None)
-    return f"; use an objective for {value.name}, as {file}" if file else ""
+    return f"; use an objective for {value.name}, such as {file}" if file else ""
 
 
 def reduce(live: Bindings) -> Bindings:
-    """Without the macros and scopes that nothing in force refers to: those of values that were overridden."""
+    """Drop the macros and scopes that nothing in effect refers to, such as those of overridden values."""
     while True:
         referred = {part.name for b in live.values() for part in parts(b.value) if isinstance(part, Macro)}
         entered = _scopes(live.values())
@@ -175,24 +207,24 @@ def reduce(live: Bindings) -> Bindings:
 
 
 def check_required(live: Bindings, root: str, here: Origin) -> None:
-    """Whatever building `root` constructs has all its parameters, and does not contain itself."""
+    """Check that everything built for `root` has its required parameters and does not contain itself."""
     _visit(live, _selector(root, here), (), here, ())
 
 
 def _visit(live: Bindings, selector: str, scopes: tuple[str, ...], at: Origin, within: tuple) -> None:
     name = registry.short_name(selector)
     if (selector, scopes) in within:
-        raise UserError(f"{at}: @{name}() is part of itself; take out one of the references")
-    given = bound(live, selector, scopes)
+        raise UserError(f"{at}: @{name}() is part of itself; remove one of the references")
+    bindings = bound(live, selector, scopes)
     for parameter, (_, required) in (registry.parameters(selector) or {}).items():
-        binding = given.get(parameter)
+        binding = bindings.get(parameter)
         if required and binding is None:
             what = f"@{'/'.join((*scopes, name))}()" if within else name
-            raise UserError(f"{at}: {what} needs {parameter}, which nothing binds; add {name}.{parameter} = ...")
+            raise UserError(f"{at}: {what} requires {parameter}, which is not bound; add {name}.{parameter} = ...")
         if binding is not None and resolve(binding.value, live) is gin.REQUIRED:
             last = _last(binding, live)
             raise UserError(f"{last.origin}: {label(last)} has no value yet; add {label(last)} = ...")
-    for binding in given.values():
+    for binding in bindings.values():
         _visit_value(live, binding, scopes, (*within, (selector, scopes)))
 
 
@@ -206,13 +238,13 @@ def _visit_value(live: Bindings, binding: Binding, scopes: tuple[str, ...], with
 
 
 def bound(live: Bindings, selector: str, scopes: tuple[str, ...]) -> dict[str, Binding]:
-    """The bindings that hold for a configurable built in nested `scopes`: inner ones over outer ones."""
+    """Return the bindings of a configurable built in nested `scopes`; inner scopes override outer ones."""
     prefixes = ["/".join(scopes[:end]) for end in range(len(scopes) + 1)]
     return {b.parameter: b for prefix in prefixes for b in live.values() if (b.scope, b.selector) == (prefix, selector)}
 
 
 def resolve(value: Any, live: Bindings) -> Any:
-    """The value with every macro replaced by what it stands for."""
+    """Replace every macro in a value by its value."""
     if isinstance(value, Macro):
         binding = live.get(("", "", value.name))
         return gin.query_parameter(value.name) if binding is None else resolve(binding.value, live)
@@ -224,14 +256,14 @@ def resolve(value: Any, live: Bindings) -> Any:
 
 
 def _last(binding: Binding, live: Bindings) -> Binding:
-    """The binding at the end of a chain of macros, where the value itself is written."""
+    """Follow a chain of macros to the binding that holds the value itself."""
     while isinstance(binding.value, Macro) and ("", "", binding.value.name) in live:
         binding = live["", "", binding.value.name]
     return binding
 
 
 def macro_origins(value: Any, live: Bindings) -> str:
-    """The end of an error line that says where the macros of a value are defined, or nothing."""
+    """Return the part of an error line that names where the macros of a value are defined, or ""."""
     names = dict.fromkeys(part.name for part in parts(value) if isinstance(part, Macro))
     places = [f"%{name} from {live['', '', name].origin}" for name in names if ("", "", name) in live]
     return f" ({', '.join(places)})" if places else ""

@@ -1,4 +1,4 @@
-"""Gin text to statements that know their file and line, by gin's own parser; and values back to gin text."""
+"""Parser of gin text into statements with file and line, and rendering of values as gin text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from gin import config_parser
+from typing_extensions import override
 
 from bertfam.config import paths
 from bertfam.errors import UserError
@@ -19,7 +20,7 @@ LINE_LENGTH = 100
 
 @dataclass(frozen=True)
 class Reference:
-    """`@scope/name()`, or `@scope/name` where it is not evaluated."""
+    """Reference `@scope/name()`, or `@scope/name` if it is not evaluated."""
 
     scopes: tuple[str, ...]
     name: str
@@ -28,13 +29,13 @@ class Reference:
 
 @dataclass(frozen=True)
 class Macro:
-    """`%NAME`."""
+    """Macro `%NAME`."""
 
     name: str
 
 
 class Origin(NamedTuple):
-    """A line of a file, or (line None) a flag."""
+    """Origin of a statement: a line of a file, or a flag (line None)."""
 
     source: str
     line: int | None = None
@@ -44,7 +45,7 @@ class Origin(NamedTuple):
 
 
 class Override(NamedTuple):
-    """A binding that is in no file; error lines name its origin, such as the flag that the user wrote."""
+    """Binding that comes from no file; error messages name its origin, such as a flag."""
 
     text: str  # "NAME = value"
     origin: str
@@ -52,7 +53,7 @@ class Override(NamedTuple):
 
 @dataclass(frozen=True)
 class Binding:
-    """`scope/selector.parameter = value`; a macro has selector "" and its name as parameter."""
+    """Binding `scope/selector.parameter = value`; a macro has selector "" and its name as parameter."""
 
     scope: str
     selector: str
@@ -62,60 +63,65 @@ class Binding:
 
     @property
     def key(self) -> tuple[str, str, str]:
+        """Scope, selector and parameter."""
         return self.scope, self.selector, self.parameter
 
     @property
     def is_macro(self) -> bool:
+        """True if the binding defines a macro."""
         return not self.selector
 
 
 class Import(NamedTuple):
-    """`import module`."""
+    """Statement `import module`."""
 
     module: str
     origin: Origin
 
 
 class _Delegate(config_parser.ParserDelegate):
+    @override
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
         *scopes, name = scoped_configurable_name.split("/")
         return Reference(tuple(scopes), name, evaluate)
 
+    @override
     def macro(self, macro_name: str) -> Macro:
         return Macro(macro_name)
 
 
 def parse_file(name: str, named_at: str, including: tuple[str, ...] = ()) -> Iterator[Binding | Import]:
-    """The statements of a gin file in order, those of an included file in the place of the include.
+    """Yield the statements of a gin file in order; those of an included file replace the include.
 
-    Raises UserError for a file that is missing, includes itself, or does not parse.
+    Raises:
+      UserError: if a file is missing, includes itself, or does not parse.
     """
     path, text = paths.read(name, named_at)
     if path in including:
-        raise UserError(f"{named_at}: {' includes '.join([*including, path])}; take out one include")
+        raise UserError(f"{named_at}: {' includes '.join([*including, path])}; remove one include")
     for statement in _statements(text, Origin(path)):
         if isinstance(statement, config_parser.IncludeStatement):
             origin = Origin(path, statement.location.line_num)
             yield from parse_file(statement.filename, str(origin), (*including, path))
         else:
-            yield _own(statement, Origin(path, statement.location.line_num))
+            yield _converted(statement, Origin(path, statement.location.line_num))
 
 
-def parse_override(override: str | Override) -> Binding:
-    """The binding of "NAME = value"; a bare string is what the flag --gin.NAME=value gave."""
-    if isinstance(override, str):
-        name, _, value = override.partition("=")
-        override = Override(override, f"--gin.{name.strip()}={value.strip()}")
-    origin = Origin(override.origin)
-    statements = list(_statements(override.text, origin))
+def parse_override(binding: str | Override) -> Binding:
+    """Parse "NAME = value"; a bare string comes from the flag --gin.NAME=value."""
+    if isinstance(binding, str):
+        name, _, value = binding.partition("=")
+        binding = Override(binding, f"--gin.{name.strip()}={value.strip()}")
+    origin = Origin(binding.origin)
+    statements = list(_statements(binding.text, origin))
     if len(statements) != 1 or not isinstance(statements[0], config_parser.BindingStatement):
-        raise UserError(f"{origin}: binds nothing; write NAME=value, with one name and one value")
-    binding = _own(statements[0], origin)
-    assert isinstance(binding, Binding)
-    return binding
+        raise UserError(f"{origin}: is not a binding; write NAME=value, with one name and one value")
+    statement = _converted(statements[0], origin)
+    assert isinstance(statement, Binding)
+    return statement
 
 
-def _own(statement: Any, origin: Origin) -> Binding | Import:
+def _converted(statement: Any, origin: Origin) -> Binding | Import:
     if isinstance(statement, config_parser.ImportStatement):
         return Import(statement.module, origin)
     scope, selector, parameter, value, _ = statement
@@ -125,7 +131,7 @@ def _own(statement: Any, origin: Origin) -> Binding | Import:
 
 
 def _frozen(value: Any) -> Any:
-    """Convert lists to tuples: what goes into frozen dataclasses is immutable."""
+    """Convert lists to tuples, since the fields of frozen dataclasses are immutable."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_frozen, value))
     if isinstance(value, dict):
@@ -134,7 +140,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _statements(text: str, origin: Origin) -> Iterator[Any]:
-    """gin's statements (bindings, imports, includes); its parse errors as UserErrors."""
+    """Yield gin's statements (bindings, imports, includes); convert its parse errors to UserErrors."""
     parser = None
     try:
         parser = config_parser.ConfigParser(io.StringIO(text), _Delegate())
@@ -142,7 +148,7 @@ def _statements(text: str, origin: Origin) -> Iterator[Any]:
             if not isinstance(statement, config_parser.BlockDeclaration):  # its bindings follow
                 yield statement
     except RecursionError:
-        raise UserError(f"{origin}: brackets within brackets, too deep to be read; take some out") from None
+        raise UserError(f"{origin}: brackets within brackets are nested too deeply; remove some") from None
     except (SyntaxError, tokenize.TokenError) as error:
         last_line = parser.current_token.start[0] if parser else 1
         _raise_syntax_error(error, origin, last_line)
@@ -155,19 +161,19 @@ def _raise_syntax_error(error: SyntaxError | tokenize.TokenError, origin: Origin
         word = bare[1]
         quoted = f"'\"{word}\"'" if origin.source.startswith("--gin.") else f'"{word}"'
         fix = {"true": "True", "false": "False", "none": "None"}.get(word.lower())
-        message = f"{word} is no value; write " + (fix or f"{quoted} for a string, %{word} for a macro, or @{word}()")
+        message = f"{word} is not a value; write " + (fix or f"{quoted} for a string, %{word} for a macro, or @{word}()")
     elif "EOF in multi-line" in message:
-        message = "a bracket or string that opens here is never closed"
+        message = "a bracket or string opened here is never closed"
     else:
         message = message.replace("Expected newline.", "only one value may follow the equals sign")
-        message = message.replace("Unable to parse value", "no value that can be read stands behind the equals sign")
+        message = message.replace("Unable to parse value", "the text after the equals sign is not a value")
         message = "cannot be parsed: " + " ".join(message.split()).rstrip(".")
     where = origin if origin.line is None and origin.source.startswith("--") else Origin(origin.source, line)
     raise UserError(f"{where}: {message}") from error
 
 
 def render(value: Any) -> str:
-    """A value as gin text, on one line."""
+    """Render a value as gin text on one line."""
     if isinstance(value, Reference):
         return f"@{'/'.join((*value.scopes, value.name))}{'()' if value.evaluated else ''}"
     if isinstance(value, Macro):
@@ -180,7 +186,7 @@ def render(value: Any) -> str:
 
 
 def render_binding(name: str, value: Any) -> str:
-    """`name = value` as gin text, one item a line where it would be long."""
+    """Render `name = value` as gin text, with one item per line if it is long."""
     line = f"{name} = {render(value)}"
     if len(line) <= LINE_LENGTH or not isinstance(value, (tuple, dict)):
         return line
@@ -192,7 +198,7 @@ def render_binding(name: str, value: Any) -> str:
 
 
 def parts(value: Any) -> Iterator[Reference | Macro]:
-    """Every reference and macro within a value."""
+    """Yield every reference and macro within a value."""
     if isinstance(value, (Reference, Macro)):
         yield value
     elif isinstance(value, tuple):

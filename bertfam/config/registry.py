@@ -1,7 +1,7 @@
-"""Every configurable of bertfam, in one table; each module is imported when a configuration first names its class.
+"""Table of bertfam's configurables, each imported when a configuration first names it.
 
-Nothing else in bertfam registers with gin. Users' own come by --module_import: a module that calls
-`bertfam.config.register(TheirDataclass)`, or decorates with `gin.configurable`.
+Nothing else in bertfam registers with gin. A user's own configurables come from a module given by --module_import, which
+calls `bertfam.config.register(TheirDataclass)` or decorates with `gin.configurable`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import gin
 from gin import config as gin_config
 
+from bertfam import moved
 from bertfam.models.families import FAMILIES
 
 # A new configurable is one line here; a new model family is one in `bertfam.models.families`.
@@ -94,11 +95,11 @@ CONFIGURABLES = (
 
 
 class Parameter(typing.NamedTuple):
-    """A parameter of a configurable.
+    """Parameter of a configurable.
 
     Attributes:
-      hint: its annotation; typing.Any where there is none.
-      required: whether it has no default, or gin.REQUIRED.
+      hint: its annotation, or typing.Any without one.
+      required: True if it has no default, or the default gin.REQUIRED.
     """
 
     hint: Any
@@ -112,33 +113,44 @@ def register(target: Any, module: str | None = None) -> Any:
 
 
 def find(name: str) -> list[gin_config.Configurable]:
-    """The configurables that `name` (whole, or its last dotted parts) may mean: one, none, or several."""
+    """Return the configurables that match `name`, a complete selector or its last dotted parts: none, one or several."""
     for path in CONFIGURABLES:
         if f".{path}".endswith(f".{name}"):
             module, _, attribute = path.rpartition(".")
             register(getattr(importlib.import_module(module), attribute), module)
-    return gin_config._REGISTRY.get_all_matches(name)  # gin has no public way to ask
+    return gin_config._REGISTRY.get_all_matches(name)  # gin has no public function for this
+
+
+def renamed(name: str) -> str | None:
+    """Return the current selector of a configurable that is named by an old module path, whole or its last parts.
+
+    None if `bertfam.moved` has no such path.
+    """
+    module, _, attribute = name.rpartition(".")
+    modules = {new for old, new in moved.MODULES.items() if f".{old}".endswith(f".{module}")}
+    selectors = {f"{new}.{attribute}" for new in modules} & set(CONFIGURABLES)
+    return selectors.pop() if len(selectors) == 1 else None
 
 
 def get(selector: str) -> gin_config.Configurable:
-    """The configurable of a complete selector."""
+    """Return the configurable of a complete selector."""
     return gin_config._REGISTRY[selector]
 
 
 def short_name(selector: str) -> str:
-    """The shortest name that still means only this configurable."""
+    """Return the shortest unambiguous name of a configurable."""
     return gin_config._REGISTRY.minimal_selector(selector)
 
 
 def names() -> set[str]:
-    """The last part of the name of every configurable, for suggestions."""
+    """Return the last part of the name of every configurable, for suggestions."""
     registered = [selector for selector, _ in gin_config._REGISTRY.items() if not selector.startswith("gin.")]
     return {selector.rpartition(".")[2] for selector in (*CONFIGURABLES, *registered)}
 
 
 @functools.cache
 def parameters(selector: str) -> dict[str, Parameter] | None:
-    """Name -> Parameter in the order of the signature; None where any name is taken (**kwargs)."""
+    """Return name -> Parameter in the order of the signature; None if any name is accepted (**kwargs)."""
     target = get(selector).wrapped
     signature = inspect.signature(target).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature):
@@ -153,7 +165,7 @@ def parameters(selector: str) -> dict[str, Parameter] | None:
 
 
 def defaults(selector: str) -> dict[str, Any]:
-    """The parameters whose default is a plain value: None, a number, a string, or a tuple of such."""
+    """Return the parameters whose default is a plain value: None, a number, a string, or a tuple of such."""
     signature = inspect.signature(get(selector).wrapped).parameters
     return {name: parameter.default for name, parameter in signature.items() if _is_plain(parameter.default)}
 
@@ -163,9 +175,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def type_hints(target: Any) -> dict[str, Any]:
-    """The annotations of a dataclass, of another class's __init__, or of a function.
+    """Return the annotations of a dataclass, of another class's __init__, or of a function.
 
-    Empty where they name what only a type checker imports: such a configurable's values are not checked.
+    Empty if they name something that only a type checker imports; the values of such a configurable are not checked.
     """
     annotated = target.__init__ if inspect.isclass(target) and not dataclasses.is_dataclass(target) else target
     try:

@@ -7,10 +7,11 @@ from gin import config as gin_config
 
 
 @contextmanager
-def gin_kept() -> Iterator[None]:
-    """Keep gin's bindings, imports, singletons and lock unchanged outside the block, whatever is loaded within it.
+def preserve_gin() -> Iterator[None]:
+    """Restore gin's bindings, imports, singletons and lock at the end of the block.
 
-    gin has no public way to do this. Its registry of configurables, to which bertfam's are added, and its constants stay.
+    gin has no public function for this. Its registry of configurables, which gains bertfam's, and its constants are not
+    restored.
     """
     tables = (gin_config._CONFIG, gin_config._SINGLETONS, gin_config._IMPORTS, gin_config._OPERATIVE_CONFIG)
     copies = [table.copy() for table in tables]

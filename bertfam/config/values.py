@@ -11,10 +11,10 @@ def bindings_of(config: Any, origin: str, *, scope: str = "", without: Collectio
     """Return the bindings that build a config of plain values.
 
     Args:
-      config: a frozen dataclass that gin knows.
-      origin: what error lines name, such as a flag.
-      scope: that it is built in.
-      without: fields that are left out.
+      config: a frozen dataclass that is registered with gin.
+      origin: the origin that error messages name, such as a flag.
+      scope: the gin scope in which the config is built.
+      without: fields to leave out.
     """
     name = f"{scope}/{type(config).__name__}" if scope else type(config).__name__
     fields = [field.name for field in dataclasses.fields(config) if field.name not in without]

@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertfam.config.state import gin_kept
+from bertfam.config.state import preserve_gin
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
@@ -52,7 +52,7 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
     """
     folder = to_path(path)
     if (folder / "config.gin").is_file():
-        with gin_kept():
+        with preserve_gin():
             opened = open_model(folder, step, average=average)
         configs = opened.run.objective.networks
         trees = opened.run.objective.split(opened.params)

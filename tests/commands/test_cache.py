@@ -59,7 +59,10 @@ def test_builds_once_and_checks_afterwards(folder):
             ["--input=bytes.txt", "--vocab=vocab"],
             "bytes.txt:2: not UTF-8 at byte offset 4: name its encoding with --encoding, or convert it, as with iconv -t UTF-8",
         ),
-        (["--input=a.txt", "--input_format=sentence"], "--input_format=sentence is no choice; did you mean sentences?"),
+        (
+            ["--input=a.txt", "--input_format=sentence"],
+            "--input_format=sentence is not one of the choices; did you mean sentences?",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(folder, words, message, capfd):

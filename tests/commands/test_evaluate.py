@@ -83,7 +83,7 @@ def test_text_for_people(trained, capsys):
     [
         (["--batches=0"], "--batches=0 is less than 1"),
         (["--step=7"], "{model_dir}/checkpoints has no step 7; it has 5, 10, 15, 20, 24"),
-        (["--split=test"], "--split=test is no choice; one of validation, train"),
+        (["--split=test"], "--split=test is not one of the choices; one of validation, train"),
         (["--cache_dir=empty"], "empty holds no token cache (no cache.json); build one with `bertfam cache`"),
         (["--cache_dir=other"], "other was built with another vocabulary than {model_dir}; build one with its vocab/"),
         (

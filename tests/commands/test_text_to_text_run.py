@@ -187,7 +187,7 @@ def test_from_text_and_pairs_to_metrics(here, capsys):
         (["--max_new_tokens=3"], "--max_new_tokens is of --task: it does not go with held-out text"),
         (["--task=turning", "--blimp=x.zip"], "--blimp and --task both say what to measure"),
         (["--task=turning", "--limit=0"], "--limit=0 is less than 1"),
-        (["--split=test"], "--split=test is no choice; one of validation, train"),
+        (["--split=test"], "--split=test is not one of the choices; one of validation, train"),
     ],
 )
 def test_mistakes(here, capsys, flags, words):

@@ -106,18 +106,18 @@ _LM = "objectives/causal_lm.gin"
             [],
             "TextToText is for pairs of inputs and targets, which need an encoder-decoder, and CausalLm trains none",
         ),
-        ("Run", ["objectives/mlm.gin"], [], "use an objective for Gpt2Config, as objectives/causal_lm.gin"),
+        ("Run", ["objectives/mlm.gin"], [], "use an objective for Gpt2Config, such as objectives/causal_lm.gin"),
         (
             "Run",
             ["models/t5_1_1_tiny.gin", "objectives/mlm_nsp.gin"],
             [],
-            "use an objective for T5Config, as objectives/t5_random_spans.gin",
+            "use an objective for T5Config, such as objectives/t5_random_spans.gin",
         ),
         (
             "Run",
             ["models/bert_tiny.gin", _LM],
             [],
-            "use an objective for BertConfig, as objectives/mlm.gin",
+            "use an objective for BertConfig, such as objectives/mlm.gin",
         ),
     ],
 )

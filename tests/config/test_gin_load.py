@@ -186,16 +186,16 @@ def test_loading_is_quiet(run, capfd):
 @pytest.mark.parametrize(
     ("binding", "message"),
     [
-        ("Execution.dtype = 'bfloat'", "Execution.dtype wants one of 'float32', 'bfloat16', got 'bfloat'; write 'bfloat16'"),
-        ("Execution.layers = 'loop'", "Execution.layers wants one of 'scan', 'unroll', got 'loop'"),
-        ("Execution.remat = None", "Execution.remat wants one of 'none', 'full', 'dots', got None"),
+        ("Execution.dtype = 'bfloat'", "Execution.dtype must be one of 'float32', 'bfloat16', not 'bfloat'; write 'bfloat16'"),
+        ("Execution.layers = 'loop'", "Execution.layers must be one of 'scan', 'unroll', not 'loop'"),
+        ("Execution.remat = None", "Execution.remat must be one of 'none', 'full', 'dots', not None"),
         (
             "BertConfig.activation = 'mish'",
-            "BertConfig.activation wants one of 'gelu', 'gelu_tanh', 'relu', 'silu', got 'mish'",
+            "BertConfig.activation must be one of 'gelu', 'gelu_tanh', 'relu', 'silu', not 'mish'",
         ),
         (
             "TextFiles.input_format = 'line'",
-            "TextFiles.input_format wants one of 'sentences', 'paragraphs', 'lines', 'jsonl', 'parquet', got 'line'; "
+            "TextFiles.input_format must be one of 'sentences', 'paragraphs', 'lines', 'jsonl', 'parquet', not 'line'; "
             "write 'lines'",
         ),
     ],

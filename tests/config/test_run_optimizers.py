@@ -56,11 +56,11 @@ def test_a_ramp_becomes_stages():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(UserError, match=r"Run.optimizer wants Optimizer, got @LinearDecay\(\)"):
+    with pytest.raises(UserError, match=r"Run.optimizer must be Optimizer, not @LinearDecay\(\)"):
         built("Run.optimizer = @LinearDecay()")
-    with pytest.raises(UserError, match=r"Lamb.schedule wants Schedule, got @Lamb\(\)"):
+    with pytest.raises(UserError, match=r"Lamb.schedule must be Schedule, not @Lamb\(\)"):
         built("Run.optimizer = @Lamb()", "Lamb.schedule = @Lamb()")
-    with pytest.raises(UserError, match="non_finite wants one of 'raise', 'skip', got 'ignore'"):
+    with pytest.raises(UserError, match="non_finite must be one of 'raise', 'skip', not 'ignore'"):
         built("Run.non_finite = 'ignore'")
     with pytest.raises(UserError, match="nu_dtype bfloat16 cannot follow"):
         built("AdamW.nu_dtype = 'bfloat16'", "AdamW.b2 = 0.999")

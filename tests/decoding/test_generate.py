@@ -259,7 +259,7 @@ def test_texts_for_people(folder, model, capsys):
             "--seed is of --strategy=sample, and the strategy is beam; give the one or the other",
         ),
         (["a", "--strategy=sample", "--top_p=1.5"], "top_p 1.5 must be above 0 and at most 1, which takes all tokens"),
-        (["a", "--strategy=beams"], "--strategy=beams is no choice; did you mean beam?"),
+        (["a", "--strategy=beams"], "--strategy=beams is not one of the choices; did you mean beam?"),
         (["a", "--step=3"], "{folder} is a Hugging Face folder and has no checkpoints; leave the step out"),
         (["a" * 300], "'" + "a" * 57 + "...' has 300 tokens, which with 40 new ones are more than the model's 256; shorten it"),
     ],
