@@ -1,4 +1,4 @@
-"""`bertfam cache`: text to a token cache."""
+"""`bertfam cache`: tokenisation of a corpus into a token cache."""
 
 import argparse
 
@@ -11,9 +11,9 @@ EXAMPLE = """\
   test -d vocab || bertfam vocab --task=python_docs --size=8192 --output=vocab
   bertfam cache --task=python_docs --vocab=vocab --output=cache
   bertfam pretrain --gin_file=runs/quickstart.gin --cache_dir=cache --model_dir=model
-The cache is complete or absent. A build that is stopped (killed, interrupted, out of disk or memory) leaves what it has done in
-.NAME.partial beside --output=NAME: the same command again goes on there, and the bytes are those of a build that was never
-stopped. Other text or another vocabulary starts anew. Delete .NAME.partial to give a build up."""
+The cache is complete or absent. A build that is stopped (killed, interrupted, out of disk or memory) leaves its work in
+.NAME.partial beside --output=NAME. The same command resumes it there, with the same bytes as an uninterrupted build. Other text
+or another vocabulary starts from the beginning. To abandon a build, delete .NAME.partial."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,26 +21,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_config(parser)
     flags.add_text(parser)
     parser.add_argument(
-        "--output", type=flags.folder, required=True, metavar="DIR", help="folder of the cache; one that is there is checked"
+        "--output",
+        type=flags.folder,
+        required=True,
+        metavar="DIR",
+        help="folder of the cache; an existing one is checked against the text and vocabulary",
     )
     parser.add_argument(
         "--processes",
         type=int,
         metavar="N",
-        help="processes that split sentences and tokenise; 0: none but this one (default: a core each); the bytes are the same",
+        help="processes that split sentences and tokenise; 0: only this one (default: one per core); same result",
     )
     parser.add_argument(
         "--beam",
         nargs="?",
         const="",
         metavar="OPTIONS",
-        help="build with Apache Beam instead, a file a worker; its pipeline options in one string: "
-        "--beam='--runner=FlinkRunner --flink_master=HOST:8081'; all machines must see the text and the folder of the cache",
+        help="build with Apache Beam instead, one file per worker; its pipeline options in one string: "
+        "--beam='--runner=FlinkRunner --flink_master=HOST:8081'; all machines need access to the text and the cache folder",
     )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Build the cache, or check that the one there is of this text and vocabulary; return the exit status."""
+    """Build the cache, or check an existing one against the text and vocabulary; return the exit status."""
     from bertfam.training.data import check_buildable
 
     if args.processes is not None and args.processes < 0:

@@ -9,20 +9,20 @@ EXAMPLE = """\
   bertfam checkpoints --model_dir=model
   bertfam checkpoints --model_dir=model --verify
   bertfam checkpoints --model_dir=model --copy_weights=best --step=9000
-Exit code 1 tells that a checkpoint is damaged."""
+The exit status is 1 if a checkpoint is damaged."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     flags.add_model_dir(parser)
     parser.add_argument(
-        "--verify", action="store_true", help="read every byte and compare it with the manifest (default: sizes alone)"
+        "--verify", action="store_true", help="read every byte and compare it with the manifest (default: compare sizes only)"
     )
     parser.add_argument(
         "--copy_weights",
         type=flags.folder,
         metavar="DIR",
-        help="instead: make a model folder of one checkpoint's parameters, without the optimizer's state",
+        help="instead of listing, create a model folder from one checkpoint's parameters, without the optimizer state",
     )
     parser.add_argument("--step", type=int, metavar="N", help="the checkpoint that --copy_weights copies (default: the newest)")
     flags.add_json(parser)
@@ -44,6 +44,6 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.step is not None:
         raise UserError("--step says which checkpoint --copy_weights copies; give that too, or leave it out")
-    found = listing.rows(args.model_dir, verify=args.verify)
-    print(json.dumps([row.json() for row in found], indent=1) if args.json else listing.table(found))
-    return int(any(row.state == listing.DAMAGED for row in found))
+    rows = listing.rows(args.model_dir, verify=args.verify)
+    print(json.dumps([row.json() for row in rows], indent=1) if args.json else listing.table(rows))
+    return int(any(row.state == listing.DAMAGED for row in rows))

@@ -1,4 +1,4 @@
-"""`bertfam clean`: web text, cleaned by C4's rules."""
+"""`bertfam clean`: cleaning of web text by C4's rules."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SUMMARY = "clean web text as C4 was, with a report of what each rule removed"
 EXAMPLE = """\
   bertfam clean --input='pages/*.jsonl.zst' --input_format=jsonl --language=en --output=cleaned.jsonl.gz --report=report.json
   bertfam vocab --input=cleaned.jsonl.gz --input_format=jsonl --kind=unigram --output=vocab
-The pages of a file are its documents, as --input_format says; what is left of them is written in order, a JSON object with
-"text" a line. The same text gives the same bytes."""
+The pages are the documents of the files, as --input_format defines them. What remains of each page is written in order, one JSON
+object with "text" per line. The same text gives the same bytes."""
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
@@ -36,37 +36,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--language",
         metavar="CODE",
-        help="keep pages of this language alone, as en, de or zh (with py3langid, which comes with 'bertfam[clean]'), and split "
-        "them into sentences by its rules (default: pages of all languages, with the rules of English)",
+        help="keep only pages in this language, such as en, de or zh (needs py3langid, of 'bertfam[clean]'), and split them into "
+        "sentences by its rules (default: pages in all languages, with the rules of English)",
     )
     rules = parser.add_argument_group(
         "rules",
-        f"All are applied unless they are left out, in this order: {', '.join(RULES)}\n(Raffel et al. 2020, section 2.2).",
+        f"All of them are applied by default, in this order: {', '.join(RULES)}\n(Raffel et al. 2020, section 2.2).",
     )
-    rules.add_argument("--rules", metavar="NAME,NAME", help="apply these rules alone")
-    rules.add_argument("--no_rules", metavar="NAME,NAME", help="leave these rules out")
+    rules.add_argument("--rules", metavar="NAME,NAME", help="apply only these rules")
+    rules.add_argument("--no_rules", metavar="NAME,NAME", help="do not apply these rules")
     rules.add_argument(
         "--bad_words",
         type=flags.path,
         metavar="FILE",
-        help="a word or phrase a line: a page that has one goes; found as whole words, in scripts without spaces anywhere",
+        help="one word or phrase per line; pages with one are removed (whole words; in scripts without spaces anywhere)",
     )
     for name, default, kind, what in (
-        ("min_words", PageRules.min_words, int, "words of a line, at least"),
-        ("min_sentences", PageRules.min_sentences, int, "sentences of a page, at least"),
-        ("max_word_length", PageRules.max_word, int, "characters of a word, at most"),
-        ("min_probability", 0.99, float, "that a page is in --language"),
+        ("min_words", PageRules.min_words, int, "least number of words in a line"),
+        ("min_sentences", PageRules.min_sentences, int, "least number of sentences in a page"),
+        ("max_word_length", PageRules.max_word, int, "greatest number of characters in a word"),
+        ("min_probability", 0.99, float, "least probability that a page is in --language"),
     ):
         rules.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{what} (%(default)s)")
     parser.add_argument(
-        "--output", type=flags.path, required=True, metavar="FILE", help=f"file to write, which ends in {', '.join(_ENDINGS)}"
+        "--output", type=flags.path, required=True, metavar="FILE", help=f"file to write; its name ends in {', '.join(_ENDINGS)}"
     )
-    parser.add_argument("--report", type=flags.path, metavar="FILE", help="write the report there as JSON too")
+    parser.add_argument("--report", type=flags.path, metavar="FILE", help="also write the report to this file, as JSON")
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Clean; return the exit status."""
+    """Clean the text and report on each rule; return the exit status."""
     from tqdm import tqdm
 
     from bertfam.data.corpora.c4.pages import clean
@@ -90,25 +90,25 @@ def main(args: argparse.Namespace) -> int:
     with new_file(output) as partial, _opened(partial, output.name) as file:
         for lines in clean(pages, rules, tally):
             file.write(json.dumps({"text": "\n".join(lines)}, ensure_ascii=False) + "\n")
-    told: dict[str, Any] = {
+    results: dict[str, Any] = {
         "input": [path.name for path in corpus.files("train")],
         "output": output.name,
         "settings": _settings(args, rules),
         **tally.as_json(),
     }
     if report:
-        write_text(report, json.dumps(told, ensure_ascii=False, indent=1) + "\n")
+        write_text(report, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
     if not tally.kept.pages:
         warn([f"{output} is empty: no page of {tally.seen.pages:,} is left; see what the rules removed, and --input_format"])
     if args.json:
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(results, ensure_ascii=False))
     else:
         print(f"{tally.table()}\n{output}: {tally.kept.pages:,} of {tally.seen.pages:,} pages")
     return 0
 
 
 def _rules(args: argparse.Namespace) -> PageRules:
-    """What the flags ask for; raises UserError for a flag that cannot be, or changes nothing."""
+    """Return the rules that the flags select; raise UserError for an invalid flag or one without effect."""
     if args.rules and args.no_rules:
         raise UserError("--rules names those that are applied and --no_rules those that are not: give one of them")
     named = [name.strip() for name in (args.rules or args.no_rules or "").split(",") if name.strip()]
@@ -153,7 +153,7 @@ def _bad_words(name: str) -> tuple[str, ...]:
 
 
 def _settings(args: argparse.Namespace, rules: PageRules) -> dict[str, Any]:
-    """What decides the output, besides the text."""
+    """Return the settings that, with the text, determine the output."""
     settings = {
         "rules": [rule for rule in RULES if rule in rules.rules],
         "min_words": rules.min_words,
@@ -185,7 +185,7 @@ def _check_outputs(output: Path, report: Path | None) -> None:
 
 @contextmanager
 def _opened(path: Path, name: str) -> Iterator[IO[str]]:
-    """A file of text that is compressed as its final name says; the bytes tell no time and no name."""
+    """Open a text file, compressed by its final name; the bytes contain no time and no name."""
     with open(path, "wb") as raw:
         if name.endswith(".gz"):
             packed: Any = gzip.GzipFile("", "wb", fileobj=raw, mtime=0)

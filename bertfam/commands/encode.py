@@ -27,18 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.add_argument("texts", type=flags.text, nargs="*", metavar="TEXT", help="texts to encode (default: the lines of stdin)")
     parser.add_argument("--vocab", type=flags.folder, required=True, metavar="DIR", help="vocabulary folder, of any kind")
-    parser.add_argument("--input", type=flags.path, metavar="FILE", help="a file with a text on each line, instead of TEXT")
+    parser.add_argument("--input", type=flags.path, metavar="FILE", help="file with one text per line, instead of TEXT")
     parser.add_argument(
         "--prompt",
         action="store_true",
-        help="take typed control tokens, such as [MASK], for what they are, and add the frame that models expect, such as "
-        "[CLS] and [SEP]; without it a text is running text, as in pretraining, which no control token comes out of",
+        help="encode typed control tokens, such as [MASK], as the tokens that they name, and add the tokens that models expect "
+        "around a text, such as [CLS] and [SEP]; without it, a text is encoded as in pretraining, without control tokens",
     )
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Encode; return the exit status."""
+    """Encode the texts and print them; return the exit status."""
     from bertfam.data import vocabularies
 
     if args.input and args.texts:
@@ -46,26 +46,26 @@ def main(args: argparse.Namespace) -> int:
     vocabulary = vocabularies.load(args.vocab)
     encode = vocabulary.encode_prompt if args.prompt else vocabulary.encode
     for number, text in enumerate(args.texts or _lines(args.input)):
-        found = encode(text)
+        encoding = encode(text)
         if args.json:
             print(
                 json.dumps(
                     {
                         "text": text,
-                        "pieces": found.pieces,
-                        "ids": found.ids.tolist(),
-                        "offsets": found.offsets.tolist(),
+                        "pieces": encoding.pieces,
+                        "ids": encoding.ids.tolist(),
+                        "offsets": encoding.offsets.tolist(),
                     },
                     ensure_ascii=False,
                 )
             )
         else:
-            print("\n" * (number > 0) + "\n".join(_table(text, found)))
+            print("\n" * (number > 0) + "\n".join(_table(text, encoding)))
     return 0
 
 
 def _lines(name: str | None) -> Iterator[str]:
-    """The lines of a file, or of stdin, without their ends."""
+    """Yield the lines of a file, or of stdin, without line ends."""
     try:
         with open(name, "rb") if name else sys.stdin.buffer as file:
             for number, line in enumerate(file, 1):
@@ -77,12 +77,12 @@ def _lines(name: str | None) -> Iterator[str]:
         raise UserError(f"{name} cannot be read ({error.strerror})") from error
 
 
-def _table(text: str, found: Encoding) -> Iterator[str]:
-    """The text, then a line for each piece: piece, id, start and end, and the text there."""
+def _table(text: str, encoding: Encoding) -> Iterator[str]:
+    """Yield the text, then one line per piece: the piece, its id, start and end, and the text between them."""
     yield text
     rows = [
         (piece, str(id), f"{start}-{end}", repr(text[start:end]) if end else "")
-        for piece, id, (start, end) in zip(found.pieces, found.ids.tolist(), found.offsets.tolist(), strict=True)
+        for piece, id, (start, end) in zip(encoding.pieces, encoding.ids.tolist(), encoding.offsets.tolist(), strict=True)
     ]
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for piece, id, offsets, part in rows:
@@ -91,7 +91,7 @@ def _table(text: str, found: Encoding) -> Iterator[str]:
 
 
 def _width(text: str) -> int:
-    """Columns on a terminal: two for wide characters, none for combining ones."""
+    """Return the number of terminal columns: two for wide characters, none for combining ones."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 

@@ -1,4 +1,4 @@
-"""`bertfam export`: a trained model as a Hugging Face folder."""
+"""`bertfam export`: export of a trained model to a Hugging Face folder."""
 
 import argparse
 
@@ -8,8 +8,8 @@ SUMMARY = "write a Hugging Face folder from a trained model"
 EXAMPLE = """\
   bertfam export --model_dir=model --output=huggingface
   python -c "from transformers import pipeline; print(pipeline('fill-mask', 'huggingface')('Returns a new [MASK].'))"
-Of a run that trains several networks --output is a folder of folders, each with its own config.json and tokenizer: of ELECTRA
-DIR/discriminator (ElectraForPreTraining, which is fine-tuned) and DIR/generator (ElectraForMaskedLM, which fills masks)."""
+A run that trains several networks is exported to one folder per network, each with its own config.json and tokenizer. ELECTRA
+gives DIR/discriminator (ElectraForPreTraining, for fine-tuning) and DIR/generator (ElectraForMaskedLM, for filling masks)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,15 +20,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=flags.folder,
         required=True,
         metavar="DIR",
-        help="folder to make: config.json, safetensors, tokenizer files; one in it for each network where there are several",
+        help="folder to create: config.json, safetensors, tokenizer files; with several networks one subfolder each",
     )
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the tensors (default: float32)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the tensors (default: float32)"
+    )
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
     flags.add_average(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Export; return the exit status."""
+    """Export the model; return the exit status."""
     import tempfile
     from pathlib import Path
 
@@ -36,15 +38,12 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.storage.files import check_unused, new_folder
     from bertfam.training.model_dir import open_model
 
-    # -- Refused before a checkpoint is read
     check_unused(args.output)
 
-    # -- The model
     opened = open_model(args.model_dir, args.step, average=args.average)
     networks = opened.run.objective.split(opened.params)
 
-    # -- The folders, with the tokenizer for rows as long as the model takes
-    told = []
+    architectures = []
     with tempfile.TemporaryDirectory() as tokenizer, new_folder(args.output) as partial:
         model = opened.run.objective.model
         before = huggingface.pieces_before(model, opened.vocabulary)
@@ -62,6 +61,6 @@ def main(args: argparse.Namespace) -> int:
             )
             for part in sorted(all_params.keys() - params.keys()):
                 print(f"left out {part}: no class of transformers has it beside {', '.join(sorted(params))}")
-            told.append(f"{name} {architecture}" if len(networks) > 1 else architecture)
-    print(f"exported step {opened.step:,} of {args.model_dir} to {args.output}: {', '.join(told)}, {args.dtype}")
+            architectures.append(f"{name} {architecture}" if len(networks) > 1 else architecture)
+    print(f"exported step {opened.step:,} of {args.model_dir} to {args.output}: {', '.join(architectures)}, {args.dtype}")
     return 0

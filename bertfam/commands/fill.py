@@ -1,4 +1,4 @@
-"""`bertfam fill`: the likeliest tokens for the [MASK]s of a text."""
+"""`bertfam fill`: prediction of the masked tokens of a text."""
 
 import argparse
 
@@ -17,12 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model_dir", type=flags.folder, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
     )
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
-    parser.add_argument("--top_k", type=int, default=5, metavar="K", help="candidates a mask (default: 5)")
+    parser.add_argument("--top_k", type=int, default=5, metavar="K", help="candidates per mask (default: 5)")
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fill and print; return the exit status."""
+    """Fill the masks and print the candidates; return the exit status."""
     import dataclasses
     import json
 
@@ -45,5 +45,5 @@ def main(args: argparse.Namespace) -> int:
     for text, masks in zip(args.text, filled, strict=True):
         print(text)
         for mask in masks:
-            print("  " + "  ".join(f"{found.token} {found.probability:.1%}" for found in mask.predictions))
+            print("  " + "  ".join(f"{prediction.token} {prediction.probability:.1%}" for prediction in mask.predictions))
     return 0

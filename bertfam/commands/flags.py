@@ -1,4 +1,4 @@
-"""Flags that several commands share, so that they are spelt and explained alike."""
+"""Flags that several commands share."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ TFDS_TASKS = (
     *(f"wikipedia_{language}" for language in ("en", "de", "es", "fi", "fr", "zh")),
     *("c4_en", "c4_realnewslike", "lm1b"),
 )
-_DEFAULTS = "tasks/text.gin"  # which every other file overrides
+_DEFAULTS = "tasks/text.gin"  # every other file overrides it
 _WHERE = ("input", "language_input", "task")  # where text comes from
-# Flags that say how --input is read.
+# Flags that describe how --input is read.
 _OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "language")
 
 
 def path(text: str) -> str:
-    """The type of flags that name files: `~` is the home folder, and what is not on this machine is refused."""
+    """Parse the path of a local file; expand `~`, and reject paths that are not on this machine."""
     if "://" in text:
         raise argparse.ArgumentTypeError("it is not on this machine, and must be; copy it here, or mount the bucket")
     return os.path.expanduser(text)
 
 
 def folder(text: str) -> str:
-    """The type of flags that name a folder, here or in a bucket (gs://BUCKET/NAME)."""
+    """Parse the path of a folder, local or in a bucket (gs://BUCKET/NAME)."""
     if "://" in text and not is_remote(text):
         raise argparse.ArgumentTypeError("it is neither on this machine nor at gs://; copy it, or mount the bucket")
     return os.path.expanduser(text)
 
 
 def text(word: str) -> str:
-    """The type of a TEXT on the command line: bytes that are not UTF-8 are refused."""
+    """Parse a TEXT of the command line; reject bytes that are not UTF-8."""
     try:
         word.encode()
     except UnicodeEncodeError:
@@ -54,10 +54,10 @@ def text(word: str) -> str:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """--gin_file, --module_import, and args.gin_bindings, filled from the --gin.NAME=value flags; read by `load_config`."""
+    """Add --gin_file, --module_import, and args.gin_bindings for the --gin.NAME=value flags; `load_config` reads them."""
     group = parser.add_argument_group(
         "configuration",
-        "--gin.NAME=value binds one more value, over those of the files; repeatable:\n"
+        "--gin.NAME=value binds one more value, which overrides the files; repeatable:\n"
         "--gin.TRAIN_STEPS=100 --gin.Execution.dtype='\"bfloat16\"'",
     )
     group.add_argument(
@@ -66,22 +66,22 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="gin file, here or among those that come with bertfam (runs/..., models/..., objectives/..., meshes/...); "
-        "repeatable, the later wins",
+        help="gin file, here or among those shipped with bertfam (runs/..., models/..., objectives/..., meshes/...); "
+        "repeatable; later files override earlier ones",
     )
     group.add_argument(
         "--module_import",
         action="append",
         default=[],
         metavar="MODULE",
-        help="Python module to import first, one that registers your own configurables; with --task the module that registers "
-        "the task, and configurables come by a line `import MODULE` in a gin file; repeatable",
+        help="Python module to import first, which registers your own configurables; with --task, the module that registers the "
+        "task (import configurables by a line `import MODULE` in a gin file then); repeatable",
     )
     parser.set_defaults(gin_bindings=[])
 
 
 def add_model_dir(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """--model_dir, the folder of a run: made by pretrain and import, read by the others."""
+    """Add --model_dir, the folder of a run, which pretrain and import create and other commands read."""
     parser.add_argument(
         "--model_dir",
         type=folder,
@@ -92,42 +92,42 @@ def add_model_dir(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """--coordinator, --num_processes, --process_index, --initialization_timeout: several processes that train one model."""
+    """Add --coordinator, --num_processes, --process_index and --initialization_timeout, for multi-process training."""
     group = parser.add_argument_group(
         "several processes",
-        "The same command with the same files, on each machine with another --process_index (launch/local.py does it on one\n"
-        "machine); --model_dir and the token cache must be folders that all of them share, or lie in a bucket (gs://).\n"
-        "What is left out is known from SLURM (srun), GKE, the metadata of a Cloud TPU VM, and the index of a Kubernetes Job;\n"
-        "--num_processes=1 trains alone there.",
+        "Run the same command with the same files on each machine, with a different --process_index (launch/local.py does so on\n"
+        "one machine). --model_dir and the token cache must be in folders that all processes share, or in a bucket (gs://).\n"
+        "Flags that are left out are read from SLURM (srun), GKE, the metadata of a Cloud TPU VM, or the index of a Kubernetes\n"
+        "Job; --num_processes=1 trains in one process there.",
     )
-    group.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 runs, and a port there that is free")
-    group.add_argument("--num_processes", type=int, metavar="N", help="how many there are")
-    group.add_argument("--process_index", type=int, metavar="I", help="which of them this is, from 0 to N-1")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="host of process 0, and a free port on it")
+    group.add_argument("--num_processes", type=int, metavar="N", help="number of processes")
+    group.add_argument("--process_index", type=int, metavar="I", help="index of this process, from 0 to N-1")
     group.add_argument(
         "--initialization_timeout",
         type=float,
         default=300,
         metavar="SECONDS",
-        help="how long to wait for the others (default: 300)",
+        help="how long to wait for the other processes (default: 300)",
     )
 
 
 def add_average(parser: argparse.ArgumentParser) -> None:
-    """--average, of commands that read a trained model."""
+    """Add --average, for commands that read a trained model."""
     parser.add_argument(
         "--average",
         action="store_true",
-        help="take the moving average of the parameters in their place; a run with Run.average_decay keeps one",
+        help="use the moving average of the parameters, which a run with Run.average_decay keeps",
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """--json: one JSON value on stdout instead of text for people."""
+    """Add --json, which prints one JSON value to stdout instead of text."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def add_files(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Text in files of one's own, and nothing else; returns the group of flags."""
+    """Add flags for text in the user's own files only; return the group of flags."""
     group = parser.add_argument_group("text", _about_files())
     _add_input(group, "files to read", required=True)
     _add_format(group)
@@ -137,9 +137,9 @@ def add_files(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 def _about_files() -> str:
     width = max(map(len, INPUT_FORMATS))
     return (
-        "Files may be gzipped or zstd-compressed,\nwhatever their names. --input_format says what they hold:\n"
+        "Files may be compressed by gzip or zstd,\nwhatever their names. --input_format is the format of their content:\n"
         + "\n".join(f"  {name:{width}}  {entry.summary}" for name, entry in INPUT_FORMATS.items())
-        + "\nas in: --input='pages/*.jsonl.zst' --input_format=jsonl --text_field=body --language=de"
+        + "\nfor example: --input='pages/*.jsonl.zst' --input_format=jsonl --text_field=body --language=de"
     )
 
 
@@ -151,24 +151,24 @@ def _add_input(group: argparse._ArgumentGroup, what: str, *, required: bool = Fa
         default=[],
         required=required,
         metavar="GLOB",
-        help=f"{what}, as 'books/*.txt.gz' (in quotes; ** goes into folders); repeatable",
+        help=f"{what}, such as 'books/*.txt.gz' (in quotes; ** matches subfolders); repeatable",
     )
 
 
 def _add_format(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="what the files hold, see above (default: sentences)"
+        "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="format of the files, see above (default: sentences)"
     )
     group.add_argument("--text_field", metavar="NAME", help="field or column of the text, for jsonl and parquet (default: text)")
     group.add_argument(
-        "--encoding", metavar="NAME", help="encoding of the files, as latin-1, cp1252, utf-16 or gb18030 (default: utf-8)"
+        "--encoding", metavar="NAME", help="encoding of the files, such as latin-1, cp1252, utf-16 or gb18030 (default: utf-8)"
     )
 
 
 def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Where text comes from: files, or a registered task; returns the group of flags."""
+    """Add flags for the source of text, files or a registered task; return the group of flags."""
     group = parser.add_argument_group(
-        "text", f"Text comes from files of your own (--input) or from a registered task (--task). {_about_files()}"
+        "text", f"Text comes from your own files (--input) or from a registered task (--task). {_about_files()}"
     )
     _add_input(group, "files to train on")
     group.add_argument(
@@ -210,7 +210,7 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def add_text(parser: argparse.ArgumentParser) -> None:
-    """What a token cache is made of: text to train on, text held out, and a vocabulary; read by `load_config`."""
+    """Add flags for the inputs of a token cache: training text, held-out text, and a vocabulary; `load_config` reads them."""
     group = add_source(parser)
     group.add_argument(
         "--validation_input",
@@ -218,30 +218,30 @@ def add_text(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="GLOB",
-        help="text files held out; without them a share of --input is held out; repeatable",
+        help="held-out text files; without them a share of --input is held out; repeatable",
     )
     group.add_argument("--vocab", type=folder, metavar="DIR", help="vocabulary folder, as bertfam vocab writes it")
 
 
 def add_cache_dir(parser: argparse.ArgumentParser) -> None:
-    """Where the token cache lies."""
+    """Add --cache_dir, the folder of the token cache."""
     parser.add_argument(
         "--cache_dir",
         type=folder,
         metavar="DIR",
-        help="token cache: one that bertfam cache has built needs no text and no --vocab; a missing one is built there "
+        help="token cache: an existing one, built by bertfam cache, needs no text and no --vocab; a missing one is built there "
         "(default: MODEL_DIR/cache)",
     )
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """The configuration that the flags of add_config and add_source or add_text describe.
+    """Load the configuration that the flags of add_config and add_source or add_text describe.
 
-    With a seqio task the modules are those that register it: they import TensorFlow, so only the process that reads the text
-    imports them.
+    With a seqio task the modules of --module_import register it. They import TensorFlow, so only the process that reads the
+    text imports them.
 
     Raises:
-      UserError: for a mistake in the configuration, or a flag that would change nothing.
+      UserError: for a mistake in the configuration, or a flag without effect.
     """
     import dataclasses
 
@@ -259,10 +259,10 @@ def load_config(args: argparse.Namespace) -> Config:
 
 
 def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
-    """The configuration of --gin_file, the lines `more`, and --gin.NAME=value alone: of commands that read no text.
+    """Load the configuration of --gin_file, the lines `more`, and --gin.NAME=value, for commands that read no text.
 
     Raises:
-      UserError: for a mistake in the configuration, or without any file.
+      UserError: for a mistake in the configuration, or if no file is given.
     """
     import dataclasses
 
@@ -275,7 +275,7 @@ def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
 
 
 def named_text(args: argparse.Namespace, data: TextData) -> TextData:
-    """`data` with only the corpus and the vocabulary that the flags of add_text name."""
+    """Return `data` with only the corpus and the vocabulary that the flags of add_text name."""
     import dataclasses
 
     corpus = data.corpus if any(getattr(args, flag) for flag in _WHERE) else None
@@ -283,7 +283,7 @@ def named_text(args: argparse.Namespace, data: TextData) -> TextData:
 
 
 def text_bindings(args: argparse.Namespace) -> list[Override]:
-    """The gin bindings that the flags of add_source and add_text stand for, each with its flag as origin."""
+    """Return the gin bindings for the flags of add_source and add_text, each with its flag as origin."""
     from bertfam.config import Override
 
     where = [f"--{flag}" for flag in _WHERE if getattr(args, flag)]
@@ -326,7 +326,7 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
 
 
 def _language_bindings(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """The bindings of --language_input and --alpha, each with its flag."""
+    """Return the bindings for --language_input and --alpha, each with its flag."""
     found: dict[str, list[str]] = {}
     for given in args.language_input:
         code, _, glob = given.partition("=")

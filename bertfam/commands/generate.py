@@ -1,4 +1,4 @@
-"""`bertfam generate`: text that a decoder writes after a prompt, or an encoder-decoder in answer to it."""
+"""`bertfam generate`: generation of text by a causal LM or an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=flags.text,
         nargs="*",
         metavar="PROMPT",
-        help="what a decoder goes on from, or an encoder-decoder answers; several may be given; an empty one ('') is a decoder's "
-        "own beginning",
+        help="text that a causal LM continues, or the input of an encoder-decoder; several may be given; with '' a "
+        "causal LM starts a text of its own",
     )
     parser.add_argument(
-        "--prompts", type=flags.path, metavar="FILE", help="a text file with one prompt a line, instead of PROMPT"
+        "--prompts", type=flags.path, metavar="FILE", help="text file with one prompt per line, instead of PROMPT"
     )
     parser.add_argument(
         "--model_dir", type=flags.folder, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
@@ -46,25 +46,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strategy",
         choices=tuple(_FIELDS),
         default="greedy",
-        help="greedy: the likeliest token each time; beam: a beam search with 5 beams and --no_repeat_ngrams=2; sample: drawn, "
-        "with --top_k=50 --top_p=0.95; flags below change these (default: greedy)",
+        help="greedy: the likeliest token at each step; beam: search with 5 beams and --no_repeat_ngrams=2; sample: sampling "
+        "with --top_k=50 --top_p=0.95; the flags below change these settings (default: greedy)",
     )
-    parser.add_argument("--max_new_tokens", type=int, default=40, metavar="N", help="where a text is cut (default: 40)")
-    parser.add_argument("--min_new_tokens", type=int, default=0, metavar="N", help="a text does not end before (default: 0)")
-    parser.add_argument("--no_repeat_ngrams", type=int, metavar="N", help="no run of N tokens stands twice; 0: any may")
     parser.add_argument(
-        "--num_return", type=int, default=1, metavar="N", help="texts of each prompt, the best first (default: 1)"
+        "--max_new_tokens", type=int, default=40, metavar="N", help="maximum number of new tokens per text (default: 40)"
     )
-    parser.add_argument("--batch_size", type=int, default=8, metavar="N", help="prompts at a time (default: 8)")
+    parser.add_argument(
+        "--min_new_tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="minimum number of new tokens before a text may end (default: 0)",
+    )
+    parser.add_argument("--no_repeat_ngrams", type=int, metavar="N", help="do not repeat any N-gram of tokens; 0: no restriction")
+    parser.add_argument("--num_return", type=int, default=1, metavar="N", help="texts per prompt, the best first (default: 1)")
+    parser.add_argument("--batch_size", type=int, default=8, metavar="N", help="prompts per batch (default: 8)")
     group = parser.add_argument_group("sample")
     group.add_argument("--temperature", type=float, metavar="T", help="divides the logits (default: 1)")
-    group.add_argument("--top_k", type=int, metavar="K", help="draw from the K likeliest tokens; 0: from all")
-    group.add_argument("--top_p", type=float, metavar="P", help="draw from the fewest tokens with probability P; 1: from all")
+    group.add_argument("--top_k", type=int, metavar="K", help="sample from the K likeliest tokens; 0: from all")
     group.add_argument(
-        "--seed", type=int, metavar="N", help="the same seed gives the same text of a prompt, alone or in company (default: 0)"
+        "--top_p", type=float, metavar="P", help="sample from the fewest tokens whose probabilities sum to P; 1: from all"
+    )
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="random seed; a prompt's text does not depend on the other prompts (default: 0)"
     )
     group = parser.add_argument_group("beam")
-    group.add_argument("--beams", type=int, metavar="N", help="open texts of a prompt")
+    group.add_argument("--beams", type=int, metavar="N", help="number of beams per prompt")
     group.add_argument(
         "--length_penalty",
         type=float,
@@ -74,14 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--early_stopping",
         choices=tuple(_EARLY_STOPPING),
-        help="true: stop at as many ended texts as beams; false: when no open text would be better if it ended now; never: when "
-        "none can become better (default: false)",
+        help="true: stop once as many texts as beams have ended; false: once no open text would score better if it ended now; "
+        "never: when none can become better (default: false)",
     )
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write and print; return the exit status."""
+    """Generate texts and print them; return the exit status."""
     import dataclasses
     import json
 
@@ -138,7 +146,7 @@ def _prompts(args: argparse.Namespace) -> list[str]:
 
 
 def _options(args: argparse.Namespace) -> tuple[Strategy, Limits]:
-    """The named strategy with what the flags change of it."""
+    """Return the named strategy and limits with the changes that the flags make."""
     import dataclasses
 
     from bertfam.decoding.strategies import PRESETS, Limits

@@ -1,4 +1,4 @@
-"""`bertfam import`: a Hugging Face folder as a model folder."""
+"""`bertfam import`: conversion of a Hugging Face folder to a model folder."""
 
 import argparse
 
@@ -9,10 +9,10 @@ EXAMPLE = """\
   bertfam export --model_dir=model --output=huggingface
   bertfam import --input=huggingface --output=imported
   bertfam fill --model_dir=imported "Returns a new [MASK]."
---input is any folder on disk with the config.json of a BERT or one of its kin, of a GPT, GPT-2, OPT, T5, mT5 or BART,
-model.safetensors and the tokenizer's files; the first line makes one of a model that bertfam pretrain has trained. A
-discriminator of ELECTRA goes on with a new generator, a generator of its as a masked language model, a decoder as a causal
-language model, T5 with random spans and BART with its noises."""
+--input is a folder on disk with config.json, model.safetensors and tokenizer files of a supported family: BERT and its relatives,
+GPT, GPT-2, OPT, T5, mT5 or BART. The first line above creates one from a model that bertfam pretrain has trained. The model
+folder continues training with the family's objective: an ELECTRA discriminator with a new generator, an ELECTRA generator as a
+masked language model, a decoder as a causal language model, T5 with random spans, BART with its noises."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="Hugging Face folder: config.json, safetensors, tokenizer files",
     )
-    parser.add_argument("--output", type=flags.folder, required=True, metavar="MODEL_DIR", help="model folder to make")
+    parser.add_argument("--output", type=flags.folder, required=True, metavar="MODEL_DIR", help="model folder to create")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Import; return the exit status."""
+    """Import the model; return the exit status."""
     import jax
 
     from bertfam.config import Override, load
@@ -38,15 +38,13 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.storage.files import check_unused, new_folder
     from bertfam.training.checkpoints import Checkpoints
 
-    # -- The model and its vocabulary
     check_unused(args.output)
     model, params, ignored = huggingface.read(args.input)
     parts = sorted(params)
     vocabulary = vocabularies.load(args.input)
     model = huggingface.with_vocabulary(model, vocabulary.size, args.input)
 
-    # -- A configuration: this model, and the defaults of a run to go on with
-    # vocab_size is left to the vocabulary
+    # The model with the defaults of a run; vocab_size is left to the vocabulary.
     origin = f"--input={args.input}"
     config = load(
         [huggingface.family_of(model).objective_of(params), "runs/defaults.gin"],
@@ -59,7 +57,6 @@ def main(args: argparse.Namespace) -> int:
     objective = config.build("Run").objective
     params = objective.joined({next(iter(objective.networks)): params})
 
-    # -- The folder
     with new_folder(args.output) as folder:
         (folder / "config.gin").write_text(config.complete("Run").text())
         vocabulary.save(folder / "vocab", model_max_length=model.max_length)

@@ -1,4 +1,4 @@
-"""`bertfam plan --search`: writes the fastest layout of a run on a slice as a gin file."""
+"""`bertfam plan --search`: search for the fastest layout of a run on a slice, written as a gin file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from bertfam.planning.advice import Make, Tell
     from bertfam.planning.slices import Slice
 
-# Flags of `bertfam plan` that change nothing of a search, which compiles the training step alone.
+# Flags of `bertfam plan` without effect on a search, which compiles only the training step.
 _OTHERS = ("program", "shardings", "no_advice", "most_rows")
 
 
 def check(args: argparse.Namespace, slices: Sequence[Slice]) -> None:
-    """Raise UserError for flags that do not go together, and for a file that cannot be written."""
+    """Raise UserError for incompatible flags and for a file that cannot be written."""
     if args.search != bool(args.output) or (args.search and len(slices) > 1):
         raise UserError("--search and --output=FILE go together, for one --slice")
     if not args.search:
@@ -45,17 +45,21 @@ def search(args: argparse.Namespace, make: Make, slice: Slice, tell: Tell) -> in
     chip, memory = chip_of(devices[0]), memory_bytes(devices[0])
     if chip is None or memory is None:
         raise UserError(f"--search: the speed and memory of {devices[0].device_kind} are not known; name another --slice")
-    found = search(make, devices, chip, memory, tell)
-    told, best = rows(found, chip, memory), found[0]
+    layouts = search(make, devices, chip, memory, tell)
+    described, best = rows(layouts, chip, memory), layouts[0]
     if not fits(best, memory):
-        raise UserError(f"--search: none of the {len(found)} layouts that were compiled fits {slice.name}; take more chips")
+        raise UserError(f"--search: none of the {len(layouts)} layouts that were compiled fits {slice.name}; take more chips")
     write_text(Path(args.output), gin_text(best, slice.name, memory, _command(args)))
-    print(json.dumps({"layouts": told, "output": args.output}) if args.json else f"{table(told)}\n\nwritten to {args.output}")
+    print(
+        json.dumps({"layouts": described, "output": args.output})
+        if args.json
+        else f"{table(described)}\n\nwritten to {args.output}"
+    )
     return 0
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The search's command line, quoted for a shell, in one line."""
+    """Return the search's command line, quoted for a shell, on one line."""
     words = [f"--{flag}={value}" for flag in ("gin_file", "module_import") for value in getattr(args, flag)]
     words += ["--gin." + "=".join(binding.split(" = ", 1)) for binding in args.gin_bindings]
     words += [f"--slice={name}" for name in args.slice]

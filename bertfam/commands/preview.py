@@ -1,4 +1,4 @@
-"""`bertfam preview`: corrupted training rows, decoded."""
+"""`bertfam preview`: display of corrupted training rows, decoded."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ types. After the rows come statistics over many more of them. Without a run file
   --gin.TextData.rows=@FullSentences()    or @DocSentences(), @Chunks(), @WholeDocuments(), @SentencePairs(), @Packed()
   --gin.TextData.rows=@TwoSegments()      ELECTRA's
   --gin.BertMasking.rate=0.3
-Rows for decoders are shown as what is read and what is to be written, with a vocabulary that has what they need:
+Rows for decoders are shown as inputs and targets; the vocabulary must have the control tokens that they use:
   --gin_file=models/gpt2_small.gin --gin_file=objectives/causal_lm.gin
   --gin.TextData.rows=@Chunks() --gin.TextData.corruption=@SpanCorruption()    T5's
   --gin.TextData.rows=@DocSentences() --gin.TextData.corruption=@Denoising()   BART's
-Where there is no token cache yet, all of the text is tokenised for this once; `bertfam cache` keeps it, for --cache_dir."""
+Without a token cache, all of the text is tokenised for this call only; to keep the tokens use `bertfam cache` and --cache_dir."""
 _LENGTH = 128
 _STATISTICS = 500
 
@@ -50,21 +50,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step", type=int, default=0, metavar="N", help="show the batch that update N + 1 trains on (default: 0)"
     )
-    parser.add_argument("--length", type=int, metavar="N", help=f"tokens a row (default: the run's, else {_LENGTH})")
+    parser.add_argument("--length", type=int, metavar="N", help=f"tokens per row (default: the run's, else {_LENGTH})")
     parser.add_argument(
         "--stat_rows",
         type=int,
         default=_STATISTICS,
         metavar="N",
-        help=f"rows to take statistics of, an epoch's at most (default: {_STATISTICS})",
+        help=f"rows to count statistics over, at most one epoch (default: {_STATISTICS})",
     )
     parser.add_argument(
         "--html",
         type=flags.path,
         metavar="FILE",
-        help="write rows and statistics into FILE, one page that needs nothing else, instead of the terminal",
+        help="write rows and statistics to FILE, a self-contained page, instead of the terminal",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the FILE of --html where it is there already")
+    parser.add_argument("--overwrite", action="store_true", help="replace the FILE of --html if it exists")
     parser.add_argument(
         "--color", choices=("auto", "always", "never"), default="auto", help="colours; auto: on a terminal without NO_COLOR"
     )
@@ -72,13 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Show rows; return the exit status."""
+    """Show rows and their statistics; return the exit status."""
     import tempfile
 
     from bertfam.training.model_dir import read_run
     from bertfam.training.stages import locate
 
-    # -- What to show
     for flag in ("examples", "length", "stat_rows"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
@@ -103,7 +102,6 @@ def main(args: argparse.Namespace) -> int:
     batch_size = run.stages[index].batch_size if run else args.examples
     data.check_length(length)
 
-    # -- Its rows
     with tempfile.TemporaryDirectory() as scratch:
         cache = _open_cache(args, config, data, length, Path(scratch))
         _show(args, data, cache, length, batch_size, run.seed if run else 0, index, within)
@@ -111,7 +109,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_page(path: Path, overwrite: bool) -> None:
-    """Refuse a page that could not be written, before the text is read."""
+    """Raise UserError if the page cannot be written, before the text is read."""
     from bertfam.storage.files import check_writable
 
     if path.is_dir():
@@ -124,7 +122,7 @@ def _check_page(path: Path, overwrite: bool) -> None:
 
 
 def _open_cache(args: argparse.Namespace, config: Config, data: TextData, length: int, scratch: Path) -> TokenCache:
-    """The token cache of the run or of --cache_dir; without one it is built in `scratch` for this once."""
+    """Open the token cache of the run or of --cache_dir; without one, build it in `scratch`."""
     from bertfam.data import vocabularies
     from bertfam.data.checks.trial import check_vocabulary_serves
     from bertfam.data.token_cache.cache import TokenCache

@@ -1,4 +1,4 @@
-"""`bertfam vocab`: learn a vocabulary from text."""
+"""`bertfam vocab`: training of a vocabulary on text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUMMARY = "train a vocabulary on text: WordPiece, unigram, BPE or byte-level BPE
 EXAMPLE = "  bertfam vocab --task=python_docs --size=8192 --output=vocab"
 
 _MOST_PIECES = 10_000_000
-# kind -> the flags that are its own
+# kind -> flags that only it has
 _OPTIONS = {
     "wordpiece": ("cased", "strip_accents", "split_ideographs", "min_frequency"),
     "unigram": ("normalizer", "keep_spaces", "byte_fallback", "character_coverage"),
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pieces = parser.add_argument_group("pieces")
     pieces.add_argument(
         "--kind", choices=tuple(_OPTIONS), default="wordpiece",
-        help="wordpiece: BERT's; unigram, bpe: SentencePiece's; byte_bpe: that of GPT-2 and RoBERTa, in which nothing is unknown "
+        help="wordpiece: BERT's; unigram, bpe: SentencePiece's; byte_bpe: GPT-2's and RoBERTa's, in which nothing is unknown "
         "(%(default)s)",
     )  # fmt: skip
     pieces.add_argument(
@@ -59,14 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     pieces.add_argument(
         "--sentinels", type=int, metavar="N",
-        help="how many <extra_id_N> end the pieces, which T5's noise puts for spans (by default 100 with --layout=t5, else none)",
+        help="number of sentinels <extra_id_N> after the pieces, for T5's noise (by default 100 with --layout=t5, else none)",
     )  # fmt: skip
     pieces.add_argument(
         "--size", type=int, default=8192, metavar="N", help="pieces, control tokens and sentinels included (%(default)s)"
     )
     pieces.add_argument(
         "--min_frequency", type=int, metavar="N",
-        help="wordpiece, byte_bpe: how often two pieces must stand side by side to be joined (2)",
+        help="wordpiece, byte_bpe: least count of a pair of pieces that is merged (2)",
     )  # fmt: skip
     wordpiece = parser.add_argument_group("of --kind=wordpiece")
     wordpiece.add_argument(
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "false for languages that need them (Vietnamese, Japanese, Hindi)",
     )  # fmt: skip
     wordpiece.add_argument(
-        "--split_ideographs", choices=("true", "false"), help="take each Chinese character for a word, as BERT does (true)"
+        "--split_ideographs", choices=("true", "false"), help="treat each Chinese character as a word, as BERT does (true)"
     )
     sentencepiece = parser.add_argument_group(
         "of --kind=unigram and --kind=bpe",
@@ -87,27 +87,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sentencepiece.add_argument(
         "--normalizer", choices=("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"),
-        help="of Unicode; those in _cf fold capitals (nmt_nfkc)",
+        help="Unicode normalisation; those in _cf also fold case (nmt_nfkc)",
     )  # fmt: skip
     sentencepiece.add_argument(
-        "--keep_spaces", action="store_true", default=None, help="keep runs of spaces, and those at the ends"
+        "--keep_spaces", action="store_true", default=None, help="keep runs of spaces, and spaces at the ends"
     )
     sentencepiece.add_argument(
-        "--byte_fallback", action="store_true", default=None, help="spell characters without a piece by their bytes"
+        "--byte_fallback", action="store_true", default=None, help="encode characters without a piece as bytes"
     )
     sentencepiece.add_argument(
-        "--character_coverage", type=float, metavar="SHARE", help="of the text's characters that get a piece (0.9995)"
+        "--character_coverage", type=float, metavar="SHARE", help="share of the text's characters that get a piece (0.9995)"
     )
     parser.add_argument(
         "--output", type=flags.folder, required=True, metavar="DIR", help="folder to write, which must be empty or new"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a vocabulary that is in --output")
+    parser.add_argument("--overwrite", action="store_true", help="replace the vocabulary in --output")
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Learns a vocabulary; returns the exit status."""
-    # What can be wrong, before anything heavy is imported or read.
+    """Train a vocabulary; return the exit status."""
+    # Mistakes are reported before anything heavy is imported or read.
     layout = LAYOUTS[args.layout or DEFAULT_LAYOUTS[args.kind]]
     if args.sentinels is not None:
         layout = dataclasses.replace(layout, sentinels=args.sentinels)
@@ -120,7 +120,6 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.data.rows.mixture import Mixture
 
-    # All text: nothing is evaluated here.
     texts = {name: _whole(corpus) for name, corpus in data.corpora.items()}
 
     # Count words: each corpus of a mixture as often as its share of the rows will be.
@@ -175,16 +174,16 @@ def main(args: argparse.Namespace) -> int:
             f"{summary['characters']:,} characters, {summary['words']:,} words; "
             f"{summary['pieces_per_word']:.3f} pieces per word, {summary['unk_share']:.3%} unknown"
         )
-        for name, told in summary.get("corpora", {}).items():
+        for name, corpus in summary.get("corpora", {}).items():
             print(
-                f"  {name}: {told['share']:.2%} of the mixture, {told['characters'] / sum(sizes):.2%} of the characters; "
-                f"{told['pieces_per_word']:.3f} pieces per word, {told['unk_share']:.3%} unknown"
+                f"  {name}: {corpus['share']:.2%} of the mixture, {corpus['characters'] / sum(sizes):.2%} of the characters; "
+                f"{corpus['pieces_per_word']:.3f} pieces per word, {corpus['unk_share']:.3%} unknown"
             )
     return 0
 
 
 class _Reading:
-    """Counts documents and characters on the way, with progress on a terminal."""
+    """Reader of a corpus that counts documents and characters and shows progress on a terminal."""
 
     def __init__(self, corpus: Corpus, joint: str) -> None:
         self.documents = self.characters = 0
@@ -203,7 +202,7 @@ class _Reading:
 
 
 def _whole(corpus: Corpus) -> Corpus:
-    """The corpus with nothing held out."""
+    """Return the corpus without a held-out share."""
     from bertfam.data.corpora.marked_text import MarkedText
     from bertfam.data.corpora.pair_files import PairFiles
     from bertfam.data.corpora.text_files import TextFiles
@@ -217,7 +216,7 @@ def _whole(corpus: Corpus) -> Corpus:
 
 
 def _statistics(vocabulary: Vocabulary, words: Counter[str]) -> dict[str, float]:
-    """Words of the text, mean pieces per word, and the share of the unknown among all pieces."""
+    """Return the number of words, the mean pieces per word, and the share of unknown pieces."""
     pieces = unknown = 0
     distinct = list(words)
     for word, ids in zip(distinct, vocabulary.encode_batch(distinct), strict=True):
@@ -228,7 +227,7 @@ def _statistics(vocabulary: Vocabulary, words: Counter[str]) -> dict[str, float]
 
 
 def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
-    """The flags of the kind that are given; raises UserError for those of another kind, or out of range."""
+    """Return the options given for the kind; raise UserError for those of another kind, or out of range."""
     names = {name for own in _OPTIONS.values() for name in own}
     given = {name: getattr(args, name) for name in sorted(names) if getattr(args, name) is not None}
     for name in given:

@@ -108,7 +108,7 @@ IN_A_FLAG = [
     ("STEPS = 'x'", "a.gin:5: ToyStage.steps must be int, not 'x' (%STEPS from --gin.STEPS='x')"),
     ("ToyModel.heads = 3", "ToyModel: size 4 is not a multiple of heads 3 "
      "(ToyModel.size from a.gin:3, ToyModel.heads from --gin.ToyModel.heads=3)"),
-    ("ToyRun.name = toy", "--gin.ToyRun.name=toy: toy is no value; "
+    ("ToyRun.name = toy", "--gin.ToyRun.name=toy: toy is not a value; "
      "write '\"toy\"' for a string, %toy for a macro, or @toy()"),
     ("ToyRun.name =", "--gin.ToyRun.name=: cannot be parsed: the text after the equals sign is not a value"),
     ("import = 3", "--gin.import=3: nothing refers to the macro import; delete it, or use it as %import"),
