@@ -1,4 +1,4 @@
-"""The Python API: a trained or imported model, its vocabulary, and functions to apply it and to let it write."""
+"""Python API: trained or imported models with their vocabularies, to apply and to generate text with."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ from bertfam.storage.paths import to_path
 
 @dataclass(frozen=True)
 class Model:
-    """An encoder ready to use.
+    """Encoder with its parameters and vocabulary.
 
     Attributes:
-      config: its sizes.
+      config: config of its family.
       params: {"encoder": ...} and the heads that it has among "pooler", "mlm_head", "rtd_head" and those of `SENTENCES`, such as
         "nsp_head".
-      vocabulary: its vocabulary.
+      vocabulary: vocabulary that it was trained on.
     """
 
     config: EncoderConfig
@@ -50,24 +50,25 @@ class Model:
         masked_positions: np.ndarray | jax.Array | None = None,
         collect: Collection[str] = (),
     ) -> dict[str, jax.Array]:
-        """Runs the model in full float32 on every platform, without dropout.
+        """Run the model in full float32 on every platform, without dropout.
 
         Args:
           tokens: int32[batch, length].
-          segment_ids: int32[batch, length], 1 for tokens and 0 for padding, which comes after them; None: padding is where the
-            pad token stands.
+          segment_ids: int32[batch, length], 1 for tokens and 0 for padding, which comes after them; None: each pad token is
+            padding.
           token_type_ids: int32[batch, length], 0 or 1; None: all 0.
-          masked_positions: int32[batch, predictions], where to predict tokens; None: everywhere.
-          collect: "hidden_states" or "attention_probs", to be returned too.
+          masked_positions: int32[batch, predictions], positions whose tokens are predicted; None: all.
+          collect: intermediates to return too: "hidden_states", "attention_probs".
 
         Returns:
           `hidden` float32[batch, length, embed]; where the model has these heads `pooled` float32[batch, embed], `mlm_logits`
           float32[batch, predictions, vocabulary], `nsp_logits` float32[batch, 2] (or `sop_logits`, or `structure_logits`
-          float32[batch, 3]) and `rtd_logits` float32[batch, length], of each token being replaced; and what `collect` names.
+          float32[batch, 3]) and `rtd_logits` float32[batch, length], that a token is replaced; and the intermediates
+          that `collect` names.
 
         Raises:
-          UserError: for rows longer than the model's table of positions, and for padding before tokens, whose positions and [CLS]
-            it would move.
+          UserError: rows are longer than the model's table of positions, or have padding before tokens, which would move
+            positions and [CLS].
         """
         tokens = jnp.asarray(tokens, jnp.int32)
         if segment_ids is None:
@@ -121,13 +122,13 @@ class Model:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A model that writes text ready to use: a decoder, or an encoder and a decoder.
+    """Causal LM or encoder-decoder with its parameters and vocabulary.
 
     Attributes:
-      config: its sizes.
+      config: config of its family.
       params: see `bertfam.models.language_model`.
-      vocabulary: its vocabulary.
-      ends: the tokens that begin and end its texts.
+      vocabulary: vocabulary that it was trained on.
+      ends: tokens that begin and end its texts.
     """
 
     config: LanguageModelConfig
@@ -142,7 +143,7 @@ class LanguageModel:
         limits: Limits = Limits(),  # noqa: B008
         **options: Any,
     ) -> list[list[Text]]:
-        """Writes texts, for each prompt the best first; see `bertfam.decoding.generate.generate` and its options."""
+        """Generate texts for each prompt, the best first; see `bertfam.decoding.generate.generate` and its options."""
         return generate(self, prompts, strategy, limits, **options)
 
     def apply(
@@ -154,27 +155,27 @@ class LanguageModel:
         encoder_segment_ids: np.ndarray | jax.Array | None = None,
         collect: Collection[str] = (),
     ) -> dict[str, jax.Array]:
-        """Runs the model in full float32 on every platform, without dropout.
+        """Run the model in full float32 on every platform, without dropout.
 
         Args:
-          tokens: int32[batch, length], what the decoder reads; of an encoder-decoder they begin with `ends.start`.
+          tokens: int32[batch, length], input of the decoder; in an encoder-decoder it begins with `ends.start`.
           segment_ids: int32[batch, length], 1 for tokens and 0 for padding, before or behind them; None: all are tokens.
-          encoder_tokens: int32[batch, source length], what the encoder reads, where there is one.
+          encoder_tokens: int32[batch, source length], input of the encoder; None without an encoder.
           encoder_segment_ids: int32[batch, source length], 1 for tokens and then 0 for padding; None: all are tokens.
-          collect: "hidden_states", "attention_probs" or "cross_attention_probs" of the decoder, to be returned too.
+          collect: intermediates of the decoder to return too: "hidden_states", "attention_probs", "cross_attention_probs".
 
         Returns:
           `logits` float32[batch, length, vocabulary], of the token after each; `hidden` float32[batch, length, embed], the
-          decoder's, and `encoded`, the encoder's; and what `collect` names.
+          decoder's output; `encoded`, the encoder's output; and the intermediates that `collect` names.
 
         Raises:
-          UserError: where the encoder's tokens are missing, or there is no encoder for them.
+          UserError: the encoder's tokens are missing, or there is no encoder for them.
         """
         if (encoder_tokens is not None) != self.config.has_encoder:
             raise UserError(
-                "the model has an encoder: give encoder_tokens, which it reads"
+                "the model has an encoder: give encoder_tokens, its input"
                 if self.config.has_encoder
-                else "the model has no encoder, which encoder_tokens would be for: put all into tokens"
+                else "the model has no encoder for encoder_tokens: put all into tokens"
             )
         # [batch, length] each
         row = _row(tokens, segment_ids)
@@ -187,7 +188,7 @@ class LanguageModel:
         config, execution = self.config, Execution()
 
         def forward(params: Any, row: Any, source: Any, collect: tuple[str, ...]) -> dict[str, jax.Array]:
-            words, result, given = word_embeddings(params), {}, {}
+            words, result, source_inputs = word_embeddings(params), {}, {}
             options: dict[str, Any] = {"train": False, "collect": frozenset()}
             if source is not None:
                 encoder: Any = config.encoder(execution)
@@ -195,7 +196,7 @@ class LanguageModel:
                 result["encoded"], _ = encoder.apply(
                     {"params": params["encoder"]}, words, tokens, segment_ids=segment_ids, positions=None, **options
                 )
-                given = {"encoded": result["encoded"], "encoded_segment_ids": segment_ids}
+                source_inputs = {"encoded": result["encoded"], "encoded_segment_ids": segment_ids}
             tokens, segment_ids = row
             decoder: Any = config.decoder(execution)
             hidden, collected = decoder.apply(
@@ -203,60 +204,60 @@ class LanguageModel:
                 words,
                 tokens,
                 segment_ids=segment_ids,
-                # from 0 at the first token, wherever it stands
+                # from 0 at the first token, behind any padding
                 positions=jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0),
                 **options | {"collect": frozenset(collect)},
-                **given,
+                **source_inputs,
             )
-            found = logits(config, params, hidden, execution)[..., : config.require_vocab_size]
-            return result | {"hidden": hidden, "logits": found, **collected}
+            token_logits = logits(config, params, hidden, execution)[..., : config.require_vocab_size]
+            return result | {"hidden": hidden, "logits": token_logits, **collected}
 
         return jax.jit(forward, static_argnums=3)
 
 
-Generator = LanguageModel  # the class's older name
+Generator = LanguageModel  # former name of the class
 
 
 def _row(tokens: np.ndarray | jax.Array, segment_ids: np.ndarray | jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Tokens and segment ids, int32[batch, length] each."""
+    """Return tokens and segment ids, int32[batch, length] each."""
     tokens = jnp.asarray(tokens, jnp.int32)
     return tokens, jnp.ones_like(tokens) if segment_ids is None else jnp.asarray(segment_ids, jnp.int32)
 
 
 def load(path: str | Path, *, step: int | None = None, network: str | None = None) -> Model | LanguageModel:
-    """Opens a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
+    """Load a model from a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
 
-    A program that uses gin itself finds its bindings as they were.
+    The caller's gin bindings do not change.
 
     Args:
       path: the folder.
-      step: which checkpoint of a MODEL_DIR; None: the newest.
-      network: which, where a MODEL_DIR holds several: "discriminator" or "generator" of ELECTRA; None: the first.
+      step: step of a MODEL_DIR's checkpoint; None: the newest.
+      network: name of the network where a MODEL_DIR holds several: "discriminator" or "generator" of ELECTRA; None: the first.
 
     Raises:
-      UserError: where it is neither, or not whole, or has no such network.
+      UserError: the folder is neither of the two, is incomplete, or has no such network.
     """
-    found = load_networks(path, step=step)
-    if network is not None and network not in found:
-        raise UserError(f"{path} has no network {network}; it has {', '.join(found)}")
-    return found[network or next(iter(found))]
+    networks = load_networks(path, step=step)
+    if network is not None and network not in networks:
+        raise UserError(f"{path} has no network {network}; it has {', '.join(networks)}")
+    return networks[network or next(iter(networks))]
 
 
 def load_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Model | LanguageModel]:
-    """All networks of a folder by name, see `load`; a Hugging Face folder has one.
+    """Load all networks of a folder, by name, as `load` does; a Hugging Face folder has one.
 
-    `average` reads the moving average of a MODEL_DIR's parameters in their place.
+    With `average`, the parameters are their moving average in a MODEL_DIR.
     """
     from bertfam.training.networks import read_networks
 
     folder = to_path(path)
     huggingface_folder = None if (folder / "config.gin").is_file() else folder
     networks = read_networks(folder, step=step, average=average)
-    return {name: _ready(*network, huggingface_folder) for name, network in networks.items()}
+    return {name: _make_model(*network, huggingface_folder) for name, network in networks.items()}
 
 
-def _ready(config: Any, params: dict[str, Any], vocabulary: Vocabulary, folder: Path | None = None) -> Model | LanguageModel:
-    """A network ready to use; `folder` is a Hugging Face folder that may say how its texts end."""
+def _make_model(config: Any, params: dict[str, Any], vocabulary: Vocabulary, folder: Path | None = None) -> Model | LanguageModel:
+    """Make the API's model of a network; `folder` is a Hugging Face folder whose files may name the end tokens."""
     if "decoder" not in params:
         return Model(config, params, vocabulary)
     tokens = vocabulary.token_ids

@@ -1,22 +1,22 @@
-"""Beam search: the texts of the highest score, of those that the search keeps open."""
+"""Beam search: the highest-scoring texts among those that stay in the beam."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from bertfam.decoding.constraints import constrained
+from bertfam.decoding.constraints import constrain
 from bertfam.decoding.stepper import Decoded, Ends, Prompts, Stepper, ended, repeat_rows
 from bertfam.decoding.strategies import BeamSearch, Limits
 
-_NONE = -jnp.inf  # the score of no text
+_NONE = -jnp.inf  # score of an empty slot
 
 
 class _Texts(NamedTuple):
     """Texts of each prompt, the best first.
 
     Attributes:
-      scores: float32[batch, beams]; -infinity is no text. Of open texts the log-probability, of those that have ended the score.
+      scores: float32[batch, beams]: log-probabilities of open texts, scores of ended ones; -infinity marks an empty slot.
       tokens, log_probabilities: [batch, beams, max_new_tokens].
       lengths: int32[batch, beams].
     """
@@ -27,23 +27,23 @@ class _Texts(NamedTuple):
     lengths: jax.Array
 
     def best(self, count: int) -> tuple["_Texts", jax.Array]:
-        """The `count` best, and their places int32[batch, count]."""
+        """Return the `count` best texts, and their places int32[batch, count]."""
         places = jax.lax.top_k(self.scores, count)[1]
         return self.at(places), places
 
     def at(self, places: jax.Array) -> "_Texts":
-        """The texts at places, int32[batch, n]."""
-        return jax.tree.map(lambda each: jax.vmap(lambda texts, at: texts[at])(each, places), self)
+        """Return the texts at places, int32[batch, n]."""
+        return jax.tree.map(lambda leaf: jax.vmap(lambda texts, at: texts[at])(leaf, places), self)
 
 
 class _Search(NamedTuple):
-    """The loop's own state.
+    """State of the search loop.
 
     Attributes:
-      written: int32[], tokens of the open texts.
-      open: those that go on.
-      over: those that have ended.
-      searching: bool[batch], whether the search of a prompt goes on.
+      written: int32[], number of new tokens of the open texts.
+      open: texts that can still grow.
+      over: texts that have ended.
+      searching: bool[batch], True where the search of a prompt continues.
     """
 
     written: jax.Array
@@ -63,21 +63,21 @@ def search(
     ends: Ends,
     texts: int = 1,
 ) -> Decoded:
-    """Searches until no prompt's texts can become better, or `max_new_tokens`.
+    """Search until no prompt's texts can become better, or until `max_new_tokens`.
 
-    Each step looks at the (ends + 1) * beams best continuations of the open texts, so that `beams` of them go on. Those among the
-    `beams` best that end, or reach `max_new_tokens`, are ranked with what has ended before. A continuation of probability 0 is
-    none; a search of which none is left gives its open texts as they are where nothing else has ended.
+    Each step considers the (ends + 1) * beams best continuations of the open texts, so that at least `beams` of them stay open.
+    Continuations among the `beams` best that end, or reach `max_new_tokens`, are ranked with the texts that ended before.
+    Continuations of probability 0 are ignored; if none is left and no text has ended, the search returns its open texts.
 
     Args:
       stepper: the model.
-      logits: float32[batch, vocabulary], of what comes after the prompts.
-      state: the model's, after the prompts.
-      prompts: what the texts begin with.
+      logits: float32[batch, vocabulary] of the first new token.
+      state: state of the model after the prompts.
+      prompts: tokens that the texts begin with.
       strategy: beams, length penalty, and when to stop.
-      limits: what texts keep to.
-      ends: what ends them.
-      texts: how many of each prompt are given, at most `strategy.beams`.
+      limits: bounds on the texts.
+      ends: tokens that begin and end texts.
+      texts: number of texts to return for each prompt, at most `strategy.beams`.
     """
     batch, length = prompts.tokens.shape
     beams, most = strategy.beams, limits.max_new_tokens
@@ -87,10 +87,10 @@ def search(
         return log_probability / jnp.asarray(tokens, jnp.float32) ** strategy.length_penalty
 
     def choose(found: _Search, logits: jax.Array) -> tuple[_Search, jax.Array]:
-        """The search after one more token, and which open text each new one goes on from: int32[batch, beams]."""
+        """Extend the search by one token; return the open text that each new one extends, too: int32[batch, beams]."""
         history = jnp.concatenate([given, found.open.tokens.reshape(batch * beams, most)], axis=1)
         own = jax.nn.log_softmax(logits)
-        allowed = constrained(own, history, first, length, found.written, limits, ends)
+        allowed = constrain(own, history, first, length, found.written, limits, ends)
         totals = (found.open.scores[:, :, None] + allowed.reshape(batch, beams, -1)).reshape(batch, -1)
         vocabulary = logits.shape[-1]
         best, index = jax.lax.top_k(totals, min(max(2, len(ends.ids) + 1) * beams, totals.shape[1]))
@@ -109,7 +109,7 @@ def search(
         going, places = candidates._replace(scores=jnp.where(ending, _NONE, best)).best(beams)
         counted = ending & (jnp.arange(best.shape[1]) < beams) & found.searching[:, None]
         ending_now = candidates._replace(scores=jnp.where(counted, ranked(best, written), _NONE))
-        over, _ = _joined(found.over, ending_now).best(beams)
+        over, _ = _concatenate(found.over, ending_now).best(beams)
         stuck = found.searching & (going.scores[:, 0] == _NONE) & (over.scores[:, 0] == _NONE)
         as_they_are = found.open._replace(scores=ranked(found.open.scores, jnp.maximum(found.written, 1)))
         over = jax.tree.map(
@@ -125,7 +125,7 @@ def search(
         searching = found.searching & better & (going.scores[:, 0] > _NONE)
         return _Search(written, going, over, searching), jnp.take_along_axis(source, places, axis=1)
 
-    def go_on(carry: tuple[_Search, jax.Array, Any]) -> jax.Array:
+    def is_searching(carry: tuple[_Search, jax.Array, Any]) -> jax.Array:
         return (carry[0].written < most) & jnp.any(carry[0].searching)
 
     def advance(carry: tuple[_Search, jax.Array, Any]) -> tuple[_Search, jax.Array, Any]:
@@ -138,14 +138,14 @@ def search(
     blank = _Texts(
         jnp.full(shape[:2], _NONE), jnp.full(shape, ends.fill, jnp.int32), jnp.zeros(shape), jnp.zeros(shape[:2], jnp.int32)
     )
-    # One open text, of no token: were there more, they would stay equal.
+    # One open text without tokens: several would stay equal to each other.
     start = _Search(jnp.int32(0), blank._replace(scores=blank.scores.at[:, 0].set(0.0)), blank, prompts.real)
     state = stepper.repeat(state, beams)
-    found, _, _ = jax.lax.while_loop(go_on, advance, (*choose(start, repeat_rows(logits, beams)), state))
-    over = jax.tree.map(lambda each: each[:, :texts], found.over)
+    found, _, _ = jax.lax.while_loop(is_searching, advance, (*choose(start, repeat_rows(logits, beams)), state))
+    over = jax.tree.map(lambda leaf: leaf[:, :texts], found.over)
     return Decoded(over.tokens, over.log_probabilities, over.lengths, over.scores, over.scores > _NONE)
 
 
-def _joined(first: _Texts, second: _Texts) -> _Texts:
-    """The texts of both, in this order."""
+def _concatenate(first: _Texts, second: _Texts) -> _Texts:
+    """Concatenate the texts of both, in this order."""
     return _Texts(*(jnp.concatenate(pair, axis=1) for pair in zip(first, second, strict=True)))

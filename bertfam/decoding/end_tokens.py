@@ -1,4 +1,4 @@
-"""Which tokens begin and end the texts of a model."""
+"""Tokens that begin and end the texts of a model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,23 +11,23 @@ from bertfam.storage.files import read_json
 
 
 def end_tokens(config: LanguageModelConfig, tokens: TokenIds) -> Ends:
-    """As a model of this family is trained on a vocabulary."""
+    """Return the tokens that a model of this family is trained with on a vocabulary."""
     end = tokens.sep if tokens.eos is None else tokens.eos
-    # The end of the text before is what a decoder alone has read where one begins.
+    # In training, a causal LM sees the end of the previous text before a new one.
     starts = {"bos": tokens.cls if tokens.cls is not None else end, "eos": end, "pad": tokens.pad, None: end}
     return Ends(() if end is None else (end,), tokens.pad, starts[config.start])
 
 
 def end_tokens_of_folder(config: LanguageModelConfig, tokens: TokenIds, folder: Path) -> Ends:
-    """As transformers' `generate` takes them from a folder: generation_config.json, or config.json where there is none.
+    """Return the tokens that transformers' `generate` reads from a folder's generation_config.json, or else config.json.
 
-    What the folder does not say, or says of an id that is no token, is as `end_tokens` has it.
+    Fields that are missing, or that are not ids of the vocabulary, come from `end_tokens`.
     """
     stated: Mapping[str, Any] = read_json(next(path for name in _FILES if (path := folder / name).is_file()))
 
     def ids(name: str) -> tuple[int, ...]:
-        found = stated.get(name)
-        listed = found if isinstance(found, list) else [found]
+        value = stated.get(name)
+        listed = value if isinstance(value, list) else [value]
         return tuple(id for id in listed if type(id) is int and 0 <= id < tokens.size)
 
     def one(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Cloze: the likeliest tokens at every mask token of a text."""
+"""Cloze: the likeliest tokens at each mask token of a text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _MULTIPLE = 32
 
 @dataclass(frozen=True)
 class Prediction:
-    """One candidate for a mask."""
+    """Candidate token for a mask."""
 
     token_id: int
     token: str
@@ -24,26 +24,26 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Mask:
-    """One mask of a text: its place among the tokens ([CLS] is 0), and its candidates, the likeliest first."""
+    """Mask of a text: its place among the tokens ([CLS] is 0), and its candidates, the likeliest first."""
 
     position: int
     predictions: list[Prediction]
 
 
 def select_masked_lm(networks: Mapping[str, Model | LanguageModel]) -> Model:
-    """The first network that predicts masked tokens, such as ELECTRA's generator; the first of all where none does.
+    """Select the first encoder with a masked-language-model head, such as ELECTRA's generator, else the first encoder.
 
     Raises:
-      UserError: where none is an encoder.
+      UserError: no network is an encoder.
     """
     encoders = [model for model in networks.values() if isinstance(model, Model)]
     if not encoders:
-        raise UserError("the model writes text and has no masks to fill; use bertfam generate")
+        raise UserError("the model has a decoder and no masks to fill; use bertfam generate")
     return next((model for model in encoders if "mlm_head" in model.params), encoders[0])
 
 
 def check(model: Model, text: str) -> np.ndarray:
-    """Encodes a text: int32[length]; raises UserError where there is nothing to fill or the text is too long."""
+    """Encode a text: int32[length]; raise UserError if it has no mask or is too long."""
     mask = model.vocabulary.token_ids.need("mask", "filling in")
     tokens = model.vocabulary.encode_prompt(text).ids
     shown = text if len(text) <= 60 else text[:57] + "..."
@@ -56,22 +56,22 @@ def check(model: Model, text: str) -> np.ndarray:
 
 
 def fill(model: Model, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]:
-    """Fills texts.
+    """Predict the tokens at the masks of texts.
 
     Args:
-      model: one with a masked-language-model head.
-      texts: each with at least one literal [MASK], or as the vocabulary spells it.
-      top_k: candidates a mask.
+      model: a model with a masked-language-model head.
+      texts: each has at least one literal [MASK], or the vocabulary's own spelling of it.
+      top_k: number of candidates for each mask.
 
     Returns:
-      for every text its masks in order.
+      the masks of each text, in order.
 
     Raises:
-      UserError: where the model has no such head, a text has no mask, or is too long.
+      UserError: the model has no such head, or a text has no mask or is too long.
     """
     if "mlm_head" not in model.params and "rtd_head" in model.params:
         raise UserError(
-            "the model is a discriminator, which tells replaced tokens from others and predicts none, so it cannot fill; give "
+            "the model is a discriminator, which detects replaced tokens and predicts none, so it cannot fill; give "
             "the folder of its generator, or of the run that trained both"
         )
     if "mlm_head" not in model.params:
@@ -89,7 +89,7 @@ def fill(model: Model, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]
         probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), min(top_k, logits.shape[-1]))
         masks = []
         for position, best, likely in zip(positions.tolist(), ids.tolist(), probabilities.tolist(), strict=True):
-            found = zip(best, model.vocabulary.pieces(best), likely, strict=True)
-            masks.append(Mask(position, [Prediction(*candidate) for candidate in found]))
+            candidates = zip(best, model.vocabulary.pieces(best), likely, strict=True)
+            masks.append(Mask(position, [Prediction(*candidate) for candidate in candidates]))
         results.append(masks)
     return results

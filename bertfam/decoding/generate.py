@@ -1,4 +1,4 @@
-"""Texts that a generator writes: a decoder goes on from its prompts, an encoder-decoder answers them."""
+"""Text generation: a causal LM continues prompts, an encoder-decoder answers them."""
 
 import contextlib
 import dataclasses
@@ -54,15 +54,15 @@ class TrainedModel(Protocol):
 
 @dataclass(frozen=True)
 class Text:
-    """One text.
+    """Generated text.
 
     Attributes:
-      text: a decoder's prompt with what it has written behind it, or an encoder-decoder's answer, whose sentinels tell its spans
-        apart; without control tokens.
-      tokens: the ids that have been written, the end included where there is one.
-      log_probabilities: of each of them, under the model alone: before temperature and all that forbids or forces tokens.
-      score: what the texts of a prompt are ranked by: the score of a beam search, else the sum of `log_probabilities`.
-      ended: whether its last token is an end, of its own or forced by `Ends.last`; False: it was cut at `Limits.max_new_tokens`.
+      text: a causal LM's prompt and its continuation, or an encoder-decoder's answer, in which sentinels separate the spans;
+        without control tokens.
+      tokens: ids of the new tokens, the end token included where there is one.
+      log_probabilities: log-probability of each new token under the model, before temperature and constraints.
+      score: by which the texts of a prompt are ranked: the score of a beam search, else the sum of `log_probabilities`.
+      ended: True if the last token is an end, chosen or forced by `Ends.last`; False: cut at `Limits.max_new_tokens`.
     """
 
     text: str
@@ -73,7 +73,7 @@ class Text:
 
     @property
     def log_probability(self) -> float:
-        """Of the whole text."""
+        """Log-probability of the whole text."""
         return float(sum(self.log_probabilities))
 
 
@@ -88,24 +88,26 @@ def generate(
     mesh: jax.sharding.Mesh | None = None,
     execution: Execution = _EXECUTION,
 ) -> list[list[Text]]:
-    """Writes texts. What comes of a prompt does not depend on the others, nor on `batch_size` and `mesh` (but for rounding).
+    """Generate texts from prompts.
+
+    The texts of a prompt do not depend on the other prompts, nor on `batch_size` and `mesh`, up to rounding.
 
     Args:
       model: see `bertfam.api.load`.
-      prompts: a control piece that is spelt exactly is the control token. An empty one is a decoder's own beginning. Tokens
-        int[length] in the place of texts are read as they are.
+      prompts: texts, in which an exactly spelt control piece is the control token, or tokens int[length], which are used
+        unchanged. An empty prompt makes a causal LM begin a text.
       strategy: `Greedy`, `Sample` or `BeamSearch`.
-      limits: what texts keep to.
-      texts: how many of each prompt; of a beam search at most its beams, of `Greedy` one.
-      batch_size: prompts at a time; with a mesh the next multiple of its parts.
-      mesh: devices over whose axes of batches a batch is split; None: one device.
+      limits: bounds on the texts.
+      texts: number of texts for each prompt; at most its beams for a beam search, one for `Greedy`.
+      batch_size: prompts in a batch; with a mesh, rounded up to a multiple of its batch shards.
+      mesh: devices over whose batch axes a batch is split; None: one device.
       execution: dtype and attention backend; float32 is full float32 on every platform.
 
     Returns:
-      for each prompt its texts, the best first; fewer than `texts` only where a search finds fewer of a probability above 0.
+      the texts of each prompt, the best first; fewer than `texts` only where a search finds fewer of a probability above 0.
 
     Raises:
-      UserError: for a prompt that leaves no room for `limits.max_new_tokens`, more texts than the strategy has, or a model whose
+      UserError: a prompt leaves no room for `limits.max_new_tokens`, the strategy has fewer than `texts` texts, or the model's
         logits are not numbers.
     """
     _check(strategy, texts, batch_size)
@@ -148,13 +150,13 @@ def generate(
             )
             decoded = jax.tree.map(np.asarray, decoded)
             for row, place in enumerate(places):
-                found[place] = _texts(model, prompts[place], encoded[place], jax.tree.map(lambda each, at=row: each[at], decoded))
+                found[place] = _texts(model, prompts[place], encoded[place], jax.tree.map(lambda leaf, at=row: leaf[at], decoded))
     return [found[place] for place in range(len(encoded))]
 
 
 @contextlib.contextmanager
 def _on(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
-    """Where arrays have the logical axes of a mesh."""
+    """Enter a mesh and its logical axis rules."""
     if mesh is None:
         yield
         return
@@ -166,13 +168,13 @@ def _check(strategy: Strategy, texts: int, batch_size: int) -> None:
     if texts < 1 or batch_size < 1:
         raise UserError(f"{texts} texts of each prompt and batches of {batch_size}: both must be at least 1")
     if isinstance(strategy, Greedy) and texts > 1:
-        raise UserError(f"greedy decoding has one text of each prompt, not {texts}; take a beam search or sampling")
+        raise UserError(f"greedy decoding has one text of each prompt, not {texts}; use beam search or sampling")
     if isinstance(strategy, BeamSearch) and texts > strategy.beams:
-        raise UserError(f"{texts} texts of each prompt are more than the {strategy.beams} beams; take more beams")
+        raise UserError(f"{texts} texts of each prompt are more than the {strategy.beams} beams; use more beams")
 
 
 def _encode(model: TrainedModel, prompt: str | np.ndarray, limits: Limits) -> np.ndarray:
-    """int32[length]; raises UserError where the model has no room for it and the new tokens."""
+    """Encode a prompt as int32[length]; raise UserError if it and the new tokens do not fit the model."""
     config = model.config
     if isinstance(prompt, str):
         tokens, begins = model.vocabulary.encode_prompt(prompt, frame=config.has_encoder).ids, config.start is not None
@@ -181,9 +183,9 @@ def _encode(model: TrainedModel, prompt: str | np.ndarray, limits: Limits) -> np
     if (begins or not len(tokens)) and not config.has_encoder and model.ends.start is not None:
         tokens = np.append(np.int32(model.ends.start), tokens)
     if not len(tokens):
-        raise UserError("a prompt is empty and the vocabulary has no token to begin a text with; write something")
+        raise UserError("a prompt is empty and the vocabulary has no token to begin a text with; give a prompt")
     if config.has_encoder and model.ends.start is None:
-        raise UserError("the vocabulary has no token that the decoder could begin with: choose another vocabulary")
+        raise UserError("the vocabulary has no start token for the decoder: choose another vocabulary")
     longest = config.max_length
     new = limits.max_new_tokens
     if longest is None:
@@ -202,7 +204,7 @@ def _encode(model: TrainedModel, prompt: str | np.ndarray, limits: Limits) -> np
 
 
 def _batch(model: TrainedModel, encoded: Sequence[np.ndarray], rows: int) -> tuple[Prompts, Source | None]:
-    """Prompts as `rows` rows; those that fill a batch up are padding."""
+    """Collect prompts into `rows` rows; rows beyond the prompts are padding."""
     longest = max(map(len, encoded))
     length = _SHORTEST << max(0, (longest - 1) // _SHORTEST).bit_length()
     if model.config.max_length is not None:
@@ -210,7 +212,7 @@ def _batch(model: TrainedModel, encoded: Sequence[np.ndarray], rows: int) -> tup
     lengths = np.array([len(tokens) for tokens in encoded] + [0] * (rows - len(encoded)), np.int32)
     real = lengths > 0
     places = np.arange(length)
-    before = model.config.has_encoder  # whether tokens lie before the padding, or behind it
+    before = model.config.has_encoder  # padding follows an encoder's tokens and precedes a decoder's
     inside = places < lengths[:, None] if before else places >= length - lengths[:, None]
     table = np.full((rows, length), model.ends.fill, np.int32)
     table[inside] = np.concatenate(encoded)
@@ -221,23 +223,23 @@ def _batch(model: TrainedModel, encoded: Sequence[np.ndarray], rows: int) -> tup
 
 
 def _keys(encoded: Sequence[np.ndarray], rows: int, texts: int, seed: int) -> jax.Array:
-    """uint32[rows, texts, 2], by the seed, the prompt itself and the number of the text: the company does not matter."""
-    made = np.zeros((rows, texts), np.uint64)
+    """Return uint32[rows, texts, 2]; each key depends on the seed, its prompt and the number of the text alone."""
+    text_keys = np.zeros((rows, texts), np.uint64)
     for row, tokens in enumerate(encoded):
         content = np.bitwise_xor.reduce(keys.fold(seed, np.arange(len(tokens)), tokens))
-        made[row] = keys.fold(content, np.arange(texts))
-    return jnp.asarray(made.view(np.uint32).reshape(rows, texts, 2))
+        text_keys[row] = keys.fold(content, np.arange(texts))
+    return jnp.asarray(text_keys.view(np.uint32).reshape(rows, texts, 2))
 
 
 def _texts(model: TrainedModel, prompt: str | np.ndarray, encoded: np.ndarray, row: Decoded) -> list[Text]:
-    """The texts of one prompt."""
+    """Return the texts of one prompt."""
     made = []
     for place in np.flatnonzero(row.possible):
         length = int(row.lengths[place])
         tokens = row.tokens[place, :length].tolist()
         log_probabilities = row.log_probabilities[place, :length].tolist()
         if np.isnan(log_probabilities).any():
-            raise UserError("the model's logits are not numbers, so it writes nothing: did its training diverge?")
+            raise UserError("the model's logits are not numbers, so it generates no text: did its training diverge?")
         ended = bool(tokens) and tokens[-1] in model.ends.ids
         made.append(Text(_spell(model, prompt, encoded, tokens), tokens, log_probabilities, float(row.scores[place]), ended))
     return made
@@ -248,7 +250,7 @@ def _spell(model: TrainedModel, prompt: str | np.ndarray, encoded: np.ndarray, t
     if model.config.has_encoder:
         dropped = set(vocabulary.token_ids.special)
         return vocabulary.decode([token for token in tokens if token not in dropped])
-    # A first word may be spelt without its space where nothing stands before it.
+    # A vocabulary may drop the space of a first word.
     before = vocabulary.decode(encoded.tolist(), skip_special=True)
     whole = vocabulary.decode([*encoded.tolist(), *tokens], skip_special=True)
     return (prompt if isinstance(prompt, str) else before) + (

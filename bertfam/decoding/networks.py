@@ -1,4 +1,4 @@
-"""A generator's networks as what the loops step: prompts are read once, and each step reads one token of every text."""
+"""Decoding with a causal LM or an encoder-decoder: reads prompts once, then one token of each text per step."""
 
 import functools
 from typing import Any, NamedTuple
@@ -15,18 +15,18 @@ from bertfam.models.language_model import LanguageModelConfig, logits, word_embe
 
 
 class Source(NamedTuple):
-    """What an encoder-decoder answers to: int32[batch, length] each, padded on the right; segment ids are 1, and 0 at padding."""
+    """Input of the encoder: int32[batch, length] each, padded on the right; segment ids are 1, and 0 at padding."""
 
     tokens: jax.Array
     segment_ids: jax.Array
 
 
 class _State(NamedTuple):
-    """What has been read.
+    """State of the decoder.
 
     Attributes:
-      cache: the keys and values.
-      positions: int32[rows], of the next token.
+      cache: keys and values of the tokens that have been read.
+      positions: int32[rows], position of the next token.
       source_segment_ids: int32[rows, length] of the source; None without an encoder.
     """
 
@@ -49,16 +49,18 @@ def decode(
     texts: int,
     execution: Execution,
 ) -> Decoded:
-    """Texts that go on from prompts: one compilation for each shape and set of options.
+    """Decode texts from prompts; compiles once for each shape and set of options.
 
     Args:
-      params: the generator's, see `bertfam.models.language_model`.
-      prompts: of a decoder; of an encoder-decoder, what the decoder begins with.
-      source: what the encoder reads; None where there is none.
+      params: parameters of the model, see `bertfam.models.language_model`.
+      prompts: prompts of a causal LM; for an encoder-decoder, the decoder's first tokens.
+      source: input of the encoder; None without an encoder.
       keys: uint32[batch, texts, 2], for `Sample`; else None.
-      config: makes the networks.
-      strategy, limits, ends: see there.
-      texts: how many of each prompt.
+      config: config of the model.
+      strategy: method of choosing tokens.
+      limits: bounds on the texts.
+      ends: tokens that begin and end texts.
+      texts: number of texts for each prompt.
       execution: dtype, loop over layers and attention backend.
     """
     stepper, start = stepper_of(config, params, limits.max_new_tokens, execution)
@@ -69,13 +71,13 @@ def decode(
 
 
 def stepper_of(config: LanguageModelConfig, params: Any, new_tokens: int, execution: Execution) -> tuple[Stepper, Any]:
-    """The steps, and a function that reads (prompts, source) and gives logits float32[batch, vocabulary] and the first state."""
+    """Return the stepper, and a function (prompts, source) -> (logits float32[batch, vocabulary], first state)."""
     words, decoder = word_embeddings(params), config.decoder(execution)
 
     def read(state: _State, tokens: jax.Array, segment_ids: jax.Array, positions: jax.Array, encoded: Any = None) -> Any:
-        given: dict[str, Any] = {}
+        source: dict[str, Any] = {}
         if config.has_encoder:
-            given = {"encoded": encoded, "encoded_segment_ids": state.source_segment_ids}
+            source = {"encoded": encoded, "encoded_segment_ids": state.source_segment_ids}
         hidden, collected = decoder.apply(
             {"params": params["decoder"]},
             words,
@@ -85,16 +87,16 @@ def stepper_of(config: LanguageModelConfig, params: Any, new_tokens: int, execut
             train=False,
             collect=frozenset(),
             cache=state.cache,
-            **given,
+            **source,
         )
-        # Rows of the table that are no token are none here either.
+        # Rows of the table behind the last token are padding.
         after = logits(config, params, hidden[:, -1:], execution)[:, 0, : config.require_vocab_size]
         return after, state._replace(cache=collected["cache"], positions=positions[:, -1] + 1)
 
     def start(prompts: Prompts, source: Source | None) -> tuple[jax.Array, _State]:
         batch, length = prompts.tokens.shape
         dtype = execution.compute_dtype
-        # The last new token is read by nobody.
+        # The model never reads the last new token.
         slots = length + new_tokens - 1
         cache = empty(config.num_layers, batch, slots, config.num_kv_heads, config.head_dim, dtype)
         encoded = None
@@ -110,17 +112,17 @@ def stepper_of(config: LanguageModelConfig, params: Any, new_tokens: int, execut
                 collect=frozenset(),
             )
         state = _State(cache, jnp.zeros(batch, jnp.int32), None if source is None else source.segment_ids)
-        # [batch, length]: from 0 at the first token that is no padding
+        # [batch, length]: from 0 at the first token that is not padding
         positions = jnp.arange(length) - prompts.first[:, None]
         return read(state, prompts.tokens, (positions >= 0).astype(jnp.int32), jnp.maximum(positions, 0), encoded)
 
     def step(tokens: jax.Array, state: _State) -> tuple[jax.Array, _State]:
         return read(state, tokens[:, None], jnp.ones((len(tokens), 1), jnp.int32), state.positions[:, None])
 
-    return Stepper(step, _repeated, _reordered), start
+    return Stepper(step, _repeat, _reorder), start
 
 
-def _repeated(state: _State, count: int) -> _State:
+def _repeat(state: _State, count: int) -> _State:
     def rows(array: jax.Array | None, axis: int = 0) -> Any:
         return None if array is None else repeat_rows(array, count, axis)
 
@@ -135,7 +137,7 @@ def _repeated(state: _State, count: int) -> _State:
     return _State(cache, rows(state.positions), rows(state.source_segment_ids))
 
 
-def _reordered(state: _State, places: jax.Array) -> _State:
-    # The texts of a prompt are of one length and read the same source: they differ in nothing else.
-    keys, values = (reorder_rows(each, places, 1) for each in (state.cache.keys, state.cache.values))
+def _reorder(state: _State, places: jax.Array) -> _State:
+    # The texts of a prompt have the same length and source, so that only keys and values differ.
+    keys, values = (reorder_rows(array, places, 1) for array in (state.cache.keys, state.cache.values))
     return state._replace(cache=state.cache._replace(keys=keys, values=values))

@@ -1,23 +1,23 @@
-"""Greedy decoding and sampling: each text takes one token after the other."""
+"""Greedy decoding and sampling, one token after the other."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from bertfam.decoding.constraints import constrained, cut
+from bertfam.decoding.constraints import constrain, truncate
 from bertfam.decoding.stepper import Decoded, Ends, Prompts, Stepper, ended, repeat_rows
 from bertfam.decoding.strategies import Greedy, Limits, Sample
 
 
 class _Texts(NamedTuple):
-    """The loop's own state; rows = batch * texts.
+    """State of the loop; rows = batch * texts.
 
     Attributes:
-      written: int32[], tokens so far.
+      written: int32[], number of new tokens so far.
       tokens, log_probabilities: [rows, max_new_tokens].
       lengths: int32[rows].
-      over: bool[rows], texts that have ended.
+      over: bool[rows], True for texts that have ended.
     """
 
     written: jax.Array
@@ -39,18 +39,18 @@ def write(
     ends: Ends,
     texts: int = 1,
 ) -> Decoded:
-    """Writes until all texts have ended.
+    """Decode until all texts have ended.
 
     Args:
       stepper: the model.
-      logits: float32[batch, vocabulary], of what comes after the prompts.
-      state: the model's, after the prompts.
-      prompts: what the texts begin with.
-      keys: uint32[batch, texts, 2], one for each text; None where nothing is drawn.
-      strategy: how a token is chosen.
-      limits: what texts keep to.
-      ends: what ends them.
-      texts: how many of each prompt.
+      logits: float32[batch, vocabulary] of the first new token.
+      state: state of the model after the prompts.
+      prompts: tokens that the texts begin with.
+      keys: uint32[batch, texts, 2], a key for each text; None without sampling.
+      strategy: method of choosing tokens.
+      limits: bounds on the texts.
+      ends: tokens that begin and end texts.
+      texts: number of texts for each prompt.
     """
     batch, length = prompts.tokens.shape
     rows = batch * texts
@@ -58,12 +58,12 @@ def write(
 
     def choose(found: _Texts, logits: jax.Array) -> _Texts:
         history = jnp.concatenate([given, found.tokens], axis=1)
-        scores = constrained(logits, history, first, length, found.written, limits, ends)
+        scores = constrain(logits, history, first, length, found.written, limits, ends)
         if isinstance(strategy, Sample) and keys is not None:
-            drawn = jax.vmap(_draw, in_axes=(0, None, 0))(keys.reshape(rows, 2), found.written, cut(scores, strategy))
+            drawn = jax.vmap(_draw, in_axes=(0, None, 0))(keys.reshape(rows, 2), found.written, truncate(scores, strategy))
         else:
             drawn = jnp.argmax(scores, axis=-1)
-        # A text that no token may follow ends as it is.
+        # A text ends here if every next token is excluded.
         over = found.over | (jnp.max(scores, axis=-1) == -jnp.inf)
         token = jnp.where(over, ends.fill, drawn).astype(jnp.int32)
         own = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], axis=-1)[:, 0]
@@ -75,7 +75,7 @@ def write(
             over | ended(token, ends),
         )
 
-    def go_on(carry: tuple[_Texts, Any]) -> jax.Array:
+    def is_writing(carry: tuple[_Texts, Any]) -> jax.Array:
         return (carry[0].written < limits.max_new_tokens) & ~jnp.all(carry[0].over)
 
     def advance(carry: tuple[_Texts, Any]) -> tuple[_Texts, Any]:
@@ -87,7 +87,7 @@ def write(
     none = jnp.zeros(rows, jnp.int32)
     empty = _Texts(jnp.int32(0), blank, jnp.zeros(blank.shape), none, repeat_rows(~prompts.real, texts))
     state = stepper.repeat(state, texts) if texts > 1 else state
-    found, _ = jax.lax.while_loop(go_on, advance, (choose(empty, repeat_rows(logits, texts)), state))
+    found, _ = jax.lax.while_loop(is_writing, advance, (choose(empty, repeat_rows(logits, texts)), state))
     shape = (batch, texts)
     own = found.log_probabilities.reshape(*shape, -1)
     possible = jnp.broadcast_to(prompts.real[:, None], shape)
@@ -95,5 +95,5 @@ def write(
 
 
 def _draw(key: jax.Array, written: jax.Array, logits: jax.Array) -> jax.Array:
-    """A token by the key of its text, uint32[2], and its place in it alone."""
+    """Draw a token; the key of its text, uint32[2], and its place in the text alone determine the draw."""
     return jax.random.categorical(jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), written), logits)

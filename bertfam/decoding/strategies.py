@@ -1,4 +1,4 @@
-"""How the next token is chosen, and what bounds a text: frozen values, each a part of what is compiled."""
+"""Decoding strategies and limits: frozen values, which are static arguments of the compiled loops."""
 
 import math
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ EarlyStopping = Literal[False, True, "never"]
 
 @dataclass(frozen=True)
 class Greedy:
-    """The likeliest token, each time."""
+    """Strategy that takes the likeliest token at each step."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A token drawn from the model's distribution, made sharper and cut by these in their order.
+    """Strategy that draws tokens from the model's distribution, after temperature, top_k and top_p in this order.
 
     Attributes:
-      temperature: divides the logits; less than 1 favours the likely ones.
-      top_k: only the k likeliest tokens, and what is as likely as the last of them (Fan et al. 2018); 0: all.
-      top_p: only the fewest tokens that have this probability together (Holtzman et al. 2020, "nucleus"); 1: all.
-      seed: the same prompt, number and seed give the same text, alone, in a batch and on any mesh.
+      temperature: divides the logits; less than 1 favours likely tokens.
+      top_k: keep only the k likeliest tokens and ties with the last of them (Fan et al. 2018); 0: all.
+      top_p: keep only the fewest tokens that together have this probability (Holtzman et al. 2020, "nucleus"); 1: all.
+      seed: the same prompt, number of the text and seed give the same text, alone, in a batch and on any mesh.
 
     Raises:
-      UserError: for a value that leaves nothing to draw from.
+      UserError: a value leaves no token to draw.
     """
 
     temperature: float = 1.0
@@ -36,30 +36,30 @@ class Sample:
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
             raise UserError(
-                f"temperature {self.temperature} must be above 0 and finite; for the likeliest token take the strategy greedy"
+                f"temperature {self.temperature} must be above 0 and finite; for the likeliest token use the strategy greedy"
             )
         if self.top_k < 0:
             raise UserError(f"top_k {self.top_k} must be at least 1, or 0 for all tokens")
         if not 0 < self.top_p <= 1:
-            raise UserError(f"top_p {self.top_p} must be above 0 and at most 1, which takes all tokens")
+            raise UserError(f"top_p {self.top_p} must be above 0 and at most 1, which keeps all tokens")
         if not 0 <= self.seed < 2**63:
             raise UserError(f"seed {self.seed} must be at least 0 and below 2^63")
 
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """The texts of the highest score that a search with this many open texts finds.
+    """Strategy that searches for the texts of the highest score.
 
     The score of a text of n new tokens, its end included, is its log-probability / n ** length_penalty.
 
     Attributes:
-      beams: texts that are kept open, and that are kept when they have ended.
+      beams: number of open texts, and of ended texts, that the search keeps.
       length_penalty: above 0 favours long texts, below 0 short ones.
-      early_stopping: True: a search ends with `beams` texts that have ended. False: when no open text would be better than the
-        worst of these if it ended now. "never": when none can become better, however long it gets.
+      early_stopping: True: stop when `beams` texts have ended. False: stop when no open text would be better than the worst of
+        these if it ended now. "never": stop when no open text can become better, however long it grows.
 
     Raises:
-      UserError: for less than one beam, a `length_penalty` that is no number, or an unknown `early_stopping`.
+      UserError: there is no beam, `length_penalty` is not a finite number, or `early_stopping` is unknown.
     """
 
     beams: int = 5
@@ -80,16 +80,16 @@ Strategy = Greedy | Sample | BeamSearch
 
 @dataclass(frozen=True)
 class Limits:
-    """What a text must keep to, whatever the strategy.
+    """Bounds on a text, under every strategy.
 
     Attributes:
-      max_new_tokens: where it is cut.
-      min_new_tokens: it does not end before it has so many.
-      no_repeat_ngrams: no run of so many tokens stands twice, those of a decoder's prompt included; 0: any may. Nothing else is
-        done against repetition.
+      max_new_tokens: largest number of new tokens; longer texts are cut.
+      min_new_tokens: smallest number of new tokens before a text may end.
+      no_repeat_ngrams: length of n-grams that may not occur twice, those of a causal LM's prompt included; 0: no limit. There is
+        no other penalty on repetition.
 
     Raises:
-      UserError: for numbers that no text can keep to.
+      UserError: no text can satisfy the numbers.
     """
 
     max_new_tokens: int = 40
@@ -107,7 +107,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Preset:
-    """A strategy under a name, and the n-grams that go with it."""
+    """Strategy and `Limits.no_repeat_ngrams` of a named preset."""
 
     strategy: Strategy
     no_repeat_ngrams: int = 0

@@ -38,7 +38,7 @@ def log_likelihoods(
     """
     start = model.ends.start
     if start is None:
-        raise UserError("the vocabulary has no token that the decoder could begin with: choose another vocabulary")
+        raise UserError("the vocabulary has no start token for the decoder: choose another vocabulary")
     read, written = [np.asarray(text, np.int32) for text in inputs], [np.asarray(text, np.int32) for text in targets]
     if not model.config.has_encoder:
         # One row: inputs, and all targets but the last; scored from the place of the last input on.

@@ -287,7 +287,7 @@ def test_hidden_states_alone(trained, tmp_path, capsys):
         (["--layers=0,1"], "Distillation: layers (0, 1) name 2 layers of the teacher, and the student has 1 layers"),
         (["--layers=0", "--init_from={model}"], "--layers and --init_from both say what the student starts as; give one"),
         (["--layers=0;1"], "--layers=0;1: write numbers with commas between, as 0,2,4, or random"),
-        (["--gin.DistilBertConfig.num_layers=3"], "Distillation: the student has 3 layers and the teacher 2: say which"),
+        (["--gin.DistilBertConfig.num_layers=3"], "Distillation: the student has 3 layers and the teacher 2: name the layers"),
         (["--gin.DistilBertConfig.hidden_size=32"], "Distillation: the teacher {model} is 16 wide and the student 32, so that "),
         (
             ["--gin.DistilBertConfig.feed_forward_size=64"],

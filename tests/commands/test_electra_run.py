@@ -93,7 +93,7 @@ def test_both_networks_are_exported_and_load(model_dir, exported, capsys):
 def test_a_discriminator_is_not_asked_to_fill(exported, tmp_path, capsys):
     """Nor one that is imported; it is exported as it came, and goes on with a new generator."""
     line = (
-        "bertfam: error: the model is a discriminator, which tells replaced tokens from others and predicts none, so it cannot "
+        "bertfam: error: the model is a discriminator, which detects replaced tokens and predicts none, so it cannot "
         "fill; give the folder of its generator, or of the run that trained both\n"
     )
     folder, out, model_dir = exported / "discriminator", tmp_path / "out", tmp_path / "model"

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertfam.decoding.constraints import constrained, cut, repeated
+from bertfam.decoding.constraints import constrain, repeated_ngrams, truncate
 from bertfam.decoding.stepper import Ends
 from bertfam.decoding.strategies import Limits, Sample
 
@@ -26,7 +26,7 @@ def test_the_distribution_that_is_drawn_from(sample):
     expected = torch.tensor(logits)
     for processor in processors:
         expected = processor(None, expected)
-    expected, found = torch.softmax(expected, -1).numpy(), np.array(cut(jnp.asarray(logits), sample))
+    expected, found = torch.softmax(expected, -1).numpy(), np.array(truncate(jnp.asarray(logits), sample))
     found = np.exp(found - found.max(-1, keepdims=True))
     found /= found.sum(-1, keepdims=True)
     # Of equally likely tokens at the edge of top_p, which one stays is nobody's word: compare what is kept of each row.
@@ -42,14 +42,14 @@ def test_no_ngram_stands_twice(size):
     history = generator.integers(0, vocabulary, (40, 30)).astype(np.int32)
     length = 24
     first = np.append(generator.integers(0, length, 36), [length - 1, length - 2, length - 3, 0]).astype(np.int32)
-    found = repeated(jnp.asarray(history), jnp.asarray(first), jnp.int32(length), size, vocabulary)
+    found = repeated_ngrams(jnp.asarray(history), jnp.asarray(first), jnp.int32(length), size, vocabulary)
     processor = logits_process.NoRepeatNGramLogitsProcessor(size)
     for row, begin in enumerate(first):
         text = torch.tensor(history[None, row, begin:length], dtype=torch.long)
         expected = processor(text, torch.zeros(1, vocabulary)).isinf().numpy()[0]
         np.testing.assert_array_equal(found[row], expected)
     assert found.any() and (size == 1 or not found.all())
-    assert not repeated(jnp.asarray(history[:, :2]), jnp.zeros(40, jnp.int32), jnp.int32(2), 3, vocabulary).any()
+    assert not repeated_ngrams(jnp.asarray(history[:, :2]), jnp.zeros(40, jnp.int32), jnp.int32(2), 3, vocabulary).any()
 
 
 def test_ends_are_forbidden_first_and_forced_last():
@@ -57,7 +57,7 @@ def test_ends_are_forbidden_first_and_forced_last():
     scores, none = jnp.zeros((1, 5)), jnp.zeros(1, jnp.int32)
 
     def allowed(written, limits=limits, ends=ends):
-        found = constrained(scores, jnp.zeros((1, 9), jnp.int32), none, 3, jnp.int32(written), limits, ends)
+        found = constrain(scores, jnp.zeros((1, 9), jnp.int32), none, 3, jnp.int32(written), limits, ends)
         return np.flatnonzero(np.isfinite(found[0])).tolist()
 
     assert [allowed(written) for written in range(6)] == [[2], [0, 2, 4], *[[0, 1, 2, 3, 4]] * 3, [3]]

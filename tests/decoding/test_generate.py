@@ -162,15 +162,15 @@ def test_the_named_strategies():
             lambda: Sample(temperature=0),
             {},
             {},
-            "temperature 0 must be above 0 and finite; for the likeliest token take the strategy greedy",
+            "temperature 0 must be above 0 and finite; for the likeliest token use the strategy greedy",
         ),
-        (lambda: Sample(top_p=0), {}, {}, "top_p 0 must be above 0 and at most 1, which takes all tokens"),
+        (lambda: Sample(top_p=0), {}, {}, "top_p 0 must be above 0 and at most 1, which keeps all tokens"),
         (lambda: Sample(top_k=-1), {}, {}, "top_k -1 must be at least 1, or 0 for all tokens"),
         (
             lambda: Sample(temperature=float("inf")),
             {},
             {},
-            "temperature inf must be above 0 and finite; for the likeliest token take the strategy greedy",
+            "temperature inf must be above 0 and finite; for the likeliest token use the strategy greedy",
         ),
         (lambda: Sample(seed=2**63), {}, {}, f"seed {2**63} must be at least 0 and below 2^63"),
         (
@@ -183,8 +183,8 @@ def test_the_named_strategies():
         (lambda: BeamSearch(early_stopping="yes"), {}, {}, "early_stopping 'yes' is not one of False, True, 'never'"),
         (Greedy, {"max_new_tokens": 0}, {}, "max_new_tokens 0 must be at least 1"),
         (Greedy, {"min_new_tokens": 50}, {}, "min_new_tokens 50 is more than max_new_tokens 40; lower it"),
-        (Greedy, {}, {"texts": 2}, "greedy decoding has one text of each prompt, not 2; take a beam search or sampling"),
-        (BeamSearch, {}, {"texts": 6}, "6 texts of each prompt are more than the 5 beams; take more beams"),
+        (Greedy, {}, {"texts": 2}, "greedy decoding has one text of each prompt, not 2; use beam search or sampling"),
+        (BeamSearch, {}, {"texts": 6}, "6 texts of each prompt are more than the 5 beams; use more beams"),
         (
             Greedy,
             {"max_new_tokens": 250},
@@ -258,7 +258,7 @@ def test_texts_for_people(folder, model, capsys):
             ["a", "--strategy=beam", "--seed=1"],
             "--seed is of --strategy=sample, and the strategy is beam; give the one or the other",
         ),
-        (["a", "--strategy=sample", "--top_p=1.5"], "top_p 1.5 must be above 0 and at most 1, which takes all tokens"),
+        (["a", "--strategy=sample", "--top_p=1.5"], "top_p 1.5 must be above 0 and at most 1, which keeps all tokens"),
         (["a", "--strategy=beams"], "--strategy=beams is not one of the choices; did you mean beam?"),
         (["a", "--step=3"], "{folder} is a Hugging Face folder and has no checkpoints; leave the step out"),
         (["a" * 300], "'" + "a" * 57 + "...' has 300 tokens, which with 40 new ones are more than the model's 256; shorten it"),
@@ -289,7 +289,7 @@ def test_padding_may_stand_before_tokens_and_behind(model):
     both = model.apply(rows, segment_ids=[[0] * 4 + [1] * 5, [1] * 5 + [0] * 4])["logits"]
     for found in (both[0, 4:], both[1, :5]):
         np.testing.assert_allclose(found, alone["logits"][0], atol=1e-4)
-    with pytest.raises(UserError, match="the model has no encoder, which encoder_tokens would be for: put all into tokens"):
+    with pytest.raises(UserError, match="the model has no encoder for encoder_tokens: put all into tokens"):
         model.apply(rows, encoder_tokens=rows)
 
 
@@ -313,6 +313,6 @@ def test_each_kind_of_model_has_its_command(folder, random_model, capsys):
     assert cli.main(["generate", f"--model_dir={random_model}", "a"]) == 2
     assert "holds an encoder, which writes no text; a masked language model is for bertfam fill" in capsys.readouterr().err
     assert cli.main(["fill", f"--model_dir={folder}", "a [MASK]"]) == 2
-    assert "the model writes text and has no masks to fill; use bertfam generate" in capsys.readouterr().err
+    assert "the model has a decoder and no masks to fill; use bertfam generate" in capsys.readouterr().err
     with pytest.raises(UserError, match="holds a model that writes text, and teachers are encoders; name the folder of one"):
         open_teacher(str(folder))
