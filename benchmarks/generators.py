@@ -60,8 +60,8 @@ _SMALL_BART = (
 
 
 @dataclass(frozen=True)
-class Generator:
-    """A line of the table.
+class Comparison:
+    """Line of the table: a family and an objective.
 
     Attributes:
       group: what it is run with.
@@ -91,19 +91,19 @@ _BART_NOISES = (
     "bart_document_rotation",
     "bart",  # infilling and permutation together
 )
-GENERATORS = {
-    "GPT-2": Generator("models", "causal_lm", "gpt2_small", "gpt2", 64, 512, 1e-3, _GPT2),
-    "T5": Generator("models", "t5_random_spans", "t5_1_1_small", "t5"),
-    **{f"t5_{name}": Generator("t5", f"t5_{name}", "t5_1_1_small", "t5") for name in _T5_OBJECTIVES},
-    **{name: Generator("bart", name, "bart_base", "bart", peak=5e-4, lines=_SMALL_BART) for name in _BART_NOISES},
+COMPARISONS = {
+    "GPT-2": Comparison("models", "causal_lm", "gpt2_small", "gpt2", 64, 512, 1e-3, _GPT2),
+    "T5": Comparison("models", "t5_random_spans", "t5_1_1_small", "t5"),
+    **{f"t5_{name}": Comparison("t5", f"t5_{name}", "t5_1_1_small", "t5") for name in _T5_OBJECTIVES},
+    **{name: Comparison("bart", name, "bart_base", "bart", peak=5e-4, lines=_SMALL_BART) for name in _BART_NOISES},
 }
 
 
-def run_file(generator: Generator, steps: int, batches: int | None) -> str:
+def run_file(comparison: Comparison, steps: int, batches: int | None) -> str:
     """The gin file of a run."""
     times = {"steps": steps, "warmup": max(1, steps // 10), "log_every": max(1, steps // 20), "batches": batches}
-    own = {name: getattr(generator, name) for name in ("objective", "model", "rows", "length", "peak")}
-    return _RUN.format(lines="\n".join(generator.lines), **own, **times)
+    own = {name: getattr(comparison, name) for name in ("objective", "model", "rows", "length", "peak")}
+    return _RUN.format(lines="\n".join(comparison.lines), **own, **times)
 
 
 def steps_of(file: Path, flops: float, vocabulary_size: int) -> int:
@@ -121,11 +121,11 @@ def train(args: argparse.Namespace) -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     jobs = {}
     for name in args.runs:
-        generator, file, model = GENERATORS[name], args.output / f"{name}.gin", args.output / name
-        cache = args.caches / generator.cache
+        comparison, file, model = COMPARISONS[name], args.output / f"{name}.gin", args.output / name
+        cache = args.caches / comparison.cache
         size = vocabularies.load(cache / "vocab").size
-        file.write_text(run_file(generator, 1, args.batches))
-        file.write_text(run_file(generator, args.steps or steps_of(file, args.flops, size), args.batches))
+        file.write_text(run_file(comparison, 1, args.batches))
+        file.write_text(run_file(comparison, args.steps or steps_of(file, args.flops, size), args.batches))
         score = ["benchmarks.generators", "score", f"--output={args.output}", f"--runs={name}"]
         jobs[name] = [
             ["bertfam", "pretrain", f"--gin_file={file}", f"--cache_dir={cache}", f"--model_dir={model}", *args.flags],
@@ -176,7 +176,7 @@ def score(args: argparse.Namespace) -> None:
             found["byte_perplexity"] = _byte_perplexity(held_out, vocabulary, found["lm_loss"])
         if args.blimp:
             found["blimp"] = _said("evaluate", model, f"--blimp={args.blimp}", f"--limit={args.limit}")
-        if GENERATORS[name].group == "models":
+        if COMPARISONS[name].group == "models":
             prompts = PROMPTS if name == "GPT-2" else [f"{prompt} <extra_id_0>." for prompt in PROMPTS]
             found["texts"] = [
                 texts["texts"][0]["text"]
@@ -212,10 +212,10 @@ def show(args: argparse.Namespace) -> None:
 
 def _names(text: str) -> list[str]:
     """Runs by name or by group."""
-    groups = {generator.group for generator in GENERATORS.values()}
+    groups = {comparison.group for comparison in COMPARISONS.values()}
     found = []
     for name in text.split(","):
-        found += [known for known in GENERATORS if GENERATORS[known].group == name] if name in groups else [name]
+        found += [known for known in COMPARISONS if COMPARISONS[known].group == name] if name in groups else [name]
     return found
 
 
@@ -227,7 +227,7 @@ def main() -> int:
         sub = commands.add_parser(command, help=(what.__doc__ or "").splitlines()[0])
         sub.set_defaults(command=what)
         sub.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the runs, one each")
-        sub.add_argument("--runs", type=_names, default=list(GENERATORS), metavar="NAME,...", help="of these names or groups")
+        sub.add_argument("--runs", type=_names, default=list(COMPARISONS), metavar="NAME,...", help="of these names or groups")
         if command != "table":
             sub.add_argument("--batches", type=int, metavar="N", help="held-out batches that are scored (default: all)")
             sub.add_argument("--blimp", type=Path, metavar="ZIP", help="minimal pairs to score (default: none)")
@@ -247,9 +247,9 @@ def main() -> int:
             )
             sub.add_argument("flags", nargs="*", help="behind --: further flags of bertfam pretrain")
     args = parser.parse_args()
-    unknown = sorted(set(args.runs) - GENERATORS.keys())
+    unknown = sorted(set(args.runs) - COMPARISONS.keys())
     if unknown:
-        parser.error(f"--runs: {', '.join(unknown)} is none of {', '.join(GENERATORS)}")
+        parser.error(f"--runs: {', '.join(unknown)} is none of {', '.join(COMPARISONS)}")
     args.command(args)
     return 0
 

@@ -83,47 +83,15 @@ def search(
     beams, most = strategy.beams, limits.max_new_tokens
     given, first = repeat_rows(prompts.tokens, beams), repeat_rows(prompts.first, beams)
 
-    def ranked(log_probability: jax.Array, tokens: jax.Array | int) -> jax.Array:
-        return log_probability / jnp.asarray(tokens, jnp.float32) ** strategy.length_penalty
-
     def choose(found: _Search, logits: jax.Array) -> tuple[_Search, jax.Array]:
         """Extend the search by one token; return the open text that each new one extends, too: int32[batch, beams]."""
         history = jnp.concatenate([given, found.open.tokens.reshape(batch * beams, most)], axis=1)
         own = jax.nn.log_softmax(logits)
         allowed = constrain(own, history, first, length, found.written, limits, ends)
-        totals = (found.open.scores[:, :, None] + allowed.reshape(batch, beams, -1)).reshape(batch, -1)
-        vocabulary = logits.shape[-1]
-        best, index = jax.lax.top_k(totals, min(max(2, len(ends.ids) + 1) * beams, totals.shape[1]))
-        source, token = index // vocabulary, index % vocabulary
-        log_probability = jnp.take_along_axis(own.reshape(batch, -1), index, axis=1)
-        before = found.open.at(source)
-        candidates = _Texts(
-            best,
-            before.tokens.at[:, :, found.written].set(token),
-            before.log_probabilities.at[:, :, found.written].set(log_probability),
-            before.lengths + 1,
-        )
-        written = found.written + 1
-        ending = ended(token, ends) | (written == most)
-
-        going, places = candidates._replace(scores=jnp.where(ending, _NONE, best)).best(beams)
-        counted = ending & (jnp.arange(best.shape[1]) < beams) & found.searching[:, None]
-        ending_now = candidates._replace(scores=jnp.where(counted, ranked(best, written), _NONE))
-        over, _ = _concatenate(found.over, ending_now).best(beams)
-        stuck = found.searching & (going.scores[:, 0] == _NONE) & (over.scores[:, 0] == _NONE)
-        as_they_are = found.open._replace(scores=ranked(found.open.scores, jnp.maximum(found.written, 1)))
-        over = jax.tree.map(
-            lambda kept, open: jnp.where(stuck.reshape(-1, *(1,) * (open.ndim - 1)), open, kept), over, as_they_are
-        )
-
-        full = over.scores[:, -1] > _NONE
-        if strategy.early_stopping is True:
-            better = ~full
-        else:
-            at = most if strategy.early_stopping == "never" and strategy.length_penalty > 0 else written
-            better = ~full | (ranked(going.scores[:, 0], at) > over.scores[:, -1])
-        searching = found.searching & better & (going.scores[:, 0] > _NONE)
-        return _Search(written, going, over, searching), jnp.take_along_axis(source, places, axis=1)
+        candidates, source, token = _continuations(found, own, allowed, max(2, len(ends.ids) + 1) * beams)
+        ending = ended(token, ends) | (found.written + 1 == most)
+        found, places = _select(found, candidates, ending, strategy, most)
+        return found, jnp.take_along_axis(source, places, axis=1)
 
     def is_searching(carry: tuple[_Search, jax.Array, Any]) -> jax.Array:
         return (carry[0].written < most) & jnp.any(carry[0].searching)
@@ -144,6 +112,64 @@ def search(
     found, _, _ = jax.lax.while_loop(is_searching, advance, (*choose(start, repeat_rows(logits, beams)), state))
     over = jax.tree.map(lambda leaf: leaf[:, :texts], found.over)
     return Decoded(over.tokens, over.log_probabilities, over.lengths, over.scores, over.scores > _NONE)
+
+
+def _continuations(found: _Search, own: jax.Array, allowed: jax.Array, count: int) -> tuple[_Texts, jax.Array, jax.Array]:
+    """Return the `count` best continuations by one token, their open texts and their tokens: int32[batch, count] each.
+
+    Args:
+      found: the search so far.
+      own: float32[batch * beams, vocabulary], log-probabilities of the next token.
+      allowed: float32[batch * beams, vocabulary], the same under constraints.
+      count: number of continuations of each prompt, at most all.
+    """
+    batch, beams = found.open.scores.shape
+    vocabulary = own.shape[-1]
+    totals = (found.open.scores[:, :, None] + allowed.reshape(batch, beams, -1)).reshape(batch, -1)
+    best, index = jax.lax.top_k(totals, min(count, totals.shape[1]))
+    source, token = index // vocabulary, index % vocabulary
+    log_probability = jnp.take_along_axis(own.reshape(batch, -1), index, axis=1)
+    before = found.open.at(source)
+    candidates = _Texts(
+        best,
+        before.tokens.at[:, :, found.written].set(token),
+        before.log_probabilities.at[:, :, found.written].set(log_probability),
+        before.lengths + 1,
+    )
+    return candidates, source, token
+
+
+def _select(found: _Search, candidates: _Texts, ending: jax.Array, strategy: BeamSearch, most: int) -> tuple[_Search, jax.Array]:
+    """Return the search whose open and ended texts are the best of before and of the candidates, and the open ones' places.
+
+    Args:
+      found: the search so far.
+      candidates: continuations by one token, the best first.
+      ending: bool[batch, candidates], True where a candidate ends.
+      strategy: beams, length penalty, and when to stop.
+      most: largest number of new tokens.
+    """
+
+    def rank(log_probability: jax.Array, tokens: jax.Array | int) -> jax.Array:
+        return log_probability / jnp.asarray(tokens, jnp.float32) ** strategy.length_penalty
+
+    best, written = candidates.scores, found.written + 1
+    still_open, places = candidates._replace(scores=jnp.where(ending, _NONE, best)).best(strategy.beams)
+    counted = ending & (jnp.arange(best.shape[1]) < strategy.beams) & found.searching[:, None]
+    ending_now = candidates._replace(scores=jnp.where(counted, rank(best, written), _NONE))
+    over, _ = _concatenate(found.over, ending_now).best(strategy.beams)
+    stuck = found.searching & (still_open.scores[:, 0] == _NONE) & (over.scores[:, 0] == _NONE)
+    unfinished = found.open._replace(scores=rank(found.open.scores, jnp.maximum(found.written, 1)))
+    over = jax.tree.map(lambda kept, open: jnp.where(stuck.reshape(-1, *(1,) * (open.ndim - 1)), open, kept), over, unfinished)
+
+    full = over.scores[:, -1] > _NONE
+    if strategy.early_stopping is True:
+        better = ~full
+    else:
+        at = most if strategy.early_stopping == "never" and strategy.length_penalty > 0 else written
+        better = ~full | (rank(still_open.scores[:, 0], at) > over.scores[:, -1])
+    searching = found.searching & better & (still_open.scores[:, 0] > _NONE)
+    return _Search(written, still_open, over, searching), places
 
 
 def _concatenate(first: _Texts, second: _Texts) -> _Texts:

@@ -10,7 +10,7 @@ import pytest
 import xla
 
 from benchmarks import cross_entropy
-from benchmarks.generators import GENERATORS, run_file
+from benchmarks.generators import COMPARISONS, run_file
 from benchmarks.measuring import ROOT
 from bertfam.config import load
 
@@ -24,9 +24,9 @@ def run(*words):
     return done.stdout
 
 
-@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("name", COMPARISONS)
 def test_every_run_file_is_a_run(tmp_path, name):
-    (tmp_path / "run.gin").write_text(run_file(GENERATORS[name], 20, None))
+    (tmp_path / "run.gin").write_text(run_file(COMPARISONS[name], 20, None))
     built = load([str(tmp_path / "run.gin")]).build("Run").sized(8192)
     assert built.total_steps == 20 and built.objective.model.has_encoder == (name != "GPT-2")
     # Of the order of what is told of them: 20 updates of 32,768 tokens by some 50 or 90 M parameters.
