@@ -100,7 +100,12 @@ MUTANTS = (
         "targets = np.take_along_axis(original, chosen.positions * 0, axis=1)",
         "corruption/test_masking.py",
     ),
-    Mutant("corruption/masked_lm/budgets.py", "np.maximum(1, rounded", "np.maximum(0, rounded", "corruption/test_electra_masking.py"),
+    Mutant(
+        "corruption/masked_lm/budgets.py",
+        "np.maximum(1, rounded",
+        "np.maximum(0, rounded",
+        "corruption/test_electra_masking.py",
+    ),
     Mutant("corruption/keys.py", "np.uint64) * _GOLDEN)", "np.uint64) * np.uint64(0))", "corruption/test_keys.py"),
     Mutant(
         "corruption/t5/sentinels.py",

@@ -52,7 +52,6 @@ KNOWN_LONG_FUNCTIONS: set[str] = {
     "bertfam/commands/check.py:main",
     "bertfam/commands/pretrain.py:_train",
     "bertfam/commands/replay.py:_replay",
-    "bertfam/decoding/beam_search.py:search",
 }
 KNOWN_LONG_MAINS: set[str] = {
     "bertfam/commands/check.py:main",
