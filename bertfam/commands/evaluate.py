@@ -196,7 +196,7 @@ def _task(args: argparse.Namespace) -> int:
         raise UserError(f"{args.model_dir} holds an encoder, which writes no text: --task is for models that do")
     fill_registry(args.module_import)
 
-    from bertfam.evaluation.seqio_tasks import evaluate, lines_of
+    from bertfam.evaluation.seqio_tasks import evaluate, format_results
 
     results = evaluate(
         model,
@@ -211,7 +211,7 @@ def _task(args: argparse.Namespace) -> int:
         print(json.dumps({"step": step, "split": args.split, "tasks": results}))
     else:
         at = "" if step is None else f"step {step:,} of "
-        print(f"{at}{args.model_dir} on the {args.split} split of --task={args.task}", *lines_of(results), sep="\n")
+        print(f"{at}{args.model_dir} on the {args.split} split of --task={args.task}", *format_results(results), sep="\n")
     return 0
 
 
@@ -220,7 +220,7 @@ def _minimal_pairs(args: argparse.Namespace) -> int:
     import json
     from pathlib import Path
 
-    from bertfam.evaluation.minimal_pairs import CHANCE, Found, compare, read_pairs
+    from bertfam.evaluation.minimal_pairs import CHANCE, PairCounts, compare, read_pairs
 
     files = read_pairs(Path(args.blimp), args.limit)
 
@@ -241,7 +241,7 @@ def _minimal_pairs(args: argparse.Namespace) -> int:
         results[name] = compare(pairs, scores.score)
         if not args.json:
             print(f"  {name:<{width}} {results[name].accuracy:.4f}", flush=True)
-    whole = sum(results.values(), Found())
+    whole = sum(results.values(), PairCounts())
     if args.json:
         numbers = {name: found.numbers() for name, found in results.items()}
         print(json.dumps({"step": step, "score": scores.description, **whole.numbers(), "chance": CHANCE, "files": numbers}))

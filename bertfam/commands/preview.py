@@ -147,7 +147,7 @@ def _show(
     import numpy as np
 
     from bertfam.data import vocabularies
-    from bertfam.data.preview.decoder_rows import TARGETS, WrittenStatistics, written_records
+    from bertfam.data.preview.decoder_rows import TARGETS, DecoderStatistics, decoder_records
     from bertfam.data.preview.records import records
     from bertfam.data.preview.statistics import Statistics, measure
     from bertfam.data.rows.mixture import which_part
@@ -161,12 +161,12 @@ def _show(
     names = [cache.corpora[part] for part in which_part(sequence, places)]
     rows = sequence.at(places)
     is_written = TARGETS in rows
-    shown = (written_records if is_written else records)(rows, vocabulary, names)
+    shown = (decoder_records if is_written else records)(rows, vocabulary, names)
     if args.json:
         print(json.dumps(shown, ensure_ascii=False))
         if not args.html:
             return
-    counter = (WrittenStatistics if is_written else Statistics)(length)
+    counter = (DecoderStatistics if is_written else Statistics)(length)
     found = measure(counter, sequence, first, args.stat_rows, vocabulary.token_ids, cache.corpora)
     if args.html:
         from bertfam.data.preview.page import page
@@ -184,13 +184,13 @@ def _show(
             print(f"page: {args.html}")
         return
 
-    from bertfam.data.preview.terminal import LEGEND, SHUFFLED_LEGEND, WRITTEN_LEGEND, Paint, row_lines, statistics_lines
+    from bertfam.data.preview.terminal import DECODER_LEGEND, LEGEND, SHUFFLED_LEGEND, Paint, row_lines, statistics_lines
 
     is_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     paint = Paint(args.color == "always" or (args.color == "auto" and is_terminal))
     for number, record in enumerate(shown):
         print(*row_lines(record, number, paint), sep="\n")
-    print(WRITTEN_LEGEND if is_written else LEGEND)
+    print(DECODER_LEGEND if is_written else LEGEND)
     if "shuffled" in found.kinds:
         print(SHUFFLED_LEGEND)
     print(*statistics_lines(found), sep="\n")

@@ -1,4 +1,4 @@
-"""Baselines for a model: predictions from counts alone, on the same targets."""
+"""Baselines: scores of predictors that use only token counts, on a model's targets."""
 
 from collections.abc import Iterable
 

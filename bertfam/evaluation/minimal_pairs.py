@@ -1,4 +1,4 @@
-"""Minimal pairs (BLiMP, Warstadt et al. 2020): of two sentences that differ in one thing, the grammatical should be likelier."""
+"""Minimal pairs (BLiMP, Warstadt et al. 2020): accuracy at preferring the grammatical sentence of two similar ones."""
 
 import json
 import zipfile
@@ -21,7 +21,7 @@ Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
 
 class Pair(NamedTuple):
-    """Two sentences, and the file and line that they are from."""
+    """Pair of sentences, with its file and line."""
 
     good: str
     bad: str
@@ -29,25 +29,25 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class PairCounts:
     """Counts of the pairs in which the grammatical sentence was likelier.
 
     Attributes:
-      pairs: how many there are.
-      better: in how many of them it was.
-      ties: in how many both were equally likely, as where a vocabulary writes both alike.
+      pairs: number of pairs.
+      better: pairs in which the grammatical sentence was likelier.
+      ties: pairs with equal scores, for example because the vocabulary encodes both sentences alike.
     """
 
     pairs: int = 0
     better: int = 0
     ties: int = 0
 
-    def __add__(self, more: "Found") -> "Found":
-        return Found(self.pairs + more.pairs, self.better + more.better, self.ties + more.ties)
+    def __add__(self, more: "PairCounts") -> "PairCounts":
+        return PairCounts(self.pairs + more.pairs, self.better + more.better, self.ties + more.ties)
 
     @property
     def accuracy(self) -> float:
-        """Share of pairs in which it was, ties counted half: whoever always ties is as good as chance."""
+        """Share of pairs with the grammatical sentence likelier; a tie counts half, so that only ties give chance."""
         return (self.better + self.ties / 2) / self.pairs
 
     def numbers(self) -> dict[str, float]:
@@ -59,8 +59,8 @@ def read_pairs(path: Path, limit: int | None = None) -> dict[str, list[Pair]]:
     """Read all pairs by the names of their files, without .jsonl, in the order of these.
 
     Args:
-      path: a zip file of files of JSON lines, a folder of them, or one; other files in it are passed over.
-      limit: at most so many of each file, the first ones.
+      path: a file of JSON lines, or a folder or zip file of such files; other files in it are ignored.
+      limit: number of pairs to read from the start of each file; None: all.
 
     Raises:
       UserError: there are none, or a line is malformed.
@@ -73,13 +73,13 @@ def read_pairs(path: Path, limit: int | None = None) -> dict[str, list[Pair]]:
         found[PurePosixPath(name or path.name).with_suffix("").as_posix()] = pairs
     if not found:
         raise UserError(f"{path} holds no *{_ENDING}: give BLiMP's zip file, or a folder of its files")
-    # Their folder is told where it tells them apart.
+    # Folders are part of the names only where they distinguish files.
     short = {name: name.rpartition("/")[2] for name in found}
     return {short[name]: pairs for name, pairs in found.items()} if len(set(short.values())) == len(short) else found
 
 
-def compare(pairs: Sequence[Pair], score: Score) -> Found:
-    """Score all sentences at once.
+def compare(pairs: Sequence[Pair], score: Score) -> PairCounts:
+    """Score the sentences of all pairs and count.
 
     Raises:
       UserError: one cannot be scored.
@@ -88,20 +88,20 @@ def compare(pairs: Sequence[Pair], score: Score) -> Found:
     scores = score([pair.good for pair in pairs] + [pair.bad for pair in pairs], where * 2)
     if not np.isfinite(scores).all():
         first = int(np.flatnonzero(~np.isfinite(scores))[0])
-        raise UserError(f"{(where * 2)[first]}: the model gives a sentence the score {scores[first]}; was its training sound?")
+        raise UserError(f"{(where * 2)[first]}: the model gives a sentence the score {scores[first]}; check the training run")
     good, bad = scores[: len(pairs)], scores[len(pairs) :]
-    return Found(len(pairs), int(np.sum(good > bad)), int(np.sum(good == bad)))
+    return PairCounts(len(pairs), int(np.sum(good > bad)), int(np.sum(good == bad)))
 
 
 def _files(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield name and lines of each file; the name is empty where the path is the one."""
+    """Yield name and lines of each file; the name is empty if the path itself is the file."""
     if path.is_dir():
         for file in sorted(path.rglob(f"*{_ENDING}")):
             name = file.relative_to(path).as_posix()
             if _is_data(name) and file.is_file():
-                yield name, _lines_of(file)
+                yield name, _read_lines(file)
     elif path.suffix == _ENDING and path.is_file():
-        yield "", _lines_of(path)
+        yield "", _read_lines(path)
     elif path.is_file():
         try:
             with zipfile.ZipFile(path) as archive:
@@ -119,7 +119,7 @@ def _is_data(name: str) -> bool:
     return name.endswith(_ENDING) and not any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
 
 
-def _lines_of(path: Path) -> Iterator[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
     try:
         yield from path.read_bytes().splitlines()
     except OSError as error:

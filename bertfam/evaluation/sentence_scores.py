@@ -31,9 +31,9 @@ class _Rows(NamedTuple):
     """Rows of one sentence each, or of one sentence with one token hidden.
 
     Attributes:
-      sentence: whose each is.
-      tokens: of each.
-      place: where the one that is hidden stands; 0 where none is.
+      sentence: index of the sentence of each row.
+      tokens: tokens of each row.
+      place: place of the hidden token; 0 if none is hidden.
     """
 
     sentence: list[int]
@@ -42,7 +42,7 @@ class _Rows(NamedTuple):
 
 
 def scorer(networks: Mapping[str, Model | LanguageModel]) -> Scorer:
-    """Create the scorer of the first network that supports it: a generator, or an encoder with an MLM head.
+    """Create the scorer of the first network that supports it: a causal LM, an encoder-decoder, or an encoder with an MLM head.
 
     Raises:
       UserError: none can.
@@ -56,7 +56,7 @@ def scorer(networks: Mapping[str, Model | LanguageModel]) -> Scorer:
 
 
 def causal(model: LanguageModel) -> Scorer:
-    """log p(sentence) = sum over its tokens of log p(token | start, those before it); an end is not scored.
+    """Create a scorer by log p(sentence) = sum over its tokens of log p(token | start, previous tokens); no end is scored.
 
     The start is the token that texts of the model begin with, such as <|endoftext|>.
 
@@ -89,7 +89,9 @@ def causal(model: LanguageModel) -> Scorer:
 
 
 def masked(model: Model) -> Scorer:
-    """sum over tokens of log p(token | all others), the token hidden (pseudo-log-likelihood, Salazar et al. 2020, equation 1).
+    """Create a scorer by pseudo-log-likelihood (Salazar et al. 2020, equation 1).
+
+    It is the sum over tokens of log p(token | all others), with the token masked.
 
     Raises:
       UserError: the vocabulary has no mask token.
@@ -119,8 +121,10 @@ def masked(model: Model) -> Scorer:
 
 
 def denoised(model: LanguageModel) -> Scorer:
-    """sum over tokens of log p(token | all others): the first sentinel hides the token, and the decoder, which has written that
-    sentinel, is asked for what it stands for (Raffel et al. 2020, figure 2; Salazar et al. 2020, equation 1).
+    """Create a scorer by the pseudo-log-likelihood of an encoder-decoder (Salazar et al. 2020, equation 1).
+
+    It is the sum over tokens of log p(token | all others). The first sentinel replaces the token in the input, and the decoder,
+    whose input ends with that sentinel, predicts the token (Raffel et al. 2020, figure 2).
 
     Raises:
       UserError: the vocabulary has no sentinels.

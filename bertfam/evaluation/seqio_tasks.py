@@ -113,7 +113,7 @@ class _Evaluation:
             with _refusal(task, split):
                 evaluator = seqio.Evaluator(
                     task.name,
-                    feature_converter=_AsTheyAre(),
+                    feature_converter=_Unpadded(),
                     eval_split=split,
                     sequence_length=most and dict.fromkeys(_FEATURES, most),
                     num_examples=examples,
@@ -168,15 +168,15 @@ class _Evaluation:
         return np.array([] if lead is None else [lead], np.int32)
 
 
-class _AsTheyAre(seqio.PassThroughFeatureConverter):
-    """Examples without padding, which could not be told from a token of its id."""
+class _Unpadded(seqio.PassThroughFeatureConverter):
+    """Feature converter that adds no padding, which could not be distinguished from a token of its id."""
 
     TASK_FEATURES: ClassVar[dict[str, Any]] = {}
     pack = False
 
 
 def _plain(value: Any) -> Any:
-    """A number, or a string of whatever else a metric is."""
+    """Convert a metric to a number, or to a string if it is not one."""
     value = getattr(value, "value", getattr(value, "textdata", value))
     try:
         return float(value)
@@ -217,7 +217,7 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-def lines_of(results: dict[str, dict[str, Any]]) -> Sequence[str]:
+def format_results(results: dict[str, dict[str, Any]]) -> Sequence[str]:
     """Format the results as lines of text."""
     lines = []
     for task, metrics in results.items():

@@ -21,14 +21,15 @@ _MULTIPLE = 32
 def log_likelihoods(
     model: LanguageModel, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], *, batch_size: int = 32
 ) -> np.ndarray:
-    """log p(targets | inputs) = sum over the targets of log p(token | inputs, those before it), in full float32.
+    """Compute log p(targets | inputs) = sum over the targets of log p(token | inputs, previous targets), in full float32.
 
-    An encoder reads the inputs; a decoder alone reads them before the targets, and its own beginning where there are none.
+    An encoder reads the inputs; a causal LM reads them before the targets, or its start token if there are none.
 
     Args:
       model: see `bertfam.api.load`.
-      inputs, targets: int[length] each, with the tokens that end them.
-      batch_size: rows at a time.
+      inputs: int[length] each, with the tokens that end them.
+      targets: int[length] each, with the tokens that end them.
+      batch_size: rows per batch.
 
     Returns:
       float64[n].

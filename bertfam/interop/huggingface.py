@@ -1,4 +1,4 @@
-"""Folders of Hugging Face's transformers: read into parameters, written from them, by each family's table."""
+"""Import and export of folders of Hugging Face's transformers, by each family's table."""
 
 import dataclasses
 import functools
@@ -42,7 +42,7 @@ class Imported(NamedTuple):
     Attributes:
       config: the family's config.
       params: float32 NumPy arrays; the family's body, such as {"encoder": ...}, and the heads that the folder has.
-      ignored: names of tensors that have no place in it, such as a fine-tuned classifier's.
+      ignored: names of tensors that are not used, such as a fine-tuned classifier's.
     """
 
     config: Any
@@ -90,9 +90,9 @@ def read(folder: str | Path) -> Imported:
 
 
 def with_vocabulary(config: Any, size: int, folder: str | Path) -> Any:
-    """The config of a model read from a folder, for the `size` tokens of the folder's tokenizer.
+    """Return the config of a model read from a folder, for the `size` tokens of the folder's tokenizer.
 
-    Tables are often larger, by rows that stand for no token: these are kept for the way back and never predicted.
+    Embedding tables often have more rows than tokens; these rows are kept for export and never predicted.
 
     Raises:
       UserError: when there are more tokens than rows.
@@ -168,8 +168,10 @@ def special_ids(config: Any, tokens: TokenIds) -> dict[str, int | None]:
 
 
 def pieces_before(config: Any, vocabulary: Vocabulary) -> list[str] | None:
-    """What the tokenizer of a decoder alone puts before a text, behind which it puts nothing: the model goes on from there. None
-    for other models, which want the frame of the vocabulary's layout."""
+    """Return the pieces that the tokenizer of a causal LM adds before a text; it adds none after it.
+
+    None for other models, which use the control tokens of the vocabulary's layout.
+    """
     if not isinstance(family_of(config), LanguageModelFamily) or config.has_encoder:
         return None
     start = end_tokens(config, vocabulary.token_ids).start
@@ -177,7 +179,7 @@ def pieces_before(config: Any, vocabulary: Vocabulary) -> list[str] | None:
 
 
 def family_of(config: Any) -> Family:
-    """The family whose config this is; raises UserError where Hugging Face's files have no such family."""
+    """Return the family of a config; raise UserError if transformers has no such family."""
     for family in FAMILIES.values():
         if type(config) is family.config:
             return family
@@ -185,7 +187,7 @@ def family_of(config: Any) -> Family:
 
 
 def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Our tree -> float32 tensors by their names."""
+    """Convert a parameter tree to float32 tensors by their names in transformers."""
     flat = traverse_util.flatten_dict(params, sep="/")
     entries = [entry for entry in family.entries(config) if entry.part in params]
     left_over = sorted(set(flat) - {entry.ours for entry in entries})
@@ -214,7 +216,7 @@ def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
 
 
 def _with_known_names(tensors: dict[str, np.ndarray], family: Family, folder: Path) -> dict[str, np.ndarray]:
-    """Today's names, with the prefix, without buffers; raises UserError where two of one name differ."""
+    """Return tensors by current names, with the prefix and without buffers; raise UserError if two of one name differ."""
     renamed: dict[str, np.ndarray] = {}
     bare = not any(name.startswith(family.prefix) for name in tensors)
     for name, tensor in tensors.items():
@@ -231,7 +233,7 @@ def _with_known_names(tensors: dict[str, np.ndarray], family: Family, folder: Pa
 
 
 def _with_ties(config: Any, tensors: dict[str, np.ndarray], family: Family) -> tuple[Any, dict[str, np.ndarray]]:
-    """Resolves second copies as transformers does: equal ones are one tensor, a head of its own values is untied."""
+    """Resolve second copies as transformers does: equal ones are one tensor, a head with other values is untied."""
     tensors = dict(tensors)
     head, table = family.tied
     if config.tie_embeddings and head in tensors and table in tensors:
@@ -250,8 +252,11 @@ def _with_ties(config: Any, tensors: dict[str, np.ndarray], family: Family) -> t
 def _present(
     entries: Iterable[Entry], config: Any, tensors: Collection[str], content: Mapping[str, Any], family: Family
 ) -> frozenset[str]:
-    """The parts that the tensors are of. Where config.json states a class that we have not, such as one with a classifier, what
-    is there of a head may be that of another one: only whole parts count."""
+    """Return the parts that the tensors belong to.
+
+    If config.json names a class that is not supported, such as one with a classifier, an incomplete head may belong to another
+    head, so only complete parts count.
+    """
     stated = content.get("architectures") or []
     foreign = bool(stated) and set(map(str, stated)).isdisjoint(family.architectures.values())
     names: dict[str, set[str]] = {}
@@ -261,7 +266,7 @@ def _present(
 
 
 def _largest(present: frozenset[str], family: Family) -> frozenset[str]:
-    """The parts of the largest class that `present` holds; of equally large ones, the first in the family's table."""
+    """Return the parts of the largest class within `present`; of equally large ones, the first in the family's table."""
     return max((parts for parts in family.architectures if parts <= present), key=len)
 
 

@@ -14,7 +14,7 @@ from flax import linen as nn
 from bertfam import api
 from bertfam.decoding.end_tokens import end_tokens
 from bertfam.errors import UserError
-from bertfam.evaluation.minimal_pairs import Found, Pair, compare, read_pairs
+from bertfam.evaluation.minimal_pairs import Pair, PairCounts, compare, read_pairs
 from bertfam.evaluation.sentence_scores import scorer
 from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.language_model import init_language_model
@@ -96,8 +96,8 @@ def test_ties_count_half():
         return np.array([{"a": -3.0, "b": -2.0, "c": -1.0}[sentence] for sentence in sentences])
 
     found = compare(pairs, score)
-    assert found == Found(5, better=2, ties=2) and found.accuracy == pytest.approx(0.6)
-    assert (found + Found(1)).numbers() == {"accuracy": pytest.approx(0.5), "pairs": 6, "ties": 2}
+    assert found == PairCounts(5, better=2, ties=2) and found.accuracy == pytest.approx(0.6)
+    assert (found + PairCounts(1)).numbers() == {"accuracy": pytest.approx(0.5), "pairs": 6, "ties": 2}
     with pytest.raises(UserError, match="f:2: the model gives a sentence the score nan"):
         compare(pairs, lambda sentences, where: np.where(np.arange(10) == 6, np.nan, 0.0))
 

@@ -1,1 +1,1 @@
-"""Training rows for people: as records, as statistics, in a terminal and as a page."""
+"""Display of training rows: records, statistics, terminal output and an HTML page."""

@@ -1,4 +1,4 @@
-"""Rows for decoders, decoded: what is read and what is to be written."""
+"""Records and statistics of rows for decoders: inputs and targets, decoded."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.preview.statistics import Statistics
@@ -14,8 +15,8 @@ from bertfam.data.vocabularies import Vocabulary
 TARGETS = "decoder_target_tokens"
 
 
-def written_records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Sequence[str]) -> list[dict[str, Any]]:
-    """One JSON object a row.
+def decoder_records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Sequence[str]) -> list[dict[str, Any]]:
+    """Decode rows to one JSON object each.
 
     Args:
       rows: finished features with a decoder's, [n, ...] each.
@@ -55,7 +56,7 @@ def _example(features: Mapping[str, np.ndarray], vocabulary: Vocabulary, segment
 
 
 @dataclass
-class WrittenStatistics(Statistics):
+class DecoderStatistics(Statistics):
     """Counts over rows for decoders.
 
     Attributes:
@@ -66,8 +67,8 @@ class WrittenStatistics(Statistics):
     targets: int = 0
     counts: Counter[str] = field(default_factory=Counter)
 
+    @override
     def add(self, rows: Mapping[str, np.ndarray], tokens: TokenIds) -> None:
-        """See `Statistics.add`."""
         self.rows += len(rows[TARGETS])
         self.targets = rows[TARGETS].shape[1]
         parts = [part for part in ("encoder", "decoder") if f"{part}_segment_ids" in rows]
@@ -85,12 +86,13 @@ class WrittenStatistics(Statistics):
         self._add_lengths(rows[f"{parts[0]}_segment_ids"])
 
     @property
+    @override
     def size(self) -> str:
-        """See `Statistics.size`."""
         return f"{self.length} inputs and {self.targets} targets" if self.counts["encoder_places"] else f"{self.length} tokens"
 
+    @override
     def shares(self) -> dict[str, float]:
-        """Of the places; of the inputs (`noise_marks`); of the targets (`unknown`, `weighted`)."""
+        # Shares of the places, of the inputs (`noise_marks`), and of the targets (`unknown`, `weighted`).
         count = self.counts
         shares = {}
         if count["encoder_places"]:
@@ -100,6 +102,6 @@ class WrittenStatistics(Statistics):
         shares["real_targets"] = count["decoder_real"] / max(count["decoder_places"], 1)
         return shares | {"unknown": count["unknown"] / targets, "weighted": count["weighted"] / targets}
 
+    @override
     def numbers(self) -> dict[str, str]:
-        """See `Statistics.numbers`."""
         return {"targets a row": f"{self.counts['decoder_real'] / max(self.rows, 1):.1f}"} | super().numbers()

@@ -1,4 +1,4 @@
-"""Records and statistics as one self-contained page: no script, nothing loaded, everything from the text escaped."""
+"""HTML page of records and statistics: self-contained, without scripts, with all text escaped."""
 
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from bertfam.data.preview.page_style import STYLE
 from bertfam.data.preview.statistics import Statistics
-from bertfam.data.preview.terminal import example_summary, summary, written_example_summary, written_parts, written_summary
+from bertfam.data.preview.terminal import decoder_example_summary, decoder_parts, decoder_summary, example_summary, summary
 from bertfam.data.preview.visible import visible
 
 _LEGEND = {
@@ -37,13 +37,13 @@ _NAMES = {
 
 
 def page(found: Statistics, records: Sequence[Mapping[str, Any]], title: str, about: Mapping[str, str]) -> str:
-    """The page as HTML.
+    """Render the page as HTML.
 
     Args:
       found: statistics over many rows.
       records: the rows to show.
-      title: of the page.
-      about: what the rows are of, by name.
+      title: title of the page.
+      about: settings of the rows, by name.
     """
     body = "".join(
         [
@@ -51,7 +51,7 @@ def page(found: Statistics, records: Sequence[Mapping[str, Any]], title: str, ab
             *(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in about.items()),
             "</dl></header><main>",
             *_statistics(found),
-            *(_legend() if all("predictions" in record for record in records) else _WRITTEN_LEGEND),
+            *(_legend() if all("predictions" in record for record in records) else _DECODER_LEGEND),
             *(part for number, record in enumerate(records) for part in _row(record, number)),
             "</main>",
         ]
@@ -65,7 +65,7 @@ def page(found: Statistics, records: Sequence[Mapping[str, Any]], title: str, ab
 
 
 def _text(text: str) -> str:
-    """Foreign text: escaped, visible, and kept from turning its surroundings about."""
+    """Escape foreign text, show its invisible characters, and isolate its direction from the surroundings."""
     return f"<bdi>{html.escape(visible(text))}</bdi>"
 
 
@@ -89,7 +89,7 @@ def _card(value: str, label: str, note: str) -> str:
 
 
 def _histogram(found: Statistics) -> Iterator[str]:
-    """Bars of the lengths of examples, as an inline drawing."""
+    """Yield an inline SVG histogram of the lengths of examples."""
     bins = found.histogram()
     most = max(count for _, _, count in bins) or 1
     wide, tall, foot = 64, 120, 36
@@ -113,22 +113,22 @@ def _legend() -> Iterator[str]:
     yield "Characters that cannot be seen are spelt out, as &lt;U+200B&gt;.</p></section>"
 
 
-_WRITTEN_LEGEND = (
+_DECODER_LEGEND = (
     "<section class='legend'><h2>How to read the rows</h2><p>An encoder, or a decoder alone, reads the inputs; a decoder behind "
     "an encoder begins with a token of its own and then reads what it writes. Every target weighs 1 in the loss, or N with *N. "
     "Examples in one row do not see each other. Characters that cannot be seen are spelt out, as &lt;U+200B&gt;.</p></section>",
 )
 
 
-def _written_row(record: Mapping[str, Any], number: int) -> Iterator[str]:
-    yield f"<section class='row'><h2>Row {number} <small>{_text(written_summary(record))}</small></h2>"
+def _decoder_row(record: Mapping[str, Any], number: int) -> Iterator[str]:
+    yield f"<section class='row'><h2>Row {number} <small>{_text(decoder_summary(record))}</small></h2>"
     for example in record["examples"]:
         yield f"<article class='c{example['segment'] % 4}'><h3>Example {example['segment']} "
-        yield f"<small>{_text(written_example_summary(example))}</small></h3>"
+        yield f"<small>{_text(decoder_example_summary(example))}</small></h3>"
         for name in ("input_text", "target_text"):
             if example[name] is not None:
                 yield f"<p class='text' dir='auto'><span class='note'>{name.split('_')[0]}</span> {_text(example[name])}</p>"
-        for what, pieces in written_parts(example):
+        for what, pieces in decoder_parts(example):
             yield f"<p class='tokens'><span class='type'>{what}</span>"
             yield from (f"<span class='t'>{_text(piece)}</span> " for piece in pieces)
             yield "</p>"
@@ -138,7 +138,7 @@ def _written_row(record: Mapping[str, Any], number: int) -> Iterator[str]:
 
 def _row(record: Mapping[str, Any], number: int) -> Iterator[str]:
     if "predictions" not in record:
-        yield from _written_row(record, number)
+        yield from _decoder_row(record, number)
         return
     yield f"<section class='row'><h2>Row {number} <small>{_text(summary(record))}</small></h2>"
     predicted = {found["position"]: found for found in record["predictions"]}

@@ -1,4 +1,4 @@
-"""The looks of the page: light, dark and printed."""
+"""Style sheet of the page: light, dark and printed."""
 
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --front: #1c2330; --quiet: #5b6474; --line: #d5dae3; --card: #f5f7fa;

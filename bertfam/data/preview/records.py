@@ -1,4 +1,4 @@
-"""Corrupted rows, decoded, as JSON."""
+"""Corrupted rows, decoded, as JSON values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ KINDS = ("masked", "random", "kept", "shuffled")
 
 
 def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Sequence[str]) -> list[dict[str, Any]]:
-    """One JSON object a row.
+    """Decode rows to one JSON object each.
 
     Args:
       rows: finished features, [n, ...] each.
@@ -84,7 +84,8 @@ def originals(rows: Mapping[str, np.ndarray]) -> np.ndarray:
 def kinds_of(rows: Mapping[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
     """Return the kind of input at each target, an index of KINDS, or -1 in unused slots: int64[n, predictions].
 
-    A random token that is the target by chance counts as kept, as nothing tells them apart; of shuffled ones each counts as such.
+    A random token that equals its target by chance counts as kept, since the two cannot be distinguished. Every shuffled token
+    counts as shuffled.
     """
     seen = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)
     kinds = np.where(seen == rows["masked_target_tokens"], 2, np.where(seen == tokens.mask, 0, 1))
@@ -99,7 +100,7 @@ def sentences_of(rows: Mapping[str, np.ndarray]) -> Sentences | None:
 
 
 def _used(segments: np.ndarray) -> int:
-    """Places of a row up to the last that is not padding."""
+    """Return the number of places of a row up to the last that is not padding."""
     real = np.flatnonzero(segments)
     return int(real[-1]) + 1 if real.size else 0
 

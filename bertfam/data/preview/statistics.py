@@ -1,4 +1,4 @@
-"""Statistics of many rows: shares, lengths, speed."""
+"""Statistics of rows: shares, lengths, speed."""
 
 import time
 from collections import Counter
@@ -18,20 +18,20 @@ _BINS = 10
 
 @dataclass
 class Statistics:
-    """Counts over rows; the shares are ratios of them.
+    """Counts over rows, from which the shares are computed.
 
     Attributes:
       length: places of a row.
       rows: how many rows were counted.
       epoch: rows in an epoch of all corpora.
       tokens: places that are not padding, control tokens included.
-      unknown: those of them that stand for text without a piece, before the noise.
+      unknown: unknown tokens among them, before the noise.
       kinds: predictions by kind, see `records.KINDS`.
-      bounded: predictions of spans that have text on both sides; None where rows do not tell.
-      labels: what the labels of sentence pairs say, such as "next_sentence_random" -> examples.
+      bounded: predictions of spans that have text on both sides; None if rows do not record it.
+      labels: label of sentence pairs, such as "next_sentence_random" -> examples.
       lengths: tokens of an example -> examples.
       corpora: name of a corpus -> its rows.
-      seconds: time of making the rows.
+      seconds: time spent on making the rows.
     """
 
     length: int
@@ -67,7 +67,7 @@ class Statistics:
 
     def _add_lengths(self, segments: np.ndarray) -> None:
         """Count the tokens of each example."""
-        # Each example of each row has a number of its own.
+        # Each example of each row gets a distinct number.
         most = int(segments.max(initial=0)) + 1
         sizes = np.bincount((np.arange(len(segments))[:, None] * most + segments)[segments > 0])
         self.lengths.update(sizes[sizes > 0].tolist())
@@ -93,7 +93,7 @@ class Statistics:
         }
         if self.bounded is not None:
             shares["bounded"] = self.bounded / max(predicted, 1)
-        # What is labelled 0 is the rest.
+        # The share of label 0 is the remainder.
         labelled = self.labels.total()
         return shares | {name: count / labelled for name, count in list(self.labels.items())[1:] if labelled}
 
@@ -110,7 +110,7 @@ class Statistics:
         return {name: count / self.rows for name, count in self.corpora.items()}
 
     def histogram(self) -> list[tuple[int, int, int]]:
-        """Lengths of examples: shortest, longest and how many, in bins of equal width down from the length of a row."""
+        """Return (shortest, longest, count) of example lengths, in bins of equal width down from the length of a row."""
         width = -(-self.length // _BINS)
         counts = Counter[int]()
         for length, count in self.lengths.items():
@@ -123,12 +123,12 @@ def measure(found: Statistics, sequence: Rows, first: int, rows: int, tokens: To
     """Make and count rows.
 
     Args:
-      found: what counts them, and is returned.
+      found: statistics to update and return.
       sequence: the rows.
-      first: place of the first that is counted.
-      rows: how many; no more than an epoch has.
+      first: index of the first row to count.
+      rows: number of rows, limited to one epoch.
       tokens: the vocabulary's ids.
-      names: of the corpora.
+      names: names of the corpora.
     """
     found.epoch = sum(len(part.examples) for part in parts_of(sequence))
     found.corpora.update(dict.fromkeys(names, 0))

@@ -1,4 +1,4 @@
-"""Records and statistics as lines of text, with or without colours."""
+"""Lines of text for records and statistics, with or without colours."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from bertfam.data.text_data import TEXT
 
 LEGEND = "{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted; each weighs 1 in the loss, or N with *N"
 SHUFFLED_LEGEND = "{word~other} shuffled with its neighbours and predicted, {word~word} too, in its old place by chance"
-WRITTEN_LEGEND = (
+DECODER_LEGEND = (
     "reads: the inputs of the encoder, or of a decoder alone; begins: what the decoder reads first, which then reads its own "
     "targets; writes: the targets; each weighs 1 in the loss, or N with *N"
 )
@@ -21,7 +21,7 @@ _CODES = {"masked": "33", "random": "35", "kept": "36", "shuffled": "34", "headi
 
 @dataclass(frozen=True)
 class Paint:
-    """Colours of a terminal, or none."""
+    """Painter of text in terminal colours, or without."""
 
     coloured: bool
 
@@ -30,15 +30,15 @@ class Paint:
 
 
 def row_lines(record: Mapping[str, Any], number: int, paint: Paint) -> Iterator[str]:
-    """A record: a line for the row, one for each example, and one for each run of tokens of the same type.
+    """Format a record: a line for the row, one for each example, and one for each run of tokens of the same type.
 
-    Of rows for decoders (`written_records`): what each example reads, what its decoder reads first, and what it writes.
+    For rows of decoders (`decoder_records`) the lines of an example are its inputs, the decoder's first input, and its targets.
     """
     if "predictions" not in record:
-        yield paint("heading", f"row {number}: {written_summary(record)}")
+        yield paint("heading", f"row {number}: {decoder_summary(record)}")
         for example in record["examples"]:
-            yield f"  example {example['segment']}: {written_example_summary(example)}"
-            for what, pieces in written_parts(example):
+            yield f"  example {example['segment']}: {decoder_example_summary(example)}"
+            for what, pieces in decoder_parts(example):
                 yield f"    {paint('quiet', f'{what:6}')} {' '.join(pieces)}"
         return
     pieces = _marked(record, paint)
@@ -68,21 +68,21 @@ def example_summary(example: Mapping[str, Any]) -> str:
     return f"{example['end'] - example['begin']} tokens" + (f", B is {label}" if label else "")
 
 
-def written_summary(record: Mapping[str, Any]) -> str:
+def decoder_summary(record: Mapping[str, Any]) -> str:
     """Describe a row for a decoder."""
     count = len(record["examples"])
     padding = " and ".join(f"{places} of the {part}" for part, places in record["padding"].items())
     return f"{count} example{'s' * (count != 1)}, padding {padding}" + _from(record)
 
 
-def written_example_summary(example: Mapping[str, Any]) -> str:
+def decoder_example_summary(example: Mapping[str, Any]) -> str:
     """Describe the length of an example for a decoder."""
     inputs = "" if example["inputs"] is None else f"{len(example['inputs'])} inputs, "
     return f"{inputs}{len(example['targets'])} targets"
 
 
-def written_parts(example: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the pieces that an example for a decoder reads, begins with and writes, by what is done with them."""
+def decoder_parts(example: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the inputs, the decoder's first input and the targets of an example for a decoder, each with its label."""
     reads = example["decoder_inputs"] if example["inputs"] is None else example["inputs"]
     yield "reads", [visible(piece) for piece in reads]
     if example["inputs"] is not None:
@@ -96,7 +96,7 @@ def _from(record: Mapping[str, Any]) -> str:
 
 
 def statistics_lines(found: Statistics) -> Iterator[str]:
-    """Statistics: shares, numbers, corpora, and bars of the lengths."""
+    """Format statistics: shares, numbers, corpora, and bars of the lengths."""
     yield f"{found.rows:,} rows of {found.size}:"
     yield "  " + "  ".join(f"{name} {value:.1%}" for name, value in found.shares().items())
     yield "  " + ", ".join(f"{value} {name}" for name, value in found.numbers().items())
@@ -112,7 +112,7 @@ def statistics_lines(found: Statistics) -> Iterator[str]:
 
 
 def _marked(record: Mapping[str, Any], paint: Paint) -> list[str]:
-    """The pieces, with marks at those that are predicted."""
+    """Return the pieces, with marks at those that are predicted."""
     pieces = [visible(piece) for piece in record["pieces"]]
     for found in record["predictions"]:
         original, seen, weight = visible(found["original"]), pieces[found["position"]], found["weight"]

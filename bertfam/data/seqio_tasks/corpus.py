@@ -1,4 +1,4 @@
-"""The text of a registered seqio task as a `Corpus`; seqio, and TensorFlow with it, are imported when text is read."""
+"""Corpus of a registered seqio task; seqio, and TensorFlow with it, are imported only when text is read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeqioTask(Corpus):
-    """The documents of a task in seqio's registry, after the preprocessors up to `seqio.CacheDatasetPlaceholder`, or all.
+    """Documents of a task in seqio's registry, after the preprocessors up to `seqio.CacheDatasetPlaceholder`, or all.
 
     An element is a document: a string, or a dict with a string `text` (a line break ends a sentence, and each line is split
     into sentences) or a vector of strings `sentences` (taken as they are). Documents come in the source's order, unshuffled.
@@ -39,11 +39,11 @@ class SeqioTask(Corpus):
 
     Attributes:
       name: the task's name in the registry.
-      modules: imported first; they register the task.
-      language: for the sentence splitter, see `bertfam.data.corpora.sentences.LANGUAGES`; None: what the task's source says (as
-        `seqio_tfds.PreparedTfds` does), else English.
+      modules: modules to import first, which register the task.
+      language: for the sentence splitter, see `bertfam.data.corpora.sentences.LANGUAGES`; None: the language of the task's source
+        if it has one (as `tfds.PreparedTfds`), else English.
       validation_fraction: share of documents held out where the task has no validation split.
-      pairs: whether the elements are pairs of inputs and targets.
+      pairs: True if the elements are pairs of inputs and targets.
 
     Raises:
       UserError: a setting is wrong (when made); the task is not known, or does not give text (when read).
@@ -64,18 +64,20 @@ class SeqioTask(Corpus):
             check_language(self.language)
 
     def texts(self, split: str) -> Iterator[list[str]]:
-        """Lines of the documents of "train" or "validation", streamed; raises UserError where the task cannot be read."""
+        """Stream the lines of the documents of "train" or "validation"; raise UserError if the task cannot be read."""
         return (lines for part in self.parts(split) for lines in self.part(split, part))
 
     def parts(self, split: str) -> list[Part]:
         """Return the shards of the source, usually files."""
         task = self._find()
         with self._refusal(split):
-            shards = max(1, len(task.source.list_shards(_source_split(task, split))))  # reading tells why there is none
+            shards = max(
+                1, len(task.source.list_shards(_source_split(task, split)))
+            )  # if there is none, reading raises the reason
         return [Part(f"{number}/{shards}") for number in range(shards)]
 
     def part(self, split: str, part: Part) -> Iterator[list[str]]:
-        """`texts` of one shard; raises UserError where it cannot be read."""
+        """Stream the `texts` of one shard; raise UserError if it cannot be read."""
         task = self._find()
         by_hash = "validation" not in task.splits
         for lines in self._read(task, _source_split(task, split), part):
@@ -86,11 +88,11 @@ class SeqioTask(Corpus):
         """Return the lines themselves if the task gives `sentences`, else the sentences in them."""
         if not self._split_language:
             return lines
-        return [found for line in lines for found in split_sentences(line, self._split_language)]
+        return [sentence for line in lines for sentence in split_sentences(line, self._split_language)]
 
     @cached_property
     def _split_language(self) -> str:
-        """The language to split by; "" where the elements are `sentences`, or pairs."""
+        """Language of the sentence splitter; "" if the elements are `sentences` or pairs."""
         if self.pairs:
             return ""
         task = self._find()
@@ -103,15 +105,15 @@ class SeqioTask(Corpus):
         return self.language or str(getattr(task.source, "language", "en"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Known before it is pickled, so that a process that only splits sentences imports no TensorFlow.
+        # Computed before pickling, so that a process that only splits sentences imports no TensorFlow.
         return self.__dict__ | {"_split_language": self._split_language}
 
     def fingerprint(self) -> dict[str, Any]:
-        """The names of task and splits, the digests of the modules' own files, the versions of what splits and reads.
+        """Return the names of task and splits, digests of the modules' files, and versions of seqio and sentencex.
 
-        Of the source: the corpus' fingerprint (`CorpusSource`), sizes and digests of files (a file-based source; only sizes
-        for those that are not local), name and version (TFDS), the function's name (`FunctionDataSource`), else its class.
-        What a function reads, and what modules that are not named import, is not covered.
+        For the source it has the corpus' fingerprint (`CorpusSource`), sizes and digests of files (a file-based source; only
+        sizes for files that are not local), name and version (TFDS), the function's name (`FunctionDataSource`), or else the
+        class. Files that a function reads, and modules that the named modules import, are not covered.
         """
         from importlib.metadata import version
 
@@ -147,7 +149,7 @@ class SeqioTask(Corpus):
         return task
 
     def _dataset(self, task: seqio.Task, split: str, shard: int = 0, shards: int = 1) -> tf.data.Dataset:
-        """Unshuffled elements of a shard, after the preprocessors up to the placeholder, or all."""
+        """Return unshuffled elements of a shard, after the preprocessors up to the placeholder, or all."""
         import seqio
 
         shard_info = seqio.ShardInfo(shard, shards) if shards > 1 else None
@@ -227,7 +229,7 @@ def _described(spec: dict[str, Any]) -> str:
 
 
 def fill_registry(modules: Sequence[str]) -> None:
-    """Import TensorFlow, which keeps off the accelerators, bertfam's own tasks, and modules that register others."""
+    """Import TensorFlow (without accelerators), bertfam's own tasks, and modules that register others."""
     from bertfam.config.imports import import_module
     from bertfam.config.parse import Import, Origin
 
@@ -258,7 +260,7 @@ def _tensorflow_silenced() -> Iterator[None]:
 
 
 def _module_digest(module: str) -> str:
-    """SHA-256 of a module's source file, "" where it has none."""
+    """Return the SHA-256 digest of a module's source file; "" if it has none."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.has_location or spec.origin is None:
         return ""

@@ -1,4 +1,4 @@
-"""Finished pretraining rows as a seqio task. Imports TensorFlow."""
+"""Seqio task of finished pretraining rows. Imports TensorFlow."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import seqio
 import tensorflow as tf
+from typing_extensions import override
 
 from bertfam.data import vocabularies
 from bertfam.data.corpora.splits import SPLITS
@@ -30,8 +31,9 @@ _ENDLESS = 2**62
 
 
 class RowTask(seqio.Task):
-    """A task whose source makes finished rows; it also tells the source the row length and the epochs."""
+    """Task whose source makes finished rows; it passes the row length and the epochs to the source."""
 
+    @override
     def get_dataset(  # type: ignore[override]
         self,
         sequence_length: Mapping[str, int] | None = None,
@@ -45,7 +47,7 @@ class RowTask(seqio.Task):
         trim_output_features: bool = True,
         try_in_mem_cache: bool = True,
     ) -> tf.data.Dataset:
-        """See `tasks.add_pretraining_task`; the order is a whole permutation: there is no buffer to size, and no cache."""
+        # The order is a complete permutation, so there is no shuffle buffer; and there is no cache.
         dataset = self.source.get_dataset(
             split, shuffle, seed, shard_info, sequence_length=sequence_length, num_epochs=num_epochs
         )
@@ -53,7 +55,7 @@ class RowTask(seqio.Task):
 
 
 class RowSource(seqio.DataSource):
-    """Finished rows of a `TextData`, see `tasks.add_pretraining_task`."""
+    """Data source of finished rows of a `TextData`, see `tasks.add_pretraining_task`."""
 
     def __init__(self, name: str, data: TextData, length: int, vocabulary_size: int, layout: str) -> None:
         super().__init__(splits=SPLITS, caching_permitted=False, performs_internal_shuffling=True)
@@ -63,6 +65,7 @@ class RowSource(seqio.DataSource):
         self._opened: tuple[TokenCache, Vocabulary] | None = None
 
     @property
+    @override
     def supports_arbitrary_sharding(self) -> bool:
         return True
 
@@ -71,13 +74,16 @@ class RowSource(seqio.DataSource):
         """The vocabulary of the cache."""
         return self._open()[1]
 
+    @override
     def list_shards(self, split: str) -> list[str]:
         return [split]
 
+    @override
     def num_input_examples(self, split: str) -> int:
-        """The number of rows in an epoch, at the task's own length with seed 0; other seeds cut other chunks."""
+        # Rows of an epoch at the task's own length with seed 0; other seeds give other chunks.
         return len(self._batches(split, self._length, 0).examples)
 
+    @override
     def get_dataset(
         self,
         split: str = "train",
@@ -89,7 +95,6 @@ class RowSource(seqio.DataSource):
         use_cached: bool = False,
         num_epochs: int | None = 1,
     ) -> tf.data.Dataset:
-        """See `tasks.add_pretraining_task`."""
         length = self._row_length(sequence_length)
         specs = self.data.features(length)
         signature = {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()}

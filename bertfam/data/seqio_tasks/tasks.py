@@ -1,4 +1,4 @@
-"""The seqio side: corpora as sources of tasks, and tasks that give finished pretraining rows. Imports TensorFlow.
+"""Seqio tasks: corpora as data sources, and tasks of finished pretraining rows. Imports TensorFlow.
 
 A module that registers text of its own, for `--task=my_books --module_import=THE_MODULE`:
 
@@ -89,7 +89,7 @@ def add_pretraining_task(
       shard_info: element i of an epoch goes to shard i % n, whose rows do not depend on n.
 
     Args:
-      name: of the task.
+      name: name of the task.
       data: cache, corpus and vocabulary, rows and noise. Without `cache_dir` the cache lies in bertfam's cache folder; without
         `vocabulary` one is learnt from the training text.
       length: tokens a row where `sequence_length` is not given.

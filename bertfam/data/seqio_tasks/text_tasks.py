@@ -1,10 +1,11 @@
-"""Output features of text tasks, and corpora as seqio sources."""
+"""Output features of text tasks, and the seqio data source of a corpus."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import seqio
 import tensorflow as tf
+from typing_extensions import override
 
 from bertfam.data.corpora.splits import SPLITS
 from bertfam.data.corpora.text_files import Corpus
@@ -17,7 +18,7 @@ DOCUMENTS = {"text": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=0
 
 
 class CorpusSource(seqio.DataSource):
-    """A `Corpus` as a source: an element is {"sentences": string[n]}, a document.
+    """Data source of a `Corpus`, whose elements are documents {"sentences": string[n]}.
 
     Splits are "train" and "validation". Documents come in the corpus' order; shard i of n has documents i, i + n, ...,
     however many files there are, and reads all of them.
@@ -28,12 +29,15 @@ class CorpusSource(seqio.DataSource):
         self.corpus = corpus
 
     @property
+    @override
     def supports_arbitrary_sharding(self) -> bool:
         return True
 
+    @override
     def list_shards(self, split: str) -> list[str]:
         return [split]
 
+    @override
     def get_dataset(
         self,
         split: str = "train",
@@ -42,7 +46,7 @@ class CorpusSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused: Any,
     ) -> tf.data.Dataset:
-        """Return the documents of a split; shuffling is left to the task's buffer."""
+        # Shuffling is left to the task's buffer.
         shard, shards = shard_of(shard_info)
 
         def documents() -> Iterator[dict[str, list[str]]]:
@@ -54,7 +58,7 @@ class CorpusSource(seqio.DataSource):
 
 
 def join_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A preprocessor: {"sentences": string[n]} to {"text": string}, a sentence a line."""
+    """Preprocess {"sentences": string[n]} to {"text": string}, one sentence per line."""
     return dataset.map(lambda document: {"text": tf.strings.reduce_join(document["sentences"], separator="\n")})
 
 

@@ -1,4 +1,4 @@
-"""Text that TensorFlow Datasets prepares, as tasks that give documents: Wikipedia, Wiki-40B, C4, LM1B.
+"""Tasks of documents prepared by TensorFlow Datasets: Wikipedia, Wiki-40B, C4, LM1B.
 
 Registering reads nothing and needs no network, and using a task downloads nothing: the data are prepared once, by
 `tfds build NAME` (in ~/tensorflow_datasets, or the folder that TFDS_DATA_DIR names).
@@ -9,6 +9,7 @@ from typing import Any
 
 import seqio
 import tensorflow as tf
+from typing_extensions import override
 
 from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.data.seqio_tasks.text_tasks import DOCUMENTS, SENTENCES
@@ -30,17 +31,18 @@ class PreparedTfds(seqio.TfdsDataSource):
         code = language.partition("-")[0]
         self.language = code if code in LANGUAGES else UNDETERMINED
 
+    @override
     def get_dataset(self, *args: Any, **kwargs: Any) -> tf.data.Dataset:
-        """As of `seqio.TfdsDataSource`; raises UserError where nothing has been prepared."""
         self._check_prepared()
         return super().get_dataset(*args, **kwargs)
 
+    @override
     def list_shards(self, split: str) -> Sequence[str]:
-        """The files of a split; raises UserError where nothing has been prepared."""
         self._check_prepared()
         return super().list_shards(split)
 
     def _check_prepared(self) -> None:
+        """Raise UserError if the data have not been prepared."""
         builder = self.tfds_dataset.builder
         if not (builder.data_path / "dataset_info.json").exists():
             name = self.tfds_dataset.name.partition(":")[0]
@@ -94,7 +96,7 @@ def add_wiki40b(language: str) -> seqio.Task:
 
 
 def wiki40b_paragraphs(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A preprocessor: {"text": string, with Wiki-40B's marks} to {"text": string}, a paragraph a line."""
+    """Preprocess {"text": string, with Wiki-40B's marks} to {"text": string}, one paragraph per line."""
 
     def parse(element: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         text = tf.strings.regex_replace(element["text"], r"\n*_START_(?:ARTICLE|SECTION)_\n[^\n]*", "")

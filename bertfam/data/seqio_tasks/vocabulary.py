@@ -1,4 +1,4 @@
-"""A vocabulary of ours as a seqio vocabulary. Imports TensorFlow."""
+"""Seqio vocabulary that wraps a bertfam vocabulary. Imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import seqio
 import tensorflow as tf
+from typing_extensions import override
 
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 
 
 class PieceVocabulary(seqio.Vocabulary):
-    """A `Vocabulary` of any kind for seqio, loaded at first use; no frame is added.
+    """Seqio vocabulary of any `Vocabulary`, loaded at first use; it adds no control tokens around a text.
 
     Of a SentencePiece model it is equal to `seqio.SentencePieceVocabulary(spiece.model, extra_ids=100)` in ids and text.
     """
 
     def __init__(self, load: Callable[[], Vocabulary] | str, *, prompts: bool = False) -> None:
-        """A vocabulary.
+        """Create a vocabulary.
 
         Args:
-          load: gives it, each time it is called, or the folder that holds it.
-          prompts: whether a typed control piece or sentinel is the token that it names, as seqio takes sentinels. By default
-            typed ones are ordinary text, since text from the web holds them too.
+          load: function that returns the vocabulary, or the folder that contains it.
+          prompts: True to encode a typed control piece or sentinel as the token that it names, as seqio does with sentinels.
+            By default typed ones are ordinary text, since text from the web contains them too.
         """
         super().__init__()
         self._load, self._prompts = load, prompts
@@ -32,41 +33,48 @@ class PieceVocabulary(seqio.Vocabulary):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary itself."""
+        """Wrapped vocabulary."""
         if self._loaded is None:
             self._loaded = vocabularies.load(self._load) if isinstance(self._load, str) else self._load()
         return self._loaded
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is loaded, which cannot be pickled."""
+        # The loaded vocabulary cannot be pickled.
         return {**self.__dict__, "_loaded": None}
 
     @property
+    @override
     def bos_id(self) -> int | None:
         return None
 
     @property
+    @override
     def eos_id(self) -> int | None:
         return self.vocabulary.token_ids.eos
 
     @property
+    @override
     def unk_id(self) -> int:
         return self.vocabulary.token_ids.unk
 
     @property
+    @override
     def pad_id(self) -> int:
         return self.vocabulary.token_ids.pad
 
     @property
+    @override
     def extra_ids(self) -> int:
-        """The number of sentinels, which are among the ids of `vocab_size`."""
+        # Sentinels are among the ids of `vocab_size`.
         return len(self.vocabulary.token_ids.sentinels)
 
     @property
+    @override
     def vocab_size(self) -> int:
         return self.vocabulary.size
 
     @property
+    @override
     def _base_vocab_size(self) -> int:
         return self.vocabulary.size
 
@@ -79,7 +87,7 @@ class PieceVocabulary(seqio.Vocabulary):
         return self.vocabulary.encode_batch([text.decode()])[0]
 
     def _decode(self, ids: Sequence[int]) -> str:
-        """Without control tokens; sentinels and unknowns are shown."""
+        # Control tokens are dropped; sentinels and unknown tokens are shown.
         tokens = self.vocabulary.token_ids
         hidden = {*tokens.special} - {tokens.unk}
         return self.vocabulary.decode([id for id in ids if id not in hidden])
