@@ -1,0 +1,1 @@
+"""Training: configuration, state, step, loop, checkpoints and logs of a run."""

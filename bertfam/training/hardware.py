@@ -16,19 +16,19 @@ def check_jaxlib(platform: str, version: str) -> None:
     found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if platform == "gpu" and found < _GPU_JAXLIB:
         raise UserError(
-            f"jaxlib {version} on a GPU is hundreds of times too slow for this: install bertfam[cuda] on Python >= 3.12"
+            f"jaxlib {version} on a GPU is hundreds of times too slow for training; install bertfam[cuda] on Python >= 3.12"
         )
 
 
 def keep_compilations(model_dir: Path) -> None:
     """Keep programs compiled for an accelerator in MODEL_DIR, so that a resumed run need not compile them again.
 
-    Not for CPUs: the program may use instructions that those lack to which the folder is moved. JAX_COMPILATION_CACHE_DIR, if it
-    is set, is used instead, on all devices.
+    Programs for CPUs are not kept, because another CPU may lack their instructions. JAX_COMPILATION_CACHE_DIR takes precedence if
+    it is set, on all devices.
     """
     if jax.default_backend() == "cpu" or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
     from jax.experimental.compilation_cache import compilation_cache
 
     jax.config.update("jax_compilation_cache_dir", str(model_dir / "compilations"))
-    compilation_cache.reset_cache()  # what was compiled before has made it decide that there is none
+    compilation_cache.reset_cache()  # an earlier compilation has made JAX decide that there is no cache

@@ -1,12 +1,14 @@
 """Hooks between steps: saving, evaluating, sampling and profiling. A hook may replace the state after an update."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import jax
 import numpy as np
+from typing_extensions import override
 
 from bertfam.data.preview.visible import visible
 from bertfam.data.text_data import HeldOut
@@ -28,107 +30,108 @@ _MAX_TARGETS = 80  # about the masked tokens of a row of 512; a causal LM has a 
 HELD_OUT = {"eval": "held out", "eval_average": "held out, moving average"}
 
 
-class Hook(Protocol):
+class Hook(ABC):
     """Observer of the state between steps, which may replace it.
 
     Attributes:
-      phase: name of its phase, such as "saving".
+      phase: name of its phase in the log, such as "saving".
     """
 
     phase: ClassVar[str]
 
+    @abstractmethod
     def due(self, step: int) -> bool:
         """Return whether `after` runs once `step` updates are made."""
-        ...
 
     def owed(self, step: int) -> bool:
         """Return whether a run resumed at `step` first runs `after`, which was due there but not finished."""
-        ...
+        return False
 
+    @abstractmethod
     def after(self, step: int, state: TrainState) -> TrainState:
-        """Run after the update that led to `step`."""
-        ...
+        """Run after the update that led to `step`; return the state to train on."""
 
 
 @dataclass(frozen=True)
-class Every:
-    """Hook that runs every `interval` steps and at the last."""
+class PeriodicHook(Hook):
+    """Hook that runs at regular steps.
+
+    Attributes:
+      interval: steps between two runs.
+      last: last step of the training run, after which the hook always runs.
+    """
 
     interval: int
     last: int
 
+    @override
     def due(self, step: int) -> bool:
-        """Return whether `after` runs once `step` updates are made."""
         return step == self.last or step % self.interval == 0
-
-    def owed(self, step: int) -> bool:
-        """Return whether a run resumed at `step` first runs `after`."""
-        return False
 
 
 @dataclass(frozen=True)
-class SaveHook(Every):
+class SaveHook(PeriodicHook):
     """Hook that flushes the metrics and starts a checkpoint, which is written while training continues."""
 
     phase: ClassVar[str] = SAVING
     checkpoints: Checkpoints
     writer: Writer
 
+    @override
     def after(self, step: int, state: TrainState) -> TrainState:
-        """Run after the update that led to `step`."""
         self.writer.flush()
         self.checkpoints.save(state)
         return state
 
 
 @dataclass(frozen=True)
-class EvaluateHook(Every):
+class EvaluateHook(PeriodicHook):
     """Hook that writes and prints the scores on held-out rows.
 
     Attributes:
-      scores: by split ("eval"), of the state after so many updates; None where it was cut short: the run is to end.
-      writer: where they go.
-      done: the steps whose scores are written.
+      scores: computes the scores by split ("eval") from the step and the state; None if the run stops before they are complete.
+      writer: writer of the scores.
+      evaluated: the steps whose scores are written.
     """
 
     phase: ClassVar[str] = EVALUATING
     scores: Callable[[int, TrainState], Mapping[str, Mapping[str, float]] | None]
     writer: Writer
-    done: set[int] = field(default_factory=set)
+    evaluated: set[int] = field(default_factory=set)
 
+    @override
     def owed(self, step: int) -> bool:
-        """Return whether a run resumed at `step` first runs `after`."""
-        return step > 0 and self.due(step) and step not in self.done
+        return step > 0 and self.due(step) and step not in self.evaluated
 
+    @override
     def after(self, step: int, state: TrainState) -> TrainState:
-        """Run after the update that led to `step`."""
-        found = self.scores(step, state)
-        if found is None:
-            self.done.discard(step)  # what a process that went further had written was dropped when this one began
+        splits = self.scores(step, state)
+        if splits is None:
+            self.evaluated.discard(step)  # resuming dropped scores that an interrupted process had written beyond its checkpoint
             return state
-        self.writer.write_all(step, found)
-        for split, scores in found.items():
-            told = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
-            print(f"step {step:,} {HELD_OUT[split]}  {told}", flush=True)
-        self.done.add(step)
+        self.writer.write_all(step, splits)
+        for split, scores in splits.items():
+            values = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+            print(f"step {step:,} {HELD_OUT[split]}  {values}", flush=True)
+        self.evaluated.add(step)
         return state
 
 
 @dataclass(frozen=True)
-class SampleHook(Every):
+class SampleHook(PeriodicHook):
     """Hook that shows predictions for some held-out rows in TensorBoard and prints the first.
 
     Attributes:
-      samples: one text a row, of the state after so many updates.
-      writer: where they go.
+      samples: returns one text per row from the step and the state.
+      writer: writer of the texts.
     """
 
     phase: ClassVar[str] = SAMPLING
     samples: Callable[[int, TrainState], list[str]]
     writer: Writer
 
+    @override
     def after(self, step: int, state: TrainState) -> TrainState:
-        """Run after the update that led to `step`."""
         texts = self.samples(step, state)
         self.writer.write_text(step, "samples", texts)
         for text in texts[:1]:
@@ -137,41 +140,39 @@ class SampleHook(Every):
 
 
 def profiled_steps(words: str | None, total: int) -> tuple[int, int] | None:
-    """Return the first and last update that --profile_steps names in a run of `total`.
+    """Return the first and last update that --profile_steps names in a run of `total` updates.
 
     Raises:
-      UserError: they are no such updates.
+      UserError: if they are not updates of the run.
     """
     if words is None:
         return None
     first, _, last = words.partition("-")
     if not (first.isdecimal() and last.isdecimal() and 2 <= int(first) <= int(last)):
-        raise UserError(f"--profile_steps={words}: write FIRST-LAST, such as 100-104; the first update, 1, compiles")
+        raise UserError(
+            f"--profile_steps={words}: write FIRST-LAST, such as 100-104; FIRST is at least 2, since update 1 compiles"
+        )
     if int(last) > total:
-        raise UserError(f"--profile_steps={words}: the run has {total:,} updates; name some of them")
+        raise UserError(f"--profile_steps={words}: the run has only {total:,} updates; choose some of those")
     return int(first), int(last)
 
 
-class ProfileHook:
+class ProfileHook(Hook):
     """Hook that records a profile of some updates, for TensorBoard's profile plugin or Perfetto."""
 
     phase: ClassVar[str] = PROFILING
 
     def __init__(self, first: int, last: int, directory: Path) -> None:
-        """A profile of the updates that lead to the steps `first` to `last`; written under `directory`."""
+        """Record the updates that lead to steps `first` to `last`, and write the profile under `directory`."""
         self._first, self._last, self._directory = first, last, directory
         self._spool: Spool | None = None
 
+    @override
     def due(self, step: int) -> bool:
-        """Return whether `after` runs once `step` updates are made."""
         return step in (self._first - 1, self._last)
 
-    def owed(self, step: int) -> bool:
-        """Return whether a run resumed at `step` first runs `after`."""
-        return False
-
+    @override
     def after(self, step: int, state: TrainState) -> TrainState:
-        """Run after the update that led to `step`."""
         if step < self._last:
             self._spool = Spool(self._directory)
             jax.profiler.start_trace(str(self._spool.folder))
@@ -201,13 +202,13 @@ def make_hooks(
     """Make the hooks of a run. Saving comes first, so that a slow hook after it cannot cost a step.
 
     Args:
-      trainer: of the run.
-      checkpoints: where it saves.
-      evaluations: the held-out rows of each stage; None where there are too few.
-      vocabulary: of the samples.
-      writer: of scores and samples.
-      stop: cuts an evaluation short.
-      evaluated: the steps whose scores were written before.
+      trainer: trainer of the run.
+      checkpoints: checkpoints to save to.
+      evaluations: held-out rows of each stage; None for a stage that has too few.
+      vocabulary: vocabulary to decode samples with.
+      writer: writer of scores and samples.
+      stop: request to stop, which may interrupt an evaluation.
+      evaluated: steps whose scores an earlier process has written.
     """
     run = trainer.run
 
@@ -218,14 +219,14 @@ def make_hooks(
         return rows, stage
 
     def scores(updates: int, state: TrainState) -> dict[str, dict[str, float]] | None:
-        found = {}
+        splits = {}
         for split, params in {"eval_average": state.average, "eval": state.params}.items():
             if params:
                 measured = trainer.scores(params, *held_out(updates), stop, aux=state.aux)
                 if measured is None:
                     return None
-                found[split] = measured
-        return found
+                splits[split] = measured
+        return splits
 
     def samples(updates: int, state: TrainState) -> list[str]:
         return sample_texts(trainer.predictions(state.params, *held_out(updates)), vocabulary, _SAMPLES)
@@ -239,24 +240,24 @@ def make_hooks(
     return hooks
 
 
-def sample_texts(found: Predictions, vocabulary: Vocabulary, count: int) -> list[str]:
+def sample_texts(predictions: Predictions, vocabulary: Vocabulary, count: int) -> list[str]:
     """Format rows, one line each: the text as the model sees it, then target, best guess and its probability in order.
 
-    Of more than `_MAX_TARGETS` targets so many are told, spread evenly from the first to the last.
+    At most `_MAX_TARGETS` targets of a row are shown, spread evenly from the first to the last.
 
     Args:
-      found: NumPy arrays.
-      vocabulary: of their ids.
-      count: at most so many rows, the first ones that have a target.
+      predictions: predictions as NumPy arrays.
+      vocabulary: vocabulary of their ids.
+      count: largest number of rows; the first rows with a target are used.
     """
     texts = []
-    for row in np.flatnonzero(found.weights.any(axis=1))[:count]:
-        seen = vocabulary.decode(found.inputs[row][found.segments[row] > 0])
-        slots = [slot for slot in np.argsort(found.positions[row], kind="stable") if found.weights[row, slot] > 0]
+    for row in np.flatnonzero(predictions.weights.any(axis=1))[:count]:
+        seen = vocabulary.decode(predictions.inputs[row][predictions.segments[row] > 0])
+        slots = [slot for slot in np.argsort(predictions.positions[row], kind="stable") if predictions.weights[row, slot] > 0]
         if len(slots) > _MAX_TARGETS:
             slots = [slots[place] for place in np.linspace(0, len(slots) - 1, _MAX_TARGETS).round().astype(int)]
-        targets, guesses = (vocabulary.pieces(ids[row, slots]) for ids in (found.targets, found.tokens))
-        likely = found.probabilities[row, slots]
-        told = [f"{target}: {guess} {share:.2f}" for target, guess, share in zip(targets, guesses, likely, strict=True)]
-        texts.append(visible(f"{' '.join(seen.split())}  |  {', '.join(told)}"))
+        targets, guesses = (vocabulary.pieces(ids[row, slots]) for ids in (predictions.targets, predictions.tokens))
+        likely = predictions.probabilities[row, slots]
+        shown = [f"{target}: {guess} {share:.2f}" for target, guess, share in zip(targets, guesses, likely, strict=True)]
+        texts.append(visible(f"{' '.join(seen.split())}  |  {', '.join(shown)}"))
     return texts

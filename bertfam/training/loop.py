@@ -46,10 +46,10 @@ def train(
             if stop.due:  # set during an evaluation
                 break
             stage, _ = locate(trainer.run.stages, step)
-            begins = stage != compiled_stage
-            if begins:
-                train_step, told = trainer.compile_step(stage)
-                print(told, flush=True)
+            is_new = stage != compiled_stage
+            if is_new:
+                train_step, description = trainer.compile_step(stage)
+                print(description, flush=True)
                 if step == start:
                     stop.barrier("compiling")
                 compiled_stage = stage
@@ -57,20 +57,20 @@ def train(
             phase_timer.begin(TRAINING)
             batch, idle = batches.take(log.busy)
             phase_timer.move(idle, WAITING)
-            _look(trainer, step + 1, state, batch, log)
+            _inspect(trainer, step + 1, state, batch, log)
             log.stragglers.before_update(log.busy(), idle)
             state, metrics = train_step(state, batch)
-            if begins:
-                # On its first run a program makes its cuDNN kernels, which fails while another thread copies to the GPU.
+            if is_new:
+                # The first run of a program builds its cuDNN kernels, which fails while another thread copies to the GPU.
                 jax.block_until_ready(state)
             batches.refill()
             stops = stop.ask()
-            log.stragglers.after_update()  # here, for it may have waited for another process
+            log.stragglers.after_update()  # called here because `ask` may have waited for another process
             due = [hook for hook in hooks if hook.due(step + 1)]
             if due or stops:
-                # The interval that ends here has all of its own time.
+                # Count all of its time in the interval that ends here.
                 jax.block_until_ready(state)
-            # An interval ends at every checkpoint too: a run that goes on from there logs what an unbroken one does.
+            # An interval also ends at every checkpoint, so that a resumed run logs the same lines as an uninterrupted one.
             rate = float(trainer.schedule(step)) if due or stops or log.ends_interval(step + 1) else None
             log.add(metrics, trainer.stages[stage].rates, rate)
             if due:
@@ -83,15 +83,15 @@ def train(
     return state
 
 
-def _look(trainer: Trainer, update: int, state: TrainState, batch: Batch, log: ProgressLog) -> None:
+def _inspect(trainer: Trainer, update: int, state: TrainState, batch: Batch, log: ProgressLog) -> None:
     """Log the inspection and the digests of an update where they are due."""
-    looks, digests = (bool(every) and update % every == 0 for every in (trainer.run.inspect_every, trainer.run.digest_every))
-    if not (looks or digests):
+    inspects, digests = (bool(every) and update % every == 0 for every in (trainer.run.inspect_every, trainer.run.digest_every))
+    if not (inspects or digests):
         return
     jax.block_until_ready(state)
     log.stragglers.pause()
     with trainer.phase_timer.during(INSPECTING, long=True):
-        if looks:
+        if inspects:
             log.write(update, "inspect", trainer.inspect(state, batch))
         if digests:
             digest = trainer.digest(state, batch)

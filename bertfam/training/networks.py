@@ -40,15 +40,15 @@ class Network(NamedTuple):
 def read_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Network]:
     """Read all networks of a folder, by name; a Hugging Face folder has one.
 
-    A program that uses gin itself finds its bindings as they were.
+    The gin bindings of the calling program are kept.
 
     Args:
       path: the folder.
-      step: the checkpoint of a MODEL_DIR; None: the newest.
+      step: step of the checkpoint of a MODEL_DIR; None: the newest.
       average: whether to read the moving average of a MODEL_DIR's parameters instead of the parameters.
 
     Raises:
-      UserError: the folder is neither of the two, or is incomplete.
+      UserError: if the folder is neither a MODEL_DIR nor a Hugging Face folder, or is incomplete.
     """
     folder = to_path(path)
     if (folder / "config.gin").is_file():
@@ -73,7 +73,7 @@ def read_network(path: str | Path, *, step: int | None = None, network: str | No
     """Read one network of a folder; `network` names it, None is the first.
 
     Raises:
-      UserError: as `read_networks`, or there is no network of that name.
+      UserError: as `read_networks`, or if no network has that name.
     """
     networks = read_networks(path, step=step)
     if network is not None and network not in networks:

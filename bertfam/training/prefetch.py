@@ -14,7 +14,7 @@ from bertfam.data.rows.batches import BatchSource
 from bertfam.features import FeatureSpec
 
 Batch = dict[str, jax.Array]
-_GLANCE = 0.002  # seconds between looks at whether the devices still work while a batch is waited for
+_POLL_SECONDS = 0.002  # between checks of whether the devices are busy while waiting for a batch
 
 
 def global_batch(
@@ -23,14 +23,14 @@ def global_batch(
     """Build the step's batch as global arrays; this process builds only the rows that its own devices hold.
 
     Args:
-      source: gives any rows of any step.
-      step: which batch.
+      source: source of the rows of any step.
+      step: step of the batch.
       batch_size: rows of the global batch.
-      features: the features to take; others that the source gives are left out.
-      shardings: of each feature.
+      features: features of the batch; others that the source returns are dropped.
+      shardings: sharding of each feature.
 
     Returns:
-      arrays [batch_size, ...] by feature name.
+      Arrays [batch_size, ...] by feature name.
     """
     spans = [
         index[0].indices(batch_size)[:2]
@@ -64,7 +64,7 @@ class Prefetcher:
             self.refill()
 
     def refill(self) -> None:
-        """Start to make one more batch, in place of one that was used."""
+        """Start building one more batch, to replace one that was used."""
         if self._next < self._stop:
             self._waiting.append(self._pool.submit(self._make, self._next))
             self._next += 1
@@ -72,16 +72,16 @@ class Prefetcher:
     def take(self, busy: Callable[[], bool] = lambda: False) -> tuple[Batch, float]:
         """Return the next step's batch, and the seconds waited for it while the devices were not `busy`; `refill` afterwards.
 
-        An error of its making is raised here.
+        Exceptions raised while building the batch are raised here.
         """
         making, idle = self._waiting.popleft(), 0.0
         while not making.done():
             began, was_busy = time.monotonic(), busy()
-            wait([making], _GLANCE)
+            wait([making], _POLL_SECONDS)
             if not was_busy:
                 idle += time.monotonic() - began
         return making.result(), idle
 
     def close(self) -> None:
-        """Stop; unfinished batches are dropped."""
+        """Stop and drop unfinished batches."""
         self._pool.shutdown(wait=True, cancel_futures=True)

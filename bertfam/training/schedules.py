@@ -1,8 +1,8 @@
 """Learning-rate schedules: frozen configs that give optax schedules once the length of the run is known.
 
 The rate of the update that leads from step s to s + 1 is `schedule(s)`; s counts updates, never microbatches, and skipped
-updates count. A schedule is a function of s alone: a run that goes on in the middle has the rates of an unbroken one, and
-a run that is made longer those of the new length.
+updates count. A schedule is a function of s alone: a resumed run has the rates of an uninterrupted one, and an extended run
+has those of its new length.
 """
 
 import math
@@ -13,18 +13,19 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 import optax
+from typing_extensions import override
 
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """Linear warm-up to the peak, then what the class says of `done` = s + 1 updates.
+    """Linear warm-up to the peak, then the curve of the subclass, with `done` = s + 1 updates.
 
     rate(s) = peak * done / warmup_steps   while done <= warmup_steps, so that no update is wasted at the start
     rate(s) = peak * after(done)           afterwards
 
     Attributes:
       peak: the highest rate.
-      warmup_steps: the updates until it is reached; 0 starts behind the warm-up.
+      warmup_steps: number of updates until the peak is reached; 0: no warm-up.
     """
 
     peak: float = 1e-4
@@ -32,15 +33,15 @@ class Schedule(ABC):
 
     def __post_init__(self) -> None:
         if not 0 <= self.peak < math.inf:
-            raise ValueError(f"peak {self.peak} is no rate; it must be a number of at least 0")
+            raise ValueError(f"peak {self.peak} is not a valid rate; it must be finite and at least 0")
         if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps {self.warmup_steps} is negative; 0 has no warm-up")
+            raise ValueError(f"warmup_steps {self.warmup_steps} is negative; use 0 for no warm-up")
 
     def build(self, total_steps: int) -> optax.Schedule:
         """Build the optax schedule of a run of `total_steps` updates: an int or an int32[] array -> float32[]."""
 
         def schedule(count: Any) -> Any:
-            # On the host, for the log, nothing may queue behind the device's work.
+            # The log calls this on the host, where the rate must not queue behind the device's work.
             xp = np if isinstance(count, int | np.integer) else jnp
             return self.peak * self._share(xp.asarray(count, xp.float32), total_steps, xp)
 
@@ -53,23 +54,24 @@ class Schedule(ABC):
 
     @abstractmethod
     def _after(self, done: Any, total: int, xp: Any) -> Any:
-        """Return the share of the peak at the update number `done` of `total`, behind the warm-up."""
+        """Return the share of the peak at the update number `done` of `total`, after the warm-up."""
 
 
 @dataclass(frozen=True)
 class ConstantRate(Schedule):
-    """The peak, after warm-up, to the end."""
+    """Constant rate at the peak after warm-up."""
 
+    @override
     def _after(self, done: Any, total: int, xp: Any) -> Any:
         return xp.ones_like(done)
 
 
 @dataclass(frozen=True)
 class Decay(Schedule):
-    """After warm-up a decay to a floor: after(done) = floor + (1 - floor) * shape(done), with the shape of the class.
+    """Decay to a floor after warm-up: after(done) = floor + (1 - floor) * shape(done), with the shape of the subclass.
 
     Attributes:
-      floor: the least share of the peak that the decay leads to; warm-up starts below it.
+      floor: the final share of the peak; warm-up starts below it.
     """
 
     floor: float = 0.0
@@ -77,8 +79,9 @@ class Decay(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.floor <= 1:
-            raise ValueError(f"floor {self.floor} is not in [0, 1]: it is a share of the peak")
+            raise ValueError(f"floor {self.floor} is not in [0, 1]; it is a share of the peak")
 
+    @override
     def _after(self, done: Any, total: int, xp: Any) -> Any:
         return self.floor + (1 - self.floor) * self._shape(done, total, xp)
 
@@ -99,13 +102,14 @@ class LinearDecay(Decay):
     So peak 1, warm-up 4 and 10 steps give .25 .5 .75 1 .833 .667 .5 .333 .167 0.
 
     Attributes:
-      variant: "joined" as above. "bert" and "electra" are the published codes to the letter: they count from 0, so that the
-        first update has rate 0, and decay from step 0 on. In "bert" the rate drops where the warm-up of w steps ends:
-        s / w, then 1 - s / total; "electra" takes the product min(1, s / w) (1 - s / total).
+      variant: "joined" as above. "bert" and "electra" reproduce the published code: they count from 0, so that the first update
+        has rate 0, and decay from step 0 on. In "bert" the rate drops where the warm-up of w steps ends: s / w, then
+        1 - s / total; "electra" uses the product min(1, s / w) (1 - s / total).
     """
 
     variant: Literal["joined", "bert", "electra"] = "joined"
 
+    @override
     def _share(self, count: Any, total: int, xp: Any) -> Any:
         if self.variant == "joined":
             return super()._share(count, total, xp)
@@ -115,16 +119,17 @@ class LinearDecay(Decay):
             return xp.where(count < self.warmup_steps, warmup, decay)
         return decay * xp.minimum(1.0, warmup) if self.warmup_steps else decay
 
+    @override
     def _shape(self, done: Any, total: int, xp: Any) -> Any:
         return _left(done, self.warmup_steps, total, xp)
 
 
 @dataclass(frozen=True)
 class PolynomialDecay(Decay):
-    """shape(done) = left ** power, with `left` of `LinearDecay`; Longformer's continued pretraining has power 3.
+    """Polynomial decay: shape(done) = left ** power, with `left` of `LinearDecay`; Longformer's continued pretraining uses 3.
 
     Attributes:
-      power: above 0; 1 is linear.
+      power: exponent above 0; 1 is linear.
     """
 
     power: float = 1.0
@@ -132,23 +137,25 @@ class PolynomialDecay(Decay):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.power < math.inf:
-            raise ValueError(f"power {self.power} is not above 0; 1 is linear")
+            raise ValueError(f"power {self.power} must be above 0; 1 is linear")
 
+    @override
     def _shape(self, done: Any, total: int, xp: Any) -> Any:
         return _left(done, self.warmup_steps, total, xp) ** self.power
 
 
 @dataclass(frozen=True)
 class CosineDecay(Decay):
-    """shape(done) = (1 - cos(pi left)) / 2, with `left` of `LinearDecay` (Loshchilov and Hutter 2017, one period)."""
+    """Cosine decay: shape(done) = (1 - cos(pi left)) / 2, with `left` of `LinearDecay` (Loshchilov and Hutter 2017)."""
 
+    @override
     def _shape(self, done: Any, total: int, xp: Any) -> Any:
         return (1.0 - xp.cos(xp.float32(np.pi) * _left(done, self.warmup_steps, total, xp))) / 2
 
 
 @dataclass(frozen=True)
 class InverseSquareRoot(Decay):
-    """after(done) = max(floor, sqrt(warmup_steps / done)), whatever the length of the run.
+    """Inverse square root: after(done) = max(floor, sqrt(warmup_steps / done)), whatever the length of the run.
 
     The defaults are T5's 1 / sqrt(max(done, 10,000)): a peak of 0.01 that holds for 10,000 updates. It is also the relative
     step of Adafactor (Shazeer and Stern 2018, section 8), min(0.01, 1 / sqrt(done)).
@@ -160,22 +167,25 @@ class InverseSquareRoot(Decay):
     peak: float = 1e-2
     warmup: Literal["flat", "linear"] = "flat"
 
+    @override
     def _share(self, count: Any, total: int, xp: Any) -> Any:
         return super()._share(count, total, xp) if self.warmup == "linear" else self._after(count + 1.0, total, xp)
 
+    @override
     def _after(self, done: Any, total: int, xp: Any) -> Any:
         return xp.maximum(self.floor, self._shape(done, total, xp))
 
+    @override
     def _shape(self, done: Any, total: int, xp: Any) -> Any:
         return xp.sqrt(xp.minimum(1.0, max(self.warmup_steps, 1) / done))
 
 
 @dataclass(frozen=True)
 class WarmupStableDecay(Decay):
-    """The peak until the last `decay_steps` updates, then down to the floor (Hu et al. 2024; Haegele et al. 2024).
+    """Constant peak until the last `decay_steps` updates, then decay to the floor (Hu et al. 2024; Haegele et al. 2024).
 
     Attributes:
-      decay_steps: the updates of the decay, which never starts before the warm-up is over; 0 stays at the peak.
+      decay_steps: number of updates of the decay, which never starts before the end of the warm-up; 0: no decay.
       tail: with `left` from 1 to 0 over the decay, "linear" is left, and "1-sqrt" is 1 - sqrt(1 - left).
     """
 
@@ -185,8 +195,9 @@ class WarmupStableDecay(Decay):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay_steps < 0:
-            raise ValueError(f"decay_steps {self.decay_steps} is negative; 0 stays at the peak")
+            raise ValueError(f"decay_steps {self.decay_steps} is negative; use 0 for no decay")
 
+    @override
     def _shape(self, done: Any, total: int, xp: Any) -> Any:
         start = max(total - self.decay_steps, self.warmup_steps)
         if start >= total:

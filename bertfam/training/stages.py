@@ -1,4 +1,4 @@
-"""A run as a list of stages, and which stage a step belongs to."""
+"""Stages of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class Stage:
     """Steps of one shape.
 
     Attributes:
-      steps: how many updates.
-      length: tokens a row.
+      steps: number of updates.
+      length: tokens per row.
       batch_size: rows of the global batch.
     """
 
@@ -32,15 +32,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Ramp(Stage):
-    """A batch that grows in equal steps; `Run` puts the stages in its place that one would list by hand.
+    """Batch size that grows in equal steps; `Run` replaces the ramp by the equivalent list of stages.
 
     Attributes:
-      steps: how many updates in all, the same number at each size but for a rest, which the last takes.
-      length: tokens a row.
+      steps: number of updates in total, split evenly over the batch sizes; the last size also takes the remainder.
+      length: tokens per row.
       batch_size: rows of the last global batches.
-      first_batch_size: rows of the first.
-      sizes: how many batch sizes, both ends counted, evenly spaced.
-      multiple: what sizes between the ends are rounded to, so that they divide over devices and microbatches.
+      first_batch_size: rows of the first global batches.
+      sizes: number of evenly spaced batch sizes, including both ends.
+      multiple: sizes between the ends are rounded to a multiple of this, so that they divide over devices and microbatches.
     """
 
     first_batch_size: int = 64
@@ -53,14 +53,14 @@ class Ramp(Stage):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} {getattr(self, name)} is less than {least}")
         if self.sizes > _MOST_SIZES:
-            raise ValueError(f"sizes {self.sizes} is more than {_MOST_SIZES}; each is compiled anew")
+            raise ValueError(f"sizes {self.sizes} is more than {_MOST_SIZES}; each size is compiled separately")
         for name in ("first_batch_size", "multiple"):
             if getattr(self, name) > self.batch_size:
                 raise ValueError(
-                    f"{name} {getattr(self, name)} is more than batch_size {self.batch_size}, which the ramp leads to"
+                    f"{name} {getattr(self, name)} is more than batch_size {self.batch_size}, with which the ramp ends"
                 )
         if self.steps < self.sizes:
-            raise ValueError(f"steps {self.steps} is less than the {self.sizes} sizes; each needs a step")
+            raise ValueError(f"steps {self.steps} is less than sizes {self.sizes}; each size needs at least one step")
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages of the ramp."""
@@ -83,7 +83,7 @@ def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
         if step < stage.steps:
             return index, step
         step -= stage.steps
-    raise IndexError(f"step is {step} beyond the last stage")
+    raise IndexError(f"step is {step} updates beyond the last stage")
 
 
 def total_steps(stages: Sequence[Stage]) -> int:
@@ -93,7 +93,7 @@ def total_steps(stages: Sequence[Stage]) -> int:
 
 @dataclass(frozen=True)
 class StagedBatches:
-    """The batches of a whole run: each stage has its own source, counted from its first step."""
+    """Batches of a whole run; each stage has its own source, whose steps count from the start of the stage."""
 
     stages: Sequence[Stage]
     sources: Sequence[BatchSource]

@@ -16,13 +16,13 @@ class TrainState(NamedTuple):
     """State of a training run at one step.
 
     Attributes:
-      step: int32[], how many batches were seen; it moves on where an update is skipped, too.
+      step: int32[], number of batches seen, including those whose update was skipped.
       params: the trained parameters.
-      opt_state: the optimizer's.
-      carry: written every step without gradient; {} for most objectives.
-      aux: read only, not differentiated (a teacher, a retrieval index); saved once a version, not each step.
-      average: the moving average of the parameters, shaped like them; {} where none is kept.
-      skipped: int32[], how many updates were skipped because the loss or the gradient was not finite.
+      opt_state: the optimizer's state.
+      carry: values that each step replaces without gradient; {} for most objectives.
+      aux: read-only values without gradient (a teacher, a retrieval index); not saved in checkpoints.
+      average: moving average of the parameters, shaped like them; {} if none is kept.
+      skipped: int32[], number of updates skipped because the loss or the gradient was not finite.
     """
 
     step: jax.Array
@@ -40,10 +40,10 @@ def new_state(
     """Make a fresh state whose parameters, and the copies of them, are boxed with logical axis names.
 
     Args:
-      objective: gives the parameters.
-      optimizer: gives its own state.
-      key: of the initial values.
-      shape: of the rows.
+      objective: objective, which initialises the parameters.
+      optimizer: optimizer, which initialises its own state.
+      key: random key of the initial values.
+      shape: shape of the rows.
       averaged: whether a moving average of the parameters is kept.
     """
     params, carry, aux = objective.init(key, shape)
@@ -56,7 +56,7 @@ def shardings_of(boxed: TrainState, mesh: AnyMesh, shape: MeshShape) -> TrainSta
     """Return the sharding of every leaf of a state that is boxed with logical axis names, by the rules of the mesh's shape.
 
     Raises:
-      UserError: where a parameter does not divide over the mesh.
+      UserError: if a parameter does not divide over the mesh.
     """
     shardings: TrainState = state_shardings(boxed, mesh, shape.rules)
     if not shape.zero1:

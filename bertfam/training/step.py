@@ -11,15 +11,15 @@ from bertfam.objectives.objective import Batch, Objective, Sum
 from bertfam.training.optimizers.moments import one_minus_power
 from bertfam.training.state import TrainState
 
-# What a run's one seed is folded with for each use, so that no two share keys.
+# Constants folded into the seed of a run, one for each use, so that no two uses share keys.
 INITIALISATION, DROPOUT = range(2)
 Metrics = dict[str, Sum]
 NonFinite = Literal["raise", "skip"]
-# Metrics: 1 at a step whose loss or gradient was not finite, by policy.
+# Metrics that are 1 at a step whose loss or gradient is not finite, by policy.
 NON_FINITE, SKIPPED = "non_finite", "skipped"
-# Metric: 1 at a step whose batch has nothing to predict; its loss, 0, is in no mean.
+# Metric that is 1 at a step whose batch has no targets; its loss, 0, is excluded from all means.
 EMPTY = "nothing_to_predict"
-# Before a term's name, in what an evaluation step gives: its sum, and what it is divided by.
+# Prefix of the loss terms among the metrics of an evaluation step: the sum of a term and its denominator.
 TERM = "term/"
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
@@ -27,7 +27,7 @@ TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 def total_loss(
     terms: Mapping[str, jax.Array], denominators: Mapping[str, jax.Array], coefficients: Mapping[str, float]
 ) -> jax.Array:
-    """Compute the sum over t of coefficients[t] terms[t] / denominators[t]; a term with nothing to predict is 0: float32[]."""
+    """Compute the sum over t of coefficients[t] terms[t] / denominators[t]; a term without targets is 0: float32[]."""
     parts = [
         jnp.where(denominators[name] > 0, coefficients[name] * term / jnp.maximum(denominators[name], 1e-30), 0.0)
         for name, term in terms.items()
@@ -46,16 +46,16 @@ def make_train_step(
 ) -> TrainStep:
     """Build `train_step(state, batch) -> (state, metrics)`.
 
-    Where the loss or the norm of the gradient is not finite, the step moves on and `skipped` counts, but parameters,
-    optimizer, average and carry stay as they were. The metric `NON_FINITE` or `SKIPPED` is 1 there, else 0.
+    If the loss or the norm of the gradient is not finite, `step` and `skipped` are incremented, but parameters, optimizer state,
+    average and carry are unchanged. The metric `NON_FINITE` or `SKIPPED` is 1 there, else 0.
 
     Args:
-      objective: what is trained.
-      optimizer: applied to the gradient of the summed loss; an `update` that takes a `step` is given the state's.
-      seed: of the dropout, whose key is fold_in(fold_in(fold_in(key(seed), DROPOUT), step), microbatch).
-      microbatches: in how many pieces a batch is computed, one after another; must divide the batch.
-      non_finite: "skip" takes the other metrics of a skipped step out of the means too; "raise" leaves them to be told.
-      average_decay: of the moving average of the parameters; None where the state has none.
+      objective: the objective to train.
+      optimizer: applied to the gradient of the summed loss; an `update` that accepts `step` receives the state's.
+      seed: seed of dropout, whose key is fold_in(fold_in(fold_in(key(seed), DROPOUT), step), microbatch).
+      microbatches: number of pieces in which a batch is computed, one after another; must divide the batch.
+      non_finite: "skip" excludes the other metrics of a skipped step from the means; "raise" keeps them for the error message.
+      average_decay: decay of the moving average of the parameters; None if the state has none.
     """
     gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
     update = optax.with_extra_args_support(optimizer).update
@@ -88,7 +88,7 @@ def make_gradient(
 ) -> Callable[[TrainState, Batch], tuple[Any, Any, Metrics]]:
     """Build `gradient(state, batch) -> (gradient, carry, metrics)`; see `make_train_step`.
 
-    The denominators come from the whole global batch before it is cut, so microbatches add up to the same gradient.
+    The denominators come from the whole global batch before it is split, so microbatches add up to the same gradient.
     """
 
     def gradients(params: Any, carry: Any, aux: Any, batch: Batch, key: jax.Array, denominators: Mapping[str, jax.Array]) -> Any:
@@ -120,7 +120,7 @@ def make_gradient(
 
             (carry, (gradient, metrics)), _ = jax.lax.scan(body, (state.carry, zeros), (jnp.arange(microbatches), pieces))
 
-        # Each microbatch gave its part of the one loss.
+        # The loss is the sum of the microbatches' parts.
         some = jnp.any(jnp.stack([denominator > 0 for denominator in denominators.values()])).astype(jnp.float32)
         metrics["loss"] = Sum(metrics["loss"].total, some)
         metrics[EMPTY] = Sum(1 - some, jnp.ones(()))
@@ -130,17 +130,17 @@ def make_gradient(
 
 
 def interleaved(batch: Batch, pieces: int) -> dict[str, jax.Array]:
-    """Reshape [batch, ...] to [pieces, batch / pieces, ...]; devices keep their rows, and each piece has some of each."""
+    """Reshape [batch, ...] to [pieces, batch / pieces, ...]; devices keep their rows, and each piece has rows of every device."""
     return {
         name: value.reshape(value.shape[0] // pieces, pieces, *value.shape[1:]).swapaxes(0, 1) for name, value in batch.items()
     }
 
 
 def make_eval_step(objective: Objective) -> Callable[..., Metrics]:
-    """Build `eval_step(params, batch, aux) -> metrics`: no dropout, and no memory of the batches before.
+    """Build `eval_step(params, batch, aux) -> metrics`, without dropout and without carry from earlier batches.
 
-    Beside the objective's metrics there is each term of the loss under `TERM` and its name. It is not the metric TERM_loss where
-    several terms have one denominator, as StructBERT's masked and shuffled tokens.
+    Besides the objective's metrics, each loss term is returned under `TERM` plus its name. It differs from the objective's own
+    metrics if several terms share a denominator, as StructBERT's masked and shuffled tokens do.
     """
 
     def eval_step(params: Any, batch: Batch, aux: Any = {}) -> Metrics:  # noqa: B006
@@ -158,10 +158,10 @@ def moving_average(average: Any, params: Any, decay: float, updates: jax.Array) 
     the first update it is the parameters themselves, after many a = decay a + (1 - decay) theta.
 
     Args:
-      average: the one before; of no weight at the first update.
+      average: the previous average; it has no weight at the first update.
       params: the new parameters.
-      decay: in [0, 1).
-      updates: int32[], how many were made, this one included.
+      decay: decay in [0, 1).
+      updates: int32[], number of updates made, including this one.
     """
     # a_t = a_{t-1} + (1 - d) / (1 - d^t) (theta_t - a_{t-1})
     share = (1 - decay) / one_minus_power(decay, updates)

@@ -27,10 +27,10 @@ def make_plan(
 
     Args:
       run: the sized run.
-      mesh: its devices.
+      mesh: mesh of its devices.
       state: the TrainState as `jax.ShapeDtypeStruct`s with shardings.
-      tensors: what its parameters are to the optimizer (see `describe`).
-      counts: documents, sentences and tokens by split.
+      tensors: description of the parameters (see `optimizers.tensors.describe`).
+      counts: number of documents, sentences and tokens by split.
     """
     device, optimizer = mesh.devices.flat[0], run.optimizer
     stages = []
@@ -111,15 +111,16 @@ def _once_or_by_name(texts: Mapping[str, str], separator: str) -> str:
 
 
 def settings(config: Any) -> str:
-    """Format a frozen config and nested ones without default values: Lamb(schedule=LinearDecay(peak=0.002))."""
+    """Format a frozen config, nested ones included, without default values: Lamb(schedule=LinearDecay(peak=0.002))."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return repr(config)
     fields = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
-    told = [f"{field.name}={settings(value)}" for field, value in fields if field.default != value or field.name == "schedule"]
-    return f"{type(config).__name__}({', '.join(told)})"
+    shown = [f"{field.name}={settings(value)}" for field, value in fields if field.default != value or field.name == "schedule"]
+    return f"{type(config).__name__}({', '.join(shown)})"
 
 
 def local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+    """Return the bytes of an array on each device."""
     assert leaf.sharding is not None
     return int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
 

@@ -37,7 +37,7 @@ _EVAL_BATCHES_IN_FLIGHT = 2
 
 @dataclass(frozen=True)
 class StageProgram:
-    """Program of a stage: its features, where they go, and its compiled step."""
+    """Features, shardings, batch size and rates of a stage."""
 
     features: dict[str, FeatureSpec]
     shardings: dict[str, jax.sharding.NamedSharding]
@@ -50,10 +50,10 @@ class StageProgram:
 
 
 class Trainer:
-    """A sized run on a mesh; checks everything that can be checked before compiling."""
+    """Sized run on a mesh; it checks everything that can be checked before compiling."""
 
     def __init__(self, run: Run, mesh: jax.sharding.Mesh, phase_timer: PhaseTimer | None = None) -> None:
-        """Raises UserError where sizes do not divide over the mesh."""
+        """Check the run against the mesh; raises UserError if a size does not divide over it."""
         self.run, self.mesh = run, mesh
         self.phase_timer = phase_timer or PhaseTimer()
         params = run.boxed_params()
@@ -98,11 +98,13 @@ class Trainer:
             for feature, spec in self.run.objective.features(self.run.shape(0)).items()
         }
         with self._axis_rules():
-            found = jax.eval_shape(make_eval_step(self.run.objective), self.abstract_state.params, batch, self.abstract_state.aux)
-        names = ["loss", *(name for name in found if not name.startswith(TERM))]
+            metrics = jax.eval_shape(
+                make_eval_step(self.run.objective), self.abstract_state.params, batch, self.abstract_state.aux
+            )
+        names = ["loss", *(name for name in metrics if not name.startswith(TERM))]
         if name not in names:
             hint = did_you_mean(name, names, f"one of {', '.join(names)}")
-            raise UserError(f"Run.keep_best is {name!r}, which no evaluation measures{hint}")
+            raise UserError(f"Run.keep_best is {name!r}, which is not a metric of the evaluation{hint}")
 
     def _axis_rules(self) -> Any:
         return nn.logical_axis_rules(self.run.mesh.rules.items())
@@ -128,11 +130,11 @@ class Trainer:
         return state._replace(params=params, average=jax.tree.map(jnp.copy, params) if state.average else {})
 
     def with_aux(self, state: TrainState, aux: Any) -> TrainState:
-        """Return the state with what the objective reads and does not train, a tree of NumPy arrays like its `aux`."""
+        """Return the state with `aux`, the values that the objective reads but does not train: a tree of NumPy arrays."""
         return state._replace(aux=self.placed_aux(aux))
 
     def placed_aux(self, aux: Any) -> Any:
-        """Place such a tree on the devices."""
+        """Place the tree of NumPy arrays `aux` on the devices."""
         return jax.tree.map(
             lambda value, sharding: jax.make_array_from_callback(value.shape, sharding, lambda index: value[index]),
             aux,
@@ -140,12 +142,12 @@ class Trainer:
         )
 
     def lower_step(self, stage: int) -> jax.stages.Lowered:
-        """Lower a stage's step; its devices need not be here."""
+        """Lower a stage's step, also for devices that are not attached."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return self._step.lower(self.abstract_state, self.abstract_batch(stage))
 
     def lower_evaluation(self, stage: int) -> jax.stages.Lowered:
-        """Lower the evaluation of a batch of a stage's shape; its devices need not be here."""
+        """Lower the evaluation of a batch of a stage's shape, also for devices that are not attached."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return self._eval_step.lower(self.abstract_state.params, self.abstract_batch(stage), self.abstract_state.aux)
 
@@ -158,12 +160,12 @@ class Trainer:
         }
 
     def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
-        """Compile a stage's step; return it, and its time and memory in words."""
+        """Compile a stage's step; return it with a description of its compile time and memory."""
         began = time.monotonic()
         with self.phase_timer.during(COMPILING, long=True):
             compiled = self.lower_step(stage).compile()
         memory = compiled.memory_analysis()
-        told = f"compiled stage {stage + 1} in {time.monotonic() - began:.1f} s"
+        description = f"compiled stage {stage + 1} in {time.monotonic() - began:.1f} s"
         if memory is not None:
             used = (
                 memory.argument_size_in_bytes
@@ -171,29 +173,29 @@ class Trainer:
                 - memory.alias_size_in_bytes
                 + memory.temp_size_in_bytes
             )
-            told += f"; needs {used / 2**20:,.1f} MiB on each device"
-        return compiled, told
+            description += f"; uses {used / 2**20:,.1f} MiB on each device"
+        return compiled, description
 
     def scores(
         self, params: Any, held_out: HeldOut, stage: int, stop: Stop | None = None, *, aux: Any = None
     ) -> dict[str, float] | None:
-        """Compute the loss and the means of all metrics over held-out rows of a stage's shape; None where `stop` cut it short.
+        """Compute the loss and the means of all metrics over held-out rows of a stage's shape; None if `stop` interrupts.
 
-        `aux` is that of the state; without it, what needs it is not measured.
+        `aux` is the one of the state; without it, metrics that depend on it are left out.
         """
         program = self.stages[stage]
 
         def batch(step: int) -> Batch:
-            self.phase_timer.begin(EVALUATING, long=step == 0)  # with the compiling of it
+            self.phase_timer.begin(EVALUATING, long=step == 0)  # the first batch includes compiling
             return program.batch(held_out.source, step)
 
         with jax.set_mesh(self.mesh), self._axis_rules():
             asked = (stop or Stop()).ask
-            found = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, held_out.steps, asked)
-        if found is None:
+            metrics = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, held_out.steps, asked)
+        if metrics is None:
             return None
-        terms = {name: found.pop(TERM + name, 0.0) for name in self.run.objective.coefficients}
-        return {"loss": sum(weight * terms[name] for name, weight in self.run.objective.coefficients.items())} | found
+        terms = {name: metrics.pop(TERM + name, 0.0) for name in self.run.objective.coefficients}
+        return {"loss": sum(weight * terms[name] for name, weight in self.run.objective.coefficients.items())} | metrics
 
     def predictions(self, params: Any, held_out: HeldOut, stage: int) -> Predictions:
         """Predict for the first held-out rows of a stage's shape: NumPy arrays."""
@@ -220,18 +222,18 @@ def evaluate(
     """Merge the metrics of `steps` batches into exact weighted means, the same on every mesh.
 
     Args:
-      step: returns the metrics of one batch.
-      batches: returns the batch of any index.
-      steps: number of batches; equal on every host.
-      stop: asked after each batch whether to give up.
+      step: returns the metrics of a batch.
+      batches: returns the batch of an index.
+      steps: number of batches, equal on every host.
+      stop: returns True after a batch to interrupt the evaluation.
 
     Returns:
-      The means by metric name; None if the evaluation was given up.
+      The means by metric name; None if the evaluation was interrupted.
     """
     metrics: list[Metrics] = []
     for index in range(steps):
         metrics.append(step(batches(index)))
-        # No more batches wait for the device than it needs to stay busy.
+        # Keep only as many batches in flight as the device needs to stay busy.
         if index >= _EVAL_BATCHES_IN_FLIGHT:
             jax.block_until_ready(metrics[index - _EVAL_BATCHES_IN_FLIGHT])
         if stop():

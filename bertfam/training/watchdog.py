@@ -1,4 +1,4 @@
-"""Watchdog that ends a process stuck in one phase: another process is gone, a device or a disk hangs."""
+"""Watchdog that ends a process stuck in one phase, because another process exited or a device or disk hangs."""
 
 import faulthandler
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from bertfam.training.logs.phase_timer import PhaseTimer
 
-EXIT_CODE = 76  # not 1, 2, 75, 77 or 128 + N: a scheduler can tell it from all other ends
+EXIT_CODE = 76  # distinct from 1, 2, 75, 77 and 128 + N, for schedulers
 _LONG = 3600.0  # seconds
 
 
@@ -19,10 +19,10 @@ def watch(phase_timer: PhaseTimer, seconds: float, process: int = 0, later: floa
     """Watch a block: when a phase takes too long, dump the stack of every thread and end the process.
 
     Args:
-      phase_timer: the current phase.
-      seconds: the longest that one thing may take; one that is long, an hour, unless this is more; 0 watches nothing.
-      process: the number of this process, to be told.
-      later: seconds more, in which another process that is stuck may tell where.
+      phase_timer: timer with the current phase.
+      seconds: longest duration of a phase; long phases may take an hour if that is more; 0 disables the watchdog.
+      process: index of this process, for the message.
+      later: extra seconds, in which another stuck process may report first.
     """
     over = threading.Event()
     if seconds:
@@ -34,16 +34,16 @@ def watch(phase_timer: PhaseTimer, seconds: float, process: int = 0, later: floa
 
 
 def _watch(phase_timer: PhaseTimer, seconds: float, process: int, later: float, over: threading.Event) -> None:
-    # What was waited for before, such as a token cache that process 0 builds, is not its affair.
+    # Time before the start does not count, such as waiting for process 0 to build a token cache.
     began, left = time.monotonic(), 0.05
     while not over.wait(min(max(left, 0.05), 1.0)):
-        doing = phase_timer.now
-        left = max(doing.since, began) + max(seconds, _LONG if doing.long else 0) + later - time.monotonic()
+        phase = phase_timer.now
+        left = max(phase.since, began) + max(seconds, _LONG if phase.long else 0) + later - time.monotonic()
         if left < 0:
             faulthandler.dump_traceback(all_threads=True)
             print(
-                f"bertfam: error: process {process} has been {doing.name} for too long (Run.watchdog_seconds = {seconds:g}): "
-                "ended; above is where each of its threads stood",
+                f"bertfam: error: process {process} was stuck in the phase {phase.name!r} (Run.watchdog_seconds = {seconds:g}) "
+                "and exits; the stack of each thread is above",
                 file=sys.stderr,
                 flush=True,
             )

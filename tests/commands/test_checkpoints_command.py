@@ -130,7 +130,9 @@ def test_which_checkpoints_stay(trained, tmp_path):
 def test_a_metric_that_nothing_measures(trained, tmp_path, capsys):
     assert cli.main(trained.pretrain(tmp_path / "model", '--gin.Run.keep_best="mlm_los"')) == 2
     error = capsys.readouterr().err
-    assert error == "bertfam: error: Run.keep_best is 'mlm_los', which no evaluation measures; did you mean mlm_loss?\n"
+    assert (
+        error == "bertfam: error: Run.keep_best is 'mlm_los', which is not a metric of the evaluation; did you mean mlm_loss?\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -172,8 +172,8 @@ def test_one_that_is_stuck_tells_where_and_ends_and_so_do_the_others(trained, tw
     model_dir = cut(two[0], tmp_path / "model", 20)
     done = launch(*trained.pretrain(model_dir, "--gin.Run.watchdog_seconds=4"), STUCK="22", DIE_INDEX="1")
     assert done.returncode == 76
-    stuck = "[1] bertfam: error: process 1 has been training for too long (Run.watchdog_seconds = 4): ended; above is where "
-    assert f"{stuck}each of its threads stood" in done.stderr.splitlines()
+    stuck = "[1] bertfam: error: process 1 was stuck in the phase 'training' (Run.watchdog_seconds = 4) and exits; "
+    assert f"{stuck}the stack of each thread is above" in done.stderr.splitlines()
     assert '[1]   File "' in done.stderr and 'bertfam_process.py", line' in done.stderr
     (told,) = [line for line in errors(done) if not line.startswith("[1] ")]
     assert told.startswith("bertfam: error: process 1 exited while the others waited for ")

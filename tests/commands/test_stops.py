@@ -94,7 +94,7 @@ def test_a_run_that_is_stuck_tells_where_and_ends(trained, tmp_path):
     done = bertfam(*trained.pretrain(model_dir, "--gin.Run.watchdog_seconds=3"), STUCK="22")
     assert done.returncode == 76
     assert 'bertfam_process.py", line' in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("bertfam: error: process 0 has been training for too long")
+    assert done.stderr.splitlines()[-1].startswith("bertfam: error: process 0 was stuck in the phase 'training'")
     assert newest(model_dir) == 20
 
 

@@ -102,7 +102,7 @@ def test_a_profile_of_nothing(trained, tmp_path, capsys, words):
 
     assert cli.main(trained.pretrain(tmp_path / "model", f"--profile_steps={words}")) == 2
     assert capsys.readouterr().err == (
-        f"bertfam: error: --profile_steps={words}: write FIRST-LAST, such as 100-104; the first update, 1, compiles\n"
+        f"bertfam: error: --profile_steps={words}: write FIRST-LAST, such as 100-104; FIRST is at least 2, since update 1 compiles\n"
     )
 
 
@@ -112,7 +112,9 @@ def test_a_profile_of_what_is_not_made(trained, tmp_path, capsys):
 
     model_dir = cut(trained.model_dir, tmp_path / "model", 20)
     assert cli.main(trained.pretrain(model_dir, "--profile_steps=20-25")) == 2
-    assert capsys.readouterr().err == ("bertfam: error: --profile_steps=20-25: the run has 24 updates; name some of them\n")
+    assert capsys.readouterr().err == (
+        "bertfam: error: --profile_steps=20-25: the run has only 24 updates; choose some of those\n"
+    )
     done = bertfam(*trained.pretrain(model_dir, "--profile_steps=21-22"))
     assert done.returncode == 0, done.stderr
     told = "bertfam: warning: --profile_steps=21-22 is not recorded: this command begins with update 21, which compiles"

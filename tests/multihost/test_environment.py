@@ -219,4 +219,4 @@ def test_the_command_line_says_who_told_what_cannot_be(tmp_path, monkeypatch, ca
         "bertfam: error: --process_index=5 (from SLURM job 4099 and flags) is out of range; the processes are numbered 0 to 3\n"
     )
     assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", "--initialization_timeout=0"]) == 2
-    assert capsys.readouterr().err == "bertfam: error: --initialization_timeout=0 is not more than 0\n"
+    assert capsys.readouterr().err == "bertfam: error: --initialization_timeout=0 must be above 0\n"

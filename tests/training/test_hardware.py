@@ -14,7 +14,7 @@ def test_old_jaxlibs_are_refused_on_gpus_alone():
     with pytest.raises(UserError) as caught:
         check_jaxlib("gpu", "0.10.2")
     assert str(caught.value) == (
-        "jaxlib 0.10.2 on a GPU is hundreds of times too slow for this: install bertfam[cuda] on Python >= 3.12"
+        "jaxlib 0.10.2 on a GPU is hundreds of times too slow for training; install bertfam[cuda] on Python >= 3.12"
     )
     for version in ("0.11.0", "0.11", "0.9.10"):
         with pytest.raises(UserError):

@@ -135,11 +135,11 @@ def test_long_runs_are_exact_enough():
 @pytest.mark.parametrize(
     ("make", "settings", "told"),
     [
-        (LinearDecay, {"peak": -1.0}, "peak -1.0 is no rate"),
+        (LinearDecay, {"peak": -1.0}, "peak -1.0 is not a valid rate"),
         (ConstantRate, {"warmup_steps": -1}, "warmup_steps -1 is negative"),
         (CosineDecay, {"floor": 1.5}, "floor 1.5 is not in"),
         (InverseSquareRoot, {"floor": -0.1}, "floor -0.1 is not in"),
-        (PolynomialDecay, {"power": 0.0}, "power 0.0 is not above 0"),
+        (PolynomialDecay, {"power": 0.0}, "power 0.0 must be above 0"),
         (WarmupStableDecay, {"decay_steps": -1}, "decay_steps -1 is negative"),
     ],
 )

@@ -13,7 +13,7 @@ from bertfam.data.text_data import TextData
 from bertfam.errors import TrainingError
 from bertfam.training import loop
 from bertfam.training.checkpoints import Checkpoints
-from bertfam.training.hooks import Every
+from bertfam.training.hooks import PeriodicHook
 from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon
 from bertfam.training.run import Run, check_resumable
@@ -31,7 +31,7 @@ class Written(list):
         self.append({"step": step, "split": split, **values})
 
 
-class Kept(Every):
+class Kept(PeriodicHook):
     """Remembers the states that a checkpoint would hold."""
 
     phase = "keeping"

@@ -38,8 +38,8 @@ def test_stacks_are_told_and_the_exit_code_is_its_own():
     assert done.returncode == EXIT_CODE == 76
     assert "in the_function_that_hangs" in done.stderr
     assert done.stderr.splitlines()[-1] == (
-        "bertfam: error: process 1 has been training for too long (Run.watchdog_seconds = 0.3): ended; above is where each of "
-        "its threads stood"
+        "bertfam: error: process 1 was stuck in the phase 'training' (Run.watchdog_seconds = 0.3) and exits; the stack of "
+        "each thread is above"
     )
 
 

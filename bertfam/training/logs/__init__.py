@@ -1,0 +1,1 @@
+"""Metrics, progress and timing of a run."""

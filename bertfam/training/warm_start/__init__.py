@@ -1,0 +1,1 @@
+"""Initial parameters and optimizer states from other runs."""
