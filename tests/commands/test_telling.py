@@ -102,7 +102,8 @@ def test_a_profile_of_nothing(trained, tmp_path, capsys, words):
 
     assert cli.main(trained.pretrain(tmp_path / "model", f"--profile_steps={words}")) == 2
     assert capsys.readouterr().err == (
-        f"bertfam: error: --profile_steps={words}: write FIRST-LAST, such as 100-104; FIRST is at least 2, since update 1 compiles\n"
+        f"bertfam: error: --profile_steps={words}: write FIRST-LAST, such as 100-104; FIRST is at least 2, "
+        "since update 1 compiles\n"
     )
 
 
