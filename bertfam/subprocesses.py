@@ -1,7 +1,8 @@
-"""Python processes that help this one.
+"""Helper processes that run a module of bertfam and exchange pickles over pipes.
 
-They are plain processes, not those of multiprocessing: these would run the caller's script again, or fork a process whose
-threads (JAX's, TensorFlow's) do not survive it.
+They are plain subprocesses. `multiprocessing` and `concurrent.futures.ProcessPoolExecutor` (Python 3.11) are not used: with the
+"spawn" method they run the caller's script again, and with "fork" they copy a process whose threads (JAX's, TensorFlow's) do not
+survive the fork.
 """
 
 import os
@@ -11,30 +12,30 @@ from typing import IO, Any
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module of ours."""
+    """Return the command line that runs a module of bertfam."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def environment(**more: str) -> dict[str, str]:
-    """The environment of such a process: it finds the modules that this one finds, and speaks UTF-8."""
+def environment(**extra: str) -> dict[str, str]:
+    """Return the environment of a helper process, with the import path of this one, UTF-8 streams and `extra` variables."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", **more}
+    return {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", **extra}
 
 
 def send(stream: IO[bytes], value: Any) -> None:
-    """Writes a pickle behind its length."""
+    """Write a pickle, preceded by its length."""
     data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     stream.write(len(data).to_bytes(8, "little") + data)
     stream.flush()
 
 
 def receive(stream: IO[bytes]) -> bytes:
-    """The next pickle that `send` has written; raises EOFError where the other end is gone."""
+    """Read the next pickle that `send` has written; raise EOFError if the other end has closed."""
     head = stream.read(8)
     data = stream.read(int.from_bytes(head, "little"))
     if len(head) < 8 or len(data) < int.from_bytes(head, "little"):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import xla
 
+from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.sentences import split_sentences
-from bertfam.data.corpora.text_files import Corpus
 from bertfam.data.token_cache.builder import build
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies.wordpiece import WordPiece

@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
 
     # -- Vocabulary
     from bertfam.data import vocabularies
-    from bertfam.data.checks.trial import check_padding_agrees, check_vocabulary_serves
+    from bertfam.data.checks.vocabulary_check import check_padding_id, check_vocabulary_fits
     from bertfam.data.token_cache.cache import TokenCache
     from bertfam.storage.files import is_used
     from bertfam.training.data import check_buildable, check_named, check_text, schedule_warnings
@@ -79,8 +79,8 @@ def main(args: argparse.Namespace) -> int:
     folder = cache.vocabulary_directory if cache else to_path(str(run.data.vocabulary))
     vocabulary = vocabularies.load(folder)
     for stage in run.stages:
-        check_vocabulary_serves(run.data, vocabulary.token_ids, folder, stage.length)
-    check_padding_agrees(run.objective.networks.values(), vocabulary.token_ids, folder)
+        check_vocabulary_fits(run.data, vocabulary.token_ids, folder, stage.length)
+    check_padding_id(run.objective.networks.values(), vocabulary.token_ids, folder)
 
     # -- What the folder has learned so far
     from bertfam.data.token_cache.builder import fingerprint
@@ -158,7 +158,7 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
     """What is amiss with a sample of the text; text that is in no file is only asked whether it is there."""
     from bertfam.data.checks.diagnosis import row_warnings, text_warnings
     from bertfam.data.checks.sampling import can_be_sampled, held_out_documents, sample
-    from bertfam.data.token_cache.builder import check_size, refuse_nothing
+    from bertfam.data.token_cache.builder import check_not_empty, check_size
     from bertfam.training.data import evaluation_warnings
 
     lines: list[str] = []
@@ -174,7 +174,7 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
         found = sample(corpus, "train", vocabulary, f"the{title} training text")
         if found.is_whole:
             if not len(found.documents):
-                refuse_nothing(corpus, "train")
+                check_not_empty(corpus, "train")
             check_size(f"corpus{title}", len(found.documents), least)
         lines += text_warnings(found.documents, vocabulary.token_ids, folder, is_whole=found.is_whole)
         for stage in run.stages if len(found.documents) >= least else ():
@@ -184,17 +184,19 @@ def _of_text(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
             )
         held_out = held_out_documents(corpus, least)
         if held_out == 0:
-            refuse_nothing(corpus, "validation")
+            check_not_empty(corpus, "validation")
         has_held_out |= held_out is None or held_out >= least
     return lines + evaluation_warnings(run, has_held_out)
 
 
 def _duplicates(run: Run, cache: TokenCache | None, vocabulary: Vocabulary) -> Duplicates:
-    from bertfam.data.checks.duplicates import find, of_cache, of_corpora
+    from bertfam.data.checks.duplicates import find_duplicates, texts_of_cache, texts_of_corpora
 
     if cache:
-        return find(lambda: of_cache(cache, vocabulary, "validation"), of_cache(cache, vocabulary, "train"))
-    return find(lambda: of_corpora(run.data.corpora, "validation"), of_corpora(run.data.corpora, "train"))
+        return find_duplicates(
+            lambda: texts_of_cache(cache, vocabulary, "validation"), texts_of_cache(cache, vocabulary, "train")
+        )
+    return find_duplicates(lambda: texts_of_corpora(run.data.corpora, "validation"), texts_of_corpora(run.data.corpora, "train"))
 
 
 def _duplicates_text(found: Duplicates) -> str:

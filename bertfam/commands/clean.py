@@ -126,9 +126,9 @@ def _rules(args: argparse.Namespace) -> PageRules:
         raise UserError(f"--min_probability={args.min_probability} must be above 0 and at most 1")
     is_wanted = None
     if args.language and "language" in rules:
-        from bertfam.data.corpora.c4.language import identifier
+        from bertfam.data.corpora.c4.language import language_filter
 
-        is_wanted = identifier(args.language, args.min_probability)
+        is_wanted = language_filter(args.language, args.min_probability)
     else:
         rules -= {"language"}
     language = args.language or "en"

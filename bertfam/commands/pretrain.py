@@ -95,7 +95,7 @@ def _train(
 
     # -- Vocabulary: the token cache's, or the one that it will be built with
     from bertfam.data import vocabularies
-    from bertfam.data.checks.trial import check_padding_agrees, check_vocabulary_serves
+    from bertfam.data.checks.vocabulary_check import check_padding_id, check_vocabulary_fits
     from bertfam.errors import warn
     from bertfam.training.data import check_text, token_cache, vocabulary_folder, warnings
 
@@ -104,8 +104,8 @@ def _train(
         folder = vocabulary_folder(run.data, directory)
         vocabulary = vocabularies.load(folder)
         for stage in run.stages:
-            check_vocabulary_serves(run.data, vocabulary.token_ids, folder, stage.length)
-        check_padding_agrees(run.objective.networks.values(), vocabulary.token_ids, folder)
+            check_vocabulary_fits(run.data, vocabulary.token_ids, folder, stage.length)
+        check_padding_id(run.objective.networks.values(), vocabulary.token_ids, folder)
         run = run.sized(vocabulary.size)
 
     # -- What the folder has learned so far: a run to go on with, an imported model to start from, or nothing
@@ -162,7 +162,7 @@ def _train(
         warn(warnings(run, sources, evaluations))
 
     # -- Plan
-    from bertfam.data.corpora.splits import SPLITS
+    from bertfam.data.corpora.corpus import SPLITS
     from bertfam.training.checkpoints import retention
     from bertfam.training.summary import make_plan, plan_text
 

@@ -24,7 +24,7 @@ from bertfam.storage.paths import to_path
 if TYPE_CHECKING:
     from collections import Counter
 
-    from bertfam.data.corpora.text_files import Corpus
+    from bertfam.data.corpora.corpus import Corpus
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.data.vocabularies.layouts import Layout
 

@@ -11,7 +11,7 @@ from bertfam.corruption.corruption import FRAMED, Corruption, TextCorruption
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.t5.text_to_text import TextToText
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import Batches, CorruptedRows, Examples
 from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams

@@ -1,16 +1,14 @@
 """Folders on object storage (gs://), through fsspec and never through TensorFlow.
 
-A store keeps whole objects by name: there is no folder, and nothing can be appended or renamed. What `bertfam.storage.files`
-does by
-renaming is done here by order. An object is written by one request, and is there whole or not at all. A folder is made on this
-machine and then uploaded; while that goes on an object `.uploading` lies in it, which is written first and deleted last, so that
-what was cut off is refused by readers and may be written anew.
+A store keeps whole objects by name: there is no folder, and nothing can be appended or renamed. Where
+`bertfam.storage.files` relies on renaming, this module relies on the order of writes. An object is written by one request and is
+either complete or absent. A folder is written on this machine and then uploaded. During the upload it holds an object
+`.uploading`, which is written first and deleted last, so that readers refuse an interrupted upload and writers may replace it.
+
+fsspec's own caches (`fsspec.implementations.cached`) are not used for the copies of folders, see `bertfam.storage.mirror`.
 """
 
-import fcntl
 import functools
-import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -22,19 +20,19 @@ from bertfam.errors import UserError
 
 SCHEME = "gs://"
 _MARKER = ".uploading"
-_CHECKED = "md5"  # an upload whose bytes are others in the store fails
+_CHECKED = "md5"  # an upload fails where the store received other bytes
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path leads to object storage."""
+    """Return True if a path is in object storage."""
     return str(path).startswith(SCHEME)
 
 
 def open_path(text: str) -> Path:
-    """An address in a bucket as a path with pathlib's methods (a `upath.UPath`).
+    """Return an address in a bucket as a path with pathlib's methods (a `upath.UPath`).
 
     Raises:
-      UserError: gcsfs is not installed, there is no such bucket, it cannot be reached, or it may not be read.
+      UserError: If gcsfs is not installed, or the bucket does not exist, cannot be reached or must not be read.
     """
     bucket, _, name = text.removeprefix(SCHEME).partition("/")
     if not bucket:
@@ -47,35 +45,35 @@ def open_path(text: str) -> Path:
 
 @functools.cache
 def _check_bucket(bucket: str) -> None:
-    """Makes gcsfs ready, and asks for the bucket's first object."""
-    # etils, and with it Orbax and JAX, would import TensorFlow for gs:// where it is installed.
+    """Configure gcsfs and request the bucket's first object."""
+    # Otherwise etils, and with it Orbax and JAX, imports TensorFlow for gs:// where it is installed.
     os.environ["EPATH_USE_TF"] = "false"
     from etils.epath import gpath
 
-    gpath._is_tf_installed.cache_clear()  # what it has found at the first path on this machine
-    # gcsfs would ask another service, by gRPC, for the kind of each bucket, and wait for a minute where only HTTP gets through.
+    gpath._is_tf_installed.cache_clear()  # the first local path has filled this cache
+    # Otherwise gcsfs asks another service by gRPC for the kind of each bucket, and waits a minute where only HTTP is allowed.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
         import fsspec
         import upath  # noqa: F401
 
-        # Lists that gcsfs remembers do not show what TensorStore or another process has written since.
+        # Cached listings do not show what TensorStore or another process has written since.
         fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
         fsspec.filesystem("gcs").call("GET", "b/{}/o", bucket, maxResults=1, json_out=True)
     except ImportError as error:
-        raise UserError(f"{SCHEME}{bucket} needs packages that are not installed: pip install 'bertfam[gcs]'") from error
+        raise UserError(f"{SCHEME}{bucket} requires packages that are not installed: pip install 'bertfam[gcs]'") from error
     except FileNotFoundError as error:
-        raise UserError(f"there is no bucket {SCHEME}{bucket}; make it first, or name another") from error
-    except Exception as error:  # any: of the store, of its client, of the network, of the credentials
+        raise UserError(f"there is no bucket {SCHEME}{bucket}; create it first, or name another") from error
+    except Exception as error:  # the store, its client, the network and the credentials raise their own types
         why = refusal(error) or f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(
-            f"{SCHEME}{bucket} cannot be read ({why}); give this machine's account the role Storage Object User there, or sign "
+            f"{SCHEME}{bucket} cannot be read ({why}); grant this machine's account the role Storage Object User there, or sign "
             "in with `gcloud auth application-default login`"
         ) from error
 
 
 def refusal(error: BaseException) -> str | None:
-    """Why a store refused, in a few words; None for errors of anything else."""
+    """Return the reason why a store refused a request in a few words, or None for an error from elsewhere."""
     text = str(error)
     if isinstance(error, OSError) and text.startswith("Forbidden"):
         return "no permission"
@@ -88,34 +86,34 @@ def refusal(error: BaseException) -> str | None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes or replaces an object by one request.
+    """Write or replace an object by one request.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: If it cannot be written.
     """
     try:
         _fs(path).pipe_file(_name(path), content, consistency=_CHECKED)
-    except Exception as error:  # any, as in `_check_bucket`
+    except Exception as error:  # as in `_check_bucket`
         why = refusal(error) or f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"{path} cannot be written ({why})") from error
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether no upload of a folder was cut off, or still goes on."""
+    """Return True unless an upload of the folder was interrupted or is still running."""
     return not _fs(folder).exists(f"{_name(folder)}/{_MARKER}")
 
 
 def is_used(path: Path) -> bool:
-    """Whether there is anything at an address; what is left of an upload that was cut off counts as nothing."""
+    """Return True if an address is in use; the remains of an interrupted upload do not count."""
     return bool(path.exists()) and is_whole(path)
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Gives a folder on this machine to write into, which is uploaded when all went well, in place of what is there.
+    """Yield a local folder to write into, and on success upload it in place of the target's contents.
 
     Raises:
-      UserError: it cannot be uploaded.
+      UserError: If it cannot be uploaded.
     """
     with tempfile.TemporaryDirectory(prefix="bertfam-") as scratch:
         folder = Path(scratch) / target.name
@@ -128,10 +126,10 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def upload(folder: Path, target: Path) -> None:
-    """Puts a copy of a folder of this machine in place of all that is at `target`.
+    """Replace the contents of `target` by a copy of a local folder.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: If it cannot be written.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     try:
@@ -142,82 +140,40 @@ def upload(folder: Path, target: Path) -> None:
         _fs(target).rm_file(_name(target / _MARKER))
     except UserError:
         raise
-    except Exception as error:  # any, as in `_check_bucket`
-        raise UserError(f"{target} cannot be written ({refusal(error) or error}); give the same command again") from error
+    except Exception as error:  # as in `_check_bucket`
+        raise UserError(f"{target} cannot be written ({refusal(error) or error}); run the same command again") from error
 
 
 def remove(folder: Path, but: str = "") -> None:
-    """Deletes all objects of a folder, but one that is named."""
+    """Delete all objects of a folder except the one named `but`."""
     names = [name for name in _fs(folder).find(_name(folder)) if name != f"{_name(folder)}/{but}"]
     if names:
         _fs(folder).rm(names)
 
 
 def move(folder: Path, target: Path) -> None:
-    """Copies the objects of a folder to another name, and then deletes them."""
+    """Copy the objects of a folder to another name, then delete them."""
     names = list(sizes(folder))
     _fs(folder).copy([_name(folder / name) for name in names], [_name(target / name) for name in names])
     remove(folder)
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Bytes of all objects of a folder by their names within it, in order."""
-    found = _fs(folder).find(_name(folder), detail=True)
-    return {name.removeprefix(f"{_name(folder)}/"): info["size"] for name, info in sorted(found.items())}
+    """Return the size in bytes of each object of a folder, keyed by its name within the folder, in order."""
+    return {name: info["size"] for name, info in object_infos(folder).items()}
 
 
-def mirror(folder: Path, root: Path) -> Path:
-    """A copy of a folder on this machine, made once for what lies there now and checked against the store's own checksums.
-
-    All processes of a machine share it: the first one fetches, the others wait for it.
-
-    Args:
-      folder: in a bucket.
-      root: for the copies of all folders, on this machine.
-
-    Raises:
-      UserError: it cannot be read, other bytes come than the store has, or there is no room.
-    """
-    found = _fs(folder).find(_name(folder), detail=True)
-    names = {name: name.removeprefix(f"{_name(folder)}/") for name in found}
-    version = [[names[name], info["size"], info.get("crc32c"), info.get("etag")] for name, info in sorted(found.items())]
-    digest = hashlib.sha256(json.dumps([str(folder), version]).encode()).hexdigest()[:16]
-    target = root / "buckets" / digest
-    if target.is_dir():
-        return target
-    from bertfam.storage.files import new_folder
-
-    with alone(target):
-        if not target.is_dir():
-            with new_folder(target, first_wins=True) as partial:
-                fetch(folder, names.values(), partial)
-                for name, info in found.items():
-                    _check_bytes(f"{SCHEME}{name}", partial / names[name], info)
-    return target
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Waits while another process of this machine is in here with the same folder of this machine.
-
-    Raises:
-      UserError: nothing can be written beside it.
-    """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(folder.with_name(f".{folder.name}.lock"), "w")
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror}); name another place by BERTFAM_CACHE") from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def object_infos(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the store's metadata of each object of a folder, keyed by its name within the folder, in order."""
+    infos = _fs(folder).find(_name(folder), detail=True)
+    return {name.removeprefix(f"{_name(folder)}/"): info for name, info in sorted(infos.items())}
 
 
 def fetch(folder: Path, names: Iterable[str], into: Path) -> None:
-    """Copies objects of a folder, by their names within it, into a folder of this machine.
+    """Copy objects of a folder, given by their names within it, into a local folder.
 
     Raises:
-      UserError: they cannot be read.
+      UserError: If they cannot be read.
     """
     wanted = list(names)
     for name in wanted:
@@ -226,24 +182,10 @@ def fetch(folder: Path, names: Iterable[str], into: Path) -> None:
         return
     try:
         _fs(folder).get([_name(folder / name) for name in wanted], [str(into / name) for name in wanted])
-    except Exception as error:  # any, as in `_check_bucket`, but not of this machine's disk
+    except Exception as error:  # as in `_check_bucket`; errors of the local disk are raised again
         if (why := refusal(error)) is None:
             raise
-        raise UserError(f"{folder} cannot be read ({why}); give the same command again") from error
-
-
-def _check_bytes(address: str, path: Path, info: dict[str, Any]) -> None:
-    import base64
-
-    import google_crc32c
-
-    checksum = google_crc32c.Checksum()
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 22):
-            checksum.update(piece)
-    stated = info.get("crc32c")
-    if path.stat().st_size != info["size"] or (stated and base64.b64encode(checksum.digest()).decode() != stated):
-        raise UserError(f"{address} came with other bytes than the store has; give the same command again")
+        raise UserError(f"{folder} cannot be read ({why}); run the same command again") from error
 
 
 def _fs(path: Path) -> Any:
@@ -251,5 +193,5 @@ def _fs(path: Path) -> Any:
 
 
 def _name(path: Path) -> str:
-    """BUCKET/OBJECT, as fsspec has it."""
+    """Return BUCKET/OBJECT, which is fsspec's form of an address."""
     return str(path).removeprefix(SCHEME)

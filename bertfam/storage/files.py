@@ -1,7 +1,11 @@
-"""Files and folders that are complete or absent, here or in a bucket (gs://, see `buckets`), and JSON that is an object."""
+"""Atomic writes of files and folders, local or in a bucket (gs://, see `buckets`), and reading of JSON objects.
+
+`etils.epath` and pathlib replace single files at most; neither makes a folder complete or absent.
+"""
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
@@ -15,35 +19,34 @@ from typing import Any
 from bertfam.errors import UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.paths import to_path
 
 _PARTIAL = ".partial"
-# What the system says of a disk that takes no more.
+# The system's messages for a full disk.
 _FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 def check_writable(folder: str | Path) -> None:
-    """Raises UserError unless the folder can be written into, or made where it is missing; of a bucket only that it is there."""
+    """Raise UserError unless the folder is writable or can be created; for a bucket, check only that it exists."""
     if is_remote(folder):
-        to_path(folder)
+        buckets.open_path(str(folder))
         return
     folder = Path(folder)
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not os.path.isdir(nearest):
-        raise UserError(f"{folder} cannot be written: {nearest} is no folder; name another")
+        raise UserError(f"{folder} cannot be written: {nearest} is not a folder; name another")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"{folder} cannot be written: no permission to write into {nearest}; name another")
 
 
 def is_used(path: str | Path) -> bool:
-    """Whether there is anything at a path: a file, or a folder that is not empty."""
+    """Return True if a path is a file or a folder that is not empty."""
     if is_remote(path):
-        return buckets.is_used(to_path(path))
+        return buckets.is_used(buckets.open_path(str(path)))
     return os.path.exists(path) and not (os.path.isdir(path) and not os.listdir(path))
 
 
 def check_unused(folder: str | Path) -> None:
-    """Raises UserError unless the folder can be made: it does not exist, or is empty, and can be written."""
+    """Raise UserError unless the folder is absent or empty, and can be written."""
     if is_used(folder):
         raise UserError(f"{folder} exists already: name another folder, or remove it first")
     check_writable(folder)
@@ -51,25 +54,25 @@ def check_unused(folder: str | Path) -> None:
 
 @contextmanager
 def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path]:
-    """Gives a folder beside it to write into, which takes its place when all went well (of a bucket: is uploaded to it).
+    """Yield a temporary folder to write into, and on success move it to `folder` (or upload it, for a bucket).
 
-    Otherwise it vanishes, and with it the parents that were made for it.
+    On failure the temporary folder is removed, with the parents that were created for it.
 
     Args:
-      folder: must not exist, or be empty.
-      first_wins: leaves a folder in place that another process has put there, for the caller to check.
+      folder: The final path, which must be absent or empty.
+      first_wins: Keep a folder that another process has put there meanwhile; the caller checks it.
 
     Raises:
-      UserError: the folder is in use, or cannot be made, or the disk is full.
+      UserError: If the folder is in use or cannot be created, or the disk is full.
     """
     if is_remote(folder):
         check_unused(folder)
-        with buckets.new_folder(to_path(folder)) as staged:
+        with buckets.new_folder(buckets.open_path(str(folder))) as staged:
             yield staged
         return
     target = Path(folder).absolute()
     (check_writable if first_wins else check_unused)(folder)
-    made = [parent for parent in target.parents if not os.path.exists(parent)]  # the innermost first
+    made = [parent for parent in target.parents if not os.path.exists(parent)]  # innermost first
     partial = None
     try:
         try:
@@ -82,13 +85,13 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
         except UserError as error:
             if str(partial) not in str(error):
                 raise
-            # About a folder within this one, by its later name.
+            # Name the final path in messages about paths within the temporary folder.
             raise UserError(str(error).replace(str(partial), str(folder))) from error
-        except Exception as error:  # any: libraries put what the system says into exceptions of their own
+        except Exception as error:  # libraries wrap the system's message in their own exceptions
             if why := next((words for words in _FULL if words in str(error)), None):
-                raise UserError(f"{folder} cannot be written ({why}); make room, or name another") from error
+                raise UserError(f"{folder} cannot be written ({why}); free some space, or name another") from error
             raise
-        partial.chmod(0o777 & ~_umask())  # mkdtemp's are private
+        partial.chmod(0o777 & ~_umask())  # mkdtemp creates private folders
         try:
             os.replace(partial, target)
         except OSError:
@@ -107,16 +110,16 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
 
 @contextmanager
 def new_file(path: str | Path) -> Iterator[Path]:
-    """Gives a file beside it to write into, which takes its place when all went well, and vanishes otherwise.
+    """Yield a temporary file to write into, and on success move it to `path`; remove it on failure.
 
     Raises:
-      UserError: there is something at the path, or it cannot be made, or the disk is full.
+      UserError: If the path exists or cannot be created, or the disk is full.
     """
     target = Path(path)
     if os.path.lexists(target):
         raise UserError(f"{path} exists already: name another file, or remove it first")
     if not target.parent.is_dir():
-        raise UserError(f"{path} cannot be written: there is no folder {target.parent}; make it first")
+        raise UserError(f"{path} cannot be written: there is no folder {target.parent}; create it first")
     check_writable(target.parent)
     partial = None
     try:
@@ -130,7 +133,7 @@ def new_file(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         if error.strerror not in _FULL:
             raise
-        raise UserError(f"{path} cannot be written ({error.strerror}); make room, or name another") from error
+        raise UserError(f"{path} cannot be written ({error.strerror}); free some space, or name another") from error
     finally:
         if partial is not None:
             partial.unlink(missing_ok=True)
@@ -138,13 +141,13 @@ def new_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(folder: str | Path) -> Iterator[Path]:
-    """Gives a folder beside it to write into, which takes the place of the one that is there, with all in it, when all went well.
+    """Yield a temporary folder to write into, and on success replace the existing folder by it.
 
     Raises:
-      UserError: it cannot be made.
+      UserError: If it cannot be created.
     """
     if is_remote(folder):
-        with buckets.new_folder(to_path(folder)) as staged:
+        with buckets.new_folder(buckets.open_path(str(folder))) as staged:
             yield staged
         return
     target = Path(folder).resolve()
@@ -156,16 +159,33 @@ def replaced_folder(folder: str | Path) -> Iterator[Path]:
     shutil.rmtree(old)
 
 
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock of a local folder among the processes of this machine, waiting for it if necessary.
+
+    Raises:
+      UserError: If the lock file beside the folder cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(folder.with_name(f".{folder.name}.lock"), "w")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}); set BERTFAM_CACHE to another folder") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def write_text(path: Path, text: str) -> None:
-    """Writes or replaces a UTF-8 file, see `write_bytes`."""
+    """Write or replace a UTF-8 file atomically, as `write_bytes` does."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes or replaces a file; a reader sees all of the new content, or what was there before.
+    """Write or replace a file atomically: a reader sees either all of the new content or the old.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: If it cannot be written.
     """
     if is_remote(path):
         buckets.write(path, content)
@@ -188,7 +208,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def clear_partial(folder: Path) -> None:
-    """Deletes what `write_bytes` had begun in a folder when its process was killed, as far as it may be deleted."""
+    """Delete the temporary files that `write_bytes` left in a folder when its process was killed, where permitted."""
     for path in folder.glob(f".*{_PARTIAL}"):
         if path.is_file():
             with contextlib.suppress(OSError):
@@ -199,34 +219,34 @@ _ERROR_CODE = re.compile(r"os_error_code='(\d+)'")  # TensorStore's
 
 
 def refusal(error: BaseException | None) -> str | None:
-    """Why the system refused to read or write, in its own words ("No space left on device"); None for other errors."""
+    """Return the system's reason for refusing to read or write ("No space left on device"), or None for other errors."""
     while error is not None:
         if isinstance(error, TimeoutError):
-            return str(error) or "it took too long"
+            return str(error) or "timed out"
         if isinstance(error, OSError) and error.errno:
             return os.strerror(error.errno)
         if why := buckets.refusal(error):
             return why
-        if found := _ERROR_CODE.search(str(error)):
-            return os.strerror(int(found[1]))
+        if match := _ERROR_CODE.search(str(error)):
+            return os.strerror(int(match[1]))
         error = error.__cause__
     return None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds.
+    """Read a file that holds a JSON object.
 
     Raises:
-      UserError: it is missing, cannot be read, or holds something else.
+      UserError: If the file is missing, cannot be read, or holds something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or buckets.refusal(error) or 'it is not there'})") from error
-    except ValueError as error:  # no JSON, or no UTF-8
+        raise UserError(f"{path} cannot be read ({error.strerror or buckets.refusal(error) or 'it does not exist'})") from error
+    except ValueError as error:  # not JSON, or not UTF-8
         raise UserError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object")
+        raise UserError(f"{path} does not hold a JSON object")
     return content
 
 

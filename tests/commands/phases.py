@@ -100,12 +100,12 @@ def mark_phases(path: str, command: str) -> Marks:
 
 
 def _of_a_build(marks: Marks) -> None:
-    from bertfam.data.token_cache.build_folder import Work
+    from bertfam.data.token_cache.build_folder import BuildFolder
     from bertfam.data.token_cache.writer import SplitWriter
 
-    marks.around(Work, "begin", "cache", "tokenising", after="tokenising")
-    marks.around(Work, "finish", "cache", "finishing", after="finishing")
-    marks.around(Work, "clear", "cache", "finishing")
+    marks.around(BuildFolder, "start", "cache", "tokenising", after="tokenising")
+    marks.around(BuildFolder, "finish", "cache", "finishing", after="finishing")
+    marks.around(BuildFolder, "clear", "cache", "finishing")
     append = SplitWriter.append
 
     def append_slowly(self, block):

@@ -110,7 +110,7 @@ def test_weights_onto_a_full_disk(trained, small_disk, capsys, words):
     command, flag = words.split()
     assert cli.main([command, f"--model_dir={trained.model_dir}", f"{flag}{disk}/copy"]) == 2
     assert capsys.readouterr().err == (
-        f"bertfam: error: {disk}/copy cannot be written (No space left on device); make room, or name another\n"
+        f"bertfam: error: {disk}/copy cannot be written (No space left on device); free some space, or name another\n"
     )
     assert list(disk.iterdir()) == [filling]
 

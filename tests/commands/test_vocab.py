@@ -195,7 +195,7 @@ def test_overwrites_only_when_told(text, capsys):
         (["--input=a.txt", "--keep_spaces"], "--keep_spaces is a flag of --kind=unigram and --kind=bpe"),
         (["--input=a.txt", "--kind=bpe", "--character_coverage=2"], "--character_coverage=2.0 must be above 0.5 and at most 1"),
         (["--input=a.txt", "--output=a.txt"], "--output=a.txt is a file"),
-        (["--input=a.txt", "--output=a.txt/out"], "a.txt is no folder; name another"),
+        (["--input=a.txt", "--output=a.txt/out"], "a.txt is not a folder; name another"),
         (["--input_format=lines"], "--input_format says how --input is read: give --input=GLOB with it"),
         (["--task=python_docs", "--language=de"], "--language says how --input is read: it does not go with --task=python_docs"),
         (["--input=gs://bucket/*.txt"], "--input=gs://bucket/*.txt: it is not on this machine, and must be"),

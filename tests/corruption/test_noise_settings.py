@@ -14,7 +14,7 @@ from bertfam.corruption.masked_lm.replacement import as_frequent_as, replace
 from bertfam.corruption.masked_lm.selection import SingleTokens, WholeWords
 from bertfam.corruption.masked_lm.span_selection import WordNgrams, WordSpans
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.checks.trial import check_vocabulary_serves
+from bertfam.data.checks.vocabulary_check import check_vocabulary_fits
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.running_text import FullSentences, WholeDocuments
 from bertfam.data.text_data import TextData
@@ -149,7 +149,7 @@ def test_random_tokens_of_runs_are_as_frequent_as_in_the_training_text(cache, to
         assert np.sum((observed - expected) ** 2 / expected) < chi_square_limit(20)
     again = data.training(cache, tokens, 64, 500, 7).rows(3, 100, 400)
     assert all(np.array_equal(value[1600:1900], again[name]) for name, value in sources["train"].rows(0, 0, 2000).items())
-    check_vocabulary_serves(data, tokens, "vocab", 64)
+    check_vocabulary_fits(data, tokens, "vocab", 64)
 
 
 def test_tokens_of_a_long_text_are_counted_in_parts(monkeypatch):

@@ -111,7 +111,7 @@ def test_places_that_cannot_be_written_are_one_line(folder, tmp_path, capsys, co
     source = f"--input={folder}" if command == "import" else f"--model_dir={tmp_path / 'model'}"
     out = tmp_path / "file" / "below" / "out"
     assert main([command, source, f"--output={out}"]) == 2
-    line = f"bertfam: error: {out} cannot be written: {tmp_path / 'file'} is no folder; name another\n"
+    line = f"bertfam: error: {out} cannot be written: {tmp_path / 'file'} is not a folder; name another\n"
     assert capsys.readouterr() == ("", line)
 
 

@@ -68,7 +68,7 @@ def test_an_upload_that_is_cut_off_is_refused_and_written_anew(place, monkeypatc
         (folder / "cache.json").write_text("{}")
         (folder / "ids").write_text("1")
         patch.setattr(fs, "put", put)
-    with pytest.raises(UserError, match="is not whole: the command that wrote it was stopped"):
+    with pytest.raises(UserError, match="is incomplete: the command that wrote it was stopped"):
         TokenCache(place)
     assert not files.is_used(place)
     with files.new_folder(place) as folder:
@@ -99,7 +99,7 @@ def test_a_copy_on_this_machine_has_the_bytes_of_the_bucket(place, cache, monkey
         files.write_text(paths.to_path(place) / "cache.json", "{}\n")
         assert len(set(pool.map(paths.local, [paths.to_path(place)] * 4))) == 1 == len(fetched)  # one for all
 
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="came with other bytes"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="with other bytes than the store has"):
         patch.setattr(buckets, "fetch", spoilt(buckets.fetch))
         files.write_text(paths.to_path(place) / "cache.json", "{ }")
         paths.local(paths.to_path(place))
@@ -118,7 +118,7 @@ def test_what_a_bucket_refuses_to_give_is_told_in_a_line(place, monkeypatch, err
     for read in (lambda: MetricsWriter(folder, 0), lambda: paths.local(folder)):
         with pytest.raises(UserError) as refused:
             read()
-        assert str(refused.value) == f"{folder} cannot be read ({told}); give the same command again"
+        assert str(refused.value) == f"{folder} cannot be read ({told}); run the same command again"
 
 
 def spoilt(fetch):
@@ -198,8 +198,8 @@ def test_metrics_that_cannot_be_written_are_told_at_the_end(place, monkeypatch):
     ("address", "message"),
     [
         ("gs://", "names no bucket: write gs://BUCKET/FOLDER"),
-        ("gs://nobody/model", "there is no bucket gs://nobody; make it first, or name another"),
-        ("gs://locked/model", r"gs://locked cannot be read \(no permission\); give this machine's account the role"),
+        ("gs://nobody/model", "there is no bucket gs://nobody; create it first, or name another"),
+        ("gs://locked/model", r"gs://locked cannot be read \(no permission\); grant this machine's account the role"),
     ],
 )
 def test_buckets_that_cannot_be_used(bucket, address, message):

@@ -69,7 +69,7 @@ def test_who_is_second_may_take_what_is_there(tmp_path):
 @pytest.mark.parametrize("check", [files.check_unused, files.check_writable])
 def test_places_that_cannot_be_written_are_named(tmp_path, monkeypatch, check):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"{tmp_path}/file/a/b cannot be written: {tmp_path}/file is no folder; name another"):
+    with pytest.raises(UserError, match=f"{tmp_path}/file/a/b cannot be written: {tmp_path}/file is not a folder; name another"):
         check(tmp_path / "file" / "a" / "b")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(UserError, match=f"a/b cannot be written: no permission to write into {tmp_path}; name another"):
@@ -107,7 +107,7 @@ def test_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     [
         (b"{", "a is not JSON: Expecting"),
         (b"\xff{}", "a is not JSON: 'utf-8'"),
-        (b"[]", "a holds no JSON object"),
+        (b"[]", "a does not hold a JSON object"),
         (None, "cannot be read"),
     ],
 )
@@ -125,7 +125,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")
     "error", [FULL, shutil.Error([("a", "b", str(FULL))]), RuntimeError("No space left on device (os error 28)")]
 )
 def test_a_full_disk_is_told_whoever_has_met_it(tmp_path, error):
-    with pytest.raises(UserError, match=r"^.*/new cannot be written \(No space left on device\); make room"):
+    with pytest.raises(UserError, match=r"^.*/new cannot be written \(No space left on device\); free some space"):
         with files.new_folder(tmp_path / "new"):
             raise error
     assert not list(tmp_path.iterdir())

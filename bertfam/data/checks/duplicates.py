@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertfam.data.checks.passages import are_kept, passages
-from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 
@@ -67,7 +67,7 @@ class Duplicates:
         return (self.exact + self.near) / max(self.held_out, 1)
 
 
-def of_corpora(corpora: Mapping[str, Corpus], split: str) -> Iterator[Text]:
+def texts_of_corpora(corpora: Mapping[str, Corpus], split: str) -> Iterator[Text]:
     """The documents of text; case and spaces do not count."""
     for name, corpus in corpora.items():
         for part in corpus.parts(split):
@@ -77,7 +77,7 @@ def of_corpora(corpora: Mapping[str, Corpus], split: str) -> Iterator[Text]:
                 yield Text(part.name or name, np.frombuffer(letters, np.uint8), _WINDOW_BYTES, partial(str, begins))
 
 
-def of_cache(cache: TokenCache, vocabulary: Vocabulary, split: str) -> Iterator[Text]:
+def texts_of_cache(cache: TokenCache, vocabulary: Vocabulary, split: str) -> Iterator[Text]:
     """The documents of a token cache."""
     for name in cache.corpora:
         documents = cache.documents(split, name)
@@ -91,7 +91,7 @@ def _decoded(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
     return vocabulary.decode(tokens[:_SHOWN])[:_SHOWN]
 
 
-def find(held_out: Callable[[], Iterable[Text]], training: Iterable[Text]) -> Duplicates:
+def find_duplicates(held_out: Callable[[], Iterable[Text]], training: Iterable[Text]) -> Duplicates:
     """Compares texts; `held_out` is called again for the example."""
     index = _Index(held_out())
     hits = np.zeros(len(index.hashes), bool)

@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 
-from bertfam.data.corpora.text_files import Corpus, FileCorpus, Part
+from bertfam.data.corpora.corpus import Corpus, Part
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import tokenise
 from bertfam.data.vocabularies import Vocabulary
@@ -30,7 +30,7 @@ class Sample:
 
 def can_be_sampled(corpus: Corpus) -> bool:
     """Whether the text lies in files, so that a part of it can be read by itself; other text must first be made."""
-    return isinstance(corpus.bare, FileCorpus) or any(part.size for part in corpus.parts("train"))
+    return corpus.is_in_files or any(part.size for part in corpus.parts("train"))
 
 
 def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sample:

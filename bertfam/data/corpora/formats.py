@@ -1,4 +1,8 @@
-"""The formats of text that people bring: a table of readers."""
+"""Input formats: a table of readers.
+
+Parquet is read by pyarrow and JSON by the standard library. `datasets` (Hugging Face) and `pandas` read the same files, but
+neither is a dependency of bertfam.
+"""
 
 import json
 import os
@@ -13,14 +17,14 @@ _Path = str | os.PathLike[str]
 
 
 class Format(NamedTuple):
-    """How a file holds documents.
+    """Format of documents in a file.
 
     Attributes:
-      summary: what is in the file, for help.
-      read: path, encoding, field -> stripped non-blank lines of each document, streamed.
-      splits: whether the lines of a document are split into sentences; else they are sentences.
-      fields: whether the text is in a field that has a name.
-      encoded: whether the file is text of some encoding.
+      summary: Description of the file's contents, for --help.
+      read: Function of path, encoding and field that yields the stripped non-blank lines of each document.
+      splits: True if the lines of a document are split into sentences; otherwise each line is a sentence.
+      fields: True if the text is in a named field.
+      encoded: True if the file is text in some encoding.
     """
 
     summary: str
@@ -30,14 +34,14 @@ class Format(NamedTuple):
     encoded: bool = True
 
 
-def named_format(path: _Path) -> InputFormat | None:
-    """The format of fields that a file's name ends in, compressed or not; None where it ends in none."""
+def format_from_name(path: _Path) -> InputFormat | None:
+    """Return the format with fields that a file name's extension (before .gz or .zst) denotes, or None."""
     name = os.fspath(path).lower().removesuffix(".gz").removesuffix(".zst")
-    return next((kind for kind, told in INPUT_FORMATS.items() if told.fields and name.endswith(f".{kind}")), None)
+    return next((kind for kind, form in INPUT_FORMATS.items() if form.fields and name.endswith(f".{kind}")), None)
 
 
 def read_documents(path: _Path, encoding: str = "utf-8", field: str = "") -> Iterator[list[str]]:
-    """Documents that a blank line (one of white space is blank) or the end of the file ends; see `read_lines`."""
+    """Yield documents, which end at a blank line (white space counts as blank) or at the end of the file; see `read_lines`."""
     document: list[str] = []
     for line in read_lines(path, encoding):
         if line:
@@ -55,14 +59,14 @@ def _read_lines(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
 
 def _read_jsonl(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
     for where, value in read_objects(path, encoding):
-        if lines := _lines_of(string_of(value, field, where, "name the text's with --text_field")):
+        if lines := _lines_of(string_field(value, field, where, "name the text's with --text_field")):
             yield lines
 
 
 def read_objects(path: _Path, encoding: str, fix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a file that has one a line, each behind its place "file:line".
+    """Yield (place, value) for each JSON object of a file with one object per line; the place is "file:line".
 
-    Raises UserError for other lines, with `fix` at its end.
+    Raises UserError for any other line, with `fix` at the end of its message.
     """
     for number, line in enumerate(read_lines(path, encoding), 1):
         if not line:
@@ -72,18 +76,18 @@ def read_objects(path: _Path, encoding: str, fix: str = "") -> Iterator[tuple[st
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             problem = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-            raise UserError(f"{where}: no JSON ({problem}): jsonl has a JSON object a line{fix}") from error
+            raise UserError(f"{where}: not JSON ({problem}); jsonl needs one JSON object per line{fix}") from error
         if not isinstance(value, dict):
-            raise UserError(f"{where}: JSON {_json_kind(value)}: jsonl has a JSON object a line{fix}")
+            raise UserError(f"{where}: JSON value is {_json_kind(value)}; jsonl needs one JSON object per line{fix}")
         yield where, value
 
 
-def string_of(value: dict[str, Any], field: str, where: str, fix: str) -> str:
-    """A string in a JSON object; raises UserError, which says the fix, where there is none."""
+def string_field(value: dict[str, Any], field: str, where: str, fix: str) -> str:
+    """Return a string field of a JSON object; raise UserError, which ends in `fix`, if it is missing or not a string."""
     if field not in value:
-        raise UserError(f"{where}: no field {field!r} but {_listed(value)}: {fix}")
+        raise UserError(f"{where}: no field {field!r} but {_listed(value)}; {fix}")
     if not isinstance(text := value[field], str):
-        raise UserError(f"{where}: the field {field!r} is {_json_kind(text)}, not a string: {fix}")
+        raise UserError(f"{where}: the field {field!r} is {_json_kind(text)}, not a string; {fix}")
     return text
 
 
@@ -96,41 +100,41 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
         with open(path, "rb") as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
             schema = table.schema_arrow
             if schema.names.count(field) != 1:
-                raise UserError(f"{path}: no column {field!r} but {_listed(schema.names)}: name the text's with --text_field")
+                raise UserError(
+                    f"{path}: no column {field!r} but {_listed(schema.names)}; name the text's with --text_field"
+                )
             kind = schema.field(field).type
             value_kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
             if not (pyarrow.types.is_string(value_kind) or pyarrow.types.is_large_string(value_kind)):
-                raise UserError(f"{path}: the column {field!r} is of {kind}, not of strings: name the text's with --text_field")
+                raise UserError(f"{path}: column {field!r} has type {kind}, not string; name the text's with --text_field")
             for batch in table.iter_batches(batch_size=256, columns=[field], use_threads=False):
                 for text in batch.column(0).to_pylist():
                     row += 1
                     if text is None:
-                        raise UserError(f"{path}: row {row}: the column {field!r} is null, not a string")
+                        raise UserError(f"{path}: row {row}: column {field!r} is null, not a string")
                     lines = _lines_of(text)
                     if len(text) > LONGEST_LINE and max(map(len, lines), default=0) > LONGEST_LINE:
-                        raise UserError(
-                            f"{path}: row {row}: a line longer than {LONGEST_LINE:,} characters: break it up into lines"
-                        )
+                        raise UserError(f"{path}: row {row}: a line longer than {LONGEST_LINE:,} characters; break it into lines")
                     if lines:
                         yield lines
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 after row {row}: write the file anew") from error
+        raise UserError(f"{path}: not UTF-8 after row {row}; write the file again") from error
     except pyarrow.ArrowException as error:
-        raise UserError(f"{path}: no Parquet file, or one that is damaged, after row {row}: fetch it again") from error
+        raise UserError(f"{path}: not a Parquet file, or damaged after row {row}; download it again") from error
     except OSError as error:
-        if error.errno is None:  # pyarrow's, of what is in the file
-            raise UserError(f"{path}: no Parquet file, or one that is damaged, after row {row}: fetch it again") from error
+        if error.errno is None:  # pyarrow's own, about the contents of the file
+            raise UserError(f"{path}: not a Parquet file, or damaged after row {row}; download it again") from error
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _lines_of(text: str) -> list[str]:
-    """Stripped non-blank lines of a string, `mended`."""
-    text = mended(text).replace("\r\n", "\n").replace("\r", "\n")
+    """Return the stripped non-blank lines of a string, after `replace_invalid`."""
+    text = replace_invalid(text).replace("\r\n", "\n").replace("\r", "\n")
     return [line for line in map(str.strip, text.split("\n")) if line]
 
 
-def mended(text: str) -> str:
-    """A string in which what is no character of a text (NUL, half a surrogate pair) is U+FFFD."""
+def replace_invalid(text: str) -> str:
+    """Replace everything that is not a valid text character (NUL, lone surrogates) by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -144,24 +148,26 @@ def _json_kind(value: Any) -> str:
 
 
 def _listed(names: Any) -> str:
-    """At most five names, for a message."""
+    """Join at most five names for a message."""
     names = list(names)
     return (", ".join(names[:5]) + (", ..." if len(names) > 5 else "")) or "none"
 
 
 INPUT_FORMATS: dict[InputFormat, Format] = {
     "sentences": Format(
-        "a sentence a line, a blank line ends a document (the default, BERT's published format)", read_documents, splits=False
+        "one sentence per line, documents end at a blank line (the default, BERT's published format)",
+        read_documents,
+        splits=False,
     ),
-    "paragraphs": Format("a paragraph a line, split into sentences, a blank line ends a document", read_documents),
-    "lines": Format("a document a line, split into sentences", _read_lines),
+    "paragraphs": Format("one paragraph per line, split into sentences; documents end at a blank line", read_documents),
+    "lines": Format("one document per line, split into sentences", _read_lines),
     "jsonl": Format(
-        "a JSON object a line, whose field --text_field is a document; its lines are split into sentences",
+        "one JSON object per line, whose field --text_field is a document; its lines are split into sentences",
         _read_jsonl,
         fields=True,
     ),
     "parquet": Format(
-        "a document a row, in the column --text_field; its lines are split into sentences",
+        "one document per row, in the column --text_field; its lines are split into sentences",
         _read_parquet,
         fields=True,
         encoded=False,

@@ -1,4 +1,4 @@
-"""Files that people name: found, and told apart by what is in them."""
+"""Input files: resolution of paths and globs, and fingerprints of file contents."""
 
 import glob
 import hashlib
@@ -10,23 +10,23 @@ from typing import Any
 from bertfam.errors import UserError
 
 _BUFFER = 1 << 20
-_DIGESTED = 1 << 30  # bytes that a fingerprint reads, at most
+_DIGESTED = 1 << 30  # upper bound of the bytes that a fingerprint reads
 
 
 def find_files(patterns: tuple[str, ...]) -> list[Path]:
-    """Files that paths and globs name: patterns in the order given, sorted within a glob, each file once.
+    """Return the files that match paths and globs: patterns in the given order, sorted within a glob, each file once.
 
     Raises:
-      UserError: a pattern names no file, or a folder, or one that may not be looked for.
+      UserError: If a pattern matches no file, names a folder, or cannot be searched.
     """
-    found: dict[str, Path] = {}  # without links -> as named
+    files: dict[str, Path] = {}  # resolved path -> path as given
     for pattern in patterns:
         if "://" in pattern:
-            raise UserError(f"{pattern}: text is read from local files only: copy it here, or mount the bucket")
+            raise UserError(f"{pattern}: text is read from local files only; copy it to this machine, or mount the bucket")
         path = Path(os.path.expanduser(pattern))
         if os.path.isdir(path):
-            raise UserError(f"{pattern} is a folder: name the files in it, as {os.path.join(pattern, '*.txt')}")
-        if os.path.exists(path):  # a name that holds glob characters is meant literally when it exists
+            raise UserError(f"{pattern} is a folder; name the files in it, for example {os.path.join(pattern, '*.txt')}")
+        if os.path.exists(path):  # an existing name with glob characters is meant literally
             matches = [path]
         else:
             matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not os.path.isdir(name)]
@@ -37,14 +37,14 @@ def find_files(patterns: tuple[str, ...]) -> list[Path]:
             kind = "no file matches" if is_glob else "no such file:"
             raise UserError(f"{kind} {pattern} (in {os.getcwd()})")
         if unfit := next((match for match in matches if os.path.exists(match) and not os.path.isfile(match)), None):
-            raise UserError(f"{unfit} is a pipe or device, and text is read more than once: write it to a file first")
+            raise UserError(f"{unfit} is a pipe or device, but text is read more than once; write it to a file first")
         for match in matches:
-            found.setdefault(os.path.realpath(match), match)
-    return list(found.values())
+            files.setdefault(os.path.realpath(match), match)
+    return list(files.values())
 
 
 def _unreadable(path: Path) -> str | None:
-    """Why a path cannot be looked at, where it is not just missing."""
+    """Return the reason why a path cannot be read, or None if it is readable or just missing."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -55,10 +55,10 @@ def _unreadable(path: Path) -> str | None:
 
 
 def file_fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Name without folder, size in bytes, and a SHA-256 of the bytes on disk, for each file.
+    """Return the name without folder, the size in bytes and a SHA-256 of the bytes on disk of each file.
 
-    Files that together have more than 1 GiB have an equal share of it each (about a second in all, however many terabytes):
-    those that are larger than their share are digested at evenly spaced blocks.
+    If the files have more than 1 GiB together, each gets an equal share of it, so that fingerprints take about a second for any
+    amount of text: files larger than their share are digested at evenly spaced blocks.
     """
     try:
         sizes = [path.stat().st_size for path in paths]
@@ -72,7 +72,7 @@ def file_fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _digest(path: Path, size: int, share: int) -> str:
-    """SHA-256 of a file, or of about `share` bytes of a larger one: its begin, its end, and blocks between."""
+    """Return the SHA-256 of a file, or of about `share` bytes of a larger one: its beginning, its end, and blocks between."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         if size <= share:

@@ -1,64 +1,68 @@
-"""Splitting running text into sentences: `sentencex`, and what it misses on real text put right."""
+"""Sentence splitting by `sentencex`, with corrections for its mistakes on real text.
+
+sentencex 1.0.32 is used as it is, except for Chinese, and its boundaries are corrected: it lacks some abbreviations, ends
+sentences within names such as "tf.DType", and panics at wide spaces before a full stop. `pysbd` and `nltk` are not dependencies of bertfam.
+"""
 
 import re
 from collections.abc import Iterator
 
 from bertfam.errors import UserError
 
-# By ISO 639-1 code: Chinese, and those that `sentencex` has rules of its own for (abbreviations, quotes, sentence ends).
+# ISO 639-1 codes of Chinese and of the languages for which `sentencex` has specific rules (abbreviations, quotes, sentence ends).
 LANGUAGES = tuple("am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split())
-# Any other language: sentencex's general rules (full stops of many scripts, English abbreviations).
+# Any other language, by sentencex's general rules (full stops of many scripts, English abbreviations).
 UNDETERMINED = "und"
 
-# What ends in a full stop without ending a sentence, beyond what sentencex knows.
+# Abbreviations that sentencex lacks.
 _ABBREVIATIONS = {
-    "de": r"\d{1,3}",  # ordinals; the noun that follows has a capital
+    "de": r"\d{1,3}",  # ordinals; the noun that follows is capitalised
     "es": r"[A-Z]|D|Dña|núm|pág|págs|art|vol|cap|fig",
     "fi": r"tri|prof|hra|rva|nti|esim|ks|vrt|nk|huom",
     "fr": r"[A-Z]|MM|Mme|Mmes|Mlle|Mlles|Me|Mgr|St|Ste|no|art|cf|p|pp|vol|fig|chap|av|env|éd",
 }
-# sentencex's general rules miss ends before a digit, and find some at spaces inside parentheses.
+# For Chinese, sentencex's general rules miss ends before a digit and split at spaces inside parentheses.
 _CHINESE = re.compile(r"[^。！？!?\n]*(?:[。！？!?\n]+[”’」』》）)\"]*|$)")
 _QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "「": "」", "『": "』"}
 
 
 def check_language(language: str) -> None:
-    """Raises UserError when `language` is no code that `split_sentences` takes."""
+    """Raise UserError unless `split_sentences` supports the language."""
     if language not in LANGUAGES and language != UNDETERMINED:
         raise UserError(
-            f"language {language!r} has no sentence rules: use one of {', '.join(LANGUAGES)}, "
+            f"language {language!r} has no sentence rules; use one of {', '.join(LANGUAGES)}, "
             f'or "{UNDETERMINED}" for rules that fit most others'
         )
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Sentences of a paragraph in order, stripped, none of them empty.
+    """Split a paragraph into stripped, non-empty sentences in order.
 
-    A quotation inside a sentence is left whole (but not in Chinese); one that is all of a sentence is split.
+    A quotation inside a sentence is kept whole (except in Chinese); one that makes up the whole sentence is split.
 
     Args:
-      text: running text without hard line breaks; a newline inside it ends a sentence.
-      language: one of `LANGUAGES`, or "und".
+      text: Running text without hard line breaks; a newline inside it ends a sentence.
+      language: One of `LANGUAGES`, or "und".
 
     Raises:
-      UserError: the language is not known.
+      UserError: If the language is not supported.
     """
     check_language(language)
     if language == "zh":
         return [sentence for piece in _CHINESE.findall(text) if (sentence := piece.strip())]
-    goes_on = _GOES_ON[language]
+    continues = _CONTINUES[language]
     sentences: list[str] = []
-    begun = ""
+    pending = ""
     for piece in _pieces(text, language):
-        if sentences and not begun and _MARKS.fullmatch(piece):  # as in "Really... !"
+        if sentences and not pending and _MARKS.fullmatch(piece):  # as in "Really... !"
             sentences[-1] = f"{sentences[-1]} {piece.strip()}".rstrip()
             continue
-        begun += piece
-        # Full stops inside a name ("tf.DType", "example.com") end nothing: white space must follow.
-        if not begun.endswith((".", "!", "?")) and not goes_on.search(begun):
-            sentences += _stripped(begun)
-            begun = ""
-    sentences += _stripped(begun)
+        pending += piece
+        # Full stops inside a name ("tf.DType", "example.com") do not end a sentence: white space must follow.
+        if not pending.endswith((".", "!", "?")) and not continues.search(pending):
+            sentences += _stripped(pending)
+            pending = ""
+    sentences += _stripped(pending)
     return [part for sentence in sentences for part in _unquoted(sentence, language)]
 
 
@@ -68,18 +72,18 @@ def _stripped(text: str) -> list[str]:
 
 
 def _pieces(text: str, language: str) -> Iterator[str]:
-    """The text cut where sentencex ends sentences."""
+    """Yield the text cut at the ends of sentencex's sentences."""
     from sentencex import segment
 
     end = 0
-    # It counts each space before a full stop as one byte, and panics within a wider one.
+    # sentencex counts each space before a full stop as one byte, and panics within a wider one.
     for piece in segment(language, _WIDE_SPACE.sub(" ", text)):
         begin, end = end, end + len(piece)
         yield text[begin:end]
 
 
 def _unquoted(sentence: str, language: str) -> list[str]:
-    """The sentences of one that is a quotation from begin to end; any other as it is."""
+    """Split a sentence that is one quotation from beginning to end; return any other unchanged."""
     closing = _QUOTES.get(sentence[0], "")
     inside = sentence[1:-1]
     if not inside or sentence[-1] not in closing or any(quote in inside for quote in (sentence[0], *closing)):
@@ -92,14 +96,14 @@ def _unquoted(sentence: str, language: str) -> list[str]:
     return parts
 
 
-def _goes_on(language: str) -> re.Pattern[str]:
-    """Ends of a piece that are no end of a sentence: an abbreviation, and the number of a list's item, alone."""
+def _continuation(language: str) -> re.Pattern[str]:
+    """Return a pattern of ends of a piece that do not end a sentence: abbreviations, and the number of a list item alone."""
     ends = [r"^\s*\(?(?:\d{1,3}|[a-zA-Z])[.)]\s+$"]
     if words := _ABBREVIATIONS.get(language):
         ends.append(rf"(?:^|[\s('’])(?:{words})\.\s+$")
     return re.compile("|".join(ends))
 
 
-_GOES_ON = {language: _goes_on(language) for language in (*LANGUAGES, UNDETERMINED)}
+_CONTINUES = {language: _continuation(language) for language in (*LANGUAGES, UNDETERMINED)}
 _WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\.)")
 _MARKS = re.compile(r"[!?.…\s]+")

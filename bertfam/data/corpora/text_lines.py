@@ -1,6 +1,6 @@
-"""Lines of text files: decompressed, decoded, and told apart, at a few hundred megabytes a second.
+"""Lines of text files, decompressed and decoded at a few hundred megabytes a second.
 
-What cannot be read is named by file, line and byte offset (in the decompressed text).
+Errors name the file, the line and the byte offset (in the decompressed text), which `io.TextIOWrapper` does not report.
 """
 
 import codecs
@@ -15,40 +15,40 @@ from bertfam.errors import UserError
 
 LONGEST_LINE = 32 << 20  # characters
 _BLOCK = 1 << 20  # bytes
-# For mail, source code and names of hosts; they give what is no character (half a surrogate pair).
+# Codecs for mail, source code and host names; they can decode to lone surrogates.
 _OTHER_CODECS = ("utf-7", "unicode-escape", "raw-unicode-escape", "punycode", "idna", "undefined")
 
 
 def check_encoding(encoding: str) -> str:
-    """Python's own name of a codec; raises UserError where there is none of that name for files of text."""
+    """Return Python's canonical name of a codec; raise UserError unless it is a codec for text files."""
     try:
-        io.TextIOWrapper(io.BytesIO(), encoding)  # refuses codecs that are not for text, as hex
+        io.TextIOWrapper(io.BytesIO(), encoding)  # rejects codecs that are not for text, such as hex
         name = codecs.lookup(encoding).name
         if name.replace("_", "-") in _OTHER_CODECS:
             raise LookupError(name)
         return name
     except (LookupError, ValueError) as error:
         raise UserError(
-            f"encoding {encoding!r} is unknown: use a codec of Python's, as utf-8, utf-16, latin-1, cp1252, gb18030 or shift_jis"
+            f"encoding {encoding!r} is unknown; use a Python codec, such as utf-8, utf-16, latin-1, cp1252, gb18030 or shift_jis"
         ) from error
 
 
 def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: bool = True) -> Iterator[str]:
-    """Lines without the white space around them; blank ones are empty strings, so that line i is the i-th of the file.
+    """Yield the stripped lines of a file; blank ones are empty strings, so that line i is the i-th of the file.
 
     Args:
-      path: a plain, gzipped or zstd-compressed file (by content, not by name). A line ends at LF, CRLF or CR; a byte order
-        mark at the start and a missing final line end change nothing.
-      encoding: of the text, any codec of Python's.
-      strip: False leaves the white space around them.
+      path: A plain, gzipped or zstd-compressed file (by content, not by name). A line ends at LF, CRLF or CR; a byte order
+        mark at the start and a missing final line end make no difference.
+      encoding: Any codec of Python.
+      strip: Remove white space around each line.
 
     Raises:
-      UserError: the file cannot be read, is damaged, or is no text of this encoding; it holds a NUL character, or a line
-        longer than `LONGEST_LINE`.
+      UserError: If the file cannot be read, is damaged, is not text in this encoding, or holds a NUL character or a line longer
+        than `LONGEST_LINE`.
     """
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(encoding)(), translate=True)
-    number = offset = 0  # lines and bytes behind us
-    begun = ""  # the line that the last block broke off
+    number = offset = 0  # lines and bytes read so far
+    pending = ""  # the incomplete last line of the previous block
     for block in _blocks(path):
         state = decoder.getstate()
         try:
@@ -57,30 +57,30 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
             valid = error.start - len(state[0])  # bytes of this block
             decoder.setstate(state)
             line = number + 1 + decoder.decode(block[: max(valid, 0)]).count("\n")
-            line += decoder.getstate()[1] & 1  # a CR, held back because LF might have followed
+            line += decoder.getstate()[1] & 1  # a CR, held back because LF might follow
             raise UserError(
-                f"{path}:{line}: not {encoding.upper()} at byte offset {offset + valid}: name its encoding with "
-                "--encoding, or convert it, as with iconv -t UTF-8"
+                f"{path}:{line}: not {encoding.upper()} at byte offset {offset + valid}; name its encoding with "
+                "--encoding, or convert it, for example with iconv -t UTF-8"
             ) from error
-        except UnicodeError as error:  # as without the byte order mark that UTF-16 needs
-            raise UserError(f"{path}: not {encoding.upper()} ({error}): name its encoding with --encoding") from error
+        except UnicodeError as error:  # for example UTF-16 without a byte order mark
+            raise UserError(f"{path}: not {encoding.upper()} ({error}); name its encoding with --encoding") from error
         if not offset:
             text = text.removeprefix("\ufeff")
         if "\0" in text:
             line = number + 1 + text.count("\n", 0, text.index("\0"))
-            raise UserError(f"{path}:{line}: a NUL character: not a text file, or of another --encoding than {encoding}")
-        *lines, begun = (begun + text).split("\n")
-        if max(len(begun), len(lines[0]) if lines else 0) > LONGEST_LINE:
-            raise UserError(f"{path}:{number + 1}: a line longer than {LONGEST_LINE:,} characters: break it up into lines")
+            raise UserError(f"{path}:{line}: a NUL character; this is not a text file, or --encoding is not {encoding}")
+        *lines, pending = (pending + text).split("\n")
+        if max(len(pending), len(lines[0]) if lines else 0) > LONGEST_LINE:
+            raise UserError(f"{path}:{number + 1}: a line longer than {LONGEST_LINE:,} characters; break it into lines")
         yield from map(str.strip, lines) if strip else lines
         number += len(lines)
         offset += len(block)
-    if begun:
-        yield begun.strip() if strip else begun
+    if pending:
+        yield pending.strip() if strip else pending
 
 
 def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """The decompressed bytes, at most `_BLOCK` at a time, and b"" at the end."""
+    """Yield the decompressed bytes, at most `_BLOCK` at a time, and b"" at the end."""
     magic = b""
     try:
         with open(path, "rb") as file:
@@ -90,13 +90,13 @@ def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
         yield b""
     except (EOFError, zlib.error, gzip.BadGzipFile, _Damaged) as error:
         name = next(name for start, (name, _) in _COMPRESSIONS.items() if magic.startswith(start))
-        raise UserError(f"{path}: the {name} file is cut off or damaged: fetch it again") from error
+        raise UserError(f"{path}: the {name} file is truncated or damaged; download it again") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 class _Damaged(Exception):
-    """A zstd file is cut off or damaged."""
+    """A truncated or damaged zstd file."""
 
 
 def _plain(file: BinaryIO) -> Iterator[bytes]:
@@ -111,7 +111,7 @@ def _gzip(file: BinaryIO) -> Iterator[bytes]:
 def _zstd(file: BinaryIO) -> Iterator[bytes]:
     import zstandard
 
-    # `stream_reader` would take a file that is cut off for a whole one.
+    # zstandard's `stream_reader` accepts a truncated file as complete.
     decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
     frame = decompressor.decompressobj()
     whole = True
@@ -129,5 +129,5 @@ def _zstd(file: BinaryIO) -> Iterator[bytes]:
         raise _Damaged
 
 
-# How a compressed file begins -> its name, and what decompresses it.
+# Magic number of a compressed file -> name of the format, decompressor.
 _COMPRESSIONS = {b"\x1f\x8b": ("gzip", _gzip), b"\x28\xb5\x2f\xfd": ("zstd", _zstd)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import CorruptedRows, Rows, joined
 from bertfam.data.rows.order import permute
 from bertfam.data.token_cache.cache import check_names

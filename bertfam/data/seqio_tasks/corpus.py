@@ -13,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertfam.data.corpora.formats import mended
+from bertfam.data.corpora.corpus import SPLITS, Corpus, Part
+from bertfam.data.corpora.file_corpus import is_held_out
+from bertfam.data.corpora.formats import replace_invalid
 from bertfam.data.corpora.input_files import file_fingerprints
 from bertfam.data.corpora.sentences import check_language, split_sentences
-from bertfam.data.corpora.splits import SPLITS
-from bertfam.data.corpora.text_files import Corpus, Part, is_held_out
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
 
@@ -167,7 +167,7 @@ class SeqioTask(Corpus):
             if self.pairs:
                 names = self._pair_features(dataset.element_spec)
                 for element in dataset.map(lambda element: tuple(element[name] for name in names)).as_numpy_iterator():
-                    yield [mended(text.decode()).strip() for text in element]
+                    yield [replace_invalid(text.decode()).strip() for text in element]
                     read += 1
                 return
             name = self._text_feature(dataset.element_spec)

@@ -12,8 +12,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from bertfam.data import vocabularies
-from bertfam.data.corpora.splits import SPLITS
-from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.corpora.corpus import SPLITS, Corpus
 from bertfam.data.rows.batches import CorruptedRows
 from bertfam.data.seqio_tasks.text_tasks import shard_of
 from bertfam.data.text_data import TextData

@@ -7,8 +7,7 @@ import seqio
 import tensorflow as tf
 from typing_extensions import override
 
-from bertfam.data.corpora.splits import SPLITS
-from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.corpora.corpus import SPLITS, Corpus
 
 _TEXT = seqio.PassThroughVocabulary(size=0)
 # Output features of tasks that give text.

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.data import vocabularies
-from bertfam.data.corpora.splits import SPLITS
-from bertfam.data.corpora.text_files import Corpus, Part
-from bertfam.data.token_cache.build_folder import Work
-from bertfam.data.token_cache.builder import build_with, refuse_nothing
+from bertfam.data.corpora.corpus import SPLITS, Corpus, Part
+from bertfam.data.token_cache.build_folder import BuildFolder
+from bertfam.data.token_cache.builder import build_with, check_not_empty
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.progress import Progress
 from bertfam.data.token_cache.tokenize import batches, token_dtype, tokenise
@@ -52,7 +51,7 @@ def build(
     except ImportError as error:
         raise UserError(f"Apache Beam cannot be imported ({error}): pip install 'bertfam[beam]'") from error
 
-    def fill(work: Work, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
+    def fill(work: BuildFolder, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
         parts = {split: corpus.parts(split) for split in SPLITS}
         folder = work.parts / name
         jobs: list[_Job] = [
@@ -75,7 +74,7 @@ def build(
     return build_with(fill, corpora, vocabulary, directory, least_documents)
 
 
-def _joined(work: Work, name: str, split: str) -> dict[str, Any]:
+def _joined(work: BuildFolder, name: str, split: str) -> dict[str, Any]:
     """How many parts are in the cache already, and what they hold."""
     done = work.done(name, split)
     # A plain build may have stopped within a part.
@@ -113,10 +112,10 @@ def _vocabulary(folder: str) -> Vocabulary:
     return vocabularies.load(folder)
 
 
-def _join(work: Work, name: str, corpus: Corpus, split: str, parts: Sequence[Part], dtype: str, title: str) -> Counts:
+def _join(work: BuildFolder, name: str, corpus: Corpus, split: str, parts: Sequence[Part], dtype: str, title: str) -> Counts:
     """Appends the parts that workers have written, in order."""
     done = _joined(work, name, split)
-    counts = Counts.recorded(done["counts"])
+    counts = Counts.from_json(done["counts"])
     progress = Progress(title, [part.size for part in parts], counts, 0)
     writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units)
     try:
@@ -125,12 +124,12 @@ def _join(work: Work, name: str, corpus: Corpus, split: str, parts: Sequence[Par
             found = json.loads((folder / "part.json").read_text())
             if "mistake" in found:
                 raise UserError(found["mistake"])
-            writer.append_files(folder, Counts.recorded(found["counts"]))
+            writer.append_files(folder, Counts.from_json(found["counts"]))
             writer.sync()
             work.record(name, split, {"part": number + 1, "read": 0, "characters": 0, "counts": asdict(writer.counts)})
             shutil.rmtree(folder)
         if writer.counts == Counts():
-            refuse_nothing(corpus, split)
+            check_not_empty(corpus, split)
         writer.sync()
     finally:
         writer.close()

@@ -26,11 +26,11 @@ from bertfam.storage.files import check_writable
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 
-class Unfinished(UserError):
+class BuildInterrupted(UserError):
     """What stops a build without spoiling what has been done."""
 
 
-class Work:
+class BuildFolder:
     """The folder of one build, whose lock this process holds.
 
     Attributes:
@@ -47,7 +47,7 @@ class Work:
             content = json.loads(self._journal.read_text())
             self._content = content if isinstance(content, dict) else {}
 
-    def begin(self, fingerprint: dict[str, Any], vocabulary: Vocabulary) -> None:
+    def start(self, fingerprint: dict[str, Any], vocabulary: Vocabulary) -> None:
         """Goes on with what is there of the same fingerprint, or starts anew, which is told where documents are lost by it."""
         begun = {"format": FORMAT, "fingerprint": fingerprint}
         there = {name: self._content.get(name) for name in begun}
@@ -78,7 +78,7 @@ class Work:
         return sum(done["counts"]["documents"] for done in self._content.get("splits", {}).values())
 
     @property
-    def is_begun(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether there is anything to go on from."""
         return self.documents > 0 or (self.parts.is_dir() and any(self.parts.iterdir()))
 
@@ -140,7 +140,7 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def work_folder(target: Path) -> Iterator[Work]:
+def open_build_folder(target: Path) -> Iterator[BuildFolder]:
     """The folder to build `target` in, once no other process builds it.
 
     It vanishes at the end, and with it the parents that were made for it; but where the build is stopped (an interrupt, a full
@@ -158,17 +158,17 @@ def work_folder(target: Path) -> Iterator[Work]:
             lock = _locked(folder)
         except OSError as error:
             raise UserError(f"{target} cannot be written ({error.strerror}); name another") from error
-        work, keep = Work(folder), False
+        work, keep = BuildFolder(folder), False
         try:
             yield work
         except UserError as error:
             # Other text would have another fingerprint; but a file that cannot be read now may be readable later.
-            keep = isinstance(error, Unfinished) or isinstance(error.__cause__, OSError)
+            keep = isinstance(error, BuildInterrupted) or isinstance(error.__cause__, OSError)
             raise
         except OSError as error:
             keep = True
             if error.errno in _FULL:
-                raise Unfinished(
+                raise BuildInterrupted(
                     f"{target} cannot be written ({error.strerror}); mend that and give the same command again: what has been "
                     f"done is kept in {work.folder}"
                 ) from error
@@ -177,7 +177,7 @@ def work_folder(target: Path) -> Iterator[Work]:
             keep = True
             raise
         finally:
-            if not (keep and work.is_begun):
+            if not (keep and work.is_resumable):
                 with suppress(OSError):
                     work.remove()
     finally:
@@ -195,7 +195,7 @@ def clear_finished(directory: str | Path) -> None:
     folder = _beside(Path(os.path.realpath(directory)))
     with suppress(OSError), open(folder / "lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unless that process is at it
-        Work(folder).remove()
+        BuildFolder(folder).remove()
 
 
 def _beside(target: Path) -> Path:

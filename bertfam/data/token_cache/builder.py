@@ -10,9 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bertfam.data.corpora.splits import SPLITS
-from bertfam.data.corpora.text_files import Corpus
-from bertfam.data.token_cache.build_folder import Work, clear_finished, work_folder
+from bertfam.data.corpora.corpus import SPLITS, Corpus
+from bertfam.data.token_cache.build_folder import BuildFolder, clear_finished, open_build_folder
 from bertfam.data.token_cache.cache import FORMAT, TokenCache, check_fingerprint, check_names, difference
 from bertfam.data.token_cache.progress import Progress
 from bertfam.data.token_cache.tokenize import batches, token_dtype
@@ -22,14 +21,14 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.files import is_used
+from bertfam.storage.files import is_used, lock_folder
 from bertfam.storage.paths import cache_root, to_path
 
 _RECORD_SECONDS = 0.25  # between two records of what is done, at least
 _RECORD_SHARE = 0.05  # of the time, at most, goes into them, however slow the disk is
 
 # Writes the splits of a corpus into a build's folder: (work, name, corpus, label in messages) -> what lies in each.
-Filler = Callable[[Work, str, Corpus, str], dict[str, Counts]]
+Filler = Callable[[BuildFolder, str, Corpus, str], dict[str, Counts]]
 
 
 def fingerprint(corpora: Mapping[str, Corpus], vocabulary: Vocabulary) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def build(
       UserError: where a corpus cannot be read or has too few documents, or DIRECTORY cannot be written or is of something else.
     """
 
-    def fill(work: Work, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
+    def fill(work: BuildFolder, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
         with Workers(processes, vocabulary, work.cache / "vocab") as workers:
             return {split: _fill_split(work, name, corpus, split, workers, token_dtype(vocabulary), label) for split in SPLITS}
 
@@ -93,10 +92,10 @@ def build_with(
     check_names(corpora)
     expected = fingerprint(corpora, vocabulary)
     if not is_used(target):
-        with work_folder(target) as work:
+        with open_build_folder(target) as work:
             if not is_used(target):  # another process was first
-                work.begin(expected, vocabulary)
-                if work.is_begun:
+                work.start(expected, vocabulary)
+                if work.is_resumable:
                     print(
                         f"going on in {work.folder}: {work.documents:,} documents are there already", file=sys.stderr, flush=True
                     )
@@ -128,7 +127,7 @@ def _build_remote(
 ) -> None:
     """Builds on this machine, in a folder where a build that is stopped goes on, and uploads."""
     staged = cache_root() / "buckets" / hashlib.sha256(str(target).encode()).hexdigest()[:16] / "cache"
-    with buckets.alone(staged.parent):
+    with lock_folder(staged.parent):
         if is_used(target):
             return
         if is_used(staged) and TokenCache(staged).fingerprint != fingerprint(corpora, vocabulary):
@@ -138,7 +137,7 @@ def _build_remote(
         shutil.rmtree(staged.parent)
 
 
-def refuse_nothing(corpus: Corpus, split: str) -> None:
+def check_not_empty(corpus: Corpus, split: str) -> None:
     """Raises the UserError of a split in none of whose parts there is anything, where that is a mistake."""
     if corpus.parts(split):
         next(corpus.texts(split), None)
@@ -155,11 +154,11 @@ def check_size(corpus: str, documents: int, least_documents: int) -> None:
         )
 
 
-def _fill_split(work: Work, name: str, corpus: Corpus, split: str, workers: Workers, dtype: str, label: str) -> Counts:
+def _fill_split(work: BuildFolder, name: str, corpus: Corpus, split: str, workers: Workers, dtype: str, label: str) -> Counts:
     """Appends to what earlier processes have written of a split."""
     parts = corpus.parts(split)
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
-    counts = Counts.recorded(done["counts"])
+    counts = Counts.from_json(done["counts"])
     progress = Progress(f"tokenising{label} {split}", [part.size for part in parts], counts, done["characters"])
     writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units)
     due = 0.0
@@ -184,7 +183,7 @@ def _fill_split(work: Work, name: str, corpus: Corpus, split: str, workers: Work
                 record(batch.part, batch.read, characters)
             progress.show(writer.counts, batch.part, characters)
         if writer.counts == Counts():
-            refuse_nothing(corpus, split)
+            check_not_empty(corpus, split)
         record(len(parts), 0, characters)
     finally:
         writer.close()

@@ -1,14 +1,13 @@
 """Documents to tokens, as flat arrays: what every process that builds a token cache does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, islice
 
 import numpy as np
 
 from bertfam.corruption.masked_lm.units import BEGINS, CONTINUES, KINDS, UNIT_BITS
-from bertfam.data.corpora.marked_text import MarkedText, Span
-from bertfam.data.corpora.text_files import Corpus, Part
+from bertfam.data.corpora.corpus import Corpus, Part, Span
 from bertfam.data.vocabularies import Vocabulary
 
 _BATCH_CHARACTERS = 1_000_000
@@ -91,7 +90,7 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
         return tokenise_marked(corpus, vocabulary, texts)
     if corpus.pairs:
         return tokenise_pairs(vocabulary, texts)
-    documents = [_sentences(corpus, lines) for lines in texts]
+    documents = [_sentences(corpus.sentences, lines) for lines in texts]
     joint = vocabulary.joint
     sentences = [joint + sentence if index else sentence for document in documents for index, sentence in enumerate(document)]
     return _block(documents, *_encoded(vocabulary, sentences))
@@ -140,8 +139,7 @@ def _block(documents: Sequence[list[str]], tokens: np.ndarray, length: np.ndarra
 
 def tokenise_marked(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
     """`tokenise` of text whose phrases and entities are marked."""
-    assert isinstance(corpus, MarkedText)
-    documents = [_sentences(corpus, lines) for lines in texts]
+    documents = [_sentences(corpus.marked_sentences, lines) for lines in texts]
     dtype, joint = token_dtype(vocabulary), vocabulary.joint
     tokens, marks, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.uint8)], []
     for document in documents:
@@ -174,9 +172,10 @@ def unit_marks(offsets: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
     return marks
 
 
-def _sentences(corpus: Corpus, lines: list[str]) -> list:
+def _sentences(split: Callable[[list[str]], list], lines: list[str]) -> list:
+    """Split a document into sentences, and name it in the error if that fails."""
     try:
-        return corpus.marked_sentences(lines) if isinstance(corpus, MarkedText) else corpus.sentences(lines)
+        return split(lines)
     except BaseException as fault:  # a panic in a library written in Rust is no Exception
         fault.add_note(f"in the document that begins with {lines[0][:60]!r}")
         raise

@@ -12,9 +12,9 @@ from pathlib import Path
 from pickle import loads
 from types import TracebackType
 
-from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.token_cache import worker
-from bertfam.data.token_cache.build_folder import Unfinished
+from bertfam.data.token_cache.build_folder import BuildInterrupted
 from bertfam.data.token_cache.tokenize import Batch, Block, tokenise
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
@@ -47,7 +47,7 @@ class Workers:
 
         Raises:
           UserError: a process refuses the text.
-          Unfinished: a process was killed.
+          BuildInterrupted: a process was killed.
         """
         first = list(islice(batches, 2))
         batches = chain(first, batches)
@@ -105,7 +105,7 @@ class _Worker:
         status = self._process.wait()
         if status >= 0:
             return RuntimeError(f"a process that tokenises has ended with status {status}")
-        return Unfinished(
+        return BuildInterrupted(
             f"a process that tokenises was killed ({signal.Signals(-status).name}), perhaps for want of memory: give the same "
             "command again, which goes on, with fewer --processes"
         )

@@ -33,9 +33,9 @@ class Counts:
     bytes: int | None = 0
 
     @classmethod
-    def recorded(cls, found: Mapping[str, Any]) -> "Counts":
-        """What `asdict` has given, or an earlier version; {}: nothing yet."""
-        return cls(**{"words": None, "bytes": None, **found}) if found else cls()
+    def from_json(cls, content: Mapping[str, Any]) -> "Counts":
+        """Restore counts from `asdict`, also of earlier versions; {} gives zeros."""
+        return cls(**{"words": None, "bytes": None, **content}) if content else cls()
 
     def __add__(self, more: "Counts") -> "Counts":
         pairs = zip(astuple(self), astuple(more), strict=True)

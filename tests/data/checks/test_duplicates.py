@@ -7,7 +7,7 @@ import pytest
 
 from bertfam.data.checks import duplicates
 from bertfam.data.checks.passages import passages
-from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.corpora.corpus import Corpus
 
 WINDOW = 8
 
@@ -52,7 +52,7 @@ def test_shares_are_those_of_sets(monkeypatch):
 
     shares = [max(len(windows(one) & windows(other)) / len(windows(one)) for other in training) for one in held_out]
     exact = [one in training for one in held_out]
-    found = duplicates.find(lambda: map(text, held_out), map(text, training))
+    found = duplicates.find_duplicates(lambda: map(text, held_out), map(text, training))
     assert (found.held_out, found.exact) == (30, 4) == (30, sum(exact))
     assert found.near == sum(share >= 0.5 and not same for share, same in zip(shares, exact, strict=True)) > 3
     of_training = set().union(*map(windows, training))
@@ -65,7 +65,7 @@ def test_what_stands_everywhere_is_boilerplate(monkeypatch):
     licence = "the same words at the head of every file "
     generator = np.random.default_rng(3)
     documents = [[licence, "".join(generator.choice(list("abcdefghij"), 20))] for _ in range(40)]
-    found = duplicates.find(lambda: map(text, documents[:20]), map(text, documents[20:]))
+    found = duplicates.find_duplicates(lambda: map(text, documents[:20]), map(text, documents[20:]))
     assert (found.exact, found.near, found.example) == (0, 0, None)
 
 
@@ -77,7 +77,7 @@ def test_the_index_stays_within_its_bound(monkeypatch):
     assert len(index.hashes) <= 1000 and index.one_in >= 128
     expected = [passages(text(document).symbols, WINDOW, index.one_in) for document in documents]
     assert index.sizes.tolist() == [len(hashes) for hashes in expected]
-    found = duplicates.find(lambda: map(text, documents), map(text, documents[10:30]))
+    found = duplicates.find_duplicates(lambda: map(text, documents), map(text, documents[10:30]))
     assert found.exact == 20 and found.passages == pytest.approx(1 / 3, abs=0.1)
 
 
@@ -90,8 +90,8 @@ class Two(Corpus):
 
 
 def test_case_and_spaces_do_not_count():
-    found = duplicates.find(
-        lambda: duplicates.of_corpora({"two": Two()}, "validation"), duplicates.of_corpora({"two": Two()}, "train")
+    found = duplicates.find_duplicates(
+        lambda: duplicates.texts_of_corpora({"two": Two()}, "validation"), duplicates.texts_of_corpora({"two": Two()}, "train")
     )
     assert (found.held_out, found.exact, found.near) == (1, 1, 0)
     assert found.example == {"held_out": "two", "training": "two", "begins": "one two THREE", "share": 1.0}

@@ -10,7 +10,8 @@ from bertfam.corruption.keys import fold
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.masked_lm.selection import WholeWords
 from bertfam.corruption.masked_lm.units import BEGINS, CONTINUES, UNIT_BITS, Units
-from bertfam.data.corpora.marked_text import MarkedText, Span, names_in, unmarked
+from bertfam.data.corpora.corpus import Span
+from bertfam.data.corpora.marked_text import MarkedText, find_names, strip_marks
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.running_text import DocSentences, FullSentences
@@ -31,7 +32,7 @@ from bertfam.errors import UserError
     ],
 )
 def test_marks_are_taken_out(marked, text, spans):
-    assert unmarked(marked) == (text, [Span(*span) for span in spans])
+    assert strip_marks(marked) == (text, [Span(*span) for span in spans])
 
 
 def test_sentences_end_where_those_of_the_text_without_marks_do(tmp_path):
@@ -42,7 +43,7 @@ def test_sentences_end_where_those_of_the_text_without_marks_do(tmp_path):
         "⟨⟩ ⟦⟧",
     ]
     (tmp_path / "marked.txt").write_text("\n".join(marked) + "\n")
-    (tmp_path / "plain.txt").write_text("\n".join(unmarked(line)[0] for line in marked) + "\n")
+    (tmp_path / "plain.txt").write_text("\n".join(strip_marks(line)[0] for line in marked) + "\n")
     files = (
         TextFiles((str(tmp_path / f"{name}.txt"),), input_format="paragraphs", validation_fraction=0.0)
         for name in ("marked", "plain")
@@ -73,7 +74,7 @@ def test_sentences_end_where_those_of_the_text_without_marks_do(tmp_path):
     ],
 )
 def test_names_and_numbers(text, names):
-    assert [text[begin:end] for _, begin, end in names_in(text)] == names
+    assert [text[begin:end] for _, begin, end in find_names(text)] == names
 
 
 @pytest.fixture(scope="module")

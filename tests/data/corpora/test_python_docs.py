@@ -89,7 +89,7 @@ def test_cache_folders(site, monkeypatch, tmp_path):
     monkeypatch.delenv("BERTFAM_CACHE")
     assert here.extract() == tmp_path / "x" / "bertfam" / "python_docs" / digest
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written: .* is no folder; name another, by setting BERTFAM_CACHE"):
+    with pytest.raises(UserError, match="cannot be written: .* is not a folder; name another, by setting BERTFAM_CACHE"):
         PythonDocs(directory=str(tmp_path / "file"), packages=site.packages).extract()
 
 

@@ -14,8 +14,8 @@ from bertfam.corruption.next_tokens import NextTokens
 from bertfam.corruption.t5.span_corruption import T5_OBJECTIVES
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.checks.diagnosis import row_warnings
-from bertfam.data.checks.trial import check_vocabulary_serves
-from bertfam.data.corpora.text_files import Corpus
+from bertfam.data.checks.vocabulary_check import check_vocabulary_fits
+from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import Batches, CorruptedRows
 from bertfam.data.rows.order import Shuffled
 from bertfam.data.rows.packing import Packed
@@ -197,7 +197,7 @@ def test_typed_control_tokens_are_ordinary_text(typed, name):
     text = cache.documents("train", "text").tokens
     assert not np.isin(text, [tokens.pad, tokens.eos, *tokens.sentinels]).any()
     data = TextData(rows=Chunks(separated=False), corruption=T5_OBJECTIVES[name])
-    check_vocabulary_serves(data, tokens, "vocab", 32)
+    check_vocabulary_fits(data, tokens, "vocab", 32)
     source = data.training(cache, tokens, 32, 8, seed=1)
     size, found = len(source.sequence.examples), {token: 0 for token in range(tokens.size)}
     for step in range(-(-size // 8)):
@@ -222,14 +222,14 @@ def test_what_a_vocabulary_lacks_is_said_before_anything_is_read():
     bare = TokenIds(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4))
     t5, bart = (TextData(rows=Chunks(), corruption=noise) for noise in (T5_OBJECTIVES["random_spans"], Denoising()))
     with pytest.raises(UserError, match="^vocab: the vocabulary has no sentinel tokens, which .* --layout=t5 --sentinels=100"):
-        check_vocabulary_serves(t5, bare, "vocab", 64)
+        check_vocabulary_fits(t5, bare, "vocab", 64)
     with pytest.raises(UserError, match=r"^vocab: rows of 2048 tokens, made of 2274, may need 114 sentinels"):
-        check_vocabulary_serves(t5, FULL, "vocab", 2048)
+        check_vocabulary_fits(t5, FULL, "vocab", 2048)
     with pytest.raises(UserError, match="^vocab: the vocabulary has no cls token, which Denoising needs"):
-        check_vocabulary_serves(bart, TokenIds(size=500, pad=0, unk=1, eos=2, mask=3), "vocab", 64)
-    check_vocabulary_serves(bart, bare, "vocab", 64)
+        check_vocabulary_fits(bart, TokenIds(size=500, pad=0, unk=1, eos=2, mask=3), "vocab", 64)
+    check_vocabulary_fits(bart, bare, "vocab", 64)
     with pytest.raises(UserError, match="no eos token, which a row of text needs"):
-        check_vocabulary_serves(TextData(rows=Chunks(), corruption=NextTokens()), TokenIds(size=9, pad=0, unk=1), "vocab", 64)
+        check_vocabulary_fits(TextData(rows=Chunks(), corruption=NextTokens()), TokenIds(size=9, pad=0, unk=1), "vocab", 64)
 
 
 @pytest.mark.parametrize(

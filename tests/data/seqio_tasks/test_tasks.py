@@ -17,7 +17,8 @@ from bertfam.corruption.masked_lm.selection import WholeWords
 from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows
 from bertfam.corruption.masked_lm.span_selection import WordSpans
 from bertfam.corruption.next_tokens import NextTokens
-from bertfam.data.corpora.text_files import Corpus, TextFiles
+from bertfam.data.corpora.corpus import Corpus
+from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences
 from bertfam.data.rows.sentence_pairs import SentencePairs

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from bertfam.data.corpora.text_files import Corpus, TextFiles
+from bertfam.data.corpora.corpus import Corpus
+from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.token_cache import build_folder, builder, progress, tokenize, workers
-from bertfam.data.token_cache.build_folder import Unfinished, Work
+from bertfam.data.token_cache.build_folder import BuildFolder, BuildInterrupted
 from bertfam.data.token_cache.builder import build
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.progress import Progress
@@ -141,7 +142,9 @@ def test_what_a_corpus_prints_does_not_disturb(tmp_path, vocabulary, small_batch
 
 
 def test_a_killed_process_is_one_line_and_the_build_can_go_on(tmp_path, vocabulary, small_batches, capsys, whole):
-    with pytest.raises(Unfinished, match=r"was killed \(SIGKILL\), perhaps for want of memory: give the same command again"):
+    with pytest.raises(
+        BuildInterrupted, match=r"was killed \(SIGKILL\), perhaps for want of memory"
+    ):
         build({"text": Given("kill")}, vocabulary, tmp_path / "cache", processes=1)
     assert not (tmp_path / "cache").exists()
     capsys.readouterr()
@@ -160,7 +163,7 @@ class Stop(BaseException):
 def stopped_after(records, monkeypatch, **build_arguments):
     """A build that ends right after, or right before, its journal has been written so many times."""
     remaining = [records]
-    record = Work.record
+    record = BuildFolder.record
 
     def counted(*arguments):
         if remaining[0] == 0:
@@ -169,7 +172,7 @@ def stopped_after(records, monkeypatch, **build_arguments):
         record(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Work, "record", counted)
+        patch.setattr(BuildFolder, "record", counted)
         patch.setattr(builder, "_RECORD_SECONDS", 0.0)
         patch.setattr(builder, "_RECORD_SHARE", 1e9)
         with pytest.raises(Stop):
@@ -255,13 +258,13 @@ def test_files_that_lack_what_the_journal_says_are_refused(tmp_path, vocabulary,
 
 
 def stopped_in(method, monkeypatch, **build_arguments):
-    """A build that ends where it would call a method of `Work`."""
+    """A build that ends where it would call a method of `BuildFolder`."""
 
     def stop(*_):
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(Work, method, stop)
+        patch.setattr(BuildFolder, method, stop)
         with pytest.raises(Stop):
             build(**build_arguments)
 
@@ -289,7 +292,7 @@ def test_a_build_that_is_killed_at_its_end(tmp_path, vocabulary, small_batches, 
             patch.setattr(build_folder.shutil, "rmtree", remove)
             patch.setattr(build_folder.Path, "unlink", lambda path, missing_ok=False: remove(path) or os.unlink(path))
             with pytest.raises(Stop):
-                Work(partial).clear()
+                BuildFolder(partial).clear()
         assert (partial / "cache").exists() and not (partial / "journal.json").exists()
     capsys.readouterr()
     built = build(**given)
@@ -394,14 +397,14 @@ def test_a_panic_names_the_document(tmp_path, vocabulary, small_batches, process
 def test_two_builds_at_once_make_one_cache(tmp_path, vocabulary, small_batches, monkeypatch):
     """The second waits for the first, then takes what it has built, or says what differs."""
     held, release = threading.Event(), threading.Event()
-    finish = Work.finish
+    finish = BuildFolder.finish
 
     def slow(*arguments):
         held.set()
         release.wait(60)
         finish(*arguments)
 
-    monkeypatch.setattr(Work, "finish", slow)
+    monkeypatch.setattr(BuildFolder, "finish", slow)
     told = io.StringIO()  # capsys would lose what a thread writes while another reads
     monkeypatch.setattr(sys, "stderr", told)
     found = {}

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bertfam.data import vocabularies
-from bertfam.data.corpora.text_files import Corpus, TextFiles
+from bertfam.data.corpora.corpus import Corpus
+from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.builder import build, check_sources
 from bertfam.data.token_cache.cache import TokenCache, check_fingerprint
@@ -150,7 +151,7 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, words, mo
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path, words):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/cache cannot be written: .*file is no folder; name another$"):
+    with pytest.raises(UserError, match=r"file/cache cannot be written: .*file is not a folder; name another$"):
         build({"text": Lists()}, words, tmp_path / "file" / "cache")
 
 
@@ -296,4 +297,4 @@ def test_a_cache_of_an_earlier_version_has_no_words(tmp_path, words):
     found = TokenCache(tmp_path / "cache")
     assert found.counts("train") == {name: 2 * count for name, count in old.items()}
     assert "words" in found.counts("train", "books") and "words" in found.counts("validation")
-    assert Counts.recorded(old) + Counts(1, 1, 1, words=1, bytes=1) == Counts(4, 7, 13, 0, None, None)
+    assert Counts.from_json(old) + Counts(1, 1, 1, words=1, bytes=1) == Counts(4, 7, 13, 0, None, None)

@@ -8,7 +8,7 @@ from bertfam.suggest import did_you_mean
 _READ = 10_000  # characters
 
 
-def identifier(language: str, least: float) -> Callable[[str], bool]:
+def language_filter(language: str, least: float) -> Callable[[str], bool]:
     """Whether a text, by its first 10,000 characters, is in a language with at least this probability.
 
     C4 was made with langdetect; its threshold, 0.99, is for pages of a few sentences and more.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from bertfam.data.corpora.c4.repeated import Repeated
+from bertfam.data.corpora.c4.repeated import RepeatedSpans
 from bertfam.data.corpora.c4.rules import Line, PageRules
 from bertfam.data.corpora.c4.tally import Tally
 
@@ -19,7 +19,7 @@ def clean(pages: Iterable[list[str]], rules: PageRules, tally: Tally) -> Iterato
       rules: what is removed.
       tally: counts what is seen, kept and removed.
     """
-    repeated = Repeated() if "repeated" in rules.rules else None
+    repeated = RepeatedSpans() if "repeated" in rules.rules else None
     for page in pages:
         tally.seen.add(1, len(page), sum(map(len, page)))
         lines = rules(page, tally)
@@ -31,7 +31,7 @@ def clean(pages: Iterable[list[str]], rules: PageRules, tally: Tally) -> Iterato
             yield text
 
 
-def _unique(lines: list[Line], repeated: Repeated, rules: PageRules, tally: Tally) -> list[Line]:
+def _unique(lines: list[Line], repeated: RepeatedSpans, rules: PageRules, tally: Tally) -> list[Line]:
     """The lines without the sentences that stand before; none where too little is left of the page."""
     sentences = [sentence for line in lines for sentence in line.sentences]
     kept = set(repeated.unique(sentences))

@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from bertfam.data.corpora.corpus import SPLITS, Corpus
 from bertfam.data.corpora.formats import read_documents
 from bertfam.data.corpora.python_docs import docstrings
 from bertfam.data.corpora.python_docs.packages import HELD_OUT, PACKAGES, Source, find_package, find_sources, version
-from bertfam.data.corpora.splits import SPLITS
-from bertfam.data.corpora.text_files import Corpus
 from bertfam.errors import UserError
 from bertfam.storage.files import check_writable, new_folder, read_json
 from bertfam.storage.paths import cache_root

@@ -1,16 +1,15 @@
 import numpy as np
 import pytest
 
-from bertfam.data.corpora.c4.hash_set import HashSet
 from bertfam.data.corpora.c4.pages import clean
-from bertfam.data.corpora.c4.repeated import Repeated
+from bertfam.data.corpora.c4.repeated import HashSet, RepeatedSpans
 from bertfam.data.corpora.c4.rules import RULES, PageRules
 from bertfam.data.corpora.c4.tally import Tally
 
 
 def unique(*pages):
     """What is left of pages of one-letter sentences."""
-    repeated, found = Repeated(), []
+    repeated, found = RepeatedSpans(), []
     for page in pages:
         found.append("".join(page[place] for place in repeated.unique(page)))
         repeated.keep(found[-1])
@@ -36,7 +35,7 @@ def test_spans_of_three(pages, left):
 
 
 def test_case_and_white_space_do_not_count():
-    repeated = Repeated()
+    repeated = RepeatedSpans()
     repeated.keep(["The cat sat.", "It ran.", "It slept."])
     assert repeated.unique(["the  CAT sat.", "It\tran.", "it slept."]) == []
 

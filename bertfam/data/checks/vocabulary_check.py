@@ -16,7 +16,7 @@ from bertfam.errors import UserError
 _SENTENCE = 8  # tokens
 
 
-def check_vocabulary_serves(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
+def check_vocabulary_fits(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
     """Raises UserError, which names the folder of the vocabulary, where it has not what rows of `length` tokens need.
 
     All rows and all noise are tried alike: by making a full row.
@@ -51,7 +51,7 @@ def _try_pairs(data: TextData, tokens: TokenIds, folder: str | Path, length: int
         raise UserError(f"{folder}: {error}") from error
 
 
-def check_padding_agrees(configs: Iterable[Any], tokens: TokenIds, folder: str | Path) -> None:
+def check_padding_id(configs: Iterable[Any], tokens: TokenIds, folder: str | Path) -> None:
     """Raises UserError where a network, by its config, counts positions from a padding id that is not the vocabulary's.
 
     bertfam itself never reads padding's ids, but transformers would count the positions of an exported model otherwise.

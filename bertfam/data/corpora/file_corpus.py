@@ -1,0 +1,114 @@
+"""Base class of corpora that are read from files, with held-out documents chosen by a hash."""
+
+import hashlib
+import os
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from bertfam.data.corpora.corpus import SPLITS, Corpus, Part
+from bertfam.data.corpora.input_files import file_fingerprints, find_files
+from bertfam.errors import UserError
+
+
+class FileCorpus(Corpus):
+    """A corpus of documents in files.
+
+    Without `validation` files, documents are held out by a hash of their own text: a document is held out if its
+    hash falls below `validation_fraction`. The choice does not depend on the order or the number of files, and equal
+    documents land in the same split. The fraction is an expectation: a corpus of a few documents may hold out none. Then
+    "validation" is empty and there is nothing to evaluate on; give `validation` files, or a larger fraction.
+
+    Attributes:
+      train: Paths or globs (`**` descends into folders); each file is read once, sorted within a glob.
+      validation: Paths or globs of held-out files.
+      validation_fraction: Share of documents held out of `train` when there are no `validation` files, 0 to 1.
+    """
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    validation_fraction: float
+
+    @abstractmethod
+    def read(self, path: Path) -> Iterator[list[str]]:
+        """Yield the documents of a file; raise UserError if it cannot be read."""
+
+    @property
+    @override
+    def is_in_files(self) -> bool:
+        return True
+
+    def check_paths(self) -> None:
+        """Convert single paths to tuples and validate the settings; raise UserError for invalid ones."""
+        for field in ("train", "validation"):
+            value = getattr(self, field)
+            object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(value))
+        if not self.train:
+            raise UserError("no training text: give at least one file or glob")
+        if not 0 <= self.validation_fraction < 1:
+            raise UserError(f"validation_fraction is {self.validation_fraction}: it must be at least 0 and below 1")
+
+    def files(self, split: str) -> list[Path]:
+        """Return the files of a split in reading order; raise UserError for a path that matches none."""
+        _check_split(split)
+        train = find_files(self.train)
+        if not self.validation:
+            return train
+        validation = find_files(self.validation)
+        shared = set(map(os.path.realpath, train)) & set(map(os.path.realpath, validation))
+        if shared:
+            raise UserError(f"{min(shared)} is both training and validation text; remove it from one of them")
+        return train if split == "train" else validation
+
+    @override
+    def texts(self, split: str) -> Iterator[list[str]]:
+        files = self.files(split)
+        is_empty = True
+        for path in files:
+            for lines in self.read(path):
+                is_empty = False
+                if self._belongs(lines, split):
+                    yield lines
+        if is_empty:
+            names = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
+            raise UserError(f"{names}: no documents, only blank lines or nothing")
+
+    @override
+    def parts(self, split: str) -> list[Part]:
+        if split == "validation" and not self.validation and not self.validation_fraction:
+            return []
+        try:
+            return [Part(str(path), path.stat().st_size) for path in self.files(split)]
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    @override
+    def part(self, split: str, part: Part) -> Iterator[list[str]]:
+        return (lines for lines in self.read(Path(part.name)) if self._belongs(lines, split))
+
+    def file_settings(self) -> dict[str, Any]:
+        """Return the part of `fingerprint` about files and held-out documents; raise UserError if a file cannot be read."""
+        settings: dict[str, Any] = {} if self.validation else {"validation_fraction": self.validation_fraction}
+        settings["train"] = file_fingerprints(self.files("train"))
+        settings["validation"] = file_fingerprints(self.files("validation")) if self.validation else []
+        return settings
+
+    def _belongs(self, lines: list[str], split: str) -> bool:
+        """Return True if a document in the files of a split belongs to the split."""
+        return bool(self.validation) or is_held_out(lines, self.validation_fraction) == (split == "validation")
+
+
+def is_held_out(lines: list[str], fraction: float) -> bool:
+    """Return True if a document is in the held-out `fraction`, by a hash of its text alone."""
+    if not fraction:
+        return False
+    digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}, but must be one of {SPLITS}")

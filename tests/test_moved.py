@@ -1,0 +1,34 @@
+"""Deprecated import paths: each gives the objects of the new module, with one warning."""
+
+import importlib
+import sys
+import warnings
+
+import pytest
+
+from bertfam.moved import MODULES
+
+
+@pytest.mark.parametrize(("old", "new"), MODULES.items())
+def test_an_old_path_warns_once_and_gives_the_same_objects(old, new, monkeypatch):
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        importlib.import_module(new)  # whose own warnings do not count
+        caught.clear()
+        moved = importlib.import_module(old)
+        assert importlib.import_module(old) is moved
+    assert [(warning.category, old in str(warning.message)) for warning in caught] == [(FutureWarning, True)]
+    assert new in str(caught[0].message)
+    assert {name: id(value) for name, value in vars(moved).items() if not name.startswith("__")} == {
+        name: id(value) for name, value in vars(importlib.import_module(new)).items() if not name.startswith("__")
+    }
+
+
+def test_names_that_docs_showed_are_there():
+    with pytest.warns(FutureWarning):
+        sys.modules.pop("bertfam.data.sources", None)
+        from bertfam.data.sources import Corpus, TextFiles
+    from bertfam.data.corpora.corpus import Corpus as NewCorpus
+
+    assert issubclass(TextFiles, NewCorpus) and Corpus is NewCorpus
