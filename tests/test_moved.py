@@ -20,6 +20,7 @@ def test_an_old_path_warns_once_and_gives_the_same_objects(old, new, monkeypatch
         assert importlib.import_module(old) is moved
     assert [(warning.category, old in str(warning.message)) for warning in caught] == [(FutureWarning, True)]
     assert new in str(caught[0].message)
+    assert (moved.__name__, moved.__spec__.name) == (new, new)  # importlib.reload and pickle find the module by these
     assert {name: id(value) for name, value in vars(moved).items() if not name.startswith("__")} == {
         name: id(value) for name, value in vars(importlib.import_module(new)).items() if not name.startswith("__")
     }

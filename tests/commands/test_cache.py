@@ -54,10 +54,11 @@ def test_builds_once_and_checks_afterwards(folder):
         ),
         (["--input=a.txt", "--task=x"], "--input and --task both say where the text comes from; give one of them"),
         (["--input=none.txt", "--vocab=vocab"], "no such file: none.txt (in {})"),
-        (["--input=empty.txt", "--vocab=vocab"], "empty.txt: no document in it, only blank lines or nothing"),
+        (["--input=empty.txt", "--vocab=vocab"], "empty.txt: no documents, only blank lines or nothing"),
         (
             ["--input=bytes.txt", "--vocab=vocab"],
-            "bytes.txt:2: not UTF-8 at byte offset 4: name its encoding with --encoding, or convert it, as with iconv -t UTF-8",
+            "bytes.txt:2: not UTF-8 at byte offset 4; name its encoding with --encoding, or convert it, for example with "
+            "iconv -t UTF-8",
         ),
         (
             ["--input=a.txt", "--input_format=sentence"],

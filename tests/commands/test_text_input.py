@@ -18,9 +18,6 @@ from bertfam.data.token_cache.cache import TokenCache
 
 TEXT = "The cat saw the café.\nIt sat.\n\nTwo birds sang.\n\nThe dog barked at the cat.\nIt ran.\nIt sat.\n"
 LONG = random.Random(0).randbytes(999).hex() + "\n"  # also when it is compressed
-NOTHING = "no document in it, only blank lines or nothing"
-ENCODING = "name its encoding with --encoding, or convert it, as with iconv -t UTF-8"
-FIELD = "name the text's with --text_field"
 
 
 def table(columns):
@@ -29,71 +26,71 @@ def table(columns):
     return sink.getvalue().to_pybytes()
 
 
-# Name -> bytes of the file "a", flags, message after "a".
+# Name -> bytes of the file "a", flags, beginning of the message after "a".
 BAD_FILES = {
-    "empty": (b"", [], f": {NOTHING}"),
-    "blank documents": (b"\n  \n\t\r\n\r\n\n", [], f": {NOTHING}"),
-    "latin-1": (TEXT.encode("latin-1"), [], f":1: not UTF-8 at byte offset 19: {ENCODING}"),
-    "cut off in a character": (TEXT.encode() + b"\xc3", [], f":9: not UTF-8 at byte offset {len(TEXT) + 1}: {ENCODING}"),
-    "utf-16": (TEXT.encode("utf-16"), [], f":1: not UTF-8 at byte offset 0: {ENCODING}"),
-    "nul": (b"One.\n\nTwo\0.\n", [], ":3: a NUL character: not a text file, or of another --encoding than utf-8"),
+    "empty": (b"", [], ": no document"),
+    "blank documents": (b"\n  \n\t\r\n\r\n\n", [], ": no document"),
+    "latin-1": (TEXT.encode("latin-1"), [], ":1: not UTF-8 at byte offset 19; "),
+    "cut off in a character": (TEXT.encode() + b"\xc3", [], f":9: not UTF-8 at byte offset {len(TEXT) + 1}; "),
+    "utf-16": (TEXT.encode("utf-16"), [], ":1: not UTF-8 at byte offset 0; "),
+    "nul": (b"One.\n\nTwo\0.\n", [], ":3: a NUL character; "),
     "long line": (
         b"One.\n" + b"word " * 7_000_000,
         [],
-        ":2: a line longer than 33,554,432 characters: break it up into lines",
+        ":2: a line longer than 33,554,432 characters; ",
     ),
-    "gzip cut off": (gzip.compress(LONG.encode())[:-30], [], ": the gzip file is cut off or damaged: fetch it again"),
-    "zstd cut off": (zstandard.compress(LONG.encode())[:-30], [], ": the zstd file is cut off or damaged: fetch it again"),
+    "gzip cut off": (gzip.compress(LONG.encode())[:-30], [], ": the gzip file is truncated"),
+    "zstd cut off": (zstandard.compress(LONG.encode())[:-30], [], ": the zstd file is truncated"),
     "json without the field": (
         b'{"text": "One."}\n{"id": 1, "body": "Two."}\n',
         ["--input_format=jsonl"],
-        f":2: no field 'text' but id, body: {FIELD}",
+        ":2: no field 'text' but id, body; ",
     ),
     "json field that is no string": (
         b'{"text": "One."}\n{"text": ["Two."]}\n',
         ["--input_format=jsonl"],
-        ":2: the field 'text' is a list, not a string: name the text's with --text_field",
+        ":2: the field 'text' is a list, not a string; ",
     ),
     "broken json": (
         b'{"text": "One."}\n{"text": "Two."\n',
         ["--input_format=jsonl"],
-        ":2: no JSON (Expecting ',' delimiter): jsonl has a JSON object a line",
+        ":2: not JSON (Expecting ',' delimiter); ",
     ),
     "parquet without the column": (
         table({"id": [1], "body": ["One."]}),
         ["--input_format=parquet"],
-        f": no column 'text' but id, body: {FIELD}",
+        ": no column 'text' but id, body; ",
     ),
     "parquet cut off in the middle": (
         table({"text": [LONG] * 9})[:400],
         ["--input_format=parquet"],
-        ": no Parquet file, or one that is damaged, after row 0: fetch it again",
+        ": not a Parquet file, or damaged after row 0; ",
     ),
     "broken parquet": (
         table({"text": ["One."]})[:-9],
         ["--input_format=parquet"],
-        ": no Parquet file, or one that is damaged, after row 0: fetch it again",
+        ": not a Parquet file, or damaged after row 0; ",
     ),
 }
 # Name -> flags, message.
 BAD_NAMES = {
     "missing": (["--input=none.txt"], "no such file: none.txt (in {})"),
     "glob without match": (["--input=*.none"], "no file matches *.none (in {})"),
-    "folder": (["--input=folder"], "folder is a folder: name the files in it, as folder/*.txt"),
+    "folder": (["--input=folder"], "folder is a folder; name the files in it, for example folder/*.txt"),
     "dangling link": (["--input=link.txt"], "link.txt cannot be read: No such file or directory"),
     "glob of a dangling link": (["--input=l*.txt"], "link.txt cannot be read: No such file or directory"),
     "file in a file": (["--input=good.txt/a.txt"], "no such file: good.txt/a.txt (in {})"),
-    "device": (["--input=/dev/null"], "/dev/null is a pipe or device, and text is read more than once: write it to a file first"),
+    "device": (["--input=/dev/null"], "/dev/null is a pipe or device, but text is read more than once; write it to a file first"),
     "link to itself": (["--input=loop.txt"], "loop.txt cannot be read: Too many levels of symbolic links"),
     "glob of a link to itself": (["--input=lo*.txt"], "loop.txt cannot be read: Too many levels of symbolic links"),
     "encoding that is none of files": (
         ["--input=good.txt", "--encoding=utf-7"],
-        "TextFiles: encoding 'utf-7' is unknown: use a codec of Python's, as utf-8, utf-16, latin-1, cp1252, gb18030 or "
+        "TextFiles: encoding 'utf-7' is unknown; use a Python codec, such as utf-8, utf-16, latin-1, cp1252, gb18030 or "
         "shift_jis (TextFiles.encoding from --encoding=utf-7)",
     ),
     "encoding": (
         ["--input=good.txt", "--encoding=utf-9"],
-        "TextFiles: encoding 'utf-9' is unknown: use a codec of Python's, as utf-8, utf-16, latin-1, cp1252, gb18030 or "
+        "TextFiles: encoding 'utf-9' is unknown; use a Python codec, such as utf-8, utf-16, latin-1, cp1252, gb18030 or "
         "shift_jis (TextFiles.encoding from --encoding=utf-9)",
     ),
     "field of plain text": (
@@ -147,8 +144,9 @@ def refused(folder, capfd):
 def test_bad_files(folder, refused, name):
     data, flags, message = BAD_FILES[name]
     (folder / "a").write_bytes(data)
-    assert refused("vocab", "--input=a", *flags) == f"bertfam: error: a{message}\n"
-    assert refused("cache", "--input=a", "--vocab=vocab", *flags) == f"bertfam: error: a{message}\n"
+    said = refused("vocab", "--input=a", *flags)
+    assert said.startswith(f"bertfam: error: a{message}") and said.count("\n") == 1
+    assert refused("cache", "--input=a", "--vocab=vocab", *flags) == said
 
 
 def test_a_bad_file_in_a_process_of_its_own(folder):
@@ -157,7 +155,7 @@ def test_a_bad_file_in_a_process_of_its_own(folder):
     for words in (["vocab"], ["cache", "--vocab=vocab"]):
         done = bertfam(*words, "--input=a", "--output=out")
         assert (done.returncode, done.stdout) == (2, "") and listing(folder) == before
-        assert done.stderr == f"bertfam: error: a:1: not UTF-8 at byte offset 0: {ENCODING}\n"
+        assert done.stderr.startswith("bertfam: error: a:1: not UTF-8 at byte offset 0; ") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
@@ -297,9 +295,9 @@ def test_help_explains_text(command):
     said = " ".join(bertfam(command, "--help").stdout.split())
     for words in (
         "gzipped or zstd-compressed",
-        "a paragraph a line, split into sentences",
-        "jsonl a JSON object a line",
-        "parquet a document a row",
+        "one paragraph per line, split into sentences",
+        "one JSON object per line",
+        "one document per row",
         "--text_field NAME",
         "--encoding NAME",
         "wiki40b_en",

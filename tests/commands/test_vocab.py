@@ -119,7 +119,7 @@ def test_tiny_and_empty_texts(text, kind, capsys):
     assert capsys.readouterr().err.count("warning") == 1 and len(vocabularies.load("out").encode_batch(["a"])[0]) in (1, 2)
     (text / "empty.txt").write_text("")
     assert vocab("--input=empty.txt", f"--kind={kind}", "--output=none") == 2
-    assert "empty.txt: no document in it" in capsys.readouterr().err and not (text / "none").exists()
+    assert "empty.txt: no document" in capsys.readouterr().err and not (text / "none").exists()
 
 
 def test_a_gin_file_may_name_the_text(text):
@@ -179,7 +179,7 @@ def test_overwrites_only_when_told(text, capsys):
         (["--input=a.txt", "--task=python_docs"], "--input and --task both say"),
         (["--task=python_docs", "--input_format=lines"], "--input_format says how --input is read"),
         (["--input=none.txt"], "no such file: none.txt"),
-        (["--input=empty.txt"], "empty.txt: no document in it"),
+        (["--input=empty.txt"], "empty.txt: no document"),
         (["--input=void.txt"], "there is no text to learn a vocabulary from"),
         (["--input=a.txt", "--size=5"], "--size=5 is too small"),
         (["--input=a.txt", "--min_frequency=0"], "--min_frequency=0 must be at least 1"),

@@ -100,9 +100,7 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
         with open(path, "rb") as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
             schema = table.schema_arrow
             if schema.names.count(field) != 1:
-                raise UserError(
-                    f"{path}: no column {field!r} but {_listed(schema.names)}; name the text's with --text_field"
-                )
+                raise UserError(f"{path}: no column {field!r} but {_listed(schema.names)}; name the text's with --text_field")
             kind = schema.field(field).type
             value_kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
             if not (pyarrow.types.is_string(value_kind) or pyarrow.types.is_large_string(value_kind)):

@@ -109,6 +109,7 @@ class PairFiles(FileCorpus):
             if names.count(str(name)) != 1:
                 raise UserError(
                     f"{where}: no column {name!r} but {', '.join(names[:5])}; name two columns of the first line with "
-                    "PairFiles.inputs and PairFiles.targets, or if it is a pair too, set PairFiles.inputs = 1 and PairFiles.targets = 2"
+                    "PairFiles.inputs and PairFiles.targets; if that line is a pair too, use column numbers "
+                    "(PairFiles.inputs = 1, PairFiles.targets = 2)"
                 )
         return names.index(str(self.inputs)), names.index(str(self.targets))

@@ -1,7 +1,8 @@
 """Sentence splitting by `sentencex`, with corrections for its mistakes on real text.
 
 sentencex 1.0.32 is used as it is, except for Chinese, and its boundaries are corrected: it lacks some abbreviations, ends
-sentences within names such as "tf.DType", and panics at wide spaces before a full stop. `pysbd` and `nltk` are not dependencies of bertfam.
+sentences within names such as "tf.DType", and panics at wide spaces before a full stop. `pysbd` and `nltk` are not dependencies
+of bertfam.
 """
 
 import re

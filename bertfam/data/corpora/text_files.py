@@ -48,9 +48,7 @@ class TextFiles(FileCorpus):
         if self.input_format not in INPUT_FORMATS:
             raise UserError(f"input_format {self.input_format!r} is unknown: use one of {', '.join(INPUT_FORMATS)}")
         if self.text_field != "text" and not self._format.fields:
-            raise UserError(
-                f"text_field {self.text_field!r} goes with jsonl and parquet: {self.input_format} has no fields"
-            )
+            raise UserError(f"text_field {self.text_field!r} goes with jsonl and parquet: {self.input_format} has no fields")
         if check_encoding(self.encoding) != "utf-8" and not self._format.encoded:
             raise UserError(f"encoding {self.encoding!r} does not go with {self.input_format}, whose strings are UTF-8")
         check_language(self.language)

@@ -68,17 +68,17 @@ def test_what_is_no_character_is_replaced(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": 1, "body": "x"}', "no field 'text' but id, body: name the text's with --text_field"),
-        ("{}", "no field 'text' but none: name"),
-        ('{"text": 7}', "the field 'text' is a number, not a string: name the text's with --text_field"),
-        ('{"text": true}', "the field 'text' is a boolean, not a string: name the text's with --text_field"),
-        ('{"text": null}', "the field 'text' is null, not a string: name the text's with --text_field"),
-        ('{"text": ["x"]}', "the field 'text' is a list, not a string: name the text's with --text_field"),
-        ('["text"]', "JSON a list: jsonl"),
-        ('"text"', "JSON a string: jsonl has a JSON object a line"),
-        ('{"text": "x}', "no JSON (Unterminated string starting at): jsonl has a JSON object a line"),
-        ("plain text", "no JSON (Expecting value): jsonl has a JSON object a line"),
-        ("[" * 100_000, "no JSON ("),
+        ('{"id": 1, "body": "x"}', "no field 'text' but id, body"),
+        ("{}", "no field 'text' but none"),
+        ('{"text": 7}', "the field 'text' is a number, not a string"),
+        ('{"text": true}', "the field 'text' is a boolean, not a string"),
+        ('{"text": null}', "the field 'text' is null, not a string"),
+        ('{"text": ["x"]}', "the field 'text' is a list, not a string"),
+        ('["text"]', "JSON value is a list"),
+        ('"text"', "JSON value is a string"),
+        ('{"text": "x}', "not JSON (Unterminated string starting at)"),
+        ("plain text", "not JSON (Expecting value)"),
+        ("[" * 100_000, "not JSON ("),
     ],
 )
 def test_bad_json_lines_are_named(tmp_path, line, message):
@@ -90,20 +90,18 @@ def test_bad_parquet_is_named(tmp_path, monkeypatch):
     path = tmp_path / "a"
     options = {"input_format": "parquet"}
     write_table(path, {"id": [1], "body": ["x"]})
-    assert refusal(path, **options) == ": no column 'text' but id, body: name the text's with --text_field"
-    assert refusal(path, text_field="id", **options) == (
-        ": the column 'id' is of int64, not of strings: name the text's with --text_field"
-    )
+    assert refusal(path, **options) == ": no column 'text' but id, body; name the text's with --text_field"
+    assert refusal(path, text_field="id", **options).startswith(": column 'id' has type int64, not string; ")
     write_table(path, {"text": ["x", None]})
-    assert refusal(path, **options) == ": row 2: the column 'text' is null, not a string"
-    damaged = "no Parquet file, or one that is damaged, after row 0: fetch it again"
+    assert refusal(path, **options) == ": row 2: column 'text' is null, not a string"
+    damaged = "not a Parquet file, or damaged after row 0; download it again"
     write_table(path, {"text": ["some text"] * 1000}, use_dictionary=False)
     data = path.read_bytes()
     for bad in (data[:-20], b"PAR1", b"", b"plain text\n" * 9, data[:4] + b"\xff" * 60 + data[64:]):
         path.write_bytes(bad)
         assert refusal(path, **options) == f": {damaged}"
     write_table(path, {"text": pyarrow.array([b"\xe9", b"x"]).view(pyarrow.string())})
-    assert refusal(path, **options) == ": not UTF-8 after row 0: write the file anew"
+    assert refusal(path, **options).startswith(": not UTF-8 after row 0; ")
     monkeypatch.setattr(formats, "LONGEST_LINE", 10)
     write_table(path, {"text": ["short\nlines\nonly", "x" * 11]})
-    assert refusal(path, **options) == ": row 2: a line longer than 10 characters: break it up into lines"
+    assert refusal(path, **options).startswith(": row 2: a line longer than 10 characters; ")

@@ -62,7 +62,7 @@ def test_bytes_that_are_no_text_are_located(tmp_path, block, encoding, bad):
             (tmp_path / "a").write_bytes(data + bad + rest)
             with pytest.raises(UserError) as raised:
                 list(read_lines(tmp_path / "a", encoding))
-            expected = f"{tmp_path / 'a'}:{line}: not {encoding.upper()} at byte offset {len(data)}: name its encoding"
+            expected = f"{tmp_path / 'a'}:{line}: not {encoding.upper()} at byte offset {len(data)};"
             assert str(raised.value).startswith(expected)
 
 
@@ -82,13 +82,13 @@ def test_a_line_may_be_long_but_not_longer(tmp_path, block, monkeypatch):
     for bad in ("one\n" + "x" * 3001 + "\ntwo", "one\n" + "x" * 3001):
         for data in (bad.encode(), zstandard.compress(bad.encode())):
             (tmp_path / "a").write_bytes(data)
-            with pytest.raises(UserError, match=":2: a line longer than 3,000 characters: break it up into lines$"):
+            with pytest.raises(UserError, match=":2: a line longer than 3,000 characters"):
                 list(read_lines(tmp_path / "a"))
 
 
 def test_utf_16_needs_its_mark(tmp_path):
     (tmp_path / "a").write_bytes("text".encode("utf-16-be"))
-    with pytest.raises(UserError, match=r"a: not UTF-16 \(UTF-16 stream does not start with BOM\): name its encoding"):
+    with pytest.raises(UserError, match=r"a: not UTF-16 \(UTF-16 stream does not start with BOM\).* --encoding"):
         list(read_lines(tmp_path / "a", "utf-16"))
 
 
@@ -96,7 +96,7 @@ def test_names_of_encodings():
     assert check_encoding("UTF8") == check_encoding("utf-8") == "utf-8"
     assert check_encoding("latin-1") == check_encoding("ISO-8859-1")
     for name in ("", "utf-9", "hex", "rot13", "locale", "base64", "UTF_7", "unicode_escape", "raw_unicode_escape"):
-        with pytest.raises(UserError, match=f"^encoding '{name}' is unknown: use a codec of Python's"):
+        with pytest.raises(UserError, match=f"^encoding '{name}' is unknown"):
             check_encoding(name)
 
 

@@ -86,7 +86,7 @@ def test_mistakes_are_those_of_a_plain_build(tmp_path, text, vocabulary):
     (tmp_path / "bad.txt").write_bytes(b"one\n\xff\n")
     (tmp_path / "blank.txt").write_text("\n\n")
     blank, bad = TextFiles(f"{tmp_path}/blank.txt"), TextFiles((f"{text}/0.txt", f"{tmp_path}/bad.txt"))
-    for corpus, message in ((bad, "bad.txt:2: not UTF-8 at byte offset 4"), (blank, "blank.txt: no document in it")):
+    for corpus, message in ((bad, "bad.txt:2: not UTF-8 at byte offset 4"), (blank, "blank.txt: no document")):
         for build in (beam.build, builder.build):
             with pytest.raises(UserError, match=message):
                 build({"text": corpus}, vocabulary, tmp_path / "new" / "cache")

@@ -142,9 +142,7 @@ def test_what_a_corpus_prints_does_not_disturb(tmp_path, vocabulary, small_batch
 
 
 def test_a_killed_process_is_one_line_and_the_build_can_go_on(tmp_path, vocabulary, small_batches, capsys, whole):
-    with pytest.raises(
-        BuildInterrupted, match=r"was killed \(SIGKILL\), perhaps for want of memory"
-    ):
+    with pytest.raises(BuildInterrupted, match=r"was killed \(SIGKILL\), perhaps for want of memory"):
         build({"text": Given("kill")}, vocabulary, tmp_path / "cache", processes=1)
     assert not (tmp_path / "cache").exists()
     capsys.readouterr()
