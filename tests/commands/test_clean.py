@@ -177,7 +177,7 @@ def test_language_without_the_library(folder, capsys, monkeypatch):
         (["--output=out.jsonl", "--min_sentences=0"], "--min_sentences=0 must be at least 1"),
         (["--output=out.jsonl", "--min_probability=2"], "--min_probability=2.0 must be above 0"),
         (["--output=out.jsonl", "--text_field=body"], "no field 'body'"),
-        (["--output=out.jsonl", "--input=broken.jsonl"], "broken.jsonl:2: no JSON"),
+        (["--output=out.jsonl", "--input=broken.jsonl"], "broken.jsonl:2: not JSON"),
     ],
 )
 def test_mistakes(folder, capsys, flags, words):
