@@ -55,14 +55,19 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         new = MODULES[spec.name]
         warnings.warn(f"{spec.name} is now {new}; change the import", FutureWarning, stacklevel=2)
-        return importlib.import_module(new)
+        module = importlib.import_module(new)
+        spec.loader_state = module.__spec__
+        return module
 
     @override
     def exec_module(self, module: ModuleType) -> None:
-        pass  # `create_module` has imported the module under its new path
+        # The module has been executed under its new path; importlib has meanwhile given it the spec of the old one.
+        if module.__spec__ is not None and module.__spec__.loader is self:
+            module.__spec__ = module.__spec__.loader_state
 
 
 def install() -> None:
     """Make the old paths importable."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        # First: the standard finder would load a copy of a module whose old package is already an alias of the new one.
+        sys.meta_path.insert(0, _Finder())

@@ -14,7 +14,8 @@ def test_an_old_path_warns_once_and_gives_the_same_objects(old, new, monkeypatch
     monkeypatch.delitem(sys.modules, old, raising=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        importlib.import_module(new)  # whose own warnings do not count
+        importlib.import_module(new)  # whose own warnings do not count, nor those of an old package
+        importlib.import_module(old.rpartition(".")[0])
         caught.clear()
         moved = importlib.import_module(old)
         assert importlib.import_module(old) is moved
