@@ -45,9 +45,7 @@ FORBIDDEN = {("data", "models")}
 KNOWN_DIRECTIONS: set[tuple[str, str]] = {
     ("bertfam.decoding.fill", "bertfam.api"),
 }
-KNOWN_CIRCLES: set[tuple[str, ...]] = {
-    ("bertfam.storage.buckets", "bertfam.storage.files", "bertfam.storage.paths"),
-}
+KNOWN_CIRCLES: set[tuple[str, ...]] = set()
 KNOWN_LONG_FUNCTIONS: set[str] = {
     "bertfam/commands/check.py:main",
     "bertfam/commands/pretrain.py:_train",
