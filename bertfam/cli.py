@@ -53,7 +53,7 @@ COMMANDS = {
     "fill": Command("fill", "fill the [MASK]s of a text"),
     "generate": Command("generate", "generate text from prompts"),
     "checkpoints": Command("checkpoints", "list a run's checkpoints and verify them"),
-    "replay": Command("replay", "recompute an update of a run and compare: whether a device computes wrongly"),
+    "replay": Command("replay", "recompute an update of a run on permuted devices, to find a device that computes wrongly"),
     "export": Command("export", "write a Hugging Face folder from a trained model"),
     "import": Command("import_", "make a model folder from a Hugging Face folder"),
 }

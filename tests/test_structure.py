@@ -46,15 +46,8 @@ KNOWN_DIRECTIONS: set[tuple[str, str]] = {
     ("bertfam.decoding.fill", "bertfam.api"),
 }
 KNOWN_CIRCLES: set[tuple[str, ...]] = set()
-KNOWN_LONG_FUNCTIONS: set[str] = {
-    "bertfam/commands/check.py:main",
-    "bertfam/commands/pretrain.py:_train",
-    "bertfam/commands/replay.py:_replay",
-}
+KNOWN_LONG_FUNCTIONS: set[str] = set()
 KNOWN_LONG_MAINS: set[str] = {
-    "bertfam/commands/check.py:main",
-    "bertfam/commands/evaluate.py:main",
-    "bertfam/commands/plan.py:main",
     "bertfam/commands/vocab.py:main",
 }
 KNOWN_FULL_FOLDERS: set[str] = {

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, cast
 
 from bertfam.commands import flags
-from bertfam.storage.paths import to_path
-
-if TYPE_CHECKING:
-    from bertfam.data.vocabularies import Vocabulary
-    from bertfam.training.run import Run
+from bertfam.errors import UserError
 
 SUMMARY = "measure a trained model on held-out text, on minimal pairs of sentences, or on a seqio task"
 EXAMPLE = """
@@ -72,80 +67,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Evaluate and print; return the exit status."""
     _check_flags(args)
+    from bertfam.commands import evaluate_run
+
+    split = args.split or _DEFAULT_SPLIT
     if args.blimp is not None:
-        return _minimal_pairs(args)
+        return evaluate_run.minimal_pairs(args)
     if args.task is not None:
-        return _task(args)
-
-    import dataclasses
-    import json
-
-    from bertfam.data import vocabularies
-    from bertfam.data.token_cache.cache import TokenCache
-    from bertfam.errors import UserError
-    from bertfam.training.model_dir import open_model, read_run
-
-    # -- What to evaluate on
-    run = read_run(args.model_dir)
-    cache = TokenCache(args.cache_dir or run.data.cache_directory(args.model_dir))
-    opened = open_model(args.model_dir, args.step, average=args.average)
-    if vocabularies.load(cache.vocabulary_directory).fingerprint != opened.vocabulary.fingerprint:
-        raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
-
-    # -- How: on all devices here, whatever mesh the run was trained on
-    import jax
-
-    from bertfam.errors import warn
-    from bertfam.evaluation.perplexity import lacks_words, perplexities
-    from bertfam.sharding.mesh import MeshShape
-    from bertfam.training.trainer import Trainer
-
-    mesh = MeshShape().build()
-    last = run.stages[-1]
-    # Rows fill the devices; they are the same in batches of any size.
-    stage = dataclasses.replace(last, batch_size=-(-last.batch_size // mesh.size) * mesh.size)
-    sizes = (cache, opened.vocabulary.token_ids, stage.length, stage.batch_size)
-    held_out = run.data.held_out(*sizes, split=args.split, at_most=args.batches)
-    if held_out is None:
-        raise UserError(
-            f"the {args.split} split of {cache.directory} has too few documents; build a cache of other text by `bertfam cache "
-            f"--vocab={args.model_dir}/vocab` and give it with --cache_dir"
-        )
-    # A backend that the run names may not be for these devices.
-    execution = dataclasses.replace(opened.run.objective.execution, attention="auto")
-    objective: Any = dataclasses.replace(cast(Any, opened.run.objective), execution=execution)
-    trainer = Trainer(dataclasses.replace(opened.run, objective=objective, stages=(stage,), microbatches=1), mesh)
-    missing = sorted(trainer.shardings.params.keys() - opened.params.keys())
-    if missing:
-        raise UserError(f"{args.model_dir} was imported without {', '.join(missing)}; train them with `bertfam pretrain` first")
-    aux = _aux(opened.run, opened.vocabulary)
-    params = jax.device_put(opened.params, trainer.shardings.params)
-    scores = trainer.scores(params, held_out, 0, aux=aux and trainer.placed_aux(aux))
-    assert scores is not None  # nobody cuts it short
-    if opened.run.objective.teachers and not aux:
-        del scores["loss"]  # of which the teacher's terms are a part
-    scores |= perplexities(scores, run.data, cache, args.split)
-    if lacks_words(run.data, cache, args.split):
-        warn([f"{cache.directory} has no counts of words and bytes, by which perplexity is told too: build it again"])
-
-    # -- Beside what
-    if args.baselines:
-        from bertfam.evaluation.baselines import baselines, training_counts
-
-        counts = training_counts(run.data, cache, *sizes[1:])
-        scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts)
-
-    if args.json:
-        print(json.dumps({"step": opened.step, "split": args.split, **scores}))
-        return 0
-    print(f"step {opened.step:,} of {args.model_dir} on the {args.split} split of {cache.directory}")
-    print(f"{held_out.steps:,} batches of {held_out.batch_size:,} rows of {stage.length} tokens")
-    for name, value in scores.items():
-        print(f"  {name:<24} {value:.4f}" if value < 1e6 else f"  {name:<24} {value:.4g}")
-    return 0
+        return evaluate_run.task(args, split)
+    return evaluate_run.held_out_text(args, split)
 
 
-# What is measured -> the flags that are of it alone, and what to call it.
+_DEFAULT_SPLIT = "validation"
+# What is measured: the flags that it alone has, and its name in messages.
 _OWN = {
     "text": (("split", "cache_dir", "batches", "baselines"), "held-out text"),
     "blimp": ((), "--blimp, which names the sentences"),
@@ -154,9 +87,7 @@ _OWN = {
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """Refuse flags that would change nothing, and numbers below 1."""
-    from bertfam.errors import UserError
-
+    """Raise UserError for flags that would change nothing, and for numbers below 1."""
     if args.blimp is not None and args.task is not None:
         raise UserError("--blimp and --task both say what to measure: give one of them")
     measured = "blimp" if args.blimp is not None else "task" if args.task is not None else "text"
@@ -167,96 +98,8 @@ def _check_flags(args: argparse.Namespace) -> None:
                 raise UserError(f"--{flag} is of {words}: it does not go with {called}")
     if measured == "text" and args.limit is not None:
         raise UserError("--limit is of minimal pairs and tasks: give --blimp=PATH or --task=NAME with it, or --batches=N")
-    args.split = args.split or "validation"
-    if measured == "text" and args.split not in ("validation", "train"):
-        raise UserError(f"--split={args.split} is no choice; one of validation, train")
+    if measured == "text" and args.split not in (None, "validation", "train"):
+        raise UserError(f"--split={args.split} is not one of the choices; one of validation, train")
     for flag in ("batches", "limit", "max_new_tokens", "batch_size"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
-
-
-def _task(args: argparse.Namespace) -> int:
-    """Measure and print; return the exit status."""
-    import json
-
-    import jax
-
-    from bertfam.api import LanguageModel, load_networks
-    from bertfam.data.seqio_tasks.corpus import fill_registry
-    from bertfam.errors import UserError
-    from bertfam.sharding.mesh import MeshShape
-    from bertfam.training.checkpoints import selection
-
-    step = args.step
-    if (to_path(args.model_dir) / "config.gin").is_file():
-        step = selection.find(args.model_dir, step, ("average" if args.average else "params",))
-    found = load_networks(args.model_dir, step=step, average=args.average).values()
-    model = next((network for network in found if isinstance(network, LanguageModel)), None)
-    if model is None:
-        raise UserError(f"{args.model_dir} holds an encoder, which writes no text: --task is for models that do")
-    fill_registry(args.module_import)
-
-    from bertfam.evaluation.seqio_tasks import evaluate, format_results
-
-    results = evaluate(
-        model,
-        args.task,
-        args.split,
-        examples=args.limit,
-        max_new_tokens=args.max_new_tokens,
-        batch_size=args.batch_size or 32,
-        mesh=MeshShape().build() if len(jax.devices()) > 1 else None,
-    )
-    if args.json:
-        print(json.dumps({"step": step, "split": args.split, "tasks": results}))
-    else:
-        at = "" if step is None else f"step {step:,} of "
-        print(f"{at}{args.model_dir} on the {args.split} split of --task={args.task}", *format_results(results), sep="\n")
-    return 0
-
-
-def _minimal_pairs(args: argparse.Namespace) -> int:
-    """Compare and print; return the exit status."""
-    import json
-    from pathlib import Path
-
-    from bertfam.evaluation.minimal_pairs import CHANCE, PairCounts, compare, read_pairs
-
-    files = read_pairs(Path(args.blimp), args.limit)
-
-    from bertfam.api import load_networks
-    from bertfam.evaluation.sentence_scores import scorer
-    from bertfam.training.checkpoints import selection
-
-    step = args.step
-    if (to_path(args.model_dir) / "config.gin").is_file():
-        step = selection.find(args.model_dir, step, ("average" if args.average else "params",))
-    scores = scorer(load_networks(args.model_dir, step=step, average=args.average))
-    if not args.json:
-        at = "" if step is None else f"step {step:,} of "
-        print(f"{at}{args.model_dir} on the minimal pairs of {args.blimp}, by {scores.description}")
-    width = max(24, *map(len, files))
-    results = {}
-    for name, pairs in files.items():
-        results[name] = compare(pairs, scores.score)
-        if not args.json:
-            print(f"  {name:<{width}} {results[name].accuracy:.4f}", flush=True)
-    whole = sum(results.values(), PairCounts())
-    if args.json:
-        numbers = {name: found.numbers() for name, found in results.items()}
-        print(json.dumps({"step": step, "score": scores.description, **whole.numbers(), "chance": CHANCE, "files": numbers}))
-    else:
-        print(f"  {'all':<{width}} {whole.accuracy:.4f}  of {whole.pairs:,} pairs, {whole.ties:,} ties; chance is {CHANCE}")
-    return 0
-
-
-def _aux(run: Run, vocabulary: Vocabulary) -> Any:
-    """What the objective reads; {} where that is not here any more, for a model is measured without its teacher, too."""
-    from bertfam.errors import UserError, warn
-    from bertfam.training.teachers import read_teachers
-
-    try:
-        return read_teachers(run, vocabulary)
-    except UserError as error:
-        warn([f"measured without the teacher, the model's own scores alone: {error}"])
-        return {}

@@ -234,11 +234,16 @@ def add_cache_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_config(args: argparse.Namespace) -> Config:
+def load_config(args: argparse.Namespace, gin_files: Sequence[str] | None = None, bindings: Sequence[Override] = ()) -> Config:
     """Load the configuration that the flags of add_config and add_source or add_text describe.
 
     With a seqio task the modules of --module_import register it. They import TensorFlow, so only the process that reads the
     text imports them.
+
+    Args:
+      args: the flags.
+      gin_files: the gin files; None: those of --gin_file.
+      bindings: bindings over those of the files and the text flags, and under those of --gin.NAME=value.
 
     Raises:
       UserError: for a mistake in the configuration, or a flag without effect.
@@ -248,8 +253,9 @@ def load_config(args: argparse.Namespace) -> Config:
     from bertfam.config import load
 
     modules = () if args.task and args.task != EMBEDDED else args.module_import
-    config = load([_DEFAULTS, *args.gin_file], [*text_bindings(args), *args.gin_bindings], modules)
-    config = dataclasses.replace(config, files=tuple(args.gin_file))  # those that messages name
+    files = args.gin_file if gin_files is None else gin_files
+    config = load([_DEFAULTS, *files], [*text_bindings(args), *bindings, *args.gin_bindings], modules)
+    config = dataclasses.replace(config, files=tuple(files))  # those that messages name
     given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)
     if given and not args.task and not config.refers_to("TextFiles"):
         raise UserError(f"--{given} says how --input is read: give --input=GLOB with it")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import flags
 from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.training.run import Run
     from bertfam.training.warm_start.parameters import WarmStart
@@ -28,57 +32,86 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--init_parts",
         metavar="NAME[,NAME...]",
-        help="what to take of it: encoder, pooler, ... (default: all that both models have)",
+        help="the parts to use: encoder, pooler, ... (default: all that both models have)",
     )
     parser.add_argument(
         "--init_new_rows",
         choices=("mean", "random"),
-        help="how tokens begin that the vocabulary of --init_from lacks: with the mean of the rows of the pieces that spell them "
-        "there, or as in a new model (default: mean)",
+        help="initial embeddings of tokens that the vocabulary of --init_from lacks: the mean of the rows of the pieces that "
+        "spell them there, or those of a new model (default: mean)",
     )
     parser.add_argument(
         "--init_optimizer",
         action="store_true",
-        help="take the moments of the optimizer of --init_from too, which must be a run with the same one; new tokens' are 0",
+        help="use the optimizer's moments of --init_from too, which must be a run with the same optimizer; moments of new tokens "
+        "are 0",
     )
 
 
-def start(
-    args: argparse.Namespace, run: Run, aux: Any, vocabulary: Vocabulary, model_dir: Path, *, begun: bool, goes_on: bool
-) -> WarmStart | None:
-    """What a new run starts from: what they name, or what its objective has of its own; None where there is neither.
+@dataclass(frozen=True)
+class InitFlags:
+    """Values of the warm-start flags.
 
-    Args:
-      args: with all of `NAMES`.
-      run: sized.
-      aux: what its objective reads and does not train.
-      vocabulary: the run's.
-      model_dir: where it trains.
-      begun: whether there is a model already,
-      goes_on: and whether that is of a run, which goes on whatever they say.
-
-    Raises:
-      UserError: they do not go together, or with what is there.
+    Attributes:
+      init_from: the folder of the model to start from.
+      init_parts: the parts to use, with commas between; None: all that both models have.
+      init_new_rows: "mean" or "random"; None: "mean".
+      init_optimizer: whether to use the optimizer's moments too.
     """
-    from bertfam.errors import UserError
-    from bertfam.training.warm_start.parameters import objective_warm_start, read_warm_start
 
-    for name in NAMES[1:]:
-        if getattr(args, name) and not args.init_from:
-            raise UserError(f"--{name} says what is taken of --init_from; give that too, or leave it out")
-    if args.init_from and begun and not goes_on:
-        raise UserError(f"{model_dir} holds a model already, from which it starts; leave --init_from out")
-    if begun:
-        return None
-    if not args.init_from:
-        return objective_warm_start(run, aux, vocabulary)
-    means = args.init_new_rows != "random"
-    return read_warm_start(args.init_from, args.init_parts, run, vocabulary, means=means, optimizer=args.init_optimizer)
+    init_from: str | None
+    init_parts: str | None
+    init_new_rows: str | None
+    init_optimizer: bool
 
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> InitFlags:
+        """Read the flags of a command."""
+        return cls(*(getattr(args, name) for name in NAMES))
 
-def record(args: argparse.Namespace) -> dict[str, Any] | None:
-    """Them, for MODEL_DIR to remember; None where they are not given."""
-    if not args.init_from:
-        return None
-    absolute = str(to_path(args.init_from).absolute())  # to go on from elsewhere too
-    return {name: getattr(args, name) for name in NAMES} | {"init_from": absolute}
+    @property
+    def is_given(self) -> bool:
+        """True if the command has any of these flags."""
+        return any(getattr(self, name) for name in NAMES)
+
+    def updated(self, saved: Mapping[str, Any]) -> InitFlags:
+        """Return the flags that MODEL_DIR remembers in place of these; others stay."""
+        return dataclasses.replace(self, **{name: saved[name] for name in NAMES if name in saved})
+
+    def open(
+        self, run: Run, aux: Any, vocabulary: Vocabulary, model_dir: Path, *, has_model: bool, resumes: bool
+    ) -> WarmStart | None:
+        """Read the warm start of a run: that of the flags, or else the objective's own; None if there is neither.
+
+        Args:
+          run: the sized run.
+          aux: what its objective reads and does not train.
+          vocabulary: the run's vocabulary.
+          model_dir: the folder of the run.
+          has_model: True if the folder has a checkpoint; there is no warm start then.
+          resumes: True if that checkpoint has the state of training, so that the run resumes whatever the flags say.
+
+        Raises:
+          UserError: the flags do not go together, or do not fit MODEL_DIR.
+        """
+        from bertfam.errors import UserError
+        from bertfam.training.warm_start.parameters import objective_warm_start, read_warm_start
+
+        for name in NAMES[1:]:
+            if getattr(self, name) and not self.init_from:
+                raise UserError(f"--{name} says what is taken of --init_from; give that too, or leave it out")
+        if self.init_from and has_model and not resumes:
+            raise UserError(f"{model_dir} holds a model already, from which it starts; leave --init_from out")
+        if has_model:
+            return None
+        if not self.init_from:
+            return objective_warm_start(run, aux, vocabulary)
+        means = self.init_new_rows != "random"
+        return read_warm_start(self.init_from, self.init_parts, run, vocabulary, means=means, optimizer=self.init_optimizer)
+
+    def record(self) -> dict[str, Any] | None:
+        """Return the flags for MODEL_DIR to remember; None if they are not given."""
+        if not self.init_from:
+            return None
+        absolute = str(to_path(self.init_from).absolute())  # to resume from another working folder too
+        return {name: getattr(self, name) for name in NAMES} | {"init_from": absolute}

@@ -91,8 +91,8 @@ def main(args: argparse.Namespace) -> int:
         _check_page(Path(args.html), args.overwrite)
     if args.model_dir:
         read_run(args.model_dir)
-        args.gin_file = args.gin_file or [str(to_path(args.model_dir) / "config.gin")]
-    config = flags.load_config(args)
+    saved = [str(to_path(args.model_dir) / "config.gin")] if args.model_dir else []
+    config = flags.load_config(args, args.gin_file or saved)
     run = config.build("Run") if config.binds("Run.stages") else None  # objectives alone make no run
     data = run.data if run else config.build("TextData")
     if run and args.step >= run.total_steps:

@@ -146,7 +146,7 @@ def test_all_that_pretrain_warns_of(trained, tmp_path, monkeypatch, capsys):
     def no_folder(*_):
         raise UserError("no folder")
 
-    monkeypatch.setattr("bertfam.training.model_dir.prepare_folder", no_folder)
+    monkeypatch.setattr("bertfam.commands.pretrain_run.prepare_folder", no_folder)
     assert cli.main(["pretrain", *words(trained, *run, *cached)[1:], f"--model_dir={tmp_path / 'model'}"]) == 2
     *lines, error = capsys.readouterr().err.splitlines()
     assert [line.removeprefix("bertfam: warning: ") for line in lines] == of_cache and error == "bertfam: error: no folder"

@@ -1,0 +1,179 @@
+"""Body of `bertfam check`: opens a run as `bertfam pretrain` does, and inspects its text."""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertfam import session
+from bertfam.commands import flags
+from bertfam.data.checks.diagnosis import row_warnings, text_warnings
+from bertfam.data.checks.duplicates import Duplicates, Text, find_duplicates, texts_of_cache, texts_of_corpora
+from bertfam.data.checks.sampling import can_be_sampled, held_out_documents, sample
+from bertfam.data.preview.visible import visible
+from bertfam.data.rows.mixture import parts_of
+from bertfam.data.token_cache.builder import check_not_empty, check_size, fingerprint
+from bertfam.data.token_cache.cache import TokenCache
+from bertfam.data.vocabularies import Vocabulary
+from bertfam.errors import warn
+from bertfam.storage.paths import to_path
+from bertfam.training.checkpoints import selection
+from bertfam.training.data import check_named, check_text, evaluation_warnings, schedule_warnings, warnings
+from bertfam.training.run import Run
+from bertfam.training.summary import make_plan, plan_text
+from bertfam.training.warm_start.parameters import objective_warm_start
+
+
+@dataclass(frozen=True)
+class Report:
+    """Results of a check.
+
+    Attributes:
+      plan: the plan of the run.
+      warnings: a line each.
+      duplicates: held-out documents that are training text too; None if they were not looked for.
+    """
+
+    plan: dict[str, Any]
+    warnings: list[str]
+    duplicates: Duplicates | None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check; return the exit status."""
+    configuration = _open_configuration(args)
+    vocabulary = session.open_vocabulary(configuration)
+    checkpoint = _check_model_dir(configuration, vocabulary)
+    model = session.open_model(vocabulary.run, vocabulary.vocabulary)
+    if checkpoint.step is None:
+        objective_warm_start(model.trainer.run, model.aux, vocabulary.vocabulary)
+    report = _inspect(vocabulary, model, look_for_duplicates=args.duplicates)
+    warn(report.warnings)
+    if args.json:
+        _print_json(report, configuration if args.show else None)
+        return 0
+    print(plan_text(report.plan))
+    if report.duplicates:
+        print(f"duplicates   {_duplicates_text(report.duplicates)}")
+    print("ok")
+    return 0
+
+
+def _open_configuration(args: argparse.Namespace) -> session.Configuration:
+    """Load the configuration, and print it if --show asks for it, before anything else may be refused."""
+    model_dir = to_path(args.model_dir) if args.model_dir else None
+    config = flags.load_config(args, session.find_gin_files(args.gin_file, model_dir))
+    if args.show and not args.json:
+        print(config.show())
+    run = config.build("Run")
+    return session.Configuration(model_dir, config, run, flags.named_text(args, run.data))
+
+
+def _check_model_dir(configuration: session.Configuration, vocabulary: session.OpenVocabulary) -> session.Checkpoint:
+    """Return the newest checkpoint; raises UserError if the run cannot start from it, or with another text than it has."""
+    model_dir, data, cache = configuration.model_dir, vocabulary.run.data, vocabulary.cache
+    checkpoint = session.describe_checkpoint(model_dir, selection.choose(model_dir) if model_dir else None)
+    session.check_checkpoint(configuration, vocabulary, checkpoint)
+    if model_dir and checkpoint.resumes and (cache or not data.reads_seqio):
+        text = cache.fingerprint if cache else fingerprint(data.corpora, vocabulary.vocabulary)
+        check_text(text, str(cache.directory) if cache else "what is given", model_dir)
+    if cache:
+        check_named(cache.directory, configuration.named)
+    return checkpoint
+
+
+def _inspect(vocabulary: session.OpenVocabulary, model: session.Model, *, look_for_duplicates: bool) -> Report:
+    """Make the plan, and inspect the text without building the token cache."""
+    trainer, run, cache, pieces = model.trainer, vocabulary.run, vocabulary.cache, vocabulary.vocabulary
+    counts = {"train": cache.counts("train")} if cache else {}
+    plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
+    if cache:
+        lines = _cache_warnings(run, cache, pieces)
+    else:
+        lines = _sample_warnings(run, pieces, vocabulary.folder) + schedule_warnings(run)
+    duplicates = _find_duplicates(run, cache, pieces) if look_for_duplicates else None
+    if duplicates:
+        lines += _duplicates_warning(duplicates)
+    return Report(plan, lines, duplicates)
+
+
+def _print_json(report: Report, shown: session.Configuration | None) -> None:
+    result = {
+        "plan": report.plan,
+        "warnings": list(dict.fromkeys(report.warnings)),
+        "duplicates": report.duplicates and dataclasses.asdict(report.duplicates),
+    }
+    print(json.dumps(result | ({"config": shown.config.show()} if shown else {}), ensure_ascii=False))
+
+
+def _cache_warnings(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list[str]:
+    """Return warnings about a token cache: all that pretrain prints, and more."""
+    texts = [cache.documents("train", name) for name in cache.corpora]
+    lines = []
+    for text in texts:
+        lines += text_warnings(text, vocabulary.token_ids, cache.vocabulary_directory, is_whole=True)
+    data = session.open_data(run, cache, vocabulary)
+    for stage, batches in zip(run.stages, data.training, strict=True):
+        for text, part in zip(texts, parts_of(batches.sequence), strict=True):
+            lines += row_warnings(run.data.rows_of(text), part.examples, text.name, stage.length, packs=run.data.corruption.packs)
+    return warnings(run, data.training, data.held_out) + lines
+
+
+def _sample_warnings(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:
+    """Return warnings about a sample of the text. Text that is in no file is not read; it only has to exist."""
+    lines: list[str] = []
+    corpora = run.data.corpora
+    has_held_out = False
+    for name, corpus in corpora.items():
+        if not can_be_sampled(corpus):
+            corpus.fingerprint()
+            has_held_out = True
+            continue
+        title = f" {name}" if len(corpora) > 1 else ""
+        least = run.data.least_documents(corpus.pairs)
+        text = sample(corpus, "train", vocabulary, f"the{title} training text")
+        if text.is_whole:
+            if not len(text.documents):
+                check_not_empty(corpus, "train")
+            check_size(f"corpus{title}", len(text.documents), least)
+        lines += text_warnings(text.documents, vocabulary.token_ids, folder, is_whole=text.is_whole)
+        for stage in run.stages if len(text.documents) >= least else ():
+            examples = run.data.examples(text.documents, stage.length, run.seed, vocabulary.token_ids)
+            lines += examples.warnings + row_warnings(
+                run.data.rows_of(text.documents), examples, text.documents.name, stage.length, packs=run.data.corruption.packs
+            )
+        held_out = held_out_documents(corpus, least)
+        if held_out == 0:
+            check_not_empty(corpus, "validation")
+        has_held_out |= held_out is None or held_out >= least
+    return lines + evaluation_warnings(run, has_held_out)
+
+
+def _find_duplicates(run: Run, cache: TokenCache | None, vocabulary: Vocabulary) -> Duplicates:
+    def texts(split: str) -> Iterator[Text]:
+        return texts_of_cache(cache, vocabulary, split) if cache else texts_of_corpora(run.data.corpora, split)
+
+    return find_duplicates(lambda: texts("validation"), texts("train"))
+
+
+def _duplicates_text(duplicates: Duplicates) -> str:
+    if not duplicates.held_out:
+        return "no held-out document to compare"
+    return (
+        f"{duplicates.exact:,} exact and {duplicates.near:,} near of {duplicates.held_out:,} held-out documents; "
+        f"{duplicates.passages:.1%} of the held-out passages are training text"
+    )
+
+
+def _duplicates_warning(duplicates: Duplicates) -> list[str]:
+    if duplicates.example is None:
+        return []
+    held_out, training, begins = (duplicates.example[name] for name in ("held_out", "training", "begins"))
+    return [
+        f"{duplicates.exact + duplicates.near:,} of {duplicates.held_out:,} held-out documents ({duplicates.share:.1%}) are in "
+        f"the training text too, {duplicates.near:,} of them nearly: their loss says little of other text; {held_out} has one "
+        f'that begins "{visible(begins)}" and is in {training}'
+    ]

@@ -1,0 +1,186 @@
+"""Body of `bertfam evaluate`: scores on held-out text, on minimal pairs and on seqio tasks."""
+
+import argparse
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+
+from bertfam import session
+from bertfam.api import LanguageModel, load_networks
+from bertfam.data import vocabularies
+from bertfam.data.seqio_tasks.corpus import fill_registry
+from bertfam.data.text_data import HeldOut
+from bertfam.data.token_cache.cache import TokenCache
+from bertfam.errors import UserError, warn
+from bertfam.evaluation.baselines import baselines, training_counts
+from bertfam.evaluation.minimal_pairs import CHANCE, PairCounts, compare, read_pairs
+from bertfam.evaluation.perplexity import lacks_words, perplexities
+from bertfam.evaluation.sentence_scores import scorer
+from bertfam.sharding.mesh import MeshShape
+from bertfam.storage.paths import to_path
+from bertfam.training.checkpoints import selection
+from bertfam.training.model_dir import TrainedModel, open_model, read_run
+from bertfam.training.run import Run
+from bertfam.training.stages import Stage
+from bertfam.training.teachers import read_teachers
+from bertfam.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Trained model, and the held-out text to measure it on.
+
+    Attributes:
+      run: the run of MODEL_DIR, whose text settings hold.
+      model: the model of a checkpoint.
+      cache: the token cache.
+      mesh: all devices that are here, whatever mesh the run was trained on.
+      stage: the shape of a batch.
+      held_out: the batches.
+    """
+
+    run: Run
+    model: TrainedModel
+    cache: TokenCache
+    mesh: jax.sharding.Mesh
+    stage: Stage
+    held_out: HeldOut
+
+
+def held_out_text(args: argparse.Namespace, split: str) -> int:
+    """Score a split of a token cache and print; return the exit status."""
+    evaluation = _open(args, split)
+    scores = _score(args.model_dir, evaluation)
+    run, cache, held_out, stage = evaluation.run, evaluation.cache, evaluation.held_out, evaluation.stage
+    scores |= perplexities(scores, run.data, cache, split)
+    if lacks_words(run.data, cache, split):
+        warn([f"{cache.directory} has no counts of words and bytes, by which perplexity is told too: build it again"])
+    if args.baselines:
+        tokens = evaluation.model.vocabulary.token_ids
+        counts = training_counts(run.data, cache, tokens, stage.length, stage.batch_size)
+        scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts)
+    if args.json:
+        print(json.dumps({"step": evaluation.model.step, "split": split, **scores}))
+        return 0
+    print(f"step {evaluation.model.step:,} of {args.model_dir} on the {split} split of {cache.directory}")
+    print(f"{held_out.steps:,} batches of {held_out.batch_size:,} rows of {stage.length} tokens")
+    for name, value in scores.items():
+        print(f"  {name:<24} {value:.4f}" if value < 1e6 else f"  {name:<24} {value:.4g}")
+    return 0
+
+
+def _open(args: argparse.Namespace, split: str) -> Evaluation:
+    """Open the run, the token cache, the model and the batches; raises UserError if they do not go together."""
+    run = read_run(args.model_dir)
+    cache = session.open_saved_cache(run, to_path(args.model_dir), args.cache_dir)
+    model = open_model(args.model_dir, args.step, average=args.average)
+    if vocabularies.load(cache.vocabulary_directory).fingerprint != model.vocabulary.fingerprint:
+        raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
+    mesh = MeshShape().build()
+    last = run.stages[-1]
+    # Rows fill the devices; they are the same in batches of any size.
+    stage = dataclasses.replace(last, batch_size=-(-last.batch_size // mesh.size) * mesh.size)
+    sizes = (cache, model.vocabulary.token_ids, stage.length, stage.batch_size)
+    held_out = run.data.held_out(*sizes, split=split, at_most=args.batches)
+    if held_out is None:
+        raise UserError(
+            f"the {split} split of {cache.directory} has too few documents; build a cache of other text by `bertfam cache "
+            f"--vocab={args.model_dir}/vocab` and give it with --cache_dir"
+        )
+    return Evaluation(run, model, cache, mesh, stage, held_out)
+
+
+def _score(model_dir: str, evaluation: Evaluation) -> dict[str, float]:
+    """Score the held-out batches."""
+    model = evaluation.model
+    # The backend that the run names may not exist on these devices.
+    execution = dataclasses.replace(model.run.objective.execution, attention="auto")
+    objective: Any = dataclasses.replace(cast(Any, model.run.objective), execution=execution)
+    run = dataclasses.replace(model.run, objective=objective, stages=(evaluation.stage,), microbatches=1)
+    trainer = Trainer(run, evaluation.mesh)
+    missing = sorted(trainer.shardings.params.keys() - model.params.keys())
+    if missing:
+        raise UserError(f"{model_dir} was imported without {', '.join(missing)}; train them with `bertfam pretrain` first")
+    aux = _read_aux(model)
+    params = jax.device_put(model.params, trainer.shardings.params)
+    scores = trainer.scores(params, evaluation.held_out, 0, aux=aux and trainer.placed_aux(aux))
+    assert scores is not None  # No request to stop can cut it short.
+    if model.run.objective.teachers and not aux:
+        del scores["loss"]  # The teacher's terms are a part of it.
+    return scores
+
+
+def _read_aux(model: TrainedModel) -> dict[str, Any]:
+    """Read what the objective reads and does not train; {} if the teacher is missing, for a model has scores without it too."""
+    try:
+        return read_teachers(model.run, model.vocabulary)
+    except UserError as error:
+        warn([f"measured without the teacher, the model's own scores alone: {error}"])
+        return {}
+
+
+def task(args: argparse.Namespace, split: str) -> int:
+    """Evaluate a seqio task and print; return the exit status."""
+    step = _find_step(args)
+    networks = load_networks(args.model_dir, step=step, average=args.average).values()
+    model = next((network for network in networks if isinstance(network, LanguageModel)), None)
+    if model is None:
+        raise UserError(f"{args.model_dir} holds an encoder, which writes no text: --task is for models that do")
+    fill_registry(args.module_import)
+
+    # This imports seqio, and with it TensorFlow.
+    from bertfam.evaluation.seqio_tasks import evaluate, format_results
+
+    results = evaluate(
+        model,
+        args.task,
+        split,
+        examples=args.limit,
+        max_new_tokens=args.max_new_tokens,
+        batch_size=args.batch_size or 32,
+        mesh=MeshShape().build() if len(jax.devices()) > 1 else None,
+    )
+    if args.json:
+        print(json.dumps({"step": step, "split": split, "tasks": results}))
+    else:
+        source = f"{_at(step)}{args.model_dir}"
+        print(f"{source} on the {split} split of --task={args.task}", *format_results(results), sep="\n")
+    return 0
+
+
+def minimal_pairs(args: argparse.Namespace) -> int:
+    """Compare the sentences of minimal pairs and print; return the exit status."""
+    files = read_pairs(Path(args.blimp), args.limit)
+    step = _find_step(args)
+    scores = scorer(load_networks(args.model_dir, step=step, average=args.average))
+    if not args.json:
+        print(f"{_at(step)}{args.model_dir} on the minimal pairs of {args.blimp}, by {scores.description}")
+    width = max(24, *map(len, files))
+    results = {}
+    for name, pairs in files.items():
+        results[name] = compare(pairs, scores.score)
+        if not args.json:
+            print(f"  {name:<{width}} {results[name].accuracy:.4f}", flush=True)
+    total = sum(results.values(), PairCounts())
+    if args.json:
+        numbers = {name: result.numbers() for name, result in results.items()}
+        print(json.dumps({"step": step, "score": scores.description, **total.numbers(), "chance": CHANCE, "files": numbers}))
+    else:
+        print(f"  {'all':<{width}} {total.accuracy:.4f}  of {total.pairs:,} pairs, {total.ties:,} ties; chance is {CHANCE}")
+    return 0
+
+
+def _find_step(args: argparse.Namespace) -> int | None:
+    """Return the step of the checkpoint to measure; a Hugging Face folder has none."""
+    step: int | None = args.step
+    if (to_path(args.model_dir) / "config.gin").is_file():
+        step = selection.find(args.model_dir, step, ("average" if args.average else "params",))
+    return step
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f"step {step:,} of "

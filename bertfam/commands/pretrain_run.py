@@ -1,0 +1,343 @@
+"""Body of `bertfam pretrain`: opens the run, prints its plan, makes its folder and trains it."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertfam import session
+from bertfam.commands import flags, init_flags
+from bertfam.commands.init_flags import InitFlags
+from bertfam.data.corpora.corpus import SPLITS
+from bertfam.data.token_cache.builder import fingerprint
+from bertfam.data.token_cache.cache import TokenCache
+from bertfam.data.vocabularies import Vocabulary
+from bertfam.errors import UserError, warn
+from bertfam.multihost import preemption
+from bertfam.multihost.processes import Processes
+from bertfam.multihost.same_code import check_modules
+from bertfam.storage.files import is_used
+from bertfam.storage.paths import to_path
+from bertfam.training import loop, watchdog
+from bertfam.training.checkpoints import Checkpoints, cleanup, retention, selection
+from bertfam.training.data import check_text, token_cache, warnings
+from bertfam.training.hardware import keep_compilations
+from bertfam.training.hooks import Hook, ProfileHook, make_hooks, profiled_steps
+from bertfam.training.logs.metrics import MetricsWriter, NoMetrics, Writer
+from bertfam.training.logs.phase_timer import PREPARING, SAVING, PhaseTimer, shares
+from bertfam.training.logs.progress import ProgressLog
+from bertfam.training.logs.stragglers import StragglerMonitor
+from bertfam.training.model_dir import prepare_folder, saved_init_flags
+from bertfam.training.run import Run
+from bertfam.training.stages import StagedBatches
+from bertfam.training.state import TrainState
+from bertfam.training.summary import duration, make_plan, plan_text
+from bertfam.training.teachers import LoadedTeacher
+from bertfam.training.trainer import Trainer
+from bertfam.training.warm_start.parameters import WarmStart
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a run keeps open while it trains. It holds no parameters: `InitialState` does.
+
+    Attributes:
+      processes: the processes that train it together.
+      configuration: its configuration.
+      vocabulary: its vocabulary.
+      checkpoint: the checkpoint that it starts from.
+      init: the flags of its warm start, those of the command or those that MODEL_DIR remembers.
+      trainer: its programs on the mesh.
+      cache: its token cache.
+      data: its batches.
+      profiled: the first and the last update to profile.
+    """
+
+    processes: Processes
+    configuration: session.Configuration
+    vocabulary: session.OpenVocabulary
+    checkpoint: session.Checkpoint
+    init: InitFlags
+    trainer: Trainer
+    cache: TokenCache
+    data: session.RunData
+    profiled: tuple[int, int] | None
+
+    @property
+    def run(self) -> Run:
+        """The sized run."""
+        return self.trainer.run
+
+    @property
+    def model_dir(self) -> Path:
+        """The folder of the run."""
+        assert self.configuration.model_dir is not None
+        return self.configuration.model_dir
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """Parameters that a run starts from, in host memory.
+
+    Attributes:
+      warm_start: the parameters of another model; None if the run resumes, or starts from an imported or a new model.
+      aux: what the objective reads and does not train.
+    """
+
+    warm_start: WarmStart | None
+    aux: dict[str, Any]
+
+    def place(self, job: Job, checkpoints: Checkpoints) -> TrainState:
+        """Make the first state on the devices."""
+        step = job.checkpoint.step
+        if self.warm_start:
+            state = self.warm_start.state(job.trainer)
+        elif step is None:
+            state = job.trainer.new_state()
+        elif job.checkpoint.resumes:
+            state = job.trainer.restored(checkpoints, step)
+            print(f"resumed from step {step:,}", flush=True)
+        else:
+            state = job.trainer.from_imported(checkpoints, step)
+            print(f"started from the model in {job.model_dir}", flush=True)
+        return job.trainer.with_aux(state, self.aux)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Places that a run writes to while it trains, and its request to stop."""
+
+    checkpoints: Checkpoints
+    writer: Writer
+    profile: ProfileHook
+    stop: preemption.Stop
+
+
+def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher | None = None) -> int:
+    """Train; return the exit status. However training ends, a checkpoint that was started is complete before this returns."""
+    job, initial = _open(args, processes, teacher)
+    evaluated = _evaluated_steps(job)
+    if _is_finished(job, evaluated):
+        return 0
+    plan = _print_plan(args, job, initial)
+    _make_folder(job, plan)
+    with _open_outputs(job) as outputs:
+        state = initial.place(job, outputs.checkpoints)
+        del initial  # The parameters are on the devices now, so the host's copies are freed.
+        step, hooks, seconds = _train(job, state, outputs, evaluated)
+    print(f"{step - job.checkpoint.first_step:,} updates in {duration(sum(seconds.values()))}: {shares(seconds)}", flush=True)
+    if step < job.run.total_steps or any(hook.owed(step) for hook in hooks):
+        print(f"stopped after step {step:,} of {job.run.total_steps:,}, which is saved; the same command goes on", flush=True)
+        return preemption.EXIT_CODE
+    print(f"finished: {job.model_dir}", flush=True)
+    return 0
+
+
+def _open(args: argparse.Namespace, processes: Processes, teacher: session.Teacher | None) -> tuple[Job, InitialState]:
+    """Open the run in the order of `session`: mistakes that are found early cost no time."""
+    phase_timer = PhaseTimer()
+    configuration, teachers, profiled = _open_configuration(args, processes, teacher)
+    with processes.on_all("the vocabulary"):
+        vocabulary = session.open_vocabulary(configuration)
+    checkpoint, init = _open_checkpoint(args, processes, configuration, vocabulary)
+    model, warm_start = _open_model(processes, configuration, vocabulary, checkpoint, init, teachers, phase_timer)
+    cache, data = _open_data(processes, configuration, vocabulary, checkpoint, phase_timer)
+    job = Job(processes, configuration, vocabulary, checkpoint, init, model.trainer, cache, data, profiled)
+    return job, InitialState(warm_start, model.aux)
+
+
+def _open_configuration(
+    args: argparse.Namespace, processes: Processes, teacher: session.Teacher | None
+) -> tuple[session.Configuration, Sequence[LoadedTeacher], tuple[int, int] | None]:
+    """Load the configuration, which all processes must have alike; also return the teachers and the updates to profile."""
+    model_dir = to_path(args.model_dir)
+    with processes.on_all("the configuration"):
+        gin_files = session.find_gin_files(args.gin_file, model_dir)
+        opened = teacher.open(gin_files) if teacher else session.OpenTeacher()
+        config = flags.load_config(args, gin_files, opened.bindings)
+        run = config.build("Run")
+        profiled = profiled_steps(args.profile_steps, run.total_steps)
+        configuration = session.Configuration(model_dir, config, run, flags.named_text(args, run.data))
+    own = [f"--{name}={getattr(args, name)}" for name in ("model_dir", *init_flags.NAMES, "profile_steps")]
+    processes.check_same("configuration", [*own, *config.text().splitlines()])
+    check_modules(processes, config.modules)
+    return configuration, opened.loaded, profiled
+
+
+def _open_checkpoint(
+    args: argparse.Namespace, processes: Processes, configuration: session.Configuration, vocabulary: session.OpenVocabulary
+) -> tuple[session.Checkpoint, InitFlags]:
+    """Find the newest checkpoint and check that the run can start from it; also return the flags of the warm start."""
+    model_dir = configuration.model_dir
+    assert model_dir is not None
+    step = processes.on_first("the newest checkpoint", lambda: selection.choose(model_dir))
+    checkpoint = session.describe_checkpoint(model_dir, step)
+    init = InitFlags.from_args(args)
+    if not args.gin_file and step is None and not init.is_given:
+        # The command names MODEL_DIR alone, and its run was stopped before the first checkpoint.
+        init = init.updated(saved_init_flags(model_dir))
+    if step is not None:
+        with processes.on_all("what was trained before"):
+            session.check_checkpoint(configuration, vocabulary, checkpoint)
+    return checkpoint, init
+
+
+def _open_model(
+    processes: Processes,
+    configuration: session.Configuration,
+    vocabulary: session.OpenVocabulary,
+    checkpoint: session.Checkpoint,
+    init: InitFlags,
+    teachers: Sequence[LoadedTeacher],
+    phase_timer: PhaseTimer,
+) -> tuple[session.Model, WarmStart | None]:
+    """Lay the model out on the mesh and read what it starts from, before text is read and anything is compiled."""
+    run, pieces, model_dir = vocabulary.run, vocabulary.vocabulary, configuration.model_dir
+    assert model_dir is not None
+    has_model, resumes = checkpoint.step is not None, checkpoint.resumes
+    with processes.on_all("the model and the mesh"):
+        model = session.open_model(run, pieces, teachers, phase_timer)
+        warm_start = init.open(run, model.aux, pieces, model_dir, has_model=has_model, resumes=resumes)
+    return model, warm_start
+
+
+def _open_data(
+    processes: Processes,
+    configuration: session.Configuration,
+    vocabulary: session.OpenVocabulary,
+    checkpoint: session.Checkpoint,
+    phase_timer: PhaseTimer,
+) -> tuple[TokenCache, session.RunData]:
+    """Open the token cache, built in a child process if it is missing, and the batches."""
+    run, model_dir, directory = vocabulary.run, configuration.model_dir, vocabulary.cache_directory
+    assert model_dir is not None and directory is not None
+
+    def make_cache() -> None:
+        if checkpoint.resumes and not is_used(directory) and not run.data.reads_seqio:
+            # Refuses other text before tokenising it.
+            check_text(fingerprint(run.data.corpora, vocabulary.vocabulary), "what is given", model_dir)
+        with phase_timer.during(PREPARING, long=True):
+            token_cache(configuration.config, run.data, directory, configuration.named)
+
+    processes.on_first("the token cache", make_cache)
+    with processes.on_all("reading the token cache"):
+        if not is_used(directory):
+            raise UserError(f"{directory}, which process 0 has made, is not here; give a folder that all processes share")
+        cache = TokenCache(directory)
+        if checkpoint.resumes:
+            check_text(cache.fingerprint, str(cache.directory), model_dir)
+        data = session.open_data(run, cache, vocabulary.vocabulary)
+    if processes.first:
+        warn(warnings(run, data.training, data.held_out))
+    return cache, data
+
+
+def _evaluated_steps(job: Job) -> list[int]:
+    """Return the steps whose scores on held-out text are written already."""
+
+    def read() -> list[int]:
+        return sorted(retention.lines(job.model_dir, "eval")) if job.checkpoint.resumes else []
+
+    steps: list[int] = job.processes.on_first("what was evaluated", read)
+    return steps
+
+
+def _is_finished(job: Job, evaluated: Sequence[int]) -> bool:
+    """Return whether there is nothing left to train or to evaluate; says so, and tidies the checkpoints."""
+    run, step = job.run, job.checkpoint.first_step
+    if step < run.total_steps or (run.eval_every and all(job.data.held_out) and step not in evaluated):
+        return False
+    # The last save may have been killed while it deleted older ones.
+    job.processes.on_first(str(job.model_dir), lambda: cleanup.clear(job.model_dir, step))
+    print(f"finished already: {job.model_dir} stands at step {step:,} of {run.total_steps:,}", flush=True)
+    return True
+
+
+def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> dict[str, Any]:
+    """Print the plan of the run and what it starts from; return the plan."""
+    processes, trainer, first_update = job.processes, job.trainer, job.checkpoint.first_step + 1
+    if processes.first and job.profiled and job.profiled[0] <= first_update:
+        warn(
+            [
+                f"--profile_steps={args.profile_steps} is not recorded: this command begins with update {first_update:,}, which "
+                "compiles"
+            ]
+        )
+    counts = {split: job.cache.counts(split) for split in SPLITS}
+    plan = make_plan(job.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
+    if not processes.alone:
+        plan["processes"] = {"told_by": processes.source, "hosts": processes.hosts}
+    print(plan_text(plan), flush=True)
+    if initial.warm_start:
+        print(initial.warm_start.told(), flush=True)
+    return plan
+
+
+def _make_folder(job: Job, plan: dict[str, Any]) -> None:
+    """Make MODEL_DIR, or update its files, on process 0."""
+    model_dir, config, directory = job.model_dir, job.configuration.config, job.vocabulary.cache_directory
+    assert directory is not None
+    is_new = job.checkpoint.step is None
+    vocabulary: Vocabulary | None = job.vocabulary.vocabulary if is_new else None
+    start = job.init.record() if is_new else None
+
+    def make() -> None:
+        # A folder that is moved or copied takes its own cache along.
+        is_own = directory.absolute() == (model_dir / "cache").absolute()
+        saved = config
+        if job.run.data.cache_dir:
+            saved = config.rebound("TextData.cache_dir", None if is_own else str(directory.absolute()))
+        prepare_folder(model_dir, saved, plan, job.cache.fingerprint, vocabulary, start)
+        cleanup.clear(model_dir, job.checkpoint.step)
+
+    job.processes.on_first(str(model_dir), make)
+
+
+@contextmanager
+def _open_outputs(job: Job) -> Iterator[Outputs]:
+    """Open what the run writes to, and start to watch its progress and signals; at the end all of it is written."""
+    run, processes, model_dir = job.run, job.processes, job.model_dir
+    keep_compilations(model_dir)
+    stop = preemption.Stop(processes)
+    # Profiles are named by host and time, which processes may share.
+    traces = model_dir if processes.first else model_dir / f"process_{processes.index}"
+    # Process 0 ends last: without its service of JAX no other process could report where it stands.
+    later = 0 if processes.alone or not processes.first else 3
+    with (
+        watchdog.watch(job.trainer.phase_timer, run.watchdog_seconds, processes.index, later=later),
+        preemption.stop_on_signals(stop),
+        closing(Checkpoints(model_dir, keep=run.keep, processes=processes.others)) as checkpoints,
+        closing(MetricsWriter(model_dir, job.checkpoint.first_step) if processes.first else NoMetrics()) as writer,
+        closing(ProfileHook(*(job.profiled or (0, 0)), traces)) as profile,
+    ):
+        yield Outputs(checkpoints, writer, profile, stop)
+
+
+def _train(
+    job: Job, state: TrainState, outputs: Outputs, evaluated: Sequence[int]
+) -> tuple[int, Sequence[Hook], dict[str, float]]:
+    """Train and save the last step; return it, the hooks, and the seconds of each phase."""
+    run, trainer, start = job.run, job.trainer, job.checkpoint.first_step
+    phase_timer, checkpoints, writer, stop = trainer.phase_timer, outputs.checkpoints, outputs.writer, outputs.stop
+    vocabulary, held_out = job.vocabulary.vocabulary, job.data.held_out
+    hooks = make_hooks(trainer, checkpoints, held_out, vocabulary, writer, stop, evaluated)
+    if job.profiled:
+        hooks.append(outputs.profile)
+    hosts = StragglerMonitor(job.processes, stop, writer)
+    log = ProgressLog(writer, phase_timer, start, run.total_steps, run.log_every, run.flops_after, hosts)
+    stop.reasons += [checkpoints.failed, writer.failed]
+    state = loop.train(trainer, state, StagedBatches(run.stages, job.data.training), log, hooks, stop)
+    with job.processes.on_all("the metrics"):
+        writer.check()
+    if job.processes.first and log.empty:
+        warn([f"{log.empty:,} of the steps had nothing to predict and learned nothing: their rows have no token to mask"])
+    phase_timer.begin(SAVING, long=True)
+    checkpoints.save(state)
+    checkpoints.wait()
+    checkpoints.delete_unkept()  # by the last scores
+    step = int(state.step)
+    seconds = phase_timer.seconds()
+    writer.write(step, "time", {name.replace(" ", "_"): value for name, value in seconds.items()})
+    return step, hooks, seconds

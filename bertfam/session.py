@@ -1,0 +1,267 @@
+"""Opens a run step by step, in one order: configuration, vocabulary, checkpoint, model on its mesh, data.
+
+The commands that train, check, replay and evaluate a run call these steps, so that they agree on what a run is. No step starts
+a collective: a command of several processes wraps each of them in `Processes.on_all`.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+
+from bertfam.config import Config, Override
+from bertfam.data import vocabularies
+from bertfam.data.checks.vocabulary_check import check_padding_id, check_vocabulary_fits
+from bertfam.data.rows.batches import Batches
+from bertfam.data.text_data import HeldOut, TextData
+from bertfam.data.token_cache.cache import TokenCache
+from bertfam.data.vocabularies import Vocabulary
+from bertfam.errors import UserError
+from bertfam.storage.files import is_used
+from bertfam.storage.paths import to_path
+from bertfam.training.checkpoints import has_training_state
+from bertfam.training.data import check_buildable
+from bertfam.training.hardware import check_jaxlib
+from bertfam.training.logs.phase_timer import PhaseTimer
+from bertfam.training.model_dir import check_folder, check_resumes, read_run
+from bertfam.training.run import Run
+from bertfam.training.teachers import LoadedTeacher, read_teachers
+from bertfam.training.trainer import Trainer
+
+# -- Configuration
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Configuration of a run.
+
+    Attributes:
+      model_dir: the folder of the run; None if the command names none.
+      config: the merged gin configuration.
+      run: the run that it describes; the vocabulary's size is not known yet.
+      named: the run's text with only the corpus and the vocabulary that the command's own flags name.
+    """
+
+    model_dir: Path | None
+    config: Config
+    run: Run
+    named: TextData
+
+
+@dataclass(frozen=True)
+class OpenTeacher:
+    """Teacher that a command's flags name.
+
+    Attributes:
+      bindings: what its flags bind in the configuration.
+      loaded: the teacher; empty if the flags name none, and the configuration does.
+    """
+
+    bindings: Sequence[Override] = ()
+    loaded: Sequence[LoadedTeacher] = ()
+
+
+class Teacher(Protocol):
+    """Flags of a command that name a teacher."""
+
+    def open(self, gin_files: Sequence[str]) -> OpenTeacher:
+        """Read the teacher, once the gin files of the student are known.
+
+        Raises:
+          UserError: the flags do not go together, or name no teacher of this student.
+        """
+        ...
+
+
+def find_gin_files(given: Sequence[str], model_dir: Path | None) -> list[str]:
+    """Return the gin files of a run: the given ones, or else the configuration that MODEL_DIR has.
+
+    Raises:
+      UserError: there is neither, or MODEL_DIR is no place for a run.
+    """
+    if model_dir:
+        check_folder(model_dir)
+    if given:
+        return list(given)
+    saved = model_dir / "config.gin" if model_dir else None
+    if saved is None or not saved.is_file():
+        raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
+    return [str(saved)]
+
+
+# -- Vocabulary
+
+
+@dataclass(frozen=True)
+class OpenVocabulary:
+    """Vocabulary of a run, and the token cache that it belongs to.
+
+    Attributes:
+      vocabulary: that of the token cache, or of the one that will be built.
+      folder: where the vocabulary was read.
+      cache_directory: where the token cache is or will be; None if the command names no place for it.
+      cache: the token cache; None if it is not built yet.
+      run: the run, with the vocabulary's size.
+    """
+
+    vocabulary: Vocabulary
+    folder: Path
+    cache_directory: Path | None
+    cache: TokenCache | None
+    run: Run
+
+
+def open_vocabulary(configuration: Configuration) -> OpenVocabulary:
+    """Read the vocabulary, and check that it has what the rows, the noise and the networks of the run need.
+
+    Raises:
+      UserError: it lacks something, or there is neither a token cache nor anything to build it from.
+    """
+    run, model_dir = configuration.run, configuration.model_dir
+    directory = _cache_directory(run.data, model_dir)
+    cache = TokenCache(directory) if directory and is_used(directory) else None
+    if not cache:
+        check_buildable(run.data)
+    folder = cache.vocabulary_directory if cache else to_path(str(run.data.vocabulary))
+    vocabulary = vocabularies.load(folder)
+    for stage in run.stages:
+        check_vocabulary_fits(run.data, vocabulary.token_ids, folder, stage.length)
+    check_padding_id(run.objective.networks.values(), vocabulary.token_ids, folder)
+    return OpenVocabulary(vocabulary, folder, directory, cache, run.sized(vocabulary.size))
+
+
+def _cache_directory(data: TextData, model_dir: Path | None) -> Path | None:
+    if model_dir:
+        return data.cache_directory(model_dir)
+    return to_path(data.cache_dir) if data.cache_dir else None
+
+
+# -- Checkpoint
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Newest checkpoint of a run, as it stands when a command starts.
+
+    Attributes:
+      step: its step; None if there is none, and the run is new.
+      resumes: True if it has the state of training. An imported model has parameters only, and its run is new too.
+    """
+
+    step: int | None
+    resumes: bool
+
+    @property
+    def first_step(self) -> int:
+        """Number of updates that are made already."""
+        return self.step if self.step is not None and self.resumes else 0
+
+
+def describe_checkpoint(model_dir: Path | None, step: int | None) -> Checkpoint:
+    """Describe the checkpoint of a step; None stands for no checkpoint."""
+    return Checkpoint(step, model_dir is not None and step is not None and has_training_state(model_dir, step))
+
+
+def check_checkpoint(configuration: Configuration, vocabulary: OpenVocabulary, checkpoint: Checkpoint) -> None:
+    """Raise UserError if the run cannot resume from the checkpoint, or start from the imported model that it holds."""
+    if configuration.model_dir is None or checkpoint.step is None:
+        return
+    given = (configuration.named.vocabulary or vocabulary.folder, vocabulary.folder)
+    check_resumes(configuration.model_dir, vocabulary.run, given, checkpoint.step)
+
+
+# -- Model on its mesh
+
+
+@dataclass(frozen=True)
+class Model:
+    """Model of a run on the devices that are here.
+
+    Attributes:
+      trainer: its programs and shardings; nothing is compiled yet.
+      aux: what the objective reads and does not train, such as a teacher's parameters: NumPy arrays.
+    """
+
+    trainer: Trainer
+    aux: dict[str, Any] = field(repr=False)
+
+
+def open_model(
+    run: Run, vocabulary: Vocabulary, teachers: Collection[LoadedTeacher] = (), phase_timer: PhaseTimer | None = None
+) -> Model:
+    """Lay the model out on the run's mesh, which checks all sizes, and read its teachers.
+
+    Args:
+      run: the sized run.
+      vocabulary: the run's.
+      teachers: those that are read already.
+      phase_timer: where the trainer's phases are counted.
+
+    Raises:
+      UserError: sizes do not divide over the mesh, jaxlib is too slow here, or a teacher is not that of the run.
+    """
+    check_jaxlib(jax.default_backend(), jax.lib.__version__)
+    return Model(Trainer(run, run.mesh.build(), phase_timer), read_teachers(run, vocabulary, teachers))
+
+
+# -- Data
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Batches of a run.
+
+    Attributes:
+      training: the batches to train on, by stage.
+      held_out: the batches to evaluate on, by stage; None where the text has too few held-out documents.
+    """
+
+    training: list[Batches]
+    held_out: list[HeldOut | None]
+
+
+def training_batches(run: Run, cache: TokenCache, vocabulary: Vocabulary, stage: int) -> Batches:
+    """Return the batches that a stage of the run trains on."""
+    shape = run.stages[stage]
+    return run.data.training(cache, vocabulary.token_ids, shape.length, shape.batch_size, run.seed, stage)
+
+
+def open_data(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> RunData:
+    """Open the batches of all stages; raises UserError if the token cache does not have what they need."""
+    training: list[Batches] = []
+    held_out: list[HeldOut | None] = []
+    for index, stage in enumerate(run.stages):
+        training.append(training_batches(run, cache, vocabulary, index))
+        sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
+        held_out.append(run.data.held_out(*sizes, at_most=run.eval_batches))
+    return RunData(training, held_out)
+
+
+# -- A run that has been trained
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """Run of a MODEL_DIR.
+
+    Attributes:
+      run: its configuration, with the vocabulary's size.
+      vocabulary: its vocabulary.
+    """
+
+    run: Run
+    vocabulary: Vocabulary
+
+
+def open_saved_run(model_dir: Path) -> SavedRun:
+    """Read the configuration and the vocabulary of a MODEL_DIR; raises UserError if one is missing."""
+    run = read_run(model_dir)
+    vocabulary = vocabularies.load(model_dir / "vocab")
+    return SavedRun(run.sized(vocabulary.size), vocabulary)
+
+
+def open_saved_cache(run: Run, model_dir: Path, directory: str | None = None) -> TokenCache:
+    """Open the token cache of a MODEL_DIR, or another one in its place."""
+    return TokenCache(directory or run.data.cache_directory(model_dir))
