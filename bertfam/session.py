@@ -16,13 +16,13 @@ from bertfam.data import vocabularies
 from bertfam.data.checks.vocabulary_check import check_padding_id, check_vocabulary_fits
 from bertfam.data.rows.batches import Batches
 from bertfam.data.text_data import HeldOut, TextData
+from bertfam.data.token_cache.build_process import check_buildable
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import has_training_state
-from bertfam.training.data import check_buildable
 from bertfam.training.hardware import check_jaxlib
 from bertfam.training.logs.phase_timer import PhaseTimer
 from bertfam.training.model_dir import check_folder, check_resumes, read_run

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Build the cache, or check an existing one against the text and vocabulary; return the exit status."""
-    from bertfam.training.data import check_buildable
+    from bertfam.data.token_cache.build_process import check_buildable
 
     if args.processes is not None and args.processes < 0:
         raise UserError(f"--processes={args.processes} is negative")

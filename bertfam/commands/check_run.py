@@ -15,13 +15,14 @@ from bertfam.data.checks.duplicates import Duplicates, Text, find_duplicates, te
 from bertfam.data.checks.sampling import can_be_sampled, held_out_documents, sample
 from bertfam.data.preview.visible import visible
 from bertfam.data.rows.mixture import parts_of
+from bertfam.data.token_cache.build_process import check_named
 from bertfam.data.token_cache.builder import check_not_empty, check_size, fingerprint
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import warn
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
-from bertfam.training.data import check_named, check_text, evaluation_warnings, schedule_warnings, warnings
+from bertfam.training.data import check_text, evaluation_warnings, schedule_warnings, warnings
 from bertfam.training.run import Run
 from bertfam.training.summary import make_plan, plan_text
 from bertfam.training.warm_start.parameters import objective_warm_start

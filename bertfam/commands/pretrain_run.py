@@ -11,6 +11,7 @@ from bertfam import session
 from bertfam.commands import flags, init_flags
 from bertfam.commands.init_flags import InitFlags
 from bertfam.data.corpora.corpus import SPLITS
+from bertfam.data.token_cache.build_process import open_token_cache
 from bertfam.data.token_cache.builder import fingerprint
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
@@ -22,7 +23,7 @@ from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
 from bertfam.training import loop, watchdog
 from bertfam.training.checkpoints import Checkpoints, cleanup, retention, selection
-from bertfam.training.data import check_text, token_cache, warnings
+from bertfam.training.data import check_text, warnings
 from bertfam.training.hardware import keep_compilations
 from bertfam.training.hooks import Hook, ProfileHook, make_hooks, profiled_steps
 from bertfam.training.logs.metrics import MetricsWriter, NoMetrics, Writer
@@ -219,7 +220,7 @@ def _open_data(
             # Refuses other text before tokenising it.
             check_text(fingerprint(run.data.corpora, vocabulary.vocabulary), "what is given", model_dir)
         with phase_timer.during(PREPARING, long=True):
-            token_cache(configuration.config, run.data, directory, configuration.named)
+            open_token_cache(configuration.config, run.data, directory, configuration.named)
 
     processes.on_first("the token cache", make_cache)
     with processes.on_all("reading the token cache"):

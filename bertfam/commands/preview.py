@@ -125,17 +125,17 @@ def _open_cache(args: argparse.Namespace, config: Config, data: TextData, length
     """Open the token cache of the run or of --cache_dir; without one, build it in `scratch`."""
     from bertfam.data import vocabularies
     from bertfam.data.checks.vocabulary_check import check_vocabulary_fits
+    from bertfam.data.token_cache.build_process import open_token_cache, vocabulary_folder
     from bertfam.data.token_cache.cache import TokenCache
     from bertfam.storage.files import is_used
-    from bertfam.training.data import token_cache, vocabulary_folder
 
     directory = data.cache_directory(args.model_dir or scratch)
     is_kept = is_used(directory) or bool(data.cache_dir)
     folder = vocabulary_folder(data, directory)
     check_vocabulary_fits(data, vocabularies.load(folder).token_ids, folder, length)
     if is_kept:
-        return token_cache(config, data, directory, flags.named_text(args, data))
-    token_cache(config, data, scratch / "cache", flags.named_text(args, data))
+        return open_token_cache(config, data, directory, flags.named_text(args, data))
+    open_token_cache(config, data, scratch / "cache", flags.named_text(args, data))
     return TokenCache(scratch / "cache", called="the text")
 
 

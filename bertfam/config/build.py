@@ -96,6 +96,18 @@ class Config:
         changed = {key: dataclasses.replace(b, value=value) for key, b in self.bindings.items() if lint.label(b) == name}
         return dataclasses.replace(self, bindings={**self.bindings, **changed})
 
+    def restricted(self, root: str) -> Config:
+        """Return the configuration with only the bindings that `build(root)` may use.
+
+        A user's own configurable may call any other, so that everything is kept if `root` refers to one.
+        """
+        (configurable,) = registry.find(root)
+        selectors, macros = lint.reachable(self.bindings, configurable.selector)
+        if not selectors <= set(registry.CONFIGURABLES):
+            return self
+        kept = {key: b for key, b in self.bindings.items() if (b.parameter in macros if b.is_macro else b.selector in selectors)}
+        return dataclasses.replace(self, bindings=lint.reduce(kept))
+
     def binds(self, name: str) -> bool:
         """Return True if any binding sets `Configurable.parameter`."""
         return any(lint.label(binding) == name for binding in self.bindings.values())

@@ -13,7 +13,8 @@ from bertfam.config.parse import Binding, Macro, Origin, Reference, parts, rende
 from bertfam.errors import UserError, warn
 from bertfam.suggest import did_you_mean
 
-ROOTS = ("Run", "TextData")  # built by commands; every other configurable must be referred to
+# Built by commands; every other configurable must be referred to. Complete selectors, since looking up a name imports its module.
+ROOTS = ("bertfam.training.run.Run", "bertfam.data.text_data.TextData")
 
 Bindings = Mapping[tuple[str, str, str], Binding]  # by Binding.key, with complete selectors
 
@@ -121,7 +122,7 @@ def check_flags(live: Bindings, root: str) -> None:
     A file may contain such a binding, since another file or flag may have replaced the reference.
     """
     referred = {part.name for binding in live.values() for part in parts(binding.value) if isinstance(part, Reference)}
-    used = {match.selector for name in (*referred, *ROOTS, root) for match in registry.find(name)}
+    used = {match.selector for name in (*referred, root) for match in registry.find(name)} | set(ROOTS)
     for binding in live.values():
         ours = binding.selector in registry.CONFIGURABLES  # a user's function may call any configurable
         if str(binding.origin).startswith("--gin.") and ours and binding.selector not in used:
@@ -204,6 +205,20 @@ def reduce(live: Bindings) -> Bindings:
         if len(kept) == len(live):
             return live
         live = kept
+
+
+def reachable(live: Bindings, root: str) -> tuple[set[str], set[str]]:
+    """Return the selectors of `root` and of all configurables that its values refer to, in any scope, and their macros."""
+    selectors, macros = {root}, set[str]()
+    while True:
+        values = [b.value for b in live.values() if (b.parameter in macros if b.is_macro else b.selector in selectors)]
+        referred = [part for value in values for part in parts(value)]
+        more_macros = {part.name for part in referred if isinstance(part, Macro)} - macros
+        more_selectors = {registry.find(part.name)[0].selector for part in referred if isinstance(part, Reference)} - selectors
+        if not more_macros and not more_selectors:
+            return selectors, macros
+        macros |= more_macros
+        selectors |= more_selectors
 
 
 def check_required(live: Bindings, root: str, here: Origin) -> None:

@@ -118,7 +118,7 @@ def _of_a_build(marks: Marks) -> None:
 
 
 def _of_a_run(marks: Marks) -> None:
-    import bertfam.training.data
+    from bertfam.data.token_cache import build_process
     from bertfam.training.checkpoints import cleanup, store
     from bertfam.training.logs.metrics import MetricsWriter
     from bertfam.training.logs.phase_timer import PREPARING, STARTING, PhaseTimer
@@ -132,7 +132,7 @@ def _of_a_run(marks: Marks) -> None:
         env = {name: value for name, value in env.items() if name not in _OF_STEPS}
         return subprocess.run([sys.executable, own, *command[3:]], env=env, **options)
 
-    bertfam.training.data.subprocess = SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL)
+    build_process.subprocess = SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL)
 
     marks.around(Trainer, "new_state", "main", "beginning")
     marks.around(Trainer, "restored", "main", "restoring")

@@ -161,6 +161,35 @@ def test_rebound_changes_a_value_only_where_it_is_bound(write):
     assert loaded.rebound("ToyModel.heads", 1).bindings == loaded.bindings
 
 
+RUN_OF_TEXT = """
+    STEPS = 10
+    FIELD = "body"
+    Run.optimizer = @AdamW()
+    Run.stages = [@Stage()]
+    AdamW.schedule = @LinearDecay()
+    LinearDecay.peak = 1e-3
+    Stage.steps = %STEPS
+    TextData.corpus = @own/TextFiles()
+    TextFiles.train = ("a.txt",)
+    TextFiles.input_format = "jsonl"
+    own/TextFiles.text_field = %FIELD
+"""
+
+
+def test_restricted_keeps_only_what_a_root_may_use(write):
+    restricted = config.load([write("run.gin", RUN_OF_TEXT)]).restricted("TextData")
+    assert restricted.text() == (
+        'FIELD = "body"\n\nTextData.corpus = @own/TextFiles()\n\n'
+        'TextFiles.train = ("a.txt",)\nTextFiles.input_format = "jsonl"\n\nown/TextFiles.text_field = %FIELD\n'
+    ).replace('"', "'")
+    assert config.load([write("restricted.gin", restricted.text())]).build("TextData").corpus.text_field == "body"
+
+
+def test_restricted_keeps_everything_for_a_configurable_of_the_users(run):
+    merged = config.load([run])
+    assert merged.restricted("ToyRun") == merged
+
+
 def test_lists_become_tuples(write):
     write("a.gin", "ToyFiles.train = %FILES\nFILES = ['a', 'b']")
     assert config.load(["a.gin"]).build("ToyFiles") == ToyFiles(("a", "b"))
