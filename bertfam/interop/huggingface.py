@@ -203,7 +203,7 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
             layers = np.broadcast_to(layers, (len(names), *layers.shape[1:]))
         for name, layer in zip(names, layers, strict=True):
             name = name if has_head else name.removeprefix(family.prefix)
-            pieces.setdefault(name, {})[entry.part_of[0]] = entry.to_theirs(layer, config.known_table_rows)
+            pieces.setdefault(name, {})[entry.part_of[0]] = entry.to_theirs(layer, config.require_table_rows)
             axes[name] = entry.part_axis
     return {name: np.concatenate([found[place] for place in sorted(found)], axes[name]) for name, found in pieces.items()}
 
@@ -274,7 +274,7 @@ def _gather(entry: Entry, config: Any, tensors: Mapping[str, np.ndarray], shape:
     one = shape[1:] if entry.stacked else shape
     # the shape that the tensor must have, by the way back
     place, parts = entry.part_of
-    own = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.known_table_rows).shape
+    own = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.require_table_rows).shape
     expected = tuple(size * (parts if axis == entry.part_axis else 1) for axis, size in enumerate(own))
     layers = []
     for name in entry.names(config.num_layers):

@@ -1,6 +1,6 @@
-"""Attention: one table of backends, and the choice among them with its reason.
+"""Table of attention backends, and the choice among them with its reason.
 
-A backend is a `Backend` in a file of its own, `attention_NAME.py`; the tests hold each against "reference".
+Each backend is a `Backend` in its own file, `attention_NAME.py`. The tests compare each with "reference".
 """
 
 from collections.abc import Iterator
@@ -27,34 +27,33 @@ _CHOICES: ContextVar[dict[Request, str] | None] = ContextVar("choices", default=
 
 
 def backend_names() -> tuple[str, ...]:
-    """Return the names that a config may give, besides "auto"."""
+    """Return the backend names that a config may use, besides "auto"."""
     return tuple(BACKENDS)
 
 
 @contextmanager
 def choices() -> Iterator[dict[Request, str]]:
-    """Record the choices, with their reasons by request, while a program is traced inside."""
-    token = _CHOICES.set({})
+    """Record the reason for each choice, by request, while a program is traced in this context."""
+    recorded: dict[Request, str] = {}
+    token = _CHOICES.set(recorded)
     try:
-        found = _CHOICES.get()
-        assert found is not None
-        yield found
+        yield recorded
     finally:
         _CHOICES.reset(token)
 
 
 def choose(request: Request, name: str = "auto") -> tuple[Backend, str]:
-    """Choose the backend for a request, and give the reason for the run's plan.
+    """Choose the backend for a request, and return it with the reason that the run's plan prints.
 
-    "auto" takes the fastest that can. Attention dropout does not hold it back: a fast backend without it runs with
-    attention dropout 0, and the reason says so.
+    "auto" chooses the fastest backend that supports the request. Attention dropout does not count: a fast backend without
+    dropout runs with attention dropout 0, and the reason says so.
 
     Raises:
-      UserError: when the backend named cannot do what is asked, dropout included.
+      UserError: when the named backend does not support the request, including its dropout.
     """
     backend, reason = _choose(request, name)
-    if (found := _CHOICES.get()) is not None:
-        found[request] = reason
+    if (recorded := _CHOICES.get()) is not None:
+        recorded[request] = reason
     return backend, reason
 
 
@@ -74,15 +73,15 @@ def _choose(request: Request, name: str) -> tuple[Backend, str]:
         if clashes:
             passed_over.append(f"not {backend.name}, because {' and '.join(clashes)}")
             continue
-        reasons = [f"the fastest that can for {request.dtype} rows of {request.length} on {request.platform}"]
+        reasons = [f"the fastest backend for {request.dtype} rows of {request.length} tokens on {request.platform}"]
         reasons += passed_over
         if request.dropout_rate and not backend.dropout:
             reasons.append(
-                f"attention dropout {request.dropout_rate} is left out, since this backend has none "
+                f"attention dropout {request.dropout_rate} is not applied, because this backend does not support it "
                 "(Execution.attention = 'reference' applies it)"
             )
         return backend, f"{backend.name}: {'; '.join(reasons)}"
-    raise AssertionError("the reference backend can do everything")
+    raise AssertionError("the reference backend supports every request")
 
 
 def _fastest_first(request: Request) -> tuple[Backend, ...]:

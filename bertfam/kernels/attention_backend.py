@@ -1,4 +1,4 @@
-"""Requests for attention, and the backends that serve them."""
+"""Attention requests and the interface of attention backends."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,24 +9,24 @@ import jax.numpy as jnp
 
 @dataclass(frozen=True)
 class Request:
-    """Attention that a program asks for while it is traced; independent of data.
+    """Attention that a program requests while it is traced, independently of the data.
 
     Attributes:
       platform: "cpu", "gpu" or "tpu".
-      dtype: of queries, keys and values.
+      dtype: dtype of queries, keys and values.
       length: tokens in a row.
       head_dim: width of a head.
-      packed: whether a row may hold several examples, which must not see each other, begin with padding, or be a part of one
-        whose begin lies in a cache. False promises segment ids of 1 for the tokens and 0 for padding, all of it at the end.
-      dropout_rate: on the probabilities; 0 outside training.
-      return_weights: whether to return the probabilities.
-      bias: whether a term is added to the scores.
-      window: how far a token sees: |i - j| <= window / 2, places in the row; None: over all of it.
-      causal: whether a token sees none behind it.
-      key_length: keys in a row, where they are of another sequence or lie in a cache; None: the row's own.
+      packed: True if a row may hold several examples, which must not attend to each other, may begin with padding, or may
+        continue an example whose beginning is in a cache. False promises segment ids of 1 for the tokens, then 0 for padding.
+      dropout_rate: dropout rate of the attention weights; 0 outside training.
+      return_weights: True to return the attention weights.
+      bias: True if a term is added to the scores.
+      window: range of attention, |i - j| <= window / 2 for positions in the row; None: the whole row.
+      causal: True if a token does not attend to later tokens.
+      key_length: keys in a row, if they come from another sequence or a cache; None: the row's own.
       scale: factor of the scores; None: 1 / sqrt(head_dim).
-      split: whether the tokens of a row are spread over devices.
-      compute_capability: of an NVIDIA GPU, such as 9.0; None elsewhere.
+      split: True if the tokens of a row are sharded over devices.
+      compute_capability: compute capability of an NVIDIA GPU, such as 9.0; None elsewhere.
     """
 
     platform: str
@@ -59,8 +59,11 @@ class Request:
         key_length: int | None = None,
         scale: float | None = None,
     ) -> "Request":
-        """The request on the devices of the mesh that is set, which may be those of a program that is only compiled here, or else
-        on this process's; a window that reaches over the whole row is none."""
+        """Return the request for the devices of the current mesh, or of this process if no mesh is set.
+
+        The devices of the mesh may be those of a program that is only compiled here. A window that covers the whole row
+        becomes None.
+        """
         device = jax.sharding.get_abstract_mesh().abstract_device
         platform = jax.default_backend() if device is None else device.platform
         capability = getattr(jax.local_devices()[0], "compute_capability", None) if platform == "gpu" else None
@@ -83,7 +86,7 @@ class Request:
 
 
 class Attend(Protocol):
-    """softmax(scale q k^T + bias) v, with softmax in float32, over what is `visible`: same segment, window, nothing behind."""
+    """Function that computes softmax(scale q k^T + bias) v with the mask of `visible`; the softmax is in float32."""
 
     def __call__(
         self,
@@ -101,18 +104,19 @@ class Attend(Protocol):
         """Compute attention.
 
         Args:
-          query: [batch, length, heads, head_dim].
-          key, value: [batch, keys, key_heads, head_dim]; each serves heads / key_heads heads of the queries, one after another.
-          segment_ids: int32[batch, length]; 0 = padding. What comes out at padding is finite and means nothing.
-          request: what the backend was chosen for.
+          query: queries [batch, length, heads, head_dim].
+          key: keys [batch, keys, key_heads, head_dim]; each key head belongs to heads / key_heads consecutive query heads.
+          value: values [batch, keys, key_heads, head_dim], grouped like the keys.
+          segment_ids: int32[batch, length]; 0 = padding. The output at padding is finite and has no meaning.
+          request: the request that the backend was chosen for.
           key_segment_ids: int32[batch, keys]; None: `segment_ids`.
-          offset: int32[], the place of the first query among the keys, for what is causal or has a window; None: 0.
-          bias: [batch or 1, heads or 1, length, keys] added to the scores, or None.
-          dropout_key: None for no dropout.
+          offset: int32[], the index of the first query among the keys, for causal or windowed attention; None: 0.
+          bias: [batch or 1, heads or 1, length, keys], added to the scores, or None.
+          dropout_key: random key of the dropout; None: no dropout.
 
         Returns:
-          [batch, length, heads, head_dim] in the dtype of `value`; and with `request.return_weights` the probabilities before
-          dropout, float32[batch, heads, length, keys], else None.
+          The output [batch, length, heads, head_dim] in the dtype of `value`, and with `request.return_weights` the attention
+          weights before dropout, float32[batch, heads, length, keys], otherwise None.
         """
         ...
 
@@ -122,13 +126,12 @@ class Backend:
     """An implementation of attention.
 
     Attributes:
-      name: what configs call it.
-      run: the computation; callers see to it that `clashes` finds nothing.
-      platforms, dtypes: where and on what it works.
-      dropout, return_weights, packed, bias, window: whether it can do what the attributes of `Request` of these names ask for.
-      split: whether it can do the rows of `Request.split`.
-      max_head_dim: largest head, which must also be a multiple of 8; None: any.
-      min_compute_capability: of NVIDIA GPUs; None: any.
+      name: name in configs.
+      run: the computation; callers make sure that `clashes` is empty.
+      platforms, dtypes: supported platforms and dtypes.
+      dropout, return_weights, packed, bias, window, split: True if the backend supports the attribute of `Request` of that name.
+      max_head_dim: largest width of a head, which must then be a multiple of 8; None: any.
+      min_compute_capability: least compute capability of NVIDIA GPUs; None: any.
     """
 
     name: str
@@ -145,7 +148,7 @@ class Backend:
     min_compute_capability: float | None = None
 
     def clashes(self, request: Request) -> list[str]:
-        """Return the reasons why it cannot serve a request, dropout aside."""
+        """Return the reasons why the backend does not support a request, apart from dropout."""
         clashes = []
         if request.platform not in self.platforms:
             clashes.append(f"the platform is {request.platform}, not {' or '.join(self.platforms)}")
@@ -154,11 +157,11 @@ class Backend:
         if request.packed and not self.packed:
             clashes.append("rows are packed")
         if request.return_weights and not self.return_weights:
-            clashes.append("attention probabilities are asked for")
+            clashes.append("attention weights are requested")
         if request.bias and not self.bias:
             clashes.append("scores have a bias")
         if request.split and not self.split:
-            clashes.append("the tokens of a row are split over devices")
+            clashes.append("the tokens of a row are sharded over devices")
         if request.window is not None and not self.window:
             clashes.append(f"tokens see no further than {request.window // 2} others on each side")
         if self.max_head_dim and (request.head_dim > self.max_head_dim or request.head_dim % 8):
@@ -172,16 +175,16 @@ class Backend:
 def visible(
     segment_ids: jax.Array, request: Request, key_segment_ids: jax.Array | None = None, offset: jax.Array | None = None
 ) -> jax.Array:
-    """Return the mask bool[batch, 1, length, keys]: same segment, within the window, causal.
+    """Return the attention mask bool[batch, 1, length, keys]: same segment, within the window, causal.
 
-    Padding (segment 0) sees padding, itself at least, so no row of scores of a sequence with itself is ever empty; where keys are
-    of another sequence it may be, and backends give something finite then.
+    Padding (segment 0) attends to padding, at least to itself, so no query of self-attention is without keys. In cross-attention
+    a query may have no keys; backends then return finite values.
     """
     keys = segment_ids if key_segment_ids is None else key_segment_ids
     mask = jnp.equal(segment_ids[:, None, :, None], keys[:, None, None, :])
     if request.window is None and not request.causal:
         return mask
-    # [length, keys]: how far the key is before the query
+    # [length, keys]: distance from the key forward to the query
     before = jnp.arange(request.length)[:, None] + (0 if offset is None else offset) - jnp.arange(keys.shape[1])
     if request.window is not None:
         mask &= jnp.abs(before) <= request.window // 2

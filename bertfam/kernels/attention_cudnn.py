@@ -19,8 +19,8 @@ def run(
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
     """Compute attention of unpacked rows; see `attention_backend.Attend` for shapes."""
-    # Padding goes in as lengths: a boolean mask would become a bias of [batch, heads, length, length] in memory.
-    # A row of padding only attends to its first token, since a length of 0 has no softmax.
+    # Padding is passed as lengths: a boolean mask would become a bias [batch, heads, length, length] in memory.
+    # A row that is all padding attends to its first token, since a length of 0 has no softmax.
     keys = segment_ids if key_segment_ids is None else key_segment_ids
     lengths = jnp.maximum(jnp.sum(keys > 0, axis=-1, dtype=jnp.int32), 1)
     mixed = jax.nn.dot_product_attention(

@@ -1,4 +1,4 @@
-"""Attention in plain jax.numpy: every option, and the measure of the other backends."""
+"""Reference attention in jax.numpy, with every option; the other backends are tested against it."""
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +21,17 @@ def run(
 ) -> tuple[jax.Array, jax.Array | None]:
     """Compute attention with every option of `attention_backend.Attend`.
 
-    [batch, length, heads, head_dim] of queries -> the same, and with `return_weights` float32[batch, heads, length, keys].
+    Queries [batch, length, heads, head_dim] give an output of the same shape, and with `return_weights` the attention weights
+    float32[batch, heads, length, keys].
     """
     if key.shape[2] != query.shape[2]:
-        key, value = (jnp.repeat(each, query.shape[2] // key.shape[2], axis=2) for each in (key, value))
+        key, value = (jnp.repeat(array, query.shape[2] // key.shape[2], axis=2) for array in (key, value))
     # [batch, length, heads, head_dim] x the same -> float32[batch, heads, queries, keys]
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
     scores = scores * (query.shape[-1] ** -0.5 if request.scale is None else request.scale)
     if bias is not None:
         scores = scores + bias
-    # exp(lowest - max) is exactly 0: what is masked has no probability at all.
+    # exp(lowest - max) is exactly 0, so masked keys have no weight at all.
     scores = jnp.where(visible(segment_ids, request, key_segment_ids, offset), scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1)
     weights = probabilities.astype(value.dtype)

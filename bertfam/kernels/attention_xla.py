@@ -1,4 +1,4 @@
-"""Attention by `jax.nn.dot_product_attention`, left to XLA to fuse."""
+"""Attention by `jax.nn.dot_product_attention`, which XLA compiles."""
 
 import jax
 
@@ -17,7 +17,7 @@ def run(
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
-    """Compute attention without dropout and probabilities; see `attention_backend.Attend` for shapes."""
+    """Compute attention without dropout and without returning weights; see `attention_backend.Attend` for shapes."""
     mask = visible(segment_ids, request, key_segment_ids, offset)
     mixed = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=mask, scale=request.scale, implementation="xla")
     return mixed, None

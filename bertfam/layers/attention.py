@@ -11,17 +11,17 @@ from bertfam.layers.dense import Dense, project
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, truncated_normal
 from bertfam.layers.key_value_cache import put
-from bertfam.layers.positions.rotary import rotated
+from bertfam.layers.positions.rotary import rotate
 
 
 class Row(NamedTuple):
-    """Description of the rows that attention sees, the same in every layer.
+    """Arrays that describe a batch's rows to attention, the same in every layer.
 
     Attributes:
-      segment_ids: int32[batch, length], which packed example; 0 = padding. A token sees those of its own segment.
+      segment_ids: int32[batch, length], number of the packed example; 0 = padding. A token attends to its own segment.
       positions: int32[batch, length], from 0 in each example, for rotary positions; None: 0, 1, 2, ...
       bias: float32[1, heads, length, keys], added to the scores.
-      key_segment_ids: int32[batch, slots], of a cache once these tokens are in it.
+      key_segment_ids: int32[batch, slots], segment ids of a cache that includes these tokens.
       offset: int32[], the slot of the first of these tokens.
     """
 
@@ -36,8 +36,8 @@ class Encoded(NamedTuple):
     """An encoder's output, which a decoder attends to.
 
     Attributes:
-      hidden: [batch, encoded length, embed]; None where its keys and values are in a cache.
-      segment_ids: int32[batch, encoded length]; 0 = padding. A token sees those of its own segment.
+      hidden: [batch, encoded length, embed]; None if its keys and values are in a cache.
+      segment_ids: int32[batch, encoded length]; 0 = padding. A token attends to its own segment.
     """
 
     hidden: jax.Array | None
@@ -49,7 +49,7 @@ class Attended(NamedTuple):
 
     Attributes:
       output: dtype[batch, length, embed].
-      probabilities: float32[batch, heads, length, keys], before dropout, where they are asked for.
+      probabilities: attention weights float32[batch, heads, length, keys] before dropout, if requested.
       keys, values: [batch, keys, key_heads, head_dim], for a cache.
     """
 
@@ -63,13 +63,13 @@ class _Attention(nn.Module):
     """Base of self-attention and cross-attention.
 
     Attributes:
-      num_heads, head_dim: the heads.
-      dropout_rate: of the attention probabilities, applied when training by backends that can.
+      num_heads, head_dim: number of heads and their width.
+      dropout_rate: dropout rate of the attention weights, applied in training by backends that support it.
       execution: dtype and backend.
-      kernel_init: of all four kernels.
-      output_init: of the kernel of `output`; None: `kernel_init`.
-      query_init: of the kernel of `query`; None: `kernel_init`.
-      use_bias: whether the four projections have biases.
+      kernel_init: initializer of all four kernels.
+      output_init: initializer of the kernel of `output`; None: `kernel_init`.
+      query_init: initializer of the kernel of `query`; None: `kernel_init`.
+      use_bias: True if the four projections have biases.
       scale: factor of the scores; None: 1 / sqrt(head_dim).
     """
 
@@ -84,20 +84,20 @@ class _Attention(nn.Module):
     scale: float | None = None
 
     def _projections(self, embed: int, num_heads: int, *names: str) -> tuple[list[Any], list[Any]]:
-        """Return kernels [embed, heads, head_dim] and biases [heads, head_dim], or None, of the projections named."""
+        """Return kernels [embed, heads, head_dim] and biases [heads, head_dim] or None of the named projections."""
         axes = ("embed", _heads_axis(num_heads), "head_dim")
-        found = []
+        parameters = []
         for name in names:
             kernel_init = (self.query_init if name == "query" else None) or self.kernel_init
             dense = Dense((num_heads, self.head_dim), axes, self.execution.compute_dtype, self.use_bias, kernel_init, name=name)
-            found.append(dense.parameters((embed,)))
-        kernels, biases = zip(*found, strict=True)
+            parameters.append(dense.parameters((embed,)))
+        kernels, biases = zip(*parameters, strict=True)
         return list(kernels), list(biases)
 
     def _heads(self, inputs: jax.Array, num_heads: int, *names: str) -> list[jax.Array]:
-        """Project [batch, length, embed] -> dtype[batch, length, heads, head_dim] each, by one product with the stacked kernels.
+        """Project inputs [batch, length, embed] to dtype[batch, length, heads, head_dim] for each name, by one matrix product.
 
-        They are stacked on a new axis, so that a sharding over heads stays as it is.
+        The kernels are stacked on a new axis, so that sharding over heads is kept.
         """
         kernels, biases = self._projections(inputs.shape[-1], num_heads, *names)
         # [batch, length, embed] -> [batch, length, projections, heads, head_dim]
@@ -107,7 +107,7 @@ class _Attention(nn.Module):
         joint = nn.with_logical_constraint(
             joint, ("batch", "length", None, _heads_axis(num_heads) if num_heads == self.num_heads else None, "head_dim")
         )
-        return [joint[:, :, place] for place in range(len(names))]
+        return [joint[:, :, index] for index in range(len(names))]
 
     def _attend(
         self,
@@ -134,9 +134,9 @@ class _Attention(nn.Module):
             scale=self.scale,
             **options,
         )
-        # Where a row's tokens are split over devices, each device's queries need all keys.
+        # If a row's tokens are sharded over devices, each device's queries require all keys.
         heads = _heads_axis(key.shape[2]) if key.shape[2] == self.num_heads else None
-        key, value = (nn.with_logical_constraint(each, ("batch", None, heads, None)) for each in (key, value))
+        key, value = (nn.with_logical_constraint(array, ("batch", None, heads, None)) for array in (key, value))
         backend, _ = choose(request, self.execution.attention)
         dropout_key = self.make_rng("dropout") if request.dropout_rate and backend.dropout else None
         # [batch, length, heads, head_dim]
@@ -158,14 +158,15 @@ class _Attention(nn.Module):
 
 
 class SelfAttention(_Attention):
-    """Queries, keys and values of one sequence; each kernel is a parameter of its own, [embed, heads, head_dim].
+    """Self-attention; the kernels of queries, keys and values are separate parameters [embed, heads, head_dim].
 
     Attributes:
-      num_kv_heads: heads of keys and values, which divide `num_heads`; 1 is multi-query attention (Shazeer 2019); None: as many.
-      window: how far it sees: |i - j| <= window / 2; None: all tokens.
-      causal: whether a token sees none behind it.
-      rotary_theta: of the rotation of queries and keys by their positions (see `bertfam.layers.positions.rotary`); None: there
-      is none.
+      num_kv_heads: number of key and value heads, a divisor of `num_heads`; 1 is multi-query attention (Shazeer 2019);
+        None: `num_heads`.
+      window: range of attention, |i - j| <= window / 2; None: all tokens.
+      causal: True if a token does not attend to later tokens.
+      rotary_theta: base of the rotary positions of queries and keys (see `bertfam.layers.positions.rotary`); None: no rotary
+        positions.
     """
 
     num_kv_heads: int | None = None
@@ -188,11 +189,11 @@ class SelfAttention(_Attention):
 
         Args:
           inputs: [batch, length, embed].
-          row: what is seen.
+          row: segments, positions and bias of the rows.
           packed: False promises that a row holds one example (ids 0 and 1) with its padding at the end, and no cache.
-          train: whether dropout is on.
-          return_weights: whether to return the probabilities.
-          cached: keys and values [batch, slots, key_heads, head_dim] of a cache, in which these tokens take the slots from
+          train: True to apply dropout.
+          return_weights: True to return the attention weights.
+          cached: keys and values [batch, slots, key_heads, head_dim] of a cache, in which these tokens fill the slots from
             `row.offset` on.
         """
         if self.num_kv_heads in (None, self.num_heads):
@@ -201,7 +202,7 @@ class SelfAttention(_Attention):
             (query,) = self._heads(inputs, self.num_heads, "query")
             key, value = self._heads(inputs, self.num_kv_heads or 1, "key", "value")
         if self.rotary_theta is not None:
-            query, key = (rotated(which, row.positions, self.rotary_theta) for which in (query, key))
+            query, key = (rotate(heads, row.positions, self.rotary_theta) for heads in (query, key))
         if cached is not None:
             assert row.offset is not None, "a cache without the slot to write to"
             key, value = (put(old, new, row.offset) for old, new in zip(cached, (key, value), strict=True))
@@ -210,7 +211,7 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """Queries of one sequence, keys and values of another, an encoder's output."""
+    """Cross-attention: queries from one sequence, keys and values from another, an encoder's output."""
 
     @nn.compact
     def __call__(
@@ -228,12 +229,12 @@ class CrossAttention(_Attention):
 
         Args:
           inputs: [batch, length, embed].
-          row: of the inputs; their segment ids are read.
-          encoded: what is attended to.
+          row: the rows of the inputs, of which only the segment ids are used.
+          encoded: the encoder's output, which the tokens attend to.
           packed: False promises that each row holds one example (ids 0 and 1) with its padding at the end.
-          train: whether dropout is on.
-          return_weights: whether to return the probabilities.
-          cached: keys and values [batch, encoded length, heads, head_dim], where `encoded` has no hidden states.
+          train: True to apply dropout.
+          return_weights: True to return the attention weights.
+          cached: keys and values [batch, encoded length, heads, head_dim], if `encoded` has no hidden states.
         """
         (query,) = self._heads(inputs, self.num_heads, "query")
         if encoded.hidden is not None:
@@ -246,5 +247,5 @@ class CrossAttention(_Attention):
 
 
 def _heads_axis(num_heads: int) -> str | None:
-    """Return the logical axis of heads: None for one head, which is not split (multi-query keys, a small ELECTRA generator)."""
+    """Return the logical axis of heads; None for one head, which is not sharded (multi-query, a small ELECTRA generator)."""
     return "heads" if num_heads > 1 else None

@@ -1,4 +1,4 @@
-"""One layer of a Transformer: sublayers, each with a residual sum and a norm, in three arrangements."""
+"""Transformer layers: sublayers with residual connections and norms, in three arrangements."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from bertfam.layers.attention import Attended, Encoded, Row
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.key_value_cache import LayerCache
 
-# Makes a sublayer or a norm: `maker(name=...)` is a module.
+# Constructor of a sublayer or a norm: `maker(name=...)` is a module.
 Maker = Callable[..., Any]
 
 
@@ -18,13 +18,13 @@ class _Block(nn.Module):
     """Base of the arrangements of sublayers.
 
     Attributes:
-      attention: makes the self-attention (see `bertfam.layers.attention`).
-      feed_forward: makes the feed-forward network.
-      norm: makes the norms.
-      cross_attention: makes the attention to an encoder's output, between the two; None: there is none.
-      attention_dropout_rate: on what each attention adds.
-      feed_forward_dropout_rate: on what the feed-forward network adds.
-      attention_norm: whether the attention has a norm.
+      attention: constructor of the self-attention (see `bertfam.layers.attention`).
+      feed_forward: constructor of the feed-forward network.
+      norm: constructor of the norms.
+      cross_attention: constructor of the cross-attention, which follows the self-attention; None: no cross-attention.
+      attention_dropout_rate: dropout rate of each attention's output.
+      feed_forward_dropout_rate: dropout rate of the feed-forward network's output.
+      attention_norm: True if the self-attention has a norm.
     """
 
     attention: Maker
@@ -51,35 +51,35 @@ class _Block(nn.Module):
 
         Args:
           hidden: [batch, length, embed].
-          row: what the attention sees.
-          encoded: what the other attention sees, where there is one.
-          cache: of the tokens before these; None: there are none.
+          row: the rows that self-attention sees.
+          encoded: the encoder's output, for cross-attention.
+          cache: keys and values of earlier tokens; None: no earlier tokens.
           packed: False promises that a row holds one example (ids 0 and 1) with its padding at the end, and no cache.
-          train: whether dropout is on.
+          train: True to apply dropout.
           collect: names among "hidden_states", "attention_probs" and "cross_attention_probs".
 
         Returns:
-          dtype[batch, length, embed], and what `collect` names: that again, float32[batch, heads, length, keys]; and where there
-          is a cache, the next one as "cache".
+          The output dtype[batch, length, embed], and a dict with the intermediates that `collect` names: the output as
+          "hidden_states", attention weights float32[batch, heads, length, keys], and with a cache the next one as "cache".
         """
-        found: dict[str, Attended] = {}
+        results: dict[str, Attended] = {}
 
         def attend(inputs: jax.Array) -> jax.Array:
             cached = None if cache is None else (cache.keys, cache.values)
-            found[""] = self.attention(name="attention")(
+            results[""] = self.attention(name="attention")(
                 inputs, row, packed=packed, train=train, return_weights="attention_probs" in collect, cached=cached
             )
-            return found[""].output
+            return results[""].output
 
         def cross_attend(inputs: jax.Array) -> jax.Array:
             assert self.cross_attention is not None and encoded is not None
             cached = None
             if cache is not None and cache.cross_keys is not None and cache.cross_values is not None:
                 cached = (cache.cross_keys, cache.cross_values)
-            found["cross_"] = self.cross_attention(name="cross_attention")(
+            results["cross_"] = self.cross_attention(name="cross_attention")(
                 inputs, row, encoded, packed=packed, train=train, return_weights="cross_attention_probs" in collect, cached=cached
             )
-            return found["cross_"].output
+            return results["cross_"].output
 
         def feed(inputs: jax.Array) -> jax.Array:
             return self.feed_forward(name="feed_forward")(inputs, train=train)
@@ -89,13 +89,12 @@ class _Block(nn.Module):
         outputs: dict[str, Any] = {}
         if "hidden_states" in collect:
             outputs["hidden_states"] = hidden
-        for kind, attended in found.items():
+        for prefix, attended in results.items():
             if attended.probabilities is not None:
-                outputs[f"{kind}attention_probs"] = attended.probabilities
+                outputs[f"{prefix}attention_probs"] = attended.probabilities
         if cache is not None:
-            crossed = found.get("cross_")
-            own = found[""]
-            outputs["cache"] = LayerCache(own.keys, own.values, crossed and crossed.keys, crossed and crossed.values)
+            own, cross = results[""], results.get("cross_")
+            outputs["cache"] = LayerCache(own.keys, own.values, cross and cross.keys, cross and cross.values)
         return hidden, outputs
 
     def _sublayers(
@@ -119,7 +118,7 @@ class _Block(nn.Module):
 
 
 class PostNormBlock(_Block):
-    """x = norm(x + dropout(sublayer(x))) for each sublayer: BERT, GPT, BART."""
+    """Post-norm layer: x = norm(x + dropout(sublayer(x))) for each sublayer, as in BERT, GPT and BART."""
 
     def _sublayers(self, hidden: jax.Array, attend: Any, cross_attend: Any, feed: Any, train: bool) -> jax.Array:
         for name, sublayer in (("attention", attend), ("cross_attention", cross_attend), ("feed_forward", feed)):
@@ -129,7 +128,7 @@ class PostNormBlock(_Block):
 
 
 class PreNormBlock(_Block):
-    """x = x + dropout(sublayer(norm(x))) for each sublayer: GPT-2, T5, ModernBERT."""
+    """Pre-norm layer: x = x + dropout(sublayer(norm(x))) for each sublayer, as in GPT-2, T5 and ModernBERT."""
 
     def _sublayers(self, hidden: jax.Array, attend: Any, cross_attend: Any, feed: Any, train: bool) -> jax.Array:
         for name, sublayer in (("attention", attend), ("cross_attention", cross_attend), ("feed_forward", feed)):
@@ -139,7 +138,10 @@ class PreNormBlock(_Block):
 
 
 class ParallelBlock(_Block):
-    """x = x + dropout(attention(y)) + dropout(feed_forward(y)), y = norm(x): PaLM (Chowdhery et al. 2022, section 2)."""
+    """Parallel layer of PaLM (Chowdhery et al. 2022, section 2).
+
+    With y = norm(x), x = x + dropout(attention(y)) + dropout(feed_forward(y)).
+    """
 
     def _sublayers(self, hidden: jax.Array, attend: Any, cross_attend: Any, feed: Any, train: bool) -> jax.Array:
         assert cross_attend is None, "a parallel layer has no cross-attention"

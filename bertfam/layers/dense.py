@@ -1,4 +1,4 @@
-"""Affine maps over any number of axes, with logical axis names at their parameters."""
+"""Linear projections over any number of axes, with logical axis names for their parameters."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,18 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
-from bertfam.layers.unsharded import gathered
+from bertfam.layers.unsharded import unshard
 
 
 class Dense(nn.Module):
-    """`inputs @ kernel + bias`, contracting the last axes of the inputs.
+    """Linear projection `inputs @ kernel + bias` that contracts the last axes of the inputs.
 
     Attributes:
-      features: sizes of the axes that come out.
-      axes: logical names of the kernel's axes: first those contracted, then those of `features`. Two axes of one
+      features: sizes of the output axes.
+      axes: logical names of the kernel's axes: first the contracted ones, then those of `features`. Two axes of one
         kernel may not share a name; None is never sharded.
-      dtype: of the computation; parameters are float32.
-      use_bias: whether `bias` [*features] is added.
+      dtype: dtype of the computation; parameters are float32.
+      use_bias: True to add `bias` [*features].
       kernel_init: initializer of the kernel, called with its full shape.
     """
 
@@ -36,9 +36,9 @@ class Dense(nn.Module):
 
     @nn.compact
     def parameters(self, contracted_shape: Sequence[int]) -> tuple[jax.Array, jax.Array | None]:
-        """The kernel [*contracted_shape, *features] and the bias [*features], in `dtype`.
+        """Return the kernel [*contracted_shape, *features] and the bias [*features] or None, in `dtype`.
 
-        For callers that fuse several products into one.
+        Callers use it to fuse several products into one.
         """
         kernel_init = logical(self.kernel_init, self.axes)
         kernel = self.param("kernel", kernel_init, (*contracted_shape, *self.features), jnp.float32)
@@ -46,18 +46,28 @@ class Dense(nn.Module):
         if self.use_bias:
             axes = self.axes[self.contracted :]
             bias = self.param("bias", logical(nn.initializers.zeros_init(), axes), self.features, jnp.float32)
-            bias = gathered(bias.astype(self.dtype), axes)
-        return gathered(kernel.astype(self.dtype), self.axes), bias
+            bias = unshard(bias.astype(self.dtype), axes)
+        return unshard(kernel.astype(self.dtype), self.axes), bias
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """inputs: [..., *contracted] -> `dtype`[..., *features]."""
+        """Project inputs [..., *contracted] to `dtype`[..., *features]."""
         count = self.contracted
         kernel, bias = self.parameters(inputs.shape[-count:])
         return project(inputs.astype(self.dtype), kernel, bias, contracted=count)
 
 
 def project(inputs: jax.Array, kernel: jax.Array, bias: jax.Array | None, *, contracted: int = 1) -> jax.Array:
-    """[..., *contracted] x [*contracted, *features] (+ [*features]) -> [..., *features], in the dtype of the inputs."""
+    """Multiply inputs [..., *contracted] by a kernel [*contracted, *features] and add the bias [*features], if any.
+
+    Args:
+      inputs: [..., *contracted].
+      kernel: [*contracted, *features].
+      bias: [*features], or None.
+      contracted: number of axes that are contracted.
+
+    Returns:
+      [..., *features], in the dtype of the inputs.
+    """
     trailing = tuple(range(inputs.ndim - contracted, inputs.ndim))
     outputs = jax.lax.dot_general(inputs, kernel, ((trailing, tuple(range(contracted))), ((), ())))
     return outputs if bias is None else outputs + bias

@@ -1,4 +1,4 @@
-"""Lookup tables: words, positions, sentence types."""
+"""Embedding tables of words, positions and sentence types."""
 
 import flax.linen as nn
 import jax
@@ -8,23 +8,23 @@ from jax.typing import DTypeLike
 from bertfam.errors import UserError
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
 from bertfam.layers.lookup import lookup_few
-from bertfam.layers.unsharded import gathered, whole
+from bertfam.layers.unsharded import replicated, unshard
 
 ROW_MULTIPLE = 128
 
 
 def padded_rows(rows: int) -> int:
-    """Return the padded rows of a vocabulary table: the next multiple of 128, which matrix units and shards divide well."""
+    """Round the rows of a vocabulary table up to a multiple of 128, which matrix units and shards divide well."""
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 class Table(nn.Module):
-    """A parameter `table` float32[rows, features]; its logical axes are (axis, "embed").
+    """Embedding table: a parameter `table` float32[rows, features] with the logical axes (axis, "embed").
 
     Attributes:
-      rows, features: its shape.
-      axis: logical name of the rows' axis.
-      table_init: its initial values.
+      rows, features: shape of the table.
+      axis: logical name of the axis of rows.
+      table_init: initializer of the table.
     """
 
     rows: int
@@ -36,22 +36,22 @@ class Table(nn.Module):
     def __call__(self) -> jax.Array:
         """Return the table float32[rows, features]."""
         axes = (self.axis, "embed")
-        return gathered(self.param("table", logical(self.table_init, axes), (self.rows, self.features), jnp.float32), axes)
+        return unshard(self.param("table", logical(self.table_init, axes), (self.rows, self.features), jnp.float32), axes)
 
 
 def embed_words(table: jax.Array, tokens: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Look up words: [rows, embed] at int32[batch, length] -> dtype[batch, length, embed].
+    """Look up tokens int32[batch, length] in a table [rows, embed]; return dtype[batch, length, embed].
 
-    Gathered before the cast, so that gradients of a frequent word add up in float32. An id outside the table gives
-    NaN, which the loss shows at once; clamping would hide it.
+    The lookup precedes the cast, so that the gradients of a frequent word are summed in float32. An id outside the table gives
+    NaN, which shows in the loss at once; clamping would hide it.
     """
-    # Else the table's gradient, which is split in the width, is made of rows that are moved about to be split so too.
-    table = whole(table, ("vocab", "embed"))
+    # Otherwise the rows of the table's gradient would be moved between devices, to be sharded over "embed" as the table is.
+    table = replicated(table, ("vocab", "embed"))
     return jnp.take(table, tokens, axis=0, mode="fill").astype(dtype)
 
 
 def check_length(length: int, longest: int) -> None:
-    """Raise UserError where rows of `length` tokens are longer than a model reads."""
+    """Raise UserError if rows of `length` tokens are longer than the model's `longest`."""
     if length > longest:
         raise UserError(
             f"rows of {length} tokens do not fit a model with max_length {longest}: "
@@ -60,9 +60,16 @@ def check_length(length: int, longest: int) -> None:
 
 
 def embed_positions(table: jax.Array, positions: jax.Array | None, length: int, dtype: DTypeLike) -> jax.Array:
-    """Look up learned absolute positions -> dtype[length, embed] or dtype[batch, length, embed].
+    """Look up learned absolute positions.
 
-    positions: int32[batch, length], or None for 0, 1, 2, ... in every row (a slice, no lookup).
+    Args:
+      table: [rows, embed].
+      positions: int32[batch, length], or None for 0, 1, 2, ... in every row, which takes a slice instead of a lookup.
+      length: tokens in a row.
+      dtype: dtype of the result.
+
+    Returns:
+      dtype[batch, length, embed], or dtype[length, embed] if positions are None.
 
     Raises:
       UserError: when rows are longer than the table and positions are None.

@@ -1,4 +1,4 @@
-"""Execution options of a model: precision, loop over layers, recomputation, attention backend."""
+"""Execution options of a model: precision, loop over layers, rematerialisation, attention backend."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -21,9 +21,9 @@ class Execution:
     """Options that change speed and memory, never parameters or (up to rounding) results.
 
     Attributes:
-      dtype: of activations and matrix products, "float32" or "bfloat16". Parameters stay float32.
+      dtype: dtype of activations and matrix products, "float32" or "bfloat16". Parameters stay float32.
       layers: "scan" compiles one layer and loops over it; "unroll" compiles every layer.
-      remat: what the backward pass recomputes: "none", "full" (every layer from its input) or "dots" (all but the
+      remat: recomputation in the backward pass: "none", "full" (every layer from its input) or "dots" (all but the
         results of matrix products with weights).
       attention: "auto" or the name of one backend of `bertfam.kernels.attention`.
 

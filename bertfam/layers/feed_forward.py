@@ -15,20 +15,21 @@ from bertfam.layers.initializers import Initializer, truncated_normal
 
 
 class FeedForward(nn.Module):
-    """`output(activation(intermediate(x)))`, or gated `output(activation(intermediate(x)) * linear(x))`.
+    """Feed-forward network, optionally gated (GLU).
 
-    Gated with "gelu" it is the GEGLU of Shazeer 2020, "GLU Variants Improve Transformer", equation 6. One product with the stack
-    of both kernels computes what is multiplied.
+    It computes `output(activation(intermediate(x)))`, or if gated `output(activation(intermediate(x)) * linear(x))`. Gated
+    with "gelu" it is the GEGLU of Shazeer 2020, "GLU Variants Improve Transformer", equation 6. One product with both stacked
+    kernels computes the two factors.
 
     Attributes:
       size: width of the hidden layer.
       activation: a name of `ACTIVATIONS`.
-      dtype: of the computation; parameters are float32.
-      kernel_init: of all kernels.
-      output_init: of the kernel of `output`; None: `kernel_init`.
-      gated: whether there is `linear`, another map to the hidden layer.
-      use_bias: whether all maps have biases.
-      dropout_rate: on the hidden layer.
+      dtype: dtype of the computation; parameters are float32.
+      kernel_init: initializer of all kernels.
+      output_init: initializer of the kernel of `output`; None: `kernel_init`.
+      gated: True to multiply the hidden layer by `linear`, a second projection.
+      use_bias: True if all projections have biases.
+      dropout_rate: dropout rate of the hidden layer.
     """
 
     size: int
@@ -42,7 +43,10 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array, *, train: bool = False) -> jax.Array:
-        """inputs: [batch, length, embed] -> `dtype`[batch, length, embed]; dropout is on where `train` is."""
+        """Apply the network to inputs [batch, length, embed]; return `dtype`[batch, length, embed].
+
+        Dropout is applied if `train`.
+        """
         up = partial(Dense, (self.size,), ("embed", "mlp"), self.dtype, self.use_bias, self.kernel_init)
         output_init = self.output_init or self.kernel_init
         down = Dense((inputs.shape[-1],), ("mlp", "embed"), self.dtype, self.use_bias, output_init, name="output")
@@ -57,8 +61,8 @@ class FeedForward(nn.Module):
         hidden = Dropout(self.dropout_rate, name="dropout")(hidden, train=train)
         return down(hidden)
 
-    def _joint(self, inputs: jax.Array, maps: Sequence[Dense]) -> jax.Array:
-        kernels, biases = zip(*[dense.parameters(inputs.shape[-1:]) for dense in maps], strict=True)
-        # [batch, length, embed] x maps x [embed, mlp] -> [batch, length, maps, mlp]
+    def _joint(self, inputs: jax.Array, projections: Sequence[Dense]) -> jax.Array:
+        kernels, biases = zip(*[dense.parameters(inputs.shape[-1:]) for dense in projections], strict=True)
+        # [batch, length, embed] x projections x [embed, mlp] -> [batch, length, projections, mlp]
         joint = project(inputs.astype(self.dtype), jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None)
         return nn.with_logical_constraint(joint, ("batch", "length", None, "mlp"))

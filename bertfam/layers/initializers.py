@@ -1,4 +1,4 @@
-"""Initial values of parameters, boxed with their logical axis names."""
+"""Initializers of parameters, boxed with their logical axis names."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,15 +10,15 @@ Initializer = jax.nn.initializers.Initializer
 
 
 def truncated_normal(deviation: float) -> Initializer:
-    """Return a normal cut at two deviations, the deviation not corrected for the cut: BERT's `create_initializer`."""
+    """Return BERT's `create_initializer`: a normal truncated at two standard deviations, which are not corrected for it."""
     return nn.initializers.truncated_normal(deviation)
 
 
 def normal(deviation: float) -> Initializer:
-    """Return a normal that is not cut: that of GPT and its successors."""
+    """Return an untruncated normal initializer, as GPT and its successors use."""
     return nn.initializers.normal(deviation)
 
 
 def logical(initializer: Initializer, axes: tuple[str | None, ...]) -> Callable[..., Any]:
-    """Return the initializer whose result carries logical axis names, for sharding."""
+    """Return the initializer with logical axis names on its result, for sharding."""
     return nn.with_logical_partitioning(initializer, axes)

@@ -1,4 +1,4 @@
-"""Key-value cache of a decoder, as explicit arrays: a decoding step is a pure function of them."""
+"""Key-value cache of a decoder as explicit arrays, so that a decoding step is a pure function."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 
 
 class LayerCache(NamedTuple):
-    """One layer's part of a `Cache`: its arrays without their first axis."""
+    """Key-value cache of one layer: the arrays of a `Cache` without their first axis."""
 
     keys: jax.Array
     values: jax.Array
@@ -19,14 +19,14 @@ class LayerCache(NamedTuple):
 class Cache(NamedTuple):
     """Keys and values of the tokens so far.
 
-    All rows have filled the same slots, so prompts of unequal length are padded on the left.
+    The same slots are filled in all rows, so prompts of different lengths are padded on the left.
 
     Attributes:
       keys, values: [layers, batch, slots, key_heads, head_dim].
-      segment_ids: int32[batch, slots]; 0 = padding, or not written yet.
-      filled: int32[], slots that have been written.
-      cross_keys, cross_values: [layers, batch, encoded length, heads, head_dim], of the encoder's output; None before the first
-        call, which receives that output, and in models without an encoder.
+      segment_ids: int32[batch, slots]; 0 = padding or an unwritten slot.
+      filled: int32[], number of slots that have been written.
+      cross_keys, cross_values: keys and values [layers, batch, encoded length, heads, head_dim] of the encoder's output; None
+        before the first call, which receives that output, and in models without an encoder.
     """
 
     keys: jax.Array
@@ -42,7 +42,7 @@ class Cache(NamedTuple):
         return LayerCache(self.keys, self.values, self.cross_keys, self.cross_values)
 
     def updated_segment_ids(self, segment_ids: jax.Array) -> jax.Array:
-        """Return the segment ids int32[batch, slots] with those of the next tokens, int32[batch, n], written."""
+        """Return the segment ids int32[batch, slots] after writing those of the next tokens, int32[batch, n]."""
         return jax.lax.dynamic_update_slice_in_dim(self.segment_ids, segment_ids.astype(jnp.int32), self.filled, axis=1)
 
     def after(self, segment_ids: jax.Array, layers: LayerCache) -> "Cache":

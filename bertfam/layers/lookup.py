@@ -13,9 +13,9 @@ from jax.typing import DTypeLike
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-    """Gather rows of each sequence: [batch, length, embed] at int32[batch, count] -> [batch, count, embed], same dtype.
+    """Gather the hidden states [batch, length, embed] at positions int32[batch, count] of each sequence.
 
-    A position outside the sequence gives zeros.
+    The result is [batch, count, embed] in the same dtype. A position outside the sequence gives zeros.
     """
     # [batch, count, length]
     selector = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)
@@ -23,23 +23,23 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def lookup_few(table: jax.Array, indices: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Look up rows of a small table: [rows, embed] at int32[...] -> dtype[..., embed]. An index outside gives zeros."""
+    """Look up indices int32[...] in a small table [rows, embed]; return dtype[..., embed], zeros for an index outside it."""
     # [..., rows]
     selector = jax.nn.one_hot(indices, table.shape[0], dtype=dtype)
     return jnp.einsum("...r,re->...e", selector, table.astype(dtype), precision=jax.lax.Precision.HIGHEST)
 
 
 def put_positions(tokens: jax.Array, positions: jax.Array, values: jax.Array, used: jax.Array) -> jax.Array:
-    """Write values into rows, by comparisons in place of a scatter.
+    """Write values into rows, by comparisons instead of a scatter.
 
     Args:
       tokens: int32[batch, length].
-      positions: int32[batch, count], where to write; those in use are distinct.
+      positions: int32[batch, count], where to write; the used ones are distinct.
       values: int32[batch, count].
-      used: bool[batch, count]; what is not used is not written, wherever its position is.
+      used: bool[batch, count]; unused values are not written, whatever their positions are.
 
     Returns:
-      int32[batch, length].
+      The rows int32[batch, length].
     """
     # [batch, count, length]
     here = (positions[..., None] == jnp.arange(tokens.shape[1])) & used[..., None]

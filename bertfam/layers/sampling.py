@@ -3,17 +3,17 @@
 import jax
 import jax.numpy as jnp
 
-_GENERATOR = "threefry2x32"  # draws the same whether it is vmapped or not, and on every device
+_GENERATOR = "threefry2x32"  # gives the same numbers on every device, vmapped or not
 
 
 def keys_of_rows(*features: jax.Array) -> jax.Array:
-    """Return a random key for each row, a pure function of its content: keys[batch].
+    """Return a random key for each row, keys[batch], as a pure function of the row's content.
 
-    What is drawn with them does not depend on where in which batch the row stands, and so on no mesh and no microbatches, and
-    is the same in every evaluation.
+    Samples drawn with these keys do not depend on the row's place in a batch, and so not on the mesh or the microbatches, and
+    are the same in every evaluation.
 
     Args:
-      *features: int32[batch, count] each; rows that differ have different keys, but for a chance of about 2 ** -64.
+      *features: arrays int32[batch, count]. Different rows have different keys, except with a probability of about 2 ** -64.
     """
     words = jnp.concatenate(features, axis=1).astype(jnp.uint32)
     factors = jax.random.bits(jax.random.key(0, impl=_GENERATOR), (2, words.shape[1]), jnp.uint32) | jnp.uint32(1)
@@ -27,11 +27,11 @@ def sample(logits: jax.Array, keys: jax.Array, temperature: float = 1.0) -> jax.
 
     Args:
       logits: float32[batch, count, classes].
-      keys: keys[batch], one a row.
-      temperature: above 0.
+      keys: keys[batch], one per row.
+      temperature: a number above 0.
 
     Returns:
-      int32[batch, count], without gradient.
+      The classes int32[batch, count], without gradient.
     """
     noise = jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:], jnp.float32))(keys)
     return jnp.argmax(jax.lax.stop_gradient(logits) / temperature + noise, axis=-1).astype(jnp.int32)

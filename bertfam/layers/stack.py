@@ -1,7 +1,7 @@
-"""A stack of layers that are alike in their parameters: one tree [layers, ...], whichever way the loop over it is run.
+"""Stack of layers with equal parameter shapes: one tree [layers, ...], whether the loop is scanned or unrolled.
 
-Where the first layers of a network have other parameters than the rest, they are a stack of their own, which lies beside the
-one called "layers" under the name "first_layers": so optimizers and inspection know how the layers are numbered.
+If the first layers of a network have other parameters than the rest, they form a separate stack named "first_layers" beside the
+one named "layers". Optimizers and inspection number the layers by these names.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,21 +20,21 @@ FIRST = "first_layers"
 
 
 class Stack(nn.Module):
-    """Applies `length` layers one after another; layer i has the slice i of every parameter, or the one that all share.
+    """Stack of `length` layers; layer i uses slice i of every parameter, or the parameters that all layers share.
 
-    The layer is a module of its own, used through its pure `init` and `apply`. Keys are `fold_in(key, i)`, of
-    initial values and of dropout alike, so scan and unroll agree in tree, initial values, dropout and checkpoints.
+    The layer is a separate module, used through its pure `init` and `apply`. The keys of initial values and of dropout are
+    `fold_in(key, i)`, so scan and unroll agree in tree, initial values, dropout and checkpoints.
 
-    Layers may differ in their options, in turn (ModernBERT: global, local, local, global, ...): the loop of "scan" then goes
-    over whole periods, and what is left over of the last one comes after it.
+    Layers may differ in their options periodically (ModernBERT: global, local, local, global, ...). The scan then loops over
+    whole periods, and the layers of an incomplete last period follow it.
 
     Attributes:
-      block: makes the layer: `block(parent=None, **kind)` is a module whose call takes (carry, **shared, **static) and
+      block: constructor of the layer: `block(parent=None, **kind)` is a module whose call takes (carry, **shared, **static) and
         returns (carry, outputs dict).
       length: number of layers.
-      shared: the block's modules whose parameters all layers have in common; these are stored [1, ...].
-      execution: `layers` ("scan" | "unroll") and `remat` are read here.
-      kinds: options of `block`, none of which makes a difference to parameters: layer i has those of kinds[i % len(kinds)].
+      shared: names of the block's modules whose parameters all layers share; these are stored [1, ...].
+      execution: execution options, of which `layers` ("scan" | "unroll") and `remat` are used here.
+      kinds: options of `block` that do not affect parameters; layer i has kinds[i % len(kinds)].
     """
 
     block: Callable[..., nn.Module]
@@ -50,13 +50,13 @@ class Stack(nn.Module):
         """Run the stack.
 
         Args:
-          carry: what goes from layer to layer; its shape and dtype do not change.
-          shared: arrays, or trees of them, that every layer gets, by argument name.
-          per_layer: arrays [layers, ...], or trees of them, of which layer i gets the slice i, by argument name.
-          **static: Python values that every layer gets, such as `train`.
+          carry: array that each layer passes to the next; its shape and dtype do not change.
+          shared: arrays, or trees of them, that every layer receives, by argument name.
+          per_layer: arrays [layers, ...], or trees of them, of which layer i receives slice i, by argument name.
+          **static: Python values that every layer receives, such as `train`.
 
         Returns:
-          the last carry, and each layer's outputs stacked on a new first axis [layers, ...].
+          The last carry, and each layer's outputs stacked on a new first axis [layers, ...].
         """
         blocks: list[Any] = [self.block(parent=None, **kind) for kind in self.kinds]
         if self.is_initializing():
@@ -77,7 +77,7 @@ class Stack(nn.Module):
         own = (params, dict(per_layer or {}))  # [layers, ...]
 
         def run_layers(carry, own, first, count, in_loop):
-            """The layers `first` and on, of which the first is of the first kind."""
+            """Run `count` layers from layer `first` on, which has the first kind."""
             outputs = []
             for place, slice_ in enumerate(_unstacked(own, count)):
                 run = _rematerialised(partial(run_layer, blocks[place % len(blocks)]), self.execution.remat, in_loop)
@@ -113,9 +113,9 @@ class Stack(nn.Module):
         def own(layer: jax.Array) -> Any:
             return {name: value for name, value in initial_layer(layer).items() if name not in self.shared}
 
-        # A loop rather than vmap: some generators (rbg) draw other numbers when vmapped.
+        # A loop rather than vmap: some generators (rbg) give other numbers when vmapped.
         stacked = jax.lax.map(own, jnp.arange(self.length))
-        if self.shared:  # drawn once, not for every layer: those of ALBERT-xxlarge are 10 GB
+        if self.shared:  # initialized once, not for every layer, which would take 10 GB for ALBERT-xxlarge
             first = initial_layer(0)
             stacked |= {name: jax.tree.map(lambda leaf: leaf[None], first[name]) for name in self.shared}
         return meta.add_axis(stacked, 0, {nn.PARTITION_NAME: AXIS})
@@ -129,21 +129,24 @@ class Stack(nn.Module):
 
 
 def joined(*outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Concatenate the outputs of stacks: [layers, ...] each -> [layers of all, ...]."""
+    """Concatenate the outputs [layers, ...] of several stacks along their first axis."""
     return jax.tree.map(lambda *parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0], *outputs)
 
 
 def _rematerialised(run_layer: Callable, remat: str, scanned: bool) -> Callable:
     if remat == "none":
         return run_layer
-    # "full" keeps nothing but the layer's input; "dots" keeps products with weights, not those of attention.
+    # "full" keeps only the layer's input; "dots" also keeps products with weights, but not those of attention.
     policy = jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims if remat == "dots" else None
     # A loop's body cannot be merged with its own recomputation; unrolled layers could, which would undo the saving.
     return jax.checkpoint(run_layer, policy=policy, prevent_cse=not scanned)
 
 
 def _unstacked(params: Any, length: int) -> list[Any]:
-    """Return the slices of every leaf. `lax.split` is transposed to one concatenation; indexing, to a sum of padded slices."""
+    """Return the tree of each layer.
+
+    The gradient of `lax.split` is one concatenation; that of indexing would be a sum of padded slices.
+    """
     # [layers, ...] -> layers x [1, ...]
     split = [jax.lax.split(leaf, (1,) * length, axis=0) for leaf in jax.tree.leaves(params)]
     structure = jax.tree.structure(params)

@@ -9,7 +9,7 @@ import flax.linen as nn
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
 from bertfam.layers.activations import Activation
-from bertfam.models.bert import BertConfig, Sharing, masked_lm_entries, read_values, written_values
+from bertfam.models.bert import BertConfig, Sharing, masked_lm_entries, read_values, write_values
 from bertfam.models.encoder import pooler, sentence_head
 from bertfam.models.mapping import Entry, Family, dense, norm
 
@@ -62,7 +62,7 @@ def config_to_huggingface(config: AlbertConfig) -> dict[str, Any]:
         raise UserError(f"AlbertConfig.sharing = {config.sharing!r}: transformers' ALBERT shares whole layers only")
     return {
         "model_type": "albert",
-        **written_values(config, has=("embedding_size",)),
+        **write_values(config, has=("embedding_size",)),
         "embedding_size": config.embedding_size,
         **dict.fromkeys(_ONE, 1),
     }

@@ -344,7 +344,7 @@ def config_to_huggingface(config: BartConfig) -> dict[str, Any]:
         "model_type": "bart",
         **dict.fromkeys(_TOKENS),
         **stated(config, _VALUES),
-        "vocab_size": config.known_table_rows,
+        "vocab_size": config.require_table_rows,
         "encoder_layers": config.encoder_layers,
         "encoder_attention_heads": config.encoder_heads,
         "encoder_ffn_dim": config.encoder_size,

@@ -269,7 +269,7 @@ def read_values(content: Mapping[str, Any]) -> dict[str, Any]:
     return values | {"activation": activation}
 
 
-def written_values(config: BertConfig, *, head: Activation | None = None, has: Collection[str] = ()) -> dict[str, Any]:
+def write_values(config: BertConfig, *, head: Activation | None = None, has: Collection[str] = ()) -> dict[str, Any]:
     """Write a config like BERT's as config.json's content, without the model's type and "architectures".
 
     Args:
@@ -294,7 +294,7 @@ def written_values(config: BertConfig, *, head: Activation | None = None, has: C
                 "like it cannot be written"
             )
     values = {theirs: getattr(config, ours) for theirs, ours in (_SIZES | _OPTIONS).items()}
-    values["vocab_size"] = config.known_table_rows
+    values["vocab_size"] = config.require_table_rows
     return {"hidden_act": WRITTEN_ACTIVATIONS[config.activation], "position_embedding_type": "absolute", **values}
 
 
@@ -309,7 +309,7 @@ def config_to_huggingface(config: BertConfig) -> dict[str, Any]:
     Raises:
       UserError: for what no BERT can represent.
     """
-    return {"model_type": "bert", **written_values(config)}
+    return {"model_type": "bert", **write_values(config)}
 
 
 def encoder_entries(prefix: str, config: BertConfig) -> tuple[Entry, ...]:

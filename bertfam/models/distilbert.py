@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertfam.errors import UserError
-from bertfam.models.bert import BertConfig, masked_lm_entries, read_values, written_values
+from bertfam.models.bert import BertConfig, masked_lm_entries, read_values, write_values
 from bertfam.models.mapping import Entry, Family, dense, norm
 
 
@@ -48,7 +48,7 @@ def config_to_huggingface(config: DistilBertConfig) -> dict[str, Any]:
     Raises:
       UserError: for what no DistilBERT can represent.
     """
-    values = written_values(config, has=("type_vocab_size",))
+    values = write_values(config, has=("type_vocab_size",))
     for name, value in _FIXED.items():
         if values.pop(name) != value:
             ours = {"layer_norm_eps": "layer_norm_epsilon"}.get(name, name)

@@ -9,7 +9,7 @@ from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.pretraining import TokenHead
-from bertfam.models.bert import BertConfig, encoder_entries, masked_lm_entries, read_values, written_values
+from bertfam.models.bert import BertConfig, encoder_entries, masked_lm_entries, read_values, write_values
 from bertfam.models.mapping import Entry, Family, dense
 
 _EXECUTION = Execution()
@@ -70,7 +70,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> ElectraConfig:
 
 def config_to_huggingface(config: ElectraConfig) -> dict[str, Any]:
     """Write ElectraConfig as config.json's content, without "architectures"."""
-    values = written_values(config, head="gelu", has=("embedding_size",))
+    values = write_values(config, head="gelu", has=("embedding_size",))
     return {"model_type": "electra", **values, "embedding_size": config.table_width}
 
 

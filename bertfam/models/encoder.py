@@ -63,7 +63,7 @@ class EncoderConfig(Protocol):
         ...
 
     @property
-    def known_table_rows(self) -> int:
+    def require_table_rows(self) -> int:
         """Rows of the word table in files."""
         ...
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
-from bertfam.models.bert import BERT, BertConfig, read_values, written_values
+from bertfam.models.bert import BERT, BertConfig, read_values, write_values
 from bertfam.models.bert import entries as bert_entries
 from bertfam.models.mapping import Entry
 
@@ -48,7 +48,7 @@ def config_to_huggingface(config: ErnieConfig) -> dict[str, Any]:
     """Write ErnieConfig as config.json's content, without "architectures"."""
     tasks = config.task_type_vocab_size
     table = {"task_type_vocab_size": tasks} if tasks else {}
-    return {"model_type": "ernie", **written_values(config), "use_task_id": bool(tasks), **table}
+    return {"model_type": "ernie", **write_values(config), "use_task_id": bool(tasks), **table}
 
 
 def entries(config: ErnieConfig) -> tuple[Entry, ...]:

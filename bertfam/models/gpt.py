@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.models.decoder import Block, DecoderConfig
-from bertfam.models.gpt2 import BUFFERS, FIXED, read_values, stack_entries, written_values
+from bertfam.models.gpt2 import BUFFERS, FIXED, read_values, stack_entries, write_values
 from bertfam.models.mapping import Entry, LanguageModelFamily, check_is, language_model_architectures
 
 
@@ -46,7 +46,7 @@ def config_to_huggingface(config: GptConfig) -> dict[str, Any]:
     if config.activation not in _WRITTEN_ACTIVATIONS:
         known = ", ".join(_WRITTEN_ACTIVATIONS)
         raise UserError(f"GptConfig.activation = {config.activation!r} has no place in transformers' class, which has {known}")
-    return {"model_type": "openai-gpt", **written_values(config, {}), "afn": _WRITTEN_ACTIVATIONS[config.activation]}
+    return {"model_type": "openai-gpt", **write_values(config, {}), "afn": _WRITTEN_ACTIVATIONS[config.activation]}
 
 
 def entries(config: GptConfig) -> tuple[Entry, ...]:

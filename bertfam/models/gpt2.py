@@ -67,11 +67,11 @@ def read_values(content: Mapping[str, Any], flags: Mapping[str, str]) -> dict[st
     return {ours: content[theirs] for theirs, ours in names.items() if content.get(theirs) is not None}
 
 
-def written_values(config: DecoderConfig, flags: Mapping[str, str]) -> dict[str, Any]:
+def write_values(config: DecoderConfig, flags: Mapping[str, str]) -> dict[str, Any]:
     """Write a config like GPT-2's as config.json's content, without the model's type, its activation and "architectures"."""
     # Ids where no vocabulary says them; their class would put those of its own.
     values = dict.fromkeys(TOKENS) | stated(config, SIZES | NUMBERS | _TIE | dict(flags))
-    return values | {"vocab_size": config.known_table_rows}
+    return values | {"vocab_size": config.require_table_rows}
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> Gpt2Config:
@@ -98,7 +98,7 @@ def config_to_huggingface(config: Gpt2Config) -> dict[str, Any]:
     check_is(config, Gpt2Config(), *FIXED, "block", "last_norm")
     return {
         "model_type": "gpt2",
-        **written_values(config, _FLAGS),
+        **write_values(config, _FLAGS),
         "n_inner": config.feed_forward_size,
         "activation_function": WRITTEN_ACTIVATIONS[config.activation],
     }

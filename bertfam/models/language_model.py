@@ -82,7 +82,7 @@ class LanguageModelConfig(Protocol):
         ...
 
     @property
-    def known_table_rows(self) -> int:
+    def require_table_rows(self) -> int:
         """Rows of the word table in files."""
         ...
 

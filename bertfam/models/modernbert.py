@@ -348,7 +348,7 @@ def config_to_huggingface(config: ModernBertConfig) -> dict[str, Any]:
         **dict.fromkeys(_TOKENS),
         **{theirs: getattr(config, ours) for theirs, ours in _VALUES.items()},
         **{name: False for name in _NO_BIAS},
-        "vocab_size": config.known_table_rows,
+        "vocab_size": config.require_table_rows,
         "hidden_activation": WRITTEN_ACTIVATIONS[config.activation],
         "classifier_activation": WRITTEN_ACTIVATIONS[config.head_activation or config.activation],
         "initializer_cutoff_factor": 2.0,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bertfam.layers.activations import Activation
-from bertfam.models.t5 import T5, T5Config, read_values, written_values
+from bertfam.models.t5 import T5, T5Config, read_values, write_values
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> MT5Config:
 
 def config_to_huggingface(config: MT5Config) -> dict[str, Any]:
     """Write MT5Config as config.json's content, without "architectures"."""
-    values = written_values(config) | {"tie_word_embeddings": config.tie_embeddings}
+    values = write_values(config) | {"tie_word_embeddings": config.tie_embeddings}
     return {"model_type": "mt5", **{name: value for name, value in values.items() if name != "scale_decoder_outputs"}}
 
 

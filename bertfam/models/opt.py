@@ -119,7 +119,7 @@ def config_to_huggingface(config: OptConfig) -> dict[str, Any]:
         "model_type": "opt",
         **dict.fromkeys(TOKENS),
         **stated(config, _VALUES),
-        "vocab_size": config.known_table_rows,
+        "vocab_size": config.require_table_rows,
         "word_embed_proj_dim": config.table_width,
         "activation_function": WRITTEN_ACTIVATIONS[config.activation],
         "do_layer_norm_before": before,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
-from bertfam.models.bert import BertConfig, encoder_entries, masked_lm_entries, read_values, written_values
+from bertfam.models.bert import BertConfig, encoder_entries, masked_lm_entries, read_values, write_values
 from bertfam.models.encoder import pooler
 from bertfam.models.mapping import Entry, Family
 
@@ -40,7 +40,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
 
 def config_to_huggingface(config: RobertaConfig) -> dict[str, Any]:
     """Write RobertaConfig as config.json's content, without "architectures"."""
-    values = written_values(config, head="gelu", has=("position_offset",))
+    values = write_values(config, head="gelu", has=("position_offset",))
     rows = config.position_offset + config.max_length
     return {"model_type": "roberta", **values, "max_position_embeddings": rows}
 

@@ -41,14 +41,14 @@ class TableSizes:
         return self.vocab_size
 
     @property
-    def known_table_rows(self) -> int:
+    def require_table_rows(self) -> int:
         """`table_rows`, or where it is None, `vocab_size`, which must have been set."""
         return self.table_rows or self.require_vocab_size
 
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the word table in memory: those in files up to a multiple of 128."""
-        return padded_rows(self.known_table_rows)
+        return padded_rows(self.require_table_rows)
 
     def _check_at_least(self, **least: int) -> None:
         """Check whole numbers, or None, against lower bounds."""

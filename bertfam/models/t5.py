@@ -52,7 +52,7 @@ class T5Config(TableSizes):
       num_heads, head_dim: of every attention; their product need not be `hidden_size`.
       activation: of the feed-forward network's hidden layer, or of its gate.
       gated: whether the hidden layer is multiplied by a second linear projection (Shazeer 2020).
-      relative_buckets, relative_max_distance: of relative positions, see `bertfam.layers.positions.relative_bias.buckets_of`.
+      relative_buckets, relative_max_distance: of relative positions, see `bertfam.layers.positions.relative_bias.assign_buckets`.
       dropout_rate: on embeddings, on each sublayer's output, on the feed-forward network's hidden layer, on the output of both
         networks, and on attention probabilities by backends that can.
       tie_embeddings: whether the head uses the word table.
@@ -368,13 +368,13 @@ def config_from_huggingface(content: Mapping[str, Any]) -> T5Config:
     return T5Config(**read_values(content), tie_embeddings=True, scale_logits=stated_tie if scaled is None else scaled)
 
 
-def written_values(config: T5Config) -> dict[str, Any]:
+def write_values(config: T5Config) -> dict[str, Any]:
     """Write a config like T5's as config.json's content, without the model's type and "architectures"."""
     written = {how: name for name, how in _FEED_FORWARDS.items()}
     return {
         **dict.fromkeys(_TOKENS),
         **stated(config, _VALUES),
-        "vocab_size": config.known_table_rows,
+        "vocab_size": config.require_table_rows,
         "num_layers": config.encoder_layers,
         "num_decoder_layers": config.num_layers,
         "feed_forward_proj": written[config.activation, config.gated],
@@ -387,7 +387,7 @@ def written_values(config: T5Config) -> dict[str, Any]:
 
 def config_to_huggingface(config: T5Config) -> dict[str, Any]:
     """Write T5Config as config.json's content, without "architectures"."""
-    return {"model_type": "t5", **written_values(config)}
+    return {"model_type": "t5", **write_values(config)}
 
 
 def entries(config: T5Config) -> tuple[Entry, ...]:

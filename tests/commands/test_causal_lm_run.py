@@ -80,7 +80,7 @@ def test_a_run(run):
     (sample,) = [line for line in (run / "stdout.txt").read_text().splitlines() if " sample  " in line]
     assert sample.startswith("step 4 sample  ") and sample.count(": ") >= 32  # a target and a guess at every place
     assert "stage 1      4 steps of 4 rows x 32 tokens (32 predicted): 128 tokens and " in (run / "stdout.txt").read_text()
-    assert "attention    xla: the fastest that can for float32 rows of 32 on cpu" in (run / "stdout.txt").read_text()
+    assert "attention    xla: the fastest backend for float32 rows of 32 tokens on cpu" in (run / "stdout.txt").read_text()
     assert not {"tensorflow", "seqio", "torch"} & set(json.loads((run / "modules.json").read_text()))
 
 

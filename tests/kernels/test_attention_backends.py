@@ -181,7 +181,7 @@ GPU = Request("gpu", "bfloat16", CUDNN_FROM_LENGTH, 64, compute_capability=9.0)
         ({"head_dim": 20}, "xla", "heads are 20 wide"),
         ({"window": 64}, "xla", "not cudnn, because tokens see no further than 32 others on each side"),
         ({"compute_capability": 7.5}, "xla", "compute capability 7.5"),
-        ({"return_weights": True}, "reference", "not xla, because attention probabilities are asked for"),
+        ({"return_weights": True}, "reference", "not xla, because attention weights are requested"),
         ({"dropout_rate": 0.1}, "cudnn", "attention dropout 0.1 is left out"),
         ({"bias": True, "causal": True, "key_length": 512, "scale": 1.0}, "cudnn", "fastest"),
         ({"platform": "cpu"}, "xla", "on cpu"),

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertfam.layers.positions.relative_bias import RelativeBias, buckets_of
+from bertfam.layers.positions.relative_bias import RelativeBias, assign_buckets
 
 DISTANCES = np.arange(-1000, 1001)
 
@@ -17,7 +17,7 @@ def test_buckets_are_those_of_transformers(bidirectional, buckets, max_distance)
     torch = pytest.importorskip("torch")
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     expected = t5.T5Attention._relative_position_bucket(torch.tensor(DISTANCES), bidirectional, buckets, max_distance)
-    found = buckets_of(DISTANCES, bidirectional=bidirectional, buckets=buckets, max_distance=max_distance)
+    found = assign_buckets(DISTANCES, bidirectional=bidirectional, buckets=buckets, max_distance=max_distance)
     np.testing.assert_array_equal(found, expected.numpy())
     # No key after the query is at distance 0, whose bucket on that side stays empty.
     empty = {buckets // 2} if bidirectional else set()
@@ -26,12 +26,12 @@ def test_buckets_are_those_of_transformers(bidirectional, buckets, max_distance)
 
 def test_buckets_of_the_paper():
     """Every distance up to 7 has its own, those from 128 on share one, and keys after the query have the upper half."""
-    found = buckets_of(DISTANCES, bidirectional=True)
+    found = assign_buckets(DISTANCES, bidirectional=True)
     at = dict(zip(DISTANCES.tolist(), found.tolist(), strict=True))
     assert [at[-distance] for distance in range(8)] == list(range(8))
     assert all(at[distance] == at[-distance] + 16 for distance in range(1, 1001))
     assert {at[-distance] for distance in range(128, 1001)} == {15} and at[-90] == 14
-    causal = dict(zip(DISTANCES.tolist(), buckets_of(DISTANCES, bidirectional=False).tolist(), strict=True))
+    causal = dict(zip(DISTANCES.tolist(), assign_buckets(DISTANCES, bidirectional=False).tolist(), strict=True))
     assert [causal[-distance] for distance in range(16)] == list(range(16))
     assert {causal[distance] for distance in range(1001)} == {0} and causal[-1000] == 31
 
@@ -44,7 +44,7 @@ def test_terms_of_pairs(bidirectional, queries, keys, offset):
     run = jax.jit(lambda table, offset: module.apply({"params": {"table": table}}, queries, keys, offset))
     found = run(table, None if offset is None else jnp.int32(offset))
     distances = np.arange(keys)[None, :] - np.arange(queries)[:, None] - (offset or 0)
-    expected = table[buckets_of(distances, bidirectional=bidirectional)].transpose(2, 0, 1)[None]
+    expected = table[assign_buckets(distances, bidirectional=bidirectional)].transpose(2, 0, 1)[None]
     np.testing.assert_array_equal(found, expected)
 
 
@@ -53,7 +53,7 @@ def test_gradient_of_the_table():
     module = RelativeBias(2, True)
     weights = np.random.default_rng(0).standard_normal((1, 2, 30, 20)).astype(np.float32)
     gradient = jax.jit(jax.grad(lambda table: jnp.sum(weights * module.apply({"params": {"table": table}}, 30, 20))))
-    bucket = buckets_of(np.arange(20)[None, :] - np.arange(30)[:, None], bidirectional=True)
+    bucket = assign_buckets(np.arange(20)[None, :] - np.arange(30)[:, None], bidirectional=True)
     expected = np.stack([weights[0][:, bucket == number].sum(-1) for number in range(32)])
     np.testing.assert_allclose(gradient(np.zeros((32, 2), np.float32)), expected, atol=1e-5)
 

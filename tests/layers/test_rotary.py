@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertfam.layers.positions.rotary import rotated
+from bertfam.layers.positions.rotary import rotate
 
 
 def heads(key, length=7, size=12):
@@ -20,21 +20,21 @@ def test_a_pair_is_a_complex_number_that_is_turned(theta):
     turns = np.exp(1j * positions[:, :, None, None] * theta ** (-np.arange(6) / 6))
     expected = np.concatenate([(pairs * turns).real, (pairs * turns).imag], axis=-1)
     # an angle of 8,191 in float32 is exact to 5e-4
-    np.testing.assert_allclose(rotated(jnp.asarray(values, jnp.float32), positions, theta)[0], expected[0], atol=1e-5)
-    np.testing.assert_allclose(rotated(jnp.asarray(values, jnp.float32), positions, theta)[1], expected[1], atol=3e-3)
+    np.testing.assert_allclose(rotate(jnp.asarray(values, jnp.float32), positions, theta)[0], expected[0], atol=1e-5)
+    np.testing.assert_allclose(rotate(jnp.asarray(values, jnp.float32), positions, theta)[1], expected[1], atol=3e-3)
 
 
 def test_no_positions_are_those_of_the_places():
     places = jnp.broadcast_to(jnp.arange(7), (2, 7))
-    assert jnp.array_equal(rotated(heads(0), None, 1e4), rotated(heads(0), places, 1e4))
-    assert rotated(heads(0).astype(jnp.bfloat16), None, 1e4).dtype == jnp.bfloat16
+    assert jnp.array_equal(rotate(heads(0), None, 1e4), rotate(heads(0), places, 1e4))
+    assert rotate(heads(0).astype(jnp.bfloat16), None, 1e4).dtype == jnp.bfloat16
 
 
 def test_scores_depend_on_distances_alone():
     places = jnp.array([[0, 1, 2, 3, 4, 9, 11]] * 2)
 
     def scores(positions):
-        query, key = (rotated(heads(which), positions, 1e4) for which in (0, 1))
+        query, key = (rotate(heads(which), positions, 1e4) for which in (0, 1))
         return jnp.einsum("bqhd,bkhd->bhqk", query, key, precision="highest")
 
     np.testing.assert_allclose(scores(places), scores(places + 31), atol=1e-4)

@@ -37,7 +37,7 @@ PUBLISHED = (
 def parameters(config):
     """How many there are, without the rows that only pad the vocabulary."""
     shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
-    padding = (config.padded_vocab_size - config.known_table_rows) * config.table_width
+    padding = (config.padded_vocab_size - config.require_table_rows) * config.table_width
     return sum(leaf.size for leaf in jax.tree.leaves(shapes)) - padding
 
 

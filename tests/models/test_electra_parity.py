@@ -92,7 +92,7 @@ def test_a_config_without_the_width_of_its_tables_is_refused(tmp_path):
 def parameters(config, parts):
     """How many there are in files."""
     shapes = huggingface.shapes_of(config, frozenset(parts))
-    padding = config.padded_vocab_size - config.known_table_rows
+    padding = config.padded_vocab_size - config.require_table_rows
     unused = padding * (config.table_width + ("mlm_head" in parts))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes)) - unused
 

@@ -36,7 +36,7 @@ def parameters(config):
     shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     shapes.get("lm_head", {}).pop("bias", None)
     tables = 1 if config.tie_embeddings else 2
-    padding = (config.padded_vocab_size - config.known_table_rows) * config.hidden_size * tables
+    padding = (config.padded_vocab_size - config.require_table_rows) * config.hidden_size * tables
     return sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in jax.tree.leaves(shapes)) - padding
 
 
@@ -64,5 +64,5 @@ def test_torchs_classes_count_as_many(size):
     with torch.device("meta"):
         model = transformers.AutoModelForSeq2SeqLM.from_config(made)
     assert type(model).__name__ in family.architectures.values()
-    head = 0 if config.tie_embeddings else config.known_table_rows * config.hidden_size
+    head = 0 if config.tie_embeddings else config.require_table_rows * config.hidden_size
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters(config) - head

@@ -29,7 +29,7 @@ def parameters(config, parts):
     entries = {entry.ours: entry for entry in huggingface.family_of(config).entries(config)}
     counted = 0
     for path, leaf in flat(shapes):
-        rows = config.known_table_rows if entries[path].vocabulary else leaf.shape[0]
+        rows = config.require_table_rows if entries[path].vocabulary else leaf.shape[0]
         counted += rows * int(np.prod(leaf.shape[1:]))
     return counted
 

@@ -1,4 +1,4 @@
-"""Pretraining heads: pooling, classification, prediction of tokens."""
+"""Pretraining heads: pooling, classification and token prediction."""
 
 from typing import NamedTuple
 
@@ -12,15 +12,15 @@ from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
 from bertfam.layers.norm import LayerNorm
-from bertfam.layers.unsharded import gathered
+from bertfam.layers.unsharded import unshard
 
 
 class Pooler(nn.Module):
-    """tanh(W h + b) of a sequence's first token.
+    """Pooler: tanh(W h + b) of the hidden state h of a sequence's first token.
 
     Attributes:
-      initializer_range: deviation of the truncated normal that the kernel starts from.
-      execution: dtype.
+      initializer_range: standard deviation of the kernel's truncated normal initial values.
+      execution: dtype of the product.
     """
 
     initializer_range: float = 0.02
@@ -28,7 +28,7 @@ class Pooler(nn.Module):
 
     @nn.compact
     def __call__(self, first: jax.Array) -> jax.Array:
-        """first: [..., embed], hidden states at [CLS] -> dtype[..., embed]."""
+        """Pool hidden states [..., embed] at [CLS]; return dtype[..., embed]."""
         kernel_init = truncated_normal(self.initializer_range)
         dtype = self.execution.compute_dtype
         dense = Dense((first.shape[-1],), ("embed", None), dtype, kernel_init=kernel_init, name="dense")
@@ -36,11 +36,11 @@ class Pooler(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """A linear map to classes.
+    """Linear classification head.
 
     Attributes:
-      num_classes: logits that come out.
-      initializer_range: deviation of the truncated normal that the kernel starts from.
+      num_classes: number of logits.
+      initializer_range: standard deviation of the kernel's truncated normal initial values.
       execution: dtype of the product; logits are float32.
     """
 
@@ -50,7 +50,7 @@ class ClassificationHead(nn.Module):
 
     @nn.compact
     def __call__(self, pooled: jax.Array) -> jax.Array:
-        """pooled: [..., embed] -> float32[..., classes] logits."""
+        """Return the logits float32[..., classes] of pooled hidden states [..., embed]."""
         kernel_init = truncated_normal(self.initializer_range)
         dtype = self.execution.compute_dtype
         dense = Dense((self.num_classes,), ("embed", "classes"), dtype, kernel_init=kernel_init, name="dense")
@@ -58,11 +58,13 @@ class ClassificationHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """dense -> activation -> a linear map to one logit of each token (ELECTRA, Clark et al. 2020, section 3.1).
+    """Token classification head: dense, activation, and a projection to one logit per token.
+
+    This is the discriminator's head of ELECTRA (Clark et al. 2020, section 3.1).
 
     Attributes:
       activation: a name of `ACTIVATIONS`.
-      initializer_range: deviation of the truncated normal that kernels start from.
+      initializer_range: standard deviation of the truncated normal initial values of kernels.
       execution: dtype of the products; logits are float32.
     """
 
@@ -72,7 +74,7 @@ class TokenHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """hidden: [..., embed] -> float32[...] logits."""
+        """Return the logits float32[...] of hidden states [..., embed]."""
         dtype = self.execution.compute_dtype
         normal = truncated_normal(self.initializer_range)
         hidden = Dense((hidden.shape[-1],), ("embed", None), dtype, kernel_init=normal, name="dense")(hidden)
@@ -83,17 +85,17 @@ class TokenHead(nn.Module):
 
 
 class MaskedLmHead(nn.Module):
-    """dense -> activation -> LayerNorm -> product with the word table + a bias for each word.
+    """Masked-token head: dense, activation, LayerNorm, product with the word table, and a bias per word.
 
     Attributes:
-      vocab_size: real tokens; the table's further rows get no probability and no gradient.
+      vocab_size: number of real tokens; the table's further rows have no probability and no gradient.
       activation: a name of `ACTIVATIONS`.
-      layer_norm_epsilon: of the LayerNorm.
-      initializer_range: deviation of the truncated normal that kernels start from.
-      tied: whether the product uses the encoder's word table; otherwise `decoder` [vocab, embed], a parameter here.
+      layer_norm_epsilon: epsilon of the LayerNorm.
+      initializer_range: standard deviation of the truncated normal initial values of kernels.
+      tied: True if the product uses the encoder's word table; otherwise the head has the parameter `decoder` [vocab, embed].
       execution: dtype of activations and products; logits are summed and kept in float32.
-      use_bias: whether dense and LayerNorm have biases.
-      decoder_bias: whether each word has one.
+      use_bias: True if dense and LayerNorm have biases.
+      decoder_bias: True if each word has a bias.
     """
 
     vocab_size: int
@@ -107,7 +109,15 @@ class MaskedLmHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, word_table: jax.Array) -> jax.Array:
-        """hidden: [batch, predictions, embed], word_table: float32[rows, embed] -> float32[batch, predictions, rows]."""
+        """Return the logits of masked tokens.
+
+        Args:
+          hidden: hidden states [batch, predictions, embed] at the masked positions.
+          word_table: float32[rows, embed].
+
+        Returns:
+          The logits float32[batch, predictions, rows].
+        """
         dtype = self.execution.compute_dtype
         rows, embed = word_table.shape
         normal = truncated_normal(self.initializer_range)
@@ -116,7 +126,7 @@ class MaskedLmHead(nn.Module):
         hidden = LayerNorm(self.layer_norm_epsilon, dtype, self.use_bias, name="norm")(hidden)
         if not self.tied:
             word_table = self.param("decoder", logical(normal, ("vocab", "embed")), (rows, embed), jnp.float32)
-            word_table = gathered(word_table, ("vocab", "embed"))
+            word_table = unshard(word_table, ("vocab", "embed"))
         bias = None
         if self.decoder_bias:
             bias = self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
@@ -124,16 +134,16 @@ class MaskedLmHead(nn.Module):
 
 
 def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | None, vocab_size: int) -> jax.Array:
-    """Multiply with a word table and add, where there is one, a bias for each word, summed and kept in float32.
+    """Multiply hidden states by a word table and add a bias per word, if any; sums are float32.
 
     Args:
       hidden: dtype[batch, predictions, embed].
       word_table: float32[rows, embed].
-      bias: float32[rows].
-      vocab_size: real tokens; further rows get no probability and no gradient.
+      bias: float32[rows], or None.
+      vocab_size: number of real tokens; further rows have no probability and no gradient.
 
     Returns:
-      float32[batch, predictions, rows].
+      The logits float32[batch, predictions, rows].
     """
     logits = jnp.einsum("bpe,ve->bpv", hidden, word_table.astype(hidden.dtype), preferred_element_type=jnp.float32)
     if bias is not None:
@@ -143,7 +153,7 @@ def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | Non
 
 
 class Head(NamedTuple):
-    """The linear map from hidden states to words, logits = (scale hidden) kernel^T + bias.
+    """Weights of the projection from hidden states to words, logits = (scale hidden) kernel^T + bias.
 
     Attributes:
       kernel: float32[rows, embed].
@@ -157,14 +167,14 @@ class Head(NamedTuple):
 
 
 class LmHead(nn.Module):
-    """A linear map to one logit of each word.
+    """Language-model head: a projection of hidden states to one logit per word.
 
     Attributes:
-      vocab_size: real tokens; the table's further rows get no probability and no gradient.
-      tied: whether it uses the word table; otherwise `kernel` [vocab, embed], a parameter here.
-      scale: what hidden states are multiplied with before it.
-      use_bias: whether each word has a bias, which is part of files and never trained (BART's `final_logits_bias`).
-      kernel_init: of `kernel`.
+      vocab_size: number of real tokens; the table's further rows have no probability and no gradient.
+      tied: True if it uses the word table; otherwise the head has the parameter `kernel` [vocab, embed].
+      scale: factor of the hidden states before the projection.
+      use_bias: True if each word has a bias, which is stored in files and never trained (BART's `final_logits_bias`).
+      kernel_init: initializer of `kernel`.
       execution: dtype of the product; logits are summed and kept in float32.
     """
 
@@ -177,10 +187,10 @@ class LmHead(nn.Module):
 
     @nn.compact
     def weights(self, table: jax.Array) -> Head:
-        """Return the weights of the map, given the word table float32[rows, embed]."""
+        """Return the weights of the projection, given the word table float32[rows, embed]."""
         if not self.tied:
             table = self.param("kernel", logical(self.kernel_init, ("vocab", "embed")), table.shape, jnp.float32)
-            table = gathered(table, ("vocab", "embed"))
+            table = unshard(table, ("vocab", "embed"))
         bias = None
         if self.use_bias:
             zeros = logical(nn.initializers.zeros_init(), ("vocab",))
@@ -188,7 +198,12 @@ class LmHead(nn.Module):
         return Head(table, self.scale, bias)
 
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
-        """hidden: [batch, length, embed], table: float32[rows, embed] -> float32[batch, length, rows]."""
+        """Return the logits float32[batch, length, rows] of hidden states [batch, length, embed].
+
+        Args:
+          hidden: [batch, length, embed].
+          table: word table float32[rows, embed].
+        """
         head = self.weights(table)
         hidden = (hidden * head.scale).astype(self.execution.compute_dtype)
         return token_logits(hidden, head.kernel, head.bias, self.vocab_size)

@@ -1,4 +1,4 @@
-"""SpanBERT's second head: predicts a span's tokens from what surrounds it (Joshi et al. 2020, section 3.2)."""
+"""SpanBERT's span boundary head: predicts a span's tokens from the tokens around it (Joshi et al. 2020, section 3.2)."""
 
 import flax.linen as nn
 import jax
@@ -14,13 +14,15 @@ from bertfam.layers.norm import LayerNorm
 
 
 class SpanBoundaryHead(nn.Module):
-    """y = LN(gelu(W2 LN(gelu(W1 [left; right; place])))), then the product with the word table + a bias for each word.
+    """Span boundary head.
+
+    It computes y = LN(gelu(W2 LN(gelu(W1 [left; right; place])))), multiplies y by the word table and adds a bias per word.
 
     Attributes:
-      vocab_size: real tokens; the table's further rows get no probability and no gradient.
-      places: rows of the table of places in a span.
-      place_size: its width.
-      initializer_range: deviation of the truncated normal that kernels start from.
+      vocab_size: number of real tokens; the table's further rows have no probability and no gradient.
+      places: rows of the table of positions in a span.
+      place_size: width of that table.
+      initializer_range: standard deviation of the truncated normal initial values of kernels.
       execution: dtype of activations and products; logits are summed and kept in float32.
     """
 
@@ -32,18 +34,19 @@ class SpanBoundaryHead(nn.Module):
 
     @nn.compact
     def __call__(self, left: jax.Array, right: jax.Array, offsets: jax.Array, word_table: jax.Array) -> jax.Array:
-        """Predicts tokens.
+        """Compute the logits of tokens in spans.
 
         Args:
-          left, right: [batch, predictions, embed], hidden states before and behind each token's span.
-          offsets: int32[batch, predictions], how many tokens of the span come before it.
-          word_table: float32[rows, width], of the encoder.
+          left: hidden states [batch, predictions, embed] of the token before each span.
+          right: hidden states [batch, predictions, embed] of the token after each span.
+          offsets: int32[batch, predictions], number of tokens of the span before the predicted one.
+          word_table: the encoder's word table float32[rows, width].
 
         Returns:
-          float32[batch, predictions, rows].
+          The logits float32[batch, predictions, rows].
         """
         dtype, normal = self.execution.compute_dtype, truncated_normal(self.initializer_range)
-        # 200 wide as published, which few meshes divide: whole on every device.
+        # Replicated, since few meshes divide the published width of 200.
         places = self.param("places", logical(normal, (None, None)), (self.places, self.place_size), jnp.float32)
         # [batch, predictions, 2 embed + place_size] -> [batch, predictions, embed] -> [batch, predictions, width]
         hidden = jnp.concatenate([left.astype(dtype), right.astype(dtype), lookup_few(places, offsets, dtype)], axis=-1)

@@ -5,18 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def rotated(heads: jax.Array, positions: jax.Array | None, theta: float) -> jax.Array:
+def rotate(heads: jax.Array, positions: jax.Array | None, theta: float) -> jax.Array:
     """Rotate the pair (x[i], x[i + head_dim / 2]) of every head by the angle position * theta ** (-2 i / head_dim).
 
-    The score of a turned query and a turned key depends on the difference of their positions alone.
+    The score of a rotated query and a rotated key depends only on the difference of their positions.
 
     Args:
-      heads: [batch, length, heads, head_dim], queries or keys; head_dim is even.
+      heads: queries or keys [batch, length, heads, head_dim]; head_dim is even.
       positions: int32[batch, length], from 0 in each example of a packed row; None: 0, 1, 2, ... in every row.
-      theta: the base; the slowest pair turns once in about 2 pi theta tokens.
+      theta: the base; the slowest pair makes one turn in about 2 pi theta tokens.
 
     Returns:
-      the same shape and dtype; angles and products are float32.
+      The rotated array in the same shape and dtype; angles and products are float32.
     """
     length, size = heads.shape[1], heads.shape[-1]
     if positions is None:
@@ -26,5 +26,5 @@ def rotated(heads: jax.Array, positions: jax.Array | None, theta: float) -> jax.
     angles = (positions[..., None].astype(jnp.float32) * frequencies)[:, :, None]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(heads.dtype)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(heads.dtype)
