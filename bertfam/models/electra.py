@@ -34,7 +34,8 @@ class ElectraConfig(BertConfig):
         and as many heads of at least 64 units as divide its width, one at least.
 
         Args:
-          width, depth: the fractions.
+          width: the fraction of the hidden size.
+          depth: the fraction of the layers.
 
         Raises:
           UserError: when such sizes do not go together.

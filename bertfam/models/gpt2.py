@@ -119,7 +119,7 @@ FIXED = (
 
 
 def stack_entries(words: str, positions: str, config: DecoderConfig) -> tuple[Entry, ...]:
-    """The tables, by their tensors' names, every layer, and the head where it has a table of its own."""
+    """Return the entries of the tables, of every layer, and of the head where it has a table of its own."""
     ours, theirs = "decoder/layers/", "transformer.h.{layer}."
     attention = []
     for place, name in enumerate(("query", "key", "value")):
