@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.steady import forget, steady
+from bertfam.corruption.corruption import Corruption
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data import vocabularies
 from bertfam.data.corpora.formats import InputFormat
 from bertfam.data.corpora.text_files import TextFiles
-from bertfam.data.rows.batches import Batches, CorruptedRows, Corruption
+from bertfam.data.rows.batches import Batches, CorruptedRows
 from bertfam.data.rows.order import Shuffled
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.running_text import Chunks, FullSentences, WholeDocuments
@@ -31,10 +32,10 @@ ROWS: dict[str, SentencePairs | FullSentences | WholeDocuments | Chunks | Packed
 }
 
 
-class _Clean:
+class _Clean(Corruption):
     """No noise."""
 
-    def corrupt(self, rows: dict[str, np.ndarray], keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         return rows
 
 

@@ -1,9 +1,9 @@
-"""What becomes of clean rows of text: noise and targets, and what each kind of it asks of the rows."""
+"""Base classes of noise, and the form of the clean rows that a noise requires."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,17 +11,23 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.features import FeatureSpec, RowShape, Start
 
 
-class Corruption(Protocol):
-    """Noise: a pure function of rows and keys."""
+class Corruption(ABC):
+    """Base class of noise: a pure function of rows and keys."""
 
+    @abstractmethod
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """Rows with their noise and targets."""
-        ...
+        """Return finished rows of clean ones [n, ...]; a pure function of its arguments.
+
+        Args:
+          rows: the clean rows.
+          row_keys: uint64[n], one a row.
+          tokens: the vocabulary's ids.
+        """
 
 
 @dataclass(frozen=True)
 class RowForm:
-    """What clean rows of running text are like.
+    """Form of clean rows of running text.
 
     Attributes:
       framed: [CLS] and [SEP] stand around a row, where the vocabulary has them; else it is bare text.
@@ -39,58 +45,56 @@ class RowForm:
 FRAMED = RowForm()
 
 
-class TextCorruption(ABC):
-    """Makes finished rows of clean ones; a frozen dataclass.
+class TextCorruption(Corruption):
+    """Base class of the noise of a run: it makes finished rows of clean ones; a subclass is a frozen dataclass.
 
     A row of `length` is made of a clean row of `raw_length(length)` tokens and has `target_length(length)` places for the
     decoder, 0 where there is none.
 
     Attributes:
       form: what the clean rows must be like.
-      packs: whether clean rows may hold several examples.
+      packs: True if clean rows may hold several examples.
+      reads_text: True if it makes rows of running text; False if a run with it is for pairs of inputs and targets alone.
     """
 
     form: ClassVar[RowForm] = FRAMED
     packs: ClassVar[bool] = True
+    reads_text: ClassVar[bool] = True
 
     @property
     def needs_units(self) -> bool:
-        """Whether it reads marks of phrases and entities."""
+        """True if it reads marks of phrases and entities."""
         return False
 
     @property
     def decoder_start(self) -> Start | None:
-        """Which token the decoder reads first; None where rows have no encoder, or no decoder."""
+        """The token that the decoder reads first; None where rows have no encoder, or no decoder."""
         return None
 
     def check(self, length: int, tokens: TokenIds) -> None:
-        """Refuses (UserError) a vocabulary that has not what rows of `length` tokens may need, and rows that are too short."""
+        """Raise UserError where the vocabulary lacks tokens that rows of `length` may need, or where rows are too short."""
         self.raw_length(length)
 
     def raw_length(self, length: int) -> int:
-        """Tokens of the clean text that makes a row of `length`."""
+        """Return the tokens of the clean text that makes a row of `length`."""
         return length
 
     def input_length(self, length: int) -> int:
-        """Places of the encoder in a row of `length`: as many, but of a noise that cannot fill them."""
+        """Return the places of the encoder in a row of `length`: all, unless the noise cannot fill them."""
         return length
 
     def target_length(self, length: int) -> int:
-        """Places of the decoder."""
+        """Return the places of the decoder in a row of `length`."""
         return 0
 
     def predictions(self, length: int) -> int:
-        """Prediction slots of the encoder."""
+        """Return the prediction slots of the encoder in a row of `length`."""
         return 0
 
     @abstractmethod
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """What finished rows have, labels of sentence pairs aside."""
+        """Return the features of finished rows, without the labels of sentence pairs."""
 
     def fit(self, counts: Callable[[], np.ndarray]) -> Corruption:
-        """The noise for a text, of which `counts()` int64[vocabulary] says how often each token is in it."""
+        """Return the noise for a text in which each token of the vocabulary occurs `counts()` int64[vocabulary] times."""
         return self
-
-    @abstractmethod
-    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """Finished rows of clean ones [n, ...], a pure function of its arguments; `row_keys` uint64[n] are of each row."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption.corruption import RowForm, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
@@ -23,14 +24,15 @@ class NextTokens(TextCorruption):
 
     form: ClassVar[RowForm] = RowForm(framed=False, continued=True)
 
+    @override
     def target_length(self, length: int) -> int:
-        """See `TextCorruption.target_length`: every place."""
         return length
 
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """See `TextCorruption.features`."""
         return decoder_features(shape)
 
+    @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """See `TextCorruption.corrupt`.
 

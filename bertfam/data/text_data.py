@@ -2,24 +2,21 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, Corruption, TextCorruption
 from bertfam.corruption.masked_lm.masking import BertMasking
-from bertfam.corruption.t5.text_to_text import TextToText
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import Batches, CorruptedRows, Examples
+from bertfam.data.rows.layout import RowLayout
 from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams
-from bertfam.data.rows.packing import Packed
-from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences, TextRows, WholeDocuments
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.rows.text_pairs import Chosen, PairFrame, TextPairs, WithPositions
-from bertfam.data.rows.two_segments import TwoSegments
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
@@ -54,7 +51,7 @@ class TextData:
     corpus: Corpus | Mixture | None = None
     vocabulary: str | None = None
     cache_dir: str | None = None
-    rows: SentencePairs | TwoSegments | FullSentences | DocSentences | Chunks | WholeDocuments | Packed = SentencePairs()
+    rows: RowLayout = SentencePairs()
     pairs: TextPairs = TextPairs()
     corruption: TextCorruption = BertMasking()
     order: Order = "shuffled"
@@ -63,7 +60,7 @@ class TextData:
     def __post_init__(self) -> None:
         if self.order not in get_args(Order):
             raise UserError(f"TextData.order is {self.order!r}: it must be one of {', '.join(get_args(Order))}")
-        if self.order == "streams" and isinstance(self.rows, Packed):
+        if self.order == "streams" and self.rows.is_packed:
             raise UserError('TextData.order = "streams" needs rows that follow each other, and packed ones do not: use @Chunks()')
         self._check_form()
         if self.pairs.packed:
@@ -82,15 +79,15 @@ class TextData:
     def _check_form(self) -> None:
         """Refuses rows that are of another form than the noise needs."""
         noise, rows = type(self.corruption).__name__, self.rows
-        if isinstance(rows, Packed) and not self.corruption.packs:
-            fix = f"@{type(rows.rows).__name__}()" if isinstance(rows.rows, TextRows) else "@WholeDocuments()"
+        inner = rows.content
+        if rows.is_packed and not self.corruption.packs:
+            fix = f"@{type(inner).__name__}()" if inner.is_running_text else "@WholeDocuments()"
             raise UserError(f"{noise} makes rows of one example each, and packed ones have several: set TextData.rows = {fix}")
-        inner = rows.rows if isinstance(rows, Packed) else rows
-        if self.corruption.form != FRAMED and not isinstance(inner, TextRows):
-            where = "Packed.rows = @WholeDocuments()" if isinstance(rows, Packed) else "TextData.rows = @Chunks()"
+        if self.corruption.form != FRAMED and not inner.is_running_text:
+            where = "Packed.rows = @WholeDocuments()" if rows.is_packed else "TextData.rows = @Chunks()"
             raise UserError(f"{noise} is for rows of running text, and not for those of {type(inner).__name__}: set {where}")
-        if self.corruption.form.continued and isinstance(inner, Chunks) and not inner.separated:
-            raise UserError(f"{noise} learns where texts end, and Chunks.separated is False: leave it out")
+        if self.corruption.form.continued and not inner.separated:
+            raise UserError(f"{noise} learns where texts end, and {type(inner).__name__}.separated is False: leave it out")
 
     def _check_pairs(self, what: str) -> None:
         """Refuses pairs where the noise makes no rows with an encoder and a decoder."""
@@ -109,7 +106,7 @@ class TextData:
                 self._check_units(called, None)
             if corpus.pairs:
                 self._check_pairs(called)
-            elif isinstance(self.corruption, TextToText):
+            elif not self.corruption.reads_text:
                 self.refuse_text(called)
 
     def _check_units(self, name: str, units: np.ndarray | None) -> None:
@@ -165,14 +162,12 @@ class TextData:
             assert start is not None
             size = self.corruption.input_length(length), self.corruption.target_length(length)
             return self.pairs.examples(documents, size, seed, PairFrame(tokens, start))
-        if isinstance(self.corruption, TextToText):
+        if not self.corruption.reads_text:
             self.refuse_text(documents.name)
         length = self.corruption.raw_length(length)
-        if isinstance(self.rows, TextRows | Packed):
-            return self.rows.examples(documents, length, seed, tokens, self.corruption.form)
-        return self.rows.examples(documents, length, seed, tokens)
+        return self.rows.examples(documents, length, seed, tokens, self.corruption.form)
 
-    def rows_of(self, documents: Documents) -> Any:
+    def rows_of(self, documents: Documents) -> RowLayout | TextPairs:
         """How documents become rows: `rows` or `pairs`."""
         return self.pairs if documents.pairs else self.rows
 

@@ -51,7 +51,7 @@ def test_a_ramp_becomes_stages():
     expected = [(2, 8), (2, 16), (2, 24), (3, 32), (5, 64)]
     assert [(stage.steps, stage.batch_size) for stage in run.stages] == expected and run.total_steps == 14
     assert all(type(stage) is Stage for stage in run.stages)
-    with pytest.raises(UserError, match="steps 3 is less than the 4 sizes"):
+    with pytest.raises(UserError, match="steps 3 is less than sizes 4"):
         built("Run.stages = (@Ramp(), @Stage())", *ramp[1:], "Ramp.steps = 3")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from bertfam.corruption.keys import fold
 from bertfam.corruption.t5.random_spans import RandomSpans
-from bertfam.corruption.t5.random_tokens import RandomTokens
+from bertfam.corruption.t5.random_tokens import Noise, RandomTokens
 from bertfam.corruption.t5.sentinels import ClearToSentinels, DropClear, KeepAll, NoiseToSentinels, Raw
 from bertfam.corruption.t5.span_corruption import T5_OBJECTIVES, SpanCorruption
 from bertfam.corruption.token_ids import TokenIds
@@ -73,7 +73,7 @@ def spans_of(inputs, targets):
     return raw, sentinels
 
 
-class Given:
+class Given(Noise):
     """Noise that a test decides."""
 
     def __init__(self, mask):
@@ -82,8 +82,8 @@ class Given:
     def counts(self, lengths):
         return RandomTokens(1.0).counts(lengths)
 
-    def draw(self, lengths, width, keys):
-        return np.broadcast_to(np.pad(self.mask, (0, width - len(self.mask))), (len(keys), width))
+    def draw(self, lengths, width, row_keys):
+        return np.broadcast_to(np.pad(self.mask, (0, width - len(self.mask))), (len(row_keys), width))
 
 
 def sentence(name, noise=("for", "inviting", "last"), aligned=False):

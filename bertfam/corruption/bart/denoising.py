@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys, streams
 from bertfam.corruption.bart.infilling import TextInfilling
-from bertfam.corruption.bart.token_noise import Framed, TokenDeletion, TokenMasking, inserted
+from bertfam.corruption.bart.token_noise import Framed, TokenNoise, inserted
 from bertfam.corruption.corruption import RowForm, TextCorruption
 from bertfam.corruption.decoder_rows import sequence_features, sequence_rows, start_id
 from bertfam.corruption.permutations import rotated, shuffled_segments
@@ -39,7 +40,7 @@ class Denoising(TextCorruption):
     packs: ClassVar[bool] = False
 
     permute: float = 1.0
-    tokens: TextInfilling | TokenMasking | TokenDeletion | None = TextInfilling()
+    tokens: TokenNoise | None = TextInfilling()
     insert: float = 0.0
     rotate: float = 0.0
     start: Start = "eos"
@@ -52,24 +53,25 @@ class Denoising(TextCorruption):
             raise ValueError("permute, insert and rotate are 0 and tokens is None: there is no noise to take out")
 
     @property
+    @override
     def decoder_start(self) -> Start:
-        """See `TextCorruption.decoder_start`."""
         return self.start
 
+    @override
     def check(self, length: int, tokens: TokenIds) -> None:
-        """See `TextCorruption.check`."""
         for name in ("cls", "sep", "mask"):
             tokens.need(name, "Denoising")
         start_id(self.start, tokens, "Denoising.start")
 
+    @override
     def target_length(self, length: int) -> int:
-        """See `TextCorruption.target_length`: the whole row."""
         return length
 
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """See `TextCorruption.features`."""
         return sequence_features(shape)
 
+    @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """See `TextCorruption.corrupt`.
 

@@ -5,15 +5,16 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys, streams
-from bertfam.corruption.bart.token_noise import Framed
+from bertfam.corruption.bart.token_noise import Framed, TokenNoise
 from bertfam.corruption.sampling import draw, in_random_order
 from bertfam.corruption.token_ids import TokenIds
 
 
 @dataclass(frozen=True)
-class TextInfilling:
+class TextInfilling(TokenNoise):
     """Spans of whole words whose lengths are Poisson distributed, each replaced by a single [MASK].
 
     Lengths are drawn until they hold ceil(rate W) of a row's W words; the last is cut to that. A length of 0 puts a [MASK]
@@ -34,8 +35,9 @@ class TextInfilling:
         if not 0 < self.mean_length <= 100:
             raise ValueError(f"mean_length {self.mean_length} is not in (0, 100]")
 
+    @override
     def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
-        """See `TokenNoise.apply`; a [MASK] that would make a row too long is left out."""
+        # A [MASK] that would make a row too long is left out.
         return self._fill(*rows, row_keys, tokens.need("mask", "TextInfilling"), tokens.pad)
 
     def _fill(

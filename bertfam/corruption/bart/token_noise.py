@@ -1,9 +1,11 @@
 """Noise that takes the place of tokens in framed rows: masking, deletion, insertion (BART, Lewis et al. 2020, section 2.2)."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys, streams
 from bertfam.corruption.masked_lm.replacement import mask_tokens
@@ -27,9 +29,10 @@ class Framed(NamedTuple):
     real: np.ndarray
 
 
-class TokenNoise(Protocol):
+class TokenNoise(ABC):
     """Noise that takes the place of tokens; no row grows beyond its places."""
 
+    @abstractmethod
     def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
         """Apply the noise to rows.
 
@@ -41,11 +44,10 @@ class TokenNoise(Protocol):
         Returns:
           the rows with the noise int32[n, length], and the number of tokens of each int64[n].
         """
-        ...
 
 
 @dataclass(frozen=True)
-class TokenMasking:
+class TokenMasking(TokenNoise):
     """ceil(rate n) of a text's n tokens become [MASK], each set of them being equally likely.
 
     Attributes:
@@ -61,15 +63,15 @@ class TokenMasking:
         if not 0 <= self.random_share <= 1:
             raise ValueError(f"random_share {self.random_share} is not in [0, 1]")
 
+    @override
     def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
-        """See `TokenNoise.apply`."""
         mask, chosen = tokens.need("mask", "TokenMasking"), _chosen(self.rate, rows.inside, row_keys)
         result = mask_tokens(rows.tokens, chosen, row_keys, mask=mask, random_share=self.random_share, random_ids=tokens.pieces)
         return result, np.count_nonzero(rows.real, axis=1)
 
 
 @dataclass(frozen=True)
-class TokenDeletion:
+class TokenDeletion(TokenNoise):
     """ceil(rate n) of a text's n tokens are taken out, each set of them being equally likely.
 
     Attributes:
@@ -81,8 +83,8 @@ class TokenDeletion:
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
+    @override
     def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
-        """See `TokenNoise.apply`."""
         keep = rows.real & ~_chosen(self.rate, rows.inside, row_keys)
         return compact(rows.tokens, keep, keep.shape[1], tokens.pad), np.count_nonzero(keep, axis=1)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam import features
 from bertfam.corruption.corruption import Corruption, TextCorruption
@@ -80,33 +81,35 @@ class BertMasking(TextCorruption):
             raise ValueError(
                 "boundaries are True and shuffling is set, but what surrounds a span would be shuffled: leave one out"
             )
-        if self.boundaries and not getattr(self.choice, "merges", False):
+        if self.boundaries and not self.choice.merges:
             raise ValueError(
                 f"boundaries are True, and beside what {type(self.choice).__name__} chooses it may choose more: set choice to "
                 "@WordSpans(), or boundaries to False"
             )
 
+    @override
     def predictions(self, length: int) -> int:
         """The static number of prediction slots of a row of `length` tokens: masks first, then what is shuffled."""
         return self._masks(length) + (self.shuffling.predictions(length) if self.shuffling else 0)
 
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """See `TextCorruption.features`."""
         found = features.encoder_features(shape) | features.masked_features(shape)
         found |= features.span_features(shape) if self.boundaries else {}
         return found | (features.shuffled_features(shape) if self.shuffling else {})
 
     @property
+    @override
     def needs_units(self) -> bool:
-        """See `TextCorruption.needs_units`."""
-        return getattr(self.choice, "needs_units", False)
+        return self.choice.needs_units
 
+    @override
     def fit(self, counts: Callable[[], np.ndarray]) -> Corruption:
-        """See `TextCorruption.fit`; it matters to some choices, and to random tokens as in the text."""
-        choice_of = getattr(self.choice, "fit", None)
-        masking = self if choice_of is None else dataclasses.replace(self, choice=choice_of(counts()))
+        # It matters to some choices, and to random tokens as in the text.
+        masking = dataclasses.replace(self, choice=self.choice.fit(counts())) if self.choice.needs_counts else self
         return MaskingOfText(masking, counts()) if self.random_tokens == "text" else masking
 
+    @override
     def corrupt(
         self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds, counts: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
@@ -181,7 +184,7 @@ class BertMasking(TextCorruption):
 
 
 @dataclass(frozen=True, eq=False)
-class MaskingOfText:
+class MaskingOfText(Corruption):
     """A `BertMasking` whose random tokens are as frequent as in a text.
 
     Attributes:
@@ -192,6 +195,6 @@ class MaskingOfText:
     masking: BertMasking
     counts: np.ndarray
 
+    @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """See `BertMasking.corrupt`."""
         return self.masking.corrupt(rows, row_keys, tokens, self.counts)

@@ -1,10 +1,12 @@
-"""Choosing the positions that are predicted: single tokens or whole words (spans and n-grams: `choosing_spans`)."""
+"""Selection of the positions to predict: single tokens or whole words (spans and n-grams: `span_selection`)."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys, streams
 from bertfam.corruption.sampling import draw_positions, in_random_order
@@ -35,24 +37,38 @@ class Chosen(NamedTuple):
         return np.take_along_axis(self.positions, self.leads, axis=1), np.take_along_axis(self.positions, last, axis=1)
 
 
-class Choice(Protocol):
-    """A rule that chooses positions."""
+class Choice(ABC):
+    """Base class of the rules that select the positions to predict; a subclass is a frozen dataclass.
 
+    Attributes:
+      merges: True if no position beside a unit is selected.
+      needs_units: True if it reads marks of phrases and entities.
+      needs_counts: True if it requires `fit`.
+    """
+
+    merges: ClassVar[bool] = False
+    needs_units: ClassVar[bool] = False
+    needs_counts: ClassVar[bool] = False
+
+    def fit(self, counts: np.ndarray) -> "Choice":
+        """Return the rule for a text in which each token of the vocabulary occurs `counts` int64[vocabulary] times."""
+        return self
+
+    @abstractmethod
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Chosen:
-        """Chooses about `wanted` int64[n] positions of each row, never more than `slots`; see `BertMasking.corrupt`."""
-        ...
+        """Select about `wanted` int64[n] positions of each row, never more than `slots`; see `BertMasking.corrupt`."""
 
 
 @dataclass(frozen=True)
-class SingleTokens:
+class SingleTokens(Choice):
     """Each maskable position by itself, as BERT does: every set of `wanted` positions is equally likely."""
 
+    @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Chosen:
-        """See `Choice`."""
         maskable = rows["maskable"]
         words = keys.bits(row_keys, streams.CHOOSE, maskable.shape[1])
         positions, used = draw_positions(maskable, np.minimum(wanted, np.count_nonzero(maskable, axis=1)), slots, words)
@@ -60,16 +76,16 @@ class SingleTokens:
 
 
 @dataclass(frozen=True)
-class WithReplacement:
+class WithReplacement(Choice):
     """`wanted` draws, each from all maskable positions; what is drawn again is predicted once (ELECTRA, as published in code).
 
     So a row has fewer predictions than `wanted`: of k draws from m positions m (1 - (1 - 1 / m) ** k) on average.
     """
 
+    @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Chosen:
-        """See `Choice`."""
         maskable = rows["maskable"]
         counts = np.count_nonzero(maskable, axis=1)
         # [n, slots]: which of the maskable positions, then the position itself
@@ -82,7 +98,7 @@ class WithReplacement:
 
 
 @dataclass(frozen=True)
-class RareTokens:
+class RareTokens(Choice):
     """Single tokens, rare ones more often: DistilBERT's masking, as published with its code (Sanh et al. 2019).
 
     A row's positions are drawn one after another without replacement, each with a probability in proportion to
@@ -94,25 +110,27 @@ class RareTokens:
       exponent: 0 makes it `SingleTokens`; 1 gives every token of the vocabulary about the same number of predictions.
     """
 
+    needs_counts: ClassVar[bool] = True
+
     exponent: float = 0.7
 
     def __post_init__(self) -> None:
         if not 0 <= self.exponent < math.inf:
             raise ValueError(f"exponent {self.exponent} must be a number of at least 0")
 
+    @override
     def fit(self, counts: np.ndarray) -> "Weighted":
-        """The choice for a text in which each token of the vocabulary occurs `counts` int64[vocabulary] times."""
         return Weighted(np.maximum(counts, 1).astype(np.float64) ** -self.exponent)
 
+    @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Chosen:
-        """A text must be known first: see `fit`, and `BertMasking.fit`."""
         raise AssertionError("the choice is not `fit`")
 
 
 @dataclass(frozen=True, eq=False)
-class Weighted:
+class Weighted(Choice):
     """Single tokens drawn one after another without replacement, each in proportion to its weight; see `RareTokens`.
 
     Attributes:
@@ -121,10 +139,10 @@ class Weighted:
 
     weights: np.ndarray
 
+    @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Chosen:
-        """See `Choice`."""
         maskable = rows["maskable"]
         # The position whose clock, of this rate, rings first is drawn first: exponential with mean 1 / weight.
         waits = -np.log1p(-keys.uniform(keys.bits(row_keys, streams.CHOOSE, maskable.shape[1])))
@@ -136,17 +154,17 @@ class Weighted:
 
 
 @dataclass(frozen=True)
-class WholeWords:
+class WholeWords(Choice):
     """All pieces of a word or none: BERT's whole word masking (Devlin et al., as published with the code in May 2019).
 
     Words are taken in random order; one that would exceed the budget is passed over. Where every word exceeds it, the first of
     the smallest is taken all the same, if the slots hold it, so that no row is without a prediction.
     """
 
+    @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Chosen:
-        """See `Choice`."""
         return whole_words(words_of(rows, tokens), rows["maskable"], wanted, slots, row_keys)
 
 

@@ -1,12 +1,13 @@
-"""Choosing spans and n-grams of whole words to predict."""
+"""Selection of spans and n-grams of whole words to predict."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys, streams
-from bertfam.corruption.masked_lm.selection import Chosen, in_slots, room_for_one
+from bertfam.corruption.masked_lm.selection import Choice, Chosen, in_slots, room_for_one
 from bertfam.corruption.sampling import in_random_order
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.corruption.words import words_of
@@ -20,7 +21,7 @@ def _check_longest(words: int) -> None:
 
 
 @dataclass(frozen=True)
-class WordSpans:
+class WordSpans(Choice):
     """Spans of whole words: SpanBERT (Joshi et al. 2020, section 3.1).
 
     A span has l words with P(l) proportional to p (1 - p)^(l - 1) on 1 .. longest: for 0.2 and 10, 3.797 in the mean. It begins
@@ -48,10 +49,10 @@ class WordSpans:
         limits = np.cumsum(shares / shares.sum())[:-1]
         return 1 + np.searchsorted(limits, keys.uniform(words), side="right")
 
+    @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Chosen:
-        """See `Choice`."""
         words, maskable = words_of(rows, tokens), rows["maskable"]
         length = maskable.shape[1]
         run_ends = words.run_ends()
@@ -86,7 +87,7 @@ class WordSpans:
 
 
 @dataclass(frozen=True)
-class WordNgrams:
+class WordNgrams(Choice):
     """N-grams of whole words: ALBERT (Lan et al. 2020, section 4.1).
 
     The words of a row are taken in random order as the first of an n-gram, P(n) proportional to 1/n on 1 .. longest (6/11, 3/11
@@ -108,10 +109,10 @@ class WordNgrams:
         drawn = keys.uniform(words) * harmonic[np.minimum(available, self.longest) - 1]
         return 1 + np.searchsorted(harmonic[:-1], drawn, side="right")
 
+    @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Chosen:
-        """See `Choice`."""
         words = words_of(rows, tokens)
         n, length = words.sizes.shape
         order = in_random_order(words.sizes > 0, keys.bits(row_keys, streams.CHOOSE, length))

@@ -1,13 +1,14 @@
-"""Choosing whole phrases and entities that are marked in the text: ERNIE (Sun et al. 2019, section 3.2)."""
+"""Selection of whole phrases and entities that are marked in the text: ERNIE (Sun et al. 2019, section 3.2)."""
 
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys, streams
-from bertfam.corruption.masked_lm.selection import Chosen, whole_words
+from bertfam.corruption.masked_lm.selection import Choice, Chosen, whole_words
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.corruption.words import words_from
 
@@ -18,7 +19,7 @@ BEGINS, CONTINUES = 1, 2  # 0: it is in none
 
 
 @dataclass(frozen=True)
-class Units:
+class Units(Choice):
     """All tokens of a unit or none, units in random order, one that would exceed the budget passed over (see `WholeWords`).
 
     What the units of a row are is drawn for it: single tokens, phrases, or entities, and besides these single tokens again. The
@@ -47,10 +48,10 @@ class Units:
         limits = np.cumsum((self.basic, self.phrase, self.entity))
         return np.searchsorted(limits[:-1] / limits[-1], keys.uniform(words), side="right")
 
+    @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Chosen:
-        """See `Choice`."""
         units = rows.get("units", np.zeros(rows["maskable"].shape, np.uint8))
         level = self.levels(keys.bits(row_keys, streams.WHETHER, 1))
         # [n, length]: the bits of the row's kind

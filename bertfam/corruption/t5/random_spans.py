@@ -1,16 +1,18 @@
 """Which tokens are noise, in spans of a mean length: T5 (Raffel et al. 2020, section 3.3.4, as in the published code)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys, streams
 from bertfam.corruption.sampling import draw
-from bertfam.corruption.t5.random_tokens import Counts
+from bertfam.corruption.t5.random_tokens import Counts, Noise
 
 
 @dataclass(frozen=True)
-class RandomSpans:
+class RandomSpans(Noise):
     """A share of the tokens in spans that are neither empty nor touch: clear text, span, clear text, ..., span.
 
     A row of n tokens has N = round(density n) tokens of noise, at least 1 and at most n - 1, in round(N / mean_length) spans, at
@@ -21,6 +23,8 @@ class RandomSpans:
       mean_length: tokens of a span in the mean.
     """
 
+    is_exact: ClassVar[bool] = True
+
     density: float = 0.15
     mean_length: float = 3.0
 
@@ -30,8 +34,14 @@ class RandomSpans:
         if not 1 <= self.mean_length < float("inf"):
             raise ValueError(f"mean_length {self.mean_length} is less than 1, or endless")
 
+    @property
+    @override
+    def has_short_rows(self) -> bool:
+        return self.density == 0.5
+
+    @override
     def counts(self, lengths: np.ndarray | int) -> Counts:
-        """Tokens of noise, spans, and runs of clear text, which stand before each span: the same in all rows of a length."""
+        # Clear text stands before each span.
         lengths = np.asarray(lengths, np.int64)
         noise = np.clip(np.rint(lengths * self.density).astype(np.int64), 1, np.maximum(lengths - 1, 1))
         spans = np.maximum(np.rint(noise / self.mean_length).astype(np.int64), 1)
@@ -39,17 +49,8 @@ class RandomSpans:
         noise, spans = np.where(lengths > 1, noise, 0), np.where(lengths > 1, spans, 0)
         return Counts(noise, spans, np.maximum(spans, np.minimum(lengths, 1)), exact=True)
 
+    @override
     def draw(self, lengths: np.ndarray, width: int, row_keys: np.ndarray) -> np.ndarray:
-        """See `random_tokens.Noise.draw`.
-
-        Args:
-          lengths: int[n], tokens of each row, at most `width`.
-          width: places of a row.
-          row_keys: uint64[n], one a row.
-
-        Returns:
-          bool[n, width], whether each token is noise.
-        """
         noise, spans, _, _ = self.counts(lengths)
         most_noise = int(self.counts(width).noise)  # the longest row has most of both
         noise_begins = _begins(noise, spans, keys.bits(row_keys, streams.NOISE_SEGMENTS, most_noise))

@@ -14,10 +14,12 @@ week ." with the noise "for inviting" and "last" becomes
 and ends with the end token. <X>, <Y>, <Z> are the vocabulary's sentinels <extra_id_0>, <extra_id_1>, <extra_id_2>.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption.masked_lm.replacement import mask_tokens
 from bertfam.corruption.permutations import shuffled
@@ -48,40 +50,57 @@ class Written(NamedTuple):
     keep: np.ndarray
 
 
-class Rewriting(Protocol):
-    """Makes inputs or targets."""
+class SpanFormat(ABC):
+    """Base class of the forms of inputs and targets; a subclass is a frozen dataclass.
+
+    Attributes:
+      sentinels: the number of sentinels it needs: "none", "one", or one for each of the "spans" or "clear" runs.
+      has_noise_only: True if nothing of the clear text is kept.
+    """
+
+    sentinels: ClassVar[str] = "none"
+    has_noise_only: ClassVar[bool] = False
 
     @property
-    def sentinels(self) -> str:
-        """How many sentinels it needs: "none", "one", or one for each of the "spans" or "clear" runs."""
-        ...
+    def aligned(self) -> bool:
+        """True if an empty run of clear text counts before every row."""
+        return False
 
+    def sizes(self, raw: Raw, clear: np.ndarray) -> tuple[np.ndarray, int] | None:
+        """Return how many tokens each place adds int64[n, width] and how many close a row; None where no row can be too long.
+
+        Args:
+          raw: clean rows and their noise.
+          clear: bool[n, width], where runs of clear text begin.
+        """
+        return None
+
+    @abstractmethod
     def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """Tokens that rows of `lengths` int64[...] with so much noise become at most, without the end token: int64[...]."""
-        ...
+        """Return the most tokens that rows of `lengths` int64[...] give, without the end token: int64[...]."""
 
+    @abstractmethod
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        """Rewrites rows."""
-        ...
+        """Return the inputs or targets of rows."""
 
 
 @dataclass(frozen=True)
-class NoiseToSentinels:
+class NoiseToSentinels(SpanFormat):
     """Each run of noise becomes a sentinel of its own, in their order."""
 
     sentinels: ClassVar[str] = "spans"
 
+    @override
     def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """See `Rewriting.most`."""
         return lengths - counts.noise + counts.spans if counts.exact else lengths
 
+    @override
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        """See `Rewriting.write`."""
         return _to_sentinels(raw.tokens, raw.noise, raw.real, tokens)
 
 
 @dataclass(frozen=True)
-class ClearToSentinels:
+class ClearToSentinels(SpanFormat):
     """Each run of clear text becomes a sentinel of its own, in their order, so that each stands before a span of noise.
 
     Attributes:
@@ -91,15 +110,20 @@ class ClearToSentinels:
     """
 
     sentinels: ClassVar[str] = "clear"
+    has_noise_only: ClassVar[bool] = True
 
     aligned: bool = False
 
+    @override
+    def sizes(self, raw: Raw, clear: np.ndarray) -> tuple[np.ndarray, int]:
+        return raw.noise.astype(np.int64) + clear, 1
+
+    @override
     def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """See `Rewriting.most`."""
         return np.minimum(counts.noise + counts.clear, lengths) + (self.aligned and not counts.exact)
 
+    @override
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        """See `Rewriting.write`."""
         values, real, clear = raw.tokens, raw.real, raw.real & ~raw.noise
         if self.aligned:  # an empty run of clear text is before every row
             values, real, clear = (np.concatenate([part[:, :1], part], axis=1) for part in (values, real, clear))
@@ -108,7 +132,7 @@ class ClearToSentinels:
 
 
 @dataclass(frozen=True)
-class MaskNoise:
+class MaskNoise(SpanFormat):
     """Each token of noise becomes the first sentinel, or with `random_share` a random piece.
 
     The published code draws from all ids but the first three; here control tokens and sentinels are never drawn.
@@ -125,75 +149,79 @@ class MaskNoise:
         if not 0 <= self.random_share <= 1:
             raise ValueError(f"random_share {self.random_share} is not in [0, 1]")
 
+    @override
     def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """See `Rewriting.most`."""
         return lengths
 
+    @override
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        """See `Rewriting.write`."""
         mask, share = tokens.sentinels[0], self.random_share
         result = mask_tokens(raw.tokens, raw.noise, raw.row_keys, mask=mask, random_share=share, random_ids=tokens.pieces)
         return Written(result, raw.real)
 
 
 @dataclass(frozen=True)
-class DropNoise:
+class DropNoise(SpanFormat):
     """The clear text alone."""
 
     sentinels: ClassVar[str] = "none"
 
+    @override
     def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """See `Rewriting.most`."""
         return lengths - counts.noise if counts.exact else lengths
 
+    @override
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        """See `Rewriting.write`."""
         return Written(raw.tokens, raw.real & ~raw.noise)
 
 
 @dataclass(frozen=True)
-class DropClear:
+class DropClear(SpanFormat):
     """The noise alone."""
 
-    sentinels: ClassVar[str] = "none"
+    has_noise_only: ClassVar[bool] = True
 
+    @override
+    def sizes(self, raw: Raw, clear: np.ndarray) -> tuple[np.ndarray, int]:
+        return raw.noise, 0
+
+    @override
     def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """See `Rewriting.most`."""
         return counts.noise
 
+    @override
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        """See `Rewriting.write`."""
         return Written(raw.tokens, raw.noise)
 
 
 @dataclass(frozen=True)
-class ShuffleNoise:
+class ShuffleNoise(SpanFormat):
     """The tokens of noise change places among themselves, all orders being equally likely."""
 
     sentinels: ClassVar[str] = "none"
 
+    @override
     def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """See `Rewriting.most`."""
         return lengths
 
+    @override
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        """See `Rewriting.write`."""
         source = shuffled(np.where(raw.noise, 0, -1), raw.row_keys)
         return Written(np.take_along_axis(raw.tokens, source, axis=1), raw.real)
 
 
 @dataclass(frozen=True)
-class KeepAll:
+class KeepAll(SpanFormat):
     """The whole text."""
 
     sentinels: ClassVar[str] = "none"
 
+    @override
     def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """See `Rewriting.most`."""
         return lengths
 
+    @override
     def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        """See `Rewriting.write`."""
         return Written(raw.tokens, raw.real)
 
 

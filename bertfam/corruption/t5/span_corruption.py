@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption.corruption import RowForm, TextCorruption
 from bertfam.corruption.decoder_rows import ended, sequence_features, sequence_rows, start_id
 from bertfam.corruption.t5.random_spans import RandomSpans
-from bertfam.corruption.t5.random_tokens import RandomPrefix, RandomTokens
+from bertfam.corruption.t5.random_tokens import Noise, RandomPrefix, RandomTokens
 from bertfam.corruption.t5.sentinels import (
     ClearToSentinels,
     DropClear,
@@ -19,6 +20,7 @@ from bertfam.corruption.t5.sentinels import (
     NoiseToSentinels,
     Raw,
     ShuffleNoise,
+    SpanFormat,
     run_begins,
 )
 from bertfam.corruption.token_ids import TokenIds
@@ -27,14 +29,13 @@ from bertfam.features import FeatureSpec, RowShape, Start
 
 # Places of targets in the published settings, all of inputs of 512 tokens: (what targets are, share of noise) -> places.
 _PUBLISHED_INPUTS = 512
-_PUBLISHED_TARGETS = {
+_PUBLISHED_TARGETS: dict[tuple[SpanFormat, float], int] = {
     (ClearToSentinels(), 0.10): 103,
     (ClearToSentinels(), 0.15): 192,
     (ClearToSentinels(), 0.25): 256,
     (ClearToSentinels(), 0.50): 512,
     (DropClear(), 0.15): 104,
 }
-_Rewriting = NoiseToSentinels | ClearToSentinels | MaskNoise | DropNoise | DropClear | ShuffleNoise | KeepAll
 
 
 @dataclass(frozen=True)
@@ -59,29 +60,30 @@ class SpanCorruption(TextCorruption):
     form: ClassVar[RowForm] = RowForm(framed=False)
     packs: ClassVar[bool] = False
 
-    noise: RandomSpans | RandomTokens | RandomPrefix = RandomSpans()
-    inputs: _Rewriting = NoiseToSentinels()
-    targets: _Rewriting = ClearToSentinels()
+    noise: Noise = RandomSpans()
+    inputs: SpanFormat = NoiseToSentinels()
+    targets: SpanFormat = ClearToSentinels()
     max_targets: int | None = None
     start: Start = "pad"
 
     def __post_init__(self) -> None:
         if self.max_targets is not None and self.max_targets < 3:
             raise ValueError(f"max_targets {self.max_targets} is less than 3")
-        if self.max_targets is not None and isinstance(self.noise, RandomSpans):
-            raise ValueError(f"max_targets is {self.max_targets}, and with RandomSpans all rows have equally many: leave it out")
-        if self.max_targets is not None and not isinstance(self.targets, ClearToSentinels | DropClear):
+        if self.max_targets is not None and self.noise.is_exact:
+            name = type(self.noise).__name__
+            raise ValueError(f"max_targets is {self.max_targets}, and with {name} all rows have equally many: leave it out")
+        if self.max_targets is not None and not self.targets.has_noise_only:
             raise ValueError(
                 f"max_targets is {self.max_targets}, which is for targets of the noise alone, ClearToSentinels and DropClear"
             )
 
     @property
+    @override
     def decoder_start(self) -> Start:
-        """See `TextCorruption.decoder_start`."""
         return self.start
 
+    @override
     def check(self, length: int, tokens: TokenIds) -> None:
-        """See `TextCorruption.check`: there must be sentinels for all spans."""
         tokens.end_of_text("SpanCorruption")
         start_id(self.start, tokens, "SpanCorruption.start")
         there, needed = len(tokens.sentinels), self._sentinels(length)
@@ -99,8 +101,9 @@ class SpanCorruption(TextCorruption):
                 f"has {there}: {fix}longer spans, less noise, or a vocabulary with more (bertfam vocab --sentinels={needed})"
             )
 
+    @override
     def raw_length(self, length: int) -> int:
-        """See `TextCorruption.raw_length`; at density 0.5 one less where targets would be longer than inputs, as published."""
+        # At density 0.5 one less where targets would be longer than inputs, as published.
         if length < 3:
             raise UserError(f"rows of {length} tokens are too short for SpanCorruption: use at least 3")
         # Inputs never shrink when a row grows.
@@ -109,21 +112,21 @@ class SpanCorruption(TextCorruption):
             most *= 2
         lengths = np.arange(1, most + 1)
         found = int(lengths[np.flatnonzero(self._input_lengths(lengths) <= length)[-1]])
-        is_half = isinstance(self.noise, RandomSpans) and self.noise.density == 0.5
-        return found - int(is_half and self._target_lengths(found) > length)
+        return found - int(self.noise.has_short_rows and self._target_lengths(found) > length)
 
+    @override
     def input_length(self, length: int) -> int:
-        """See `TextCorruption.input_length`."""
         return int(self._input_lengths(self.raw_length(length)))
 
+    @override
     def target_length(self, length: int) -> int:
-        """See `TextCorruption.target_length`."""
         return self._places(self.raw_length(length))
 
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """See `TextCorruption.features`."""
         return sequence_features(shape)
 
+    @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         """See `TextCorruption.corrupt`.
 
@@ -148,10 +151,10 @@ class SpanCorruption(TextCorruption):
 
     def _fitting(self, raw: Raw, tokens: TokenIds, places: int) -> np.ndarray:
         """The noise, less what would need more targets or sentinels than there are: bool[n, width]."""
-        if isinstance(self.noise, RandomSpans):
+        if self.noise.is_exact:
             return raw.noise
         spans, clear = run_begins(raw.noise), run_begins(raw.real & ~raw.noise)
-        if isinstance(self.targets, ClearToSentinels) and self.targets.aligned:
+        if self.targets.aligned:
             clear[:, :1] |= raw.real[:, :1]
         fits = np.ones_like(raw.noise)
         for part in (self.inputs, self.targets):
@@ -159,10 +162,9 @@ class SpanCorruption(TextCorruption):
                 fits &= _within(spans, len(tokens.sentinels), 0)
             if part.sentinels == "clear":
                 fits &= _within(clear, len(tokens.sentinels), 1)
-        if isinstance(self.targets, ClearToSentinels):
-            fits &= _within(raw.noise.astype(np.int64) + clear, places - 1, 1)
-        elif isinstance(self.targets, DropClear):
-            fits &= _within(raw.noise, places - 1, 0)
+        if (sizes := self.targets.sizes(raw, clear)) is not None:
+            written, closing = sizes
+            fits &= _within(written, places - 1, closing)
         return raw.noise & fits
 
     def _input_lengths(self, lengths: np.ndarray | int) -> np.ndarray:
@@ -179,8 +181,8 @@ class SpanCorruption(TextCorruption):
         """Places of the targets of clean rows of `width` tokens."""
         if self.max_targets is not None:
             return min(self.max_targets, width + 2)
-        if isinstance(self.noise, RandomTokens) and width + 1 == _PUBLISHED_INPUTS:
-            published = _PUBLISHED_TARGETS.get((self.targets, self.noise.density))
+        if self.noise.published_density is not None and width + 1 == _PUBLISHED_INPUTS:
+            published = _PUBLISHED_TARGETS.get((self.targets, self.noise.published_density))
             if published is not None:
                 return published
         return int(self._target_lengths(width))

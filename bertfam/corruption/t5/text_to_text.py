@@ -1,9 +1,10 @@
 """No noise: supervised pairs of inputs and targets alone (Raffel et al. 2020, section 2.4)."""
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import ClassVar, get_args
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption.corruption import TextCorruption
 from bertfam.corruption.decoder_rows import sequence_features
@@ -21,6 +22,8 @@ class TextToText(TextCorruption):
       start: what the decoder reads first: "pad" (T5) or "eos" (BART).
     """
 
+    reads_text: ClassVar[bool] = False
+
     target_tokens: int = 128
     start: Start = "pad"
 
@@ -31,18 +34,19 @@ class TextToText(TextCorruption):
             raise UserError(f"TextToText.start is {self.start!r}: it must be one of {', '.join(get_args(Start))}")
 
     @property
+    @override
     def decoder_start(self) -> Start:
-        """See `TextCorruption.decoder_start`."""
         return self.start
 
+    @override
     def target_length(self, length: int) -> int:
-        """See `TextCorruption.target_length`."""
         return self.target_tokens
 
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """See `TextCorruption.features`."""
         return sequence_features(shape)
 
+    @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """There is nothing to corrupt: pairs are finished rows, and running text is refused before (`TextData.refuse_text`)."""
+        # Pairs are finished rows, and TextData.refuse_text refuses running text before.
         raise TypeError("TextToText has no noise")

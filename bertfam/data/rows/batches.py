@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys
 from bertfam.corruption.corruption import Corruption
@@ -49,7 +50,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class CorruptedRows:
+class CorruptedRows(Rows):
     """A `Rows` over examples.
 
     Attributes:
@@ -69,12 +70,12 @@ class CorruptedRows:
     dupe_factor: int | None = None
 
     @property
+    @override
     def warnings(self) -> list[str]:
-        """See `Rows.warnings`."""
         return self.examples.warnings
 
+    @override
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
-        """See `Rows.at`."""
         epochs, examples = self.order.index(places)
         padding = examples < 0
         rows = self.rows_of(epochs, np.maximum(examples, 0))
@@ -90,14 +91,14 @@ class CorruptedRows:
 
 
 @dataclass(frozen=True)
-class Batches:
+class Batches(BatchSource):
     """A `BatchSource`: a sequence of rows, so many at a time."""
 
     sequence: Rows
     batch_size: int
 
+    @override
     def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
-        """See `BatchSource.rows`."""
         return self.sequence.at(step * self.batch_size + np.arange(start, stop, dtype=np.int64))
 
 

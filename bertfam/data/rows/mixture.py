@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import CorruptedRows, Rows, joined
@@ -76,12 +77,12 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class _OfParts:
+class _OfParts(Rows):
     parts: tuple[CorruptedRows, ...]
 
     @property
+    @override
     def warnings(self) -> list[str]:
-        """See `batches.Rows.warnings`."""
         return [line for part in self.parts for line in part.warnings]
 
 
@@ -105,8 +106,8 @@ class MixedRows(_OfParts):
         rounds, within = np.divmod(places, len(cycle))
         return cycle[within], rounds * counts[cycle[within]] + before[within]
 
+    @override
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
-        """See `batches.Rows.at`."""
         return joined(self.parts, *self.index(places))
 
     @functools.cached_property
@@ -134,8 +135,8 @@ class ConcatenatedRows(_OfParts):
     def __len__(self) -> int:
         return sum(len(part.examples) for part in self.parts)
 
+    @override
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
-        """See `batches.Rows.at`."""
         begins = np.cumsum([0, *(len(part.examples) for part in self.parts[:-1])])
         if self.key is not None:
             inside = places < len(self)

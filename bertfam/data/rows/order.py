@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys
 
@@ -23,7 +24,7 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class Shuffled(Order):
     """Every example once an epoch, in a new order each epoch (a keyed permutation; nothing is stored).
 
     Attributes:
@@ -34,14 +35,14 @@ class Shuffled:
     examples: int
     key: int
 
+    @override
     def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Order.index`."""
         epochs, within = np.divmod(places, self.examples)
         return epochs, permute(within, self.examples, keys.fold(self.key, epochs))
 
 
 @dataclass(frozen=True)
-class Contiguous:
+class Contiguous(Order):
     """Every example once, in order, then padding rows: evaluation.
 
     Attributes:
@@ -50,13 +51,13 @@ class Contiguous:
 
     examples: int
 
+    @override
     def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Order.index`."""
         return np.zeros_like(places), np.where(places < self.examples, places, -1)
 
 
 @dataclass(frozen=True)
-class Streams:
+class Streams(Order):
     """Side by side, as many streams of successive examples as a batch has rows: row r of a batch goes on where row r of the
     batch before ended (Dai et al. 2019, "Transformer-XL", section 3.2; models with a memory).
 
@@ -70,8 +71,8 @@ class Streams:
     examples: int
     batch_size: int
 
+    @override
     def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Order.index`."""
         steps, rows = np.divmod(places, self.batch_size)
         most, longer = -(-self.examples // self.batch_size), self.examples % self.batch_size or self.batch_size
         epochs, within = np.divmod(steps, most)

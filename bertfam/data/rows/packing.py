@@ -3,14 +3,16 @@ Cross-contamination").
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.rows.running_text import DocSentences, TextExamples, WholeDocuments
-from bertfam.data.rows.sentence_pairs import PairExamples, SentencePairs
+from bertfam.data.rows.layout import PackableExamples, PackableRows, RowLayout
+from bertfam.data.rows.running_text import WholeDocuments
 from bertfam.data.token_cache.documents import Documents
 from bertfam.features import Relation
 
@@ -20,7 +22,7 @@ _TOKENS = ("encoder_input_tokens", "next_tokens")  # what padding's id fills
 
 
 @dataclass(frozen=True)
-class Packed:
+class Packed(RowLayout):
     """Rows into which whole examples are packed by their lengths, each with its own [CLS], segment id and positions from 0.
 
     The plan is fixed by the seed; an example keeps its row in every epoch, and its noise is drawn anew. Pairs are held to the
@@ -31,7 +33,9 @@ class Packed:
       max_examples: at most so many in a row; None: a sixteenth of the row's length.
     """
 
-    rows: SentencePairs | WholeDocuments | DocSentences = WholeDocuments()
+    is_packed: ClassVar[bool] = True
+
+    rows: PackableRows = WholeDocuments()
     max_examples: int | None = None
 
     def __post_init__(self) -> None:
@@ -39,34 +43,35 @@ class Packed:
             raise ValueError(f"max_examples {self.max_examples} is less than 2, which packs nothing")
 
     @property
+    @override
+    def content(self) -> RowLayout:
+        return self.rows
+
+    @property
+    @override
     def least_documents(self) -> int:
-        """Documents that the rows need."""
         return self.rows.least_documents
 
     @property
+    @override
     def relation(self) -> Relation | None:
-        """What the labels of pairs say; None where rows have none."""
         return self.rows.relation
 
+    @override
     def most_examples(self, length: int) -> int:
-        """Examples in a row, at most."""
         return self.max_examples or max(2, length // 16)
 
+    @override
     def check_length(self, length: int) -> None:
-        """Refuses rows that are too short."""
         self.rows.check_length(length)
 
+    @override
     def examples(
         self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
     ) -> "PackedExamples":
-        """Plans the rows of `length` tokens."""
         if form.framed:
             tokens.need("cls", "Packed")
-        inner: PairExamples | TextExamples
-        if isinstance(self.rows, SentencePairs):
-            inner = self.rows.examples(documents, length, seed, tokens).fitted()
-        else:
-            inner = self.rows.examples(documents, length, seed, tokens, form)
+        inner = self.rows.packable_examples(documents, length, seed, tokens, form)
         bounds, order = pack(inner.lengths, length, self.most_examples(length), seed)
         return PackedExamples(inner, bounds, order, length, self.most_examples(length), tokens.pad)
 
@@ -74,9 +79,7 @@ class Packed:
 class PackedExamples:
     """The packed rows of one corpus at one length."""
 
-    def __init__(
-        self, inner: PairExamples | TextExamples, bounds: np.ndarray, order: np.ndarray, length: int, most: int, pad: int
-    ) -> None:
+    def __init__(self, inner: PackableExamples, bounds: np.ndarray, order: np.ndarray, length: int, most: int, pad: int) -> None:
         """Row r holds the examples order[bounds[r]] .. order[bounds[r + 1] - 1] of `inner`."""
         self._inner, self._bounds, self._order = inner, bounds, order
         self._length, self._most, self._pad = length, most, pad

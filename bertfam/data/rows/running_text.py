@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.rows.layout import PackableRows, RowLayout
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 
@@ -27,11 +29,10 @@ _LANES_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
-class TextRows:
+class TextRows(RowLayout):
     """What all rows of running text have in common; see the module."""
 
-    least_documents: ClassVar[int] = 1
-    relation: ClassVar[None] = None
+    is_running_text: ClassVar[bool] = True
     whole_sentences: ClassVar[bool]
     across_documents: ClassVar[bool]
 
@@ -40,17 +41,13 @@ class TextRows:
         """Separators behind a document."""
         return 1
 
-    def most_examples(self, length: int) -> int:
-        """Examples in a row: one."""
-        return 1
-
+    @override
     def check_length(self, length: int) -> None:
-        """Refuses rows that are too short."""
         if length < 3:
             raise UserError(f"length {length} is too short for a row of text; use at least 3")
 
+    @override
     def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED) -> "TextExamples":
-        """Plans the rows of `length` tokens; the plan needs no seed."""
         self.check_length(length)
         frame = _Frame(tokens, form)
         room = length - frame.size
@@ -65,6 +62,12 @@ class TextRows:
             begin, end = _cut(begins[:-1], inner_ends, room)
         return TextExamples(documents, begins, begin, end, length, frame, self.gap)
 
+    def packable_examples(
+        self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
+    ) -> "TextExamples":
+        """Plan the rows as `examples` does: the lengths of running text do not depend on random draws."""
+        return self.examples(documents, length, seed, tokens, form)
+
 
 class FullSentences(TextRows):
     """Whole sentences, on over the ends of documents with a separator between."""
@@ -72,7 +75,7 @@ class FullSentences(TextRows):
     whole_sentences, across_documents = True, True
 
 
-class DocSentences(TextRows):
+class DocSentences(TextRows, PackableRows):
     """Whole sentences of one document."""
 
     whole_sentences, across_documents = True, False
@@ -91,12 +94,12 @@ class Chunks(TextRows):
     separated: bool = True
 
     @property
+    @override
     def gap(self) -> int:
-        """See `TextRows.gap`."""
         return int(self.separated)
 
 
-class WholeDocuments(TextRows):
+class WholeDocuments(TextRows, PackableRows):
     """Documents; one that is longer than a row takes several."""
 
     whole_sentences, across_documents = False, False

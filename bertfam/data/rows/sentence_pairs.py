@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys
+from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.rows.layout import PackableRows
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, Relation
@@ -31,7 +34,7 @@ _STRETCH = 1 << 17  # tokens
 
 
 @dataclass(frozen=True)
-class SentencePairs:
+class SentencePairs(PackableRows):
     """`[CLS] A [SEP] B [SEP]` where B continues A, comes from another document, or is what A continues.
 
     A document is cut into chunks of sentences of at least length-3 tokens, or in a document that is drawn with
@@ -87,17 +90,19 @@ class SentencePairs:
         """The shares of pairs whose B is random and of pairs that are swapped, where the chunk allows all."""
         return _SHARES.get(self.relation, (self.random_next_rate, 0.0))
 
-    def most_examples(self, length: int) -> int:
-        """Examples in a row: one."""
-        return 1
-
+    @override
     def check_length(self, length: int) -> None:
-        """Refuses rows that are too short."""
         if length < 5:
             raise UserError(f"length {length} is too short for a sentence pair; use at least 5")
 
-    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> "PairExamples":
-        """Plans the chunks of all documents for rows of `length` tokens."""
+    @override
+    def packable_examples(
+        self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
+    ) -> "PairExamples":
+        return self.examples(documents, length, seed, tokens, form).fitted()
+
+    @override
+    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED) -> "PairExamples":
         self.check_length(length)
         if len(documents) < self.least_documents:
             raise UserError(

@@ -7,6 +7,7 @@ encoder and of the decoder by the same numbers see each other alone.
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption.corruption import Corruption
 from bertfam.corruption.decoder_rows import start_id
@@ -168,7 +169,7 @@ class TextToTextExamples:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Chosen(Corruption):
     """A `Corruption` that leaves rows as they are, but for features that others of the run do not have.
 
     Attributes:
@@ -177,13 +178,13 @@ class Chosen:
 
     names: tuple[str, ...]
 
+    @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """See `Corruption.corrupt`."""
         return {name: rows[name] for name in self.names}
 
 
 @dataclass(frozen=True)
-class WithPositions:
+class WithPositions(Corruption):
     """A `Corruption` of rows of one example that adds the positions that packed rows of the same run have: from 0.
 
     Attributes:
@@ -194,8 +195,8 @@ class WithPositions:
     corruption: Corruption
     names: tuple[str, ...]
 
+    @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """See `Corruption.corrupt`."""
         found = self.corruption.corrupt(rows, row_keys, tokens)
         for name in self.names:
             if name.endswith("coder_positions") and name not in found:

@@ -4,9 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption import keys
+from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.rows.layout import RowLayout
 from bertfam.data.rows.sentence_pairs import framed, sentences_to, stretches
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
@@ -18,7 +21,7 @@ _SHORTEST = 5
 
 
 @dataclass(frozen=True)
-class TwoSegments:
+class TwoSegments(RowLayout):
     """`[CLS] A [SEP] B [SEP]` where B continues A, or `[CLS] A [SEP]`.
 
     A document is cut into chunks of sentences of at least as many tokens as a row has, or with `short_row_rate` as a number
@@ -35,9 +38,6 @@ class TwoSegments:
       short_row_rate: the share of shorter chunks.
     """
 
-    least_documents: ClassVar[int] = 1
-    relation: ClassVar[None] = None
-
     single_segment_rate: float = 0.1
     short_row_rate: float = 0.05
 
@@ -46,17 +46,15 @@ class TwoSegments:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1]")
 
-    def most_examples(self, length: int) -> int:
-        """Examples in a row: one."""
-        return 1
-
+    @override
     def check_length(self, length: int) -> None:
-        """Refuses rows that are too short."""
         if length < _SHORTEST:
             raise UserError(f"length {length} is too short for two segments; use at least {_SHORTEST}")
 
-    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> "SegmentExamples":
-        """Plans the chunks of all documents for rows of `length` tokens."""
+    @override
+    def examples(
+        self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
+    ) -> "SegmentExamples":
         self.check_length(length)
         return SegmentExamples(self, documents, length, tokens, *_plan(self, documents, length, seed))
 

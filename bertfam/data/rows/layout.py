@@ -1,0 +1,83 @@
+"""Base classes of the ways in which documents become rows."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from bertfam.corruption.corruption import FRAMED, RowForm
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.rows.batches import Examples
+from bertfam.data.token_cache.documents import Documents
+from bertfam.features import Relation
+
+
+class RowLayout(ABC):
+    """Base class of rows of text; a subclass is a frozen dataclass that gin can configure.
+
+    Attributes:
+      is_running_text: True if rows are available in every `RowForm`.
+      is_packed: True if a row holds several examples.
+    """
+
+    is_running_text: ClassVar[bool] = False
+    is_packed: ClassVar[bool] = False
+
+    @property
+    def least_documents(self) -> int:
+        """The smallest number of documents that rows can be made of."""
+        return 1
+
+    @property
+    def relation(self) -> Relation | None:
+        """The relation that the labels of sentence pairs describe; None where rows have no labels."""
+        return None
+
+    @property
+    def separated(self) -> bool:
+        """True if a separator stands between documents."""
+        return True
+
+    @property
+    def content(self) -> "RowLayout":
+        """The rows that are packed; the rows themselves where they are not packed."""
+        return self
+
+    def most_examples(self, length: int) -> int:
+        """Return the largest number of examples in a row of `length` tokens."""
+        return 1
+
+    def check_length(self, length: int) -> None:
+        """Raise UserError where rows of `length` tokens are too short."""
+        return
+
+    @abstractmethod
+    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED) -> Examples:
+        """Plan the rows of `length` tokens.
+
+        Args:
+          documents: the text.
+          length: tokens of a row.
+          seed: the seed of the plan.
+          tokens: the vocabulary's ids.
+          form: the form of the rows, `FRAMED` unless `is_running_text`.
+        """
+
+
+class PackableExamples(Examples, Protocol):
+    """Examples whose lengths do not depend on random draws."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row: int64[rows]."""
+        ...
+
+
+class PackableRows(RowLayout):
+    """Base class of rows that `Packed` can pack."""
+
+    @abstractmethod
+    def packable_examples(
+        self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
+    ) -> PackableExamples:
+        """Plan the rows as `examples` does, with lengths that do not depend on random draws."""
