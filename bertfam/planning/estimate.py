@@ -14,7 +14,7 @@ from bertfam.planning.bounds import Bound, bound
 from bertfam.planning.tracing import SUMMED, Array, Traced, trace
 from bertfam.sharding.chips import Chip
 from bertfam.sharding.placement import batch_shardings, check_batch, partition_spec
-from bertfam.sharding.rules import AXES, Rules, named
+from bertfam.sharding.rules import AXES, Rules, as_tuple
 from bertfam.training.run import Run
 from bertfam.training.state import TrainState, new_state, shardings_of
 
@@ -156,7 +156,7 @@ class _Device:
         return (*self.rules.axes("batch"), *self.rules.axes("length"))
 
     def _split(self, names: tuple[str | None, ...]) -> list[str]:
-        return [axis for axes in partition_spec(names, self.rules) for axis in named(axes)]
+        return [axis for axes in partition_spec(names, self.rules) for axis in as_tuple(axes)]
 
     def _parts(self, *axes: str) -> int:
         return math.prod(self.sizes[axis] for axis in axes)

@@ -7,7 +7,7 @@ from flax import linen as nn
 
 from bertfam.planning.programs import stages_of
 from bertfam.sharding.placement import path_name
-from bertfam.sharding.rules import named
+from bertfam.sharding.rules import as_tuple
 from bertfam.training.summary import local_bytes
 from bertfam.training.trainer import Trainer
 
@@ -29,7 +29,7 @@ def shardings(trainer: Trainer) -> list[dict[str, Any]]:
             found.append(_row(f"batch of {trainer.run.stages[stage].length} tokens", name, leaf, ("batch", *features[name].axes)))
     for axis, axes in trainer.run.mesh.rules.items():
         if axis != "embed":  # of parameters alone
-            over = [[name for name in named(axes) if trainer.mesh.shape[name] > 1]]
+            over = [[name for name in as_tuple(axes) if trainer.mesh.shape[name] > 1]]
             found.append({"part": "activations", "name": axis, "shape": None, "axes": [axis], "over": over, "bytes": None})
     return found
 
@@ -45,7 +45,7 @@ def _row(part: str, name: str, leaf: jax.ShapeDtypeStruct, axes: tuple[str | Non
         "name": name,
         "shape": list(leaf.shape),
         "axes": list(axes) or [None] * len(leaf.shape),
-        "over": [[name for name in named(each) if sharding.mesh.shape[name] > 1] for each in spec],
+        "over": [[name for name in as_tuple(each) if sharding.mesh.shape[name] > 1] for each in spec],
         "bytes": local_bytes(leaf),
     }
 

@@ -145,7 +145,7 @@ def prepare(slices: Sequence[Slice]) -> None:
 _COMPILER = {
     "TPU_SKIP_MDS_QUERY": "1",  # no question to the metadata server that only TPU machines have
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    **libtpu.PLACE,
+    **libtpu.PLACEHOLDERS,
     "TPU_MIN_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }

@@ -1,4 +1,4 @@
-"""What is known of chips, in one table: speeds, memory and links, each with where it was read."""
+"""Speed, memory and links of each kind of chip, in one table with sources."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,23 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Chip:
-    """A kind of chip. All is of one chip; a chip may be several of JAX's devices, which share it evenly.
+    """A kind of chip.
+
+    All figures are for one chip. JAX may count a chip as several devices, which share it evenly.
 
     Attributes:
-      name: what Google's names of slices begin with ("v5e" of v5e-16), or the vendor's.
-      kind: a part of `device_kind` of its devices.
+      name: prefix of Google's slice names ("v5e" for v5e-16), or the vendor's name.
+      kind: substring of the `device_kind` of its devices.
       flops: peak of dense bfloat16 matrix products, FLOP/s.
-      hbm_bytes: memory that a program may fill. Of TPUs planned for it is what their compiler allows, which was seen in its own
-        message (libtpu 0.0.52, 2026-11); of others the nominal size.
-      hbm_bandwidth: between memory and cores, bytes/s.
-      source: the page that says so.
-      ici_bandwidth: out of the chip over all its links to the others of a slice or host (half of what is called
-        bidirectional), bytes/s; None: not known.
-      dcn_bandwidth: the chip's share of its host's network to other slices, bytes/s; None: not known.
-      devices: how many devices JAX sees of it.
-      tensor_cores: of it, which the names of some slices count.
+      hbm_bytes: memory that a program may fill. For the TPUs that can be planned for, this is the compiler's limit, read from its
+        own message (libtpu 0.0.52, 2026-11); for the others it is the nominal size.
+      hbm_bandwidth: bandwidth between memory and cores, bytes/s.
+      source: page with these figures.
+      ici_bandwidth: outgoing bandwidth over all links to other chips of a slice or host (half of the figure that vendors call
+        bidirectional), bytes/s; None: unknown.
+      dcn_bandwidth: share of the chip in its host's network to other slices, bytes/s; None: unknown.
+      devices: number of JAX devices per chip.
+      tensor_cores: number of TensorCores per chip, which the names of some slices count.
     """
 
     name: str
@@ -39,7 +41,8 @@ class Chip:
 
 
 _TPU = "cloud.google.com/tpu/docs/"
-# A kind that is part of another's stands below it. Networks are given in Gbit/s of a chip; of v5e, 2 x 100 for a host's 8 chips.
+# A kind that is a substring of another one comes after it. Google gives network speeds in Gbit/s per chip; for v5e, 2 x 100 for
+# the 8 chips of a host.
 CHIPS = (
     Chip("v5e", "TPU v5 lite", 197e12, int(15.75 * _GIB), 819e9, f"TPU v5e, {_TPU}v5e", 200e9, 3.125e9),
     Chip("v5p", "TPU v5", 459e12, int(95.73 * _GIB), 2765e9, f"TPU v5p, {_TPU}v5p", 600e9, 6.25e9, tensor_cores=2),
@@ -65,21 +68,21 @@ CHIPS = (
 
 
 def chip_of(device: jax.Device) -> Chip | None:
-    """The chip that a device is, or is a part of; None where it is not known (a CPU)."""
+    """Return the chip that a device is, or is part of; None if it is unknown, as for a CPU."""
     return next((chip for chip in CHIPS if chip.kind in device.device_kind), None)
 
 
 def peak_flops(device: jax.Device) -> float | None:
-    """The device's peak in bfloat16 FLOP/s; None where it is not known (a CPU)."""
+    """Return the device's peak in bfloat16 FLOP/s; None if it is unknown, as for a CPU."""
     chip = chip_of(device)
     return None if chip is None else chip.flops / chip.devices
 
 
 def memory_bytes(device: jax.Device) -> int | None:
-    """What programs may fill of the device's memory; None where it is not known (a CPU)."""
+    """Return the bytes of the device's memory that programs may fill; None if they are unknown, as for a CPU."""
     try:
         stats = device.memory_stats()
-    except jax.errors.JaxRuntimeError:  # a device that is only compiled for
+    except jax.errors.JaxRuntimeError:  # the device is described for the compiler only
         stats = None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])

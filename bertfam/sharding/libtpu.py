@@ -1,14 +1,14 @@
-"""The TPU compiler, where it is installed to plan and there is no TPU."""
+"""Environment variables for the TPU compiler on machines without a TPU."""
 
 import os
 from glob import glob
 
-# What it looks for, and complains on stderr that it does not find.
-PLACE = {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-16"}
+# Placeholders for variables that libtpu otherwise reports as missing on stderr.
+PLACEHOLDERS = {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-16"}
 
 
 def quieten() -> None:
-    """Lets JAX look for devices without complaints, on a machine without TPUs; before JAX does."""
+    """Silence libtpu's warnings on a machine without TPUs; call this before JAX looks for devices."""
     if not (glob("/dev/accel*") or glob("/dev/vfio/*")):
-        for variable, value in PLACE.items():
+        for variable, value in PLACEHOLDERS.items():
             os.environ.setdefault(variable, value)

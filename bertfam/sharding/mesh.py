@@ -1,4 +1,8 @@
-"""The device mesh: five axes, whatever the number of devices and slices."""
+"""Device mesh with five axes, for any number of devices and slices.
+
+The order of devices comes from `jax.experimental.mesh_utils`. `jax.make_mesh` (jax 0.10.2) was considered: it raises ValueError
+for several slices, its axes are of type Explicit by default, and with fewer entries than devices it drops the rest silently.
+"""
 
 import math
 from collections.abc import Sequence
@@ -14,17 +18,18 @@ from bertfam.sharding.rules import AXES, Rules
 
 @dataclass(frozen=True)
 class MeshShape:
-    """Devices by axis, and what is split over them. One axis may be -1, all devices that the others leave.
+    """Number of devices along each axis of the mesh; one axis may be -1, which means all devices that the others leave.
 
     Attributes:
-      data: batches are split, parameters are whole.
-      fsdp: batches and parameters are split; parameters are gathered where they are used.
-      tensor: heads, feed-forward and vocabulary are split.
-      sequence: the tokens of a row are split; keys and values are gathered for attention.
-      replica: slices: batches are split, and only gradients cross the network between them; -1: as many as the devices are of.
-      rules: which logical axis is split over which of these.
-      zero1: whether the optimizer's state, and the moving average, are split over data where their parameters are not (ZeRO
-        stage 1, Rajbhandari et al. 2020).
+      data: shards batches; parameters are replicated.
+      fsdp: shards batches and parameters; parameters are gathered where they are used.
+      tensor: shards heads, feed-forward and vocabulary.
+      sequence: shards the tokens of a row; keys and values are gathered for attention.
+      replica: number of slices. Batches are sharded, and only gradients are sent between slices; -1: the number of slices of the
+        devices.
+      rules: the mesh axes that shard each logical axis.
+      zero1: True to shard the optimizer state, and the moving average, over data if their parameters are not (ZeRO stage 1,
+        Rajbhandari et al. 2020).
     """
 
     data: int = -1
@@ -41,16 +46,16 @@ class MeshShape:
             if getattr(self, axis) < 1 and getattr(self, axis) != -1:
                 raise ValueError(f"the mesh axis {axis} must be at least 1, or -1, not {getattr(self, axis)}")
         if len(free := [axis for axis in AXES[1:] if getattr(self, axis) == -1]) > 1:
-            raise ValueError(f"the mesh axes {' and '.join(free)} are both -1, which one alone may be: give a size to the other")
+            raise ValueError(f"the mesh axes {' and '.join(free)} are both -1; give one of them a size")
 
     def build(self, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
-        """The mesh over `devices`, by default all; raises UserError where they do not fill it."""
+        """Build the mesh over `devices`, by default all; raises UserError if their number does not match."""
         devices = list(jax.devices() if devices is None else devices)
         slices = slices_of(devices)
-        return jax.sharding.Mesh(_laid_out(self.sizes(len(devices), slices), devices, slices), AXES)
+        return jax.sharding.Mesh(_order_devices(self.sizes(len(devices), slices), devices, slices), AXES)
 
     def sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
-        """The sizes of the mesh's axes over so many devices of so many slices; raises UserError where they do not fill it."""
+        """Return the size of each mesh axis for the given number of devices and slices; raises UserError if they do not match."""
         sizes = {axis: getattr(self, axis) for axis in AXES}
         if sizes["replica"] == -1:
             sizes["replica"] = slices
@@ -59,23 +64,23 @@ class MeshShape:
         given = math.prod(size for size in sizes.values() if size > 0)
         shape = tuple(max(devices // given, 1) if size == -1 else size for size in sizes.values())
         if math.prod(shape) != devices:
-            told = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, shape, strict=True) if size > 1) or "data=1"
+            described = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, shape, strict=True) if size > 1) or "data=1"
             free = next((axis for axis in AXES if sizes[axis] == -1), None)
             rule = f"besides {free}=-1 must divide" if free else "must be"
             raise UserError(
-                f"a mesh of {told} does not fit {devices} device{'' if devices == 1 else 's'}; the product of MeshShape's axes "
-                f"{rule} {devices}{'' if free else ', or one be -1, all that the others leave'}"
+                f"a mesh of {described} does not fit {devices} device{'' if devices == 1 else 's'}; "
+                f"the product of MeshShape's axes {rule} {devices}{'' if free else ', or one of them -1 (all devices that the others leave)'}"
             )
         return shape
 
 
 def slices_of(devices: Sequence[jax.Device]) -> int:
-    """How many slices the devices are of: 1 where they are no TPUs, and where they are only compiled for and of one slice."""
+    """Return the number of slices of the devices; 1 if they are not TPUs, or have no slice index."""
     return len({getattr(device, "slice_index", 0) for device in devices}) if _are_tpus(devices) else 1
 
 
-def _laid_out(shape: tuple[int, ...], devices: Sequence[jax.Device], slices: int) -> np.ndarray:
-    """The devices in the mesh's order: along the wires of a TPU slice, elsewhere as they are numbered."""
+def _order_devices(shape: tuple[int, ...], devices: Sequence[jax.Device], slices: int) -> np.ndarray:
+    """Order the devices along the links of a TPU slice; on other platforms keep their order."""
     if not _are_tpus(devices):
         return np.asarray(devices).reshape(shape)
     if slices == 1:
@@ -85,5 +90,5 @@ def _laid_out(shape: tuple[int, ...], devices: Sequence[jax.Device], slices: int
 
 
 def _are_tpus(devices: Sequence[jax.Device]) -> bool:
-    # Of GPUs, hosts are "slices" too; those may be joined by any axis.
+    # GPUs have a slice index for each host too, but hosts may be connected along any axis.
     return getattr(devices[0], "platform", None) == "tpu"

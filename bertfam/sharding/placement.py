@@ -1,4 +1,8 @@
-"""From logical axis names to shardings: one rules table for parameters, optimizer state and batches."""
+"""Shardings from logical axis names, by one table of rules for parameters, optimizer state and batches.
+
+Flax's `nn.logical_to_mesh_sharding` (flax 0.12.8) was considered. If two axes of an array compete for a mesh axis, it decides by
+the order of the rules, not of the array's axes. It checks no sizes; here an error names the parameter and the sizes that divide.
+"""
 
 import math
 from collections.abc import Mapping
@@ -11,13 +15,13 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec
 from bertfam.layers.embeddings import ROW_MULTIPLE
-from bertfam.sharding.rules import Axes, Rules, named
+from bertfam.sharding.rules import Axes, Rules, as_tuple
 
 AnyMesh = Mesh | AbstractMesh
 
 
 def partition_spec(axes: tuple[str | None, ...], rules: Rules = Rules()) -> PartitionSpec:  # noqa: B008 - frozen
-    """Mesh axes for logical ones; where two want the same mesh axis, the first gets it."""
+    """Return the mesh axes for logical axes; if two compete for a mesh axis, the first gets it."""
     used: set[str] = set()
     result: list[str | tuple[str, ...] | None] = []
     for axis in axes:
@@ -29,16 +33,17 @@ def partition_spec(axes: tuple[str | None, ...], rules: Rules = Rules()) -> Part
 
 
 def state_shardings(boxed: Any, mesh: AnyMesh, rules: Rules = Rules(), *, over: str | None = None) -> Any:  # noqa: B008
-    """The sharding of every leaf of a tree of shapes boxed with logical axes; boxless leaves are whole on every device.
+    """Return the sharding of every leaf of a tree of shapes boxed with logical axes; leaves without a box are replicated.
 
     Args:
       boxed: the tree.
-      mesh: the devices.
-      rules: what is split over what.
-      over: one more axis of the mesh, over which the first axis of a leaf that it divides is split; a leaf without one is not.
+      mesh: the mesh.
+      rules: the mesh axes that shard each logical axis.
+      over: a further mesh axis. It shards the first axis of each leaf whose size it divides; leaves without such an axis stay as
+        they are.
 
     Raises:
-      UserError: where a parameter's axis is not divisible by its mesh axis, naming both and the sizes that work.
+      UserError: if a parameter's axis is not divisible by its mesh axis; the message names both and the sizes that divide.
     """
 
     def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -53,20 +58,20 @@ def state_shardings(boxed: Any, mesh: AnyMesh, rules: Rules = Rules(), *, over: 
 
 
 def _split_further(spec: PartitionSpec, shape: tuple[int, ...], over: str, mesh: AnyMesh) -> PartitionSpec:
-    if any(over in named(axes) for axes in spec):
+    if any(over in as_tuple(axes) for axes in spec):
         return spec
     for place, (size, axes) in enumerate(zip(shape, spec, strict=True)):
-        names = (*named(axes), over)
+        names = (*as_tuple(axes), over)
         if size % math.prod(mesh.shape[name] for name in names) == 0:
             return PartitionSpec(*spec[:place], names if axes else over, *spec[place + 1 :])
     return spec
 
 
 def batch_shardings(features: Mapping[str, FeatureSpec], mesh: AnyMesh, rules: Rules = Rules()) -> dict[str, NamedSharding]:  # noqa: B008
-    """The sharding of every feature of a batch.
+    """Return the sharding of every feature of a batch.
 
     Raises:
-      UserError: where the tokens of a row do not divide over their mesh axis.
+      UserError: if the tokens of a row do not divide over their mesh axis.
     """
     for name, spec in features.items():
         for axis, size in zip(spec.axes, spec.shape, strict=True):
@@ -75,7 +80,7 @@ def batch_shardings(features: Mapping[str, FeatureSpec], mesh: AnyMesh, rules: R
 
 
 def check_batch(batch_size: int, microbatches: int, mesh: AnyMesh, rules: Rules = Rules()) -> None:  # noqa: B008
-    """Raises UserError where a batch cannot be cut into equal microbatches and device shares."""
+    """Raise UserError if a batch cannot be divided into equal microbatches and device shares."""
     if batch_size % microbatches:
         raise UserError(
             f"batch size {batch_size} is not divisible by {microbatches} microbatches; change Stage.batch_size or "
@@ -90,19 +95,19 @@ def check_batch(batch_size: int, microbatches: int, mesh: AnyMesh, rules: Rules 
     )
 
 
-def _check_divisible(what: str, size: int, mesh_axes: Axes, mesh: AnyMesh, multiple: int = 1, bound_by: str = "") -> None:
-    names = [name for name in named(mesh_axes) if mesh.shape[name] > 1]
-    parts = math.prod(mesh.shape[name] for name in names)
+def _check_divisible(name: str, size: int, mesh_axes: Axes, mesh: AnyMesh, multiple: int = 1, bound_by: str = "") -> None:
+    axes = [axis for axis in as_tuple(mesh_axes) if mesh.shape[axis] > 1]
+    parts = math.prod(mesh.shape[axis] for axis in axes)
     if size % parts:
         step = math.lcm(parts, multiple)
         near = " or ".join(str(number) for number in (size // step * step, size // step * step + step) if number)
         divisors = ", ".join(str(number) for number in range(1, parts) if math.gcd(size, mesh.size) % number == 0)
         raise UserError(
-            f"{what} is {size}, which does not divide over the {parts} parts of mesh axis {' x '.join(names)}; "
+            f"{name} is {size}, which does not divide over the {parts} parts of mesh axis {' x '.join(axes)}; "
             f"use {' '.join(filter(None, (near, bound_by)))}, or a mesh axis of {divisors}"
         )
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """Where a leaf of a tree is, in words: encoder/layers/attention/key/bias."""
+    """Return the path of a leaf of a tree as text: encoder/layers/attention/key/bias."""
     return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

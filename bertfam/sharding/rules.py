@@ -1,26 +1,26 @@
-"""Which logical axis of parameters, optimizer state, activations and batches is split over which axes of the mesh."""
+"""Logical axis rules: the mesh axes that shard parameters, optimizer state, activations and batches."""
 
 import dataclasses
 from dataclasses import dataclass
 
-# From the slowest network to the fastest: devices that are neighbours in the last axis are neighbours in the slice.
+# From the slowest network to the fastest: neighbours along the last axis are neighbours in the slice.
 AXES = ("replica", "data", "fsdp", "sequence", "tensor")
 Axes = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class Rules:
-    """One axis of the mesh, several (the first is the outermost), or None for each logical axis; others are whole everywhere.
+    """Mesh axis of each logical axis: one, several (the outermost first), or None; other logical axes are replicated.
 
-    Where two axes of one array want the same axis of the mesh, the first gets it.
+    If two axes of an array compete for a mesh axis, the first gets it.
 
     Attributes:
-      batch: rows.
+      batch: rows of a batch.
       length: tokens of a row.
-      embed: the width of the model, of parameters alone: activations are whole in it.
-      heads: of attention.
-      mlp: the width between the two maps of a feed-forward layer.
-      vocab: rows of the token tables, and logits.
+      embed: embedding dimension of parameters; activations are not sharded along it.
+      heads: attention heads.
+      mlp: hidden dimension of a feed-forward layer.
+      vocab: rows of the embedding tables, and logits.
     """
 
     batch: Axes = ("replica", "data", "fsdp")
@@ -32,21 +32,21 @@ class Rules:
 
     def __post_init__(self) -> None:
         for logical, axes in dataclasses.asdict(self).items():
-            for axis in named(axes):
+            for axis in as_tuple(axes):
                 if axis not in AXES:
-                    raise ValueError(f"Rules.{logical} names {axis!r}, which is no axis of the mesh: {', '.join(AXES)}")
-            if len(set(named(axes))) < len(named(axes)):
-                raise ValueError(f"Rules.{logical} names an axis of the mesh twice: {axes}")
+                    raise ValueError(f"Rules.{logical} names {axis!r}, which is not a mesh axis; use one of {', '.join(AXES)}")
+            if len(set(as_tuple(axes))) < len(as_tuple(axes)):
+                raise ValueError(f"Rules.{logical} names a mesh axis twice: {axes}")
 
     def axes(self, logical: str | None) -> tuple[str, ...]:
-        """The mesh axes that a logical axis is split over."""
-        return named(getattr(self, logical)) if logical in self.__dataclass_fields__ else ()
+        """Return the mesh axes that shard a logical axis."""
+        return as_tuple(getattr(self, logical)) if logical in self.__dataclass_fields__ else ()
 
     def items(self) -> list[tuple[str, Axes]]:
-        """As Flax takes them."""
+        """Return the rules in the form that Flax expects."""
         return list(dataclasses.asdict(self).items())
 
 
-def named(axes: Axes) -> tuple[str, ...]:
-    """Mesh axes as a tuple."""
+def as_tuple(axes: Axes) -> tuple[str, ...]:
+    """Return mesh axes as a tuple."""
     return (axes,) if isinstance(axes, str) else axes or ()

@@ -43,7 +43,7 @@ TOLD = {
     "GKE": (NOTHING, GKE, {}, Membership("GKE", "t-0.t:8482", 2, 1)),
     "GKE, slices": (NOTHING, GKE | SLICES, {}, Membership("GKE", "t-0-0.t:8482", 6, 5)),
     "GKE, one host": (NOTHING, {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}, {}, None),
-    "no TPU, but its compiler": (NOTHING, libtpu.PLACE, {}, None),
+    "no TPU, but its compiler": (NOTHING, libtpu.PLACEHOLDERS, {}, None),
     "GKE, on the CPU": (NOTHING, GKE | {"JAX_PLATFORMS": "cpu"}, {}, None),
     "TPU VM": (NOTHING, {}, VM, Membership("the TPU VM's metadata", "10.0.0.5:8482", 3, 2)),
     "TPU VM, host names": (

@@ -41,7 +41,7 @@ def test_mesh_shapes():
     assert sizes(MeshShape(fsdp=2, tensor=3), devices) == whole | {"data": 2, "fsdp": 2, "tensor": 3}
     assert sizes(MeshShape(data=4, fsdp=3), devices) == whole | {"data": 4, "fsdp": 3}
     assert sizes(MeshShape(replica=2, sequence=3), devices) == whole | {"replica": 2, "data": 2, "sequence": 3}
-    whole_mesh = "; the product of MeshShape's axes must be 12, or one be -1, all that the others leave"
+    whole_mesh = "; the product of MeshShape's axes must be 12, or one of them -1 (all devices that the others leave)"
     others = "; the product of MeshShape's axes besides data=-1 must divide 12"
     assert refusal(MeshShape(data=5).build, devices) == f"a mesh of data=5 does not fit 12 devices{whole_mesh}"
     assert refusal(MeshShape(fsdp=8).build, devices) == f"a mesh of fsdp=8 does not fit 12 devices{others}"
@@ -50,7 +50,7 @@ def test_mesh_shapes():
     for axis, size in (("data", 0), ("data", -2), ("fsdp", 0), ("tensor", -3)):
         with pytest.raises(ValueError, match=f"the mesh axis {axis} must be at least 1, or -1, not {size}"):
             MeshShape(**{axis: size})
-    with pytest.raises(ValueError, match="the mesh axes data and fsdp are both -1, which one alone may be"):
+    with pytest.raises(ValueError, match="the mesh axes data and fsdp are both -1; give one of them a size"):
         MeshShape(fsdp=-1)
 
 
@@ -61,9 +61,9 @@ def test_an_axis_for_the_slices():
 
 
 def test_rules_name_axes_of_the_mesh_once():
-    with pytest.raises(ValueError, match="Rules.embed names 'fdsp', which is no axis of the mesh: replica, data, fsdp"):
+    with pytest.raises(ValueError, match="Rules.embed names 'fdsp', which is not a mesh axis; use one of replica, data, fsdp"):
         Rules(embed="fdsp")
-    with pytest.raises(ValueError, match="Rules.mlp names an axis of the mesh twice"):
+    with pytest.raises(ValueError, match="Rules.mlp names a mesh axis twice"):
         Rules(mlp=("tensor", "tensor"))
 
 
