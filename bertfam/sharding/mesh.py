@@ -67,9 +67,10 @@ class MeshShape:
             described = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, shape, strict=True) if size > 1) or "data=1"
             free = next((axis for axis in AXES if sizes[axis] == -1), None)
             rule = f"besides {free}=-1 must divide" if free else "must be"
+            alternative = "" if free else ", or one of them -1 (all devices that the others leave)"
             raise UserError(
                 f"a mesh of {described} does not fit {devices} device{'' if devices == 1 else 's'}; "
-                f"the product of MeshShape's axes {rule} {devices}{'' if free else ', or one of them -1 (all devices that the others leave)'}"
+                f"the product of MeshShape's axes {rule} {devices}{alternative}"
             )
         return shape
 
