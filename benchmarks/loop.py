@@ -26,7 +26,7 @@ from bertfam.multihost.preemption import Stop
 from bertfam.objectives.bert import MlmNsp
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.checkpoints.retention import Keep
-from bertfam.training.hooks import make_hooks
+from bertfam.training.hooks.standard import make_hooks
 from bertfam.training.logs.metrics import MetricsWriter
 from bertfam.training.logs.phase_timer import EVALUATING, SAVING, TRAINING, WAITING
 from bertfam.training.logs.progress import ProgressLog

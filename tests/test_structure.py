@@ -50,9 +50,7 @@ KNOWN_LONG_FUNCTIONS: set[str] = set()
 KNOWN_LONG_MAINS: set[str] = {
     "bertfam/commands/vocab.py:main",
 }
-KNOWN_FULL_FOLDERS: set[str] = {
-    "bertfam/training",
-}
+KNOWN_FULL_FOLDERS: set[str] = set()
 
 Graph = Mapping[str, frozenset[str]]
 

@@ -25,7 +25,9 @@ from bertfam.training import loop, watchdog
 from bertfam.training.checkpoints import Checkpoints, cleanup, retention, selection
 from bertfam.training.data import check_text, warnings
 from bertfam.training.hardware import keep_compilations
-from bertfam.training.hooks import Hook, ProfileHook, make_hooks, profiled_steps
+from bertfam.training.hooks.base import Hook
+from bertfam.training.hooks.profile import ProfileHook, profiled_steps
+from bertfam.training.hooks.standard import make_hooks
 from bertfam.training.logs.metrics import MetricsWriter, NoMetrics, Writer
 from bertfam.training.logs.phase_timer import PREPARING, SAVING, PhaseTimer, shares
 from bertfam.training.logs.progress import ProgressLog

@@ -17,7 +17,7 @@ import gin
 from gin import config as gin_config
 
 from bertfam import moved
-from bertfam.models.families import FAMILIES
+from bertfam.models.families import FAMILIES, registered
 
 # A new configurable is one line here; a new model family is one in `bertfam.models.families`.
 CONFIGURABLES = (
@@ -114,7 +114,7 @@ def register(target: Any, module: str | None = None) -> Any:
 
 def find(name: str) -> list[gin_config.Configurable]:
     """Return the configurables that match `name`, a complete selector or its last dotted parts: none, one or several."""
-    for path in CONFIGURABLES:
+    for path in (*CONFIGURABLES, *_outside_families()):
         if f".{path}".endswith(f".{name}"):
             module, _, attribute = path.rpartition(".")
             register(getattr(importlib.import_module(module), attribute), module)
@@ -144,8 +144,13 @@ def short_name(selector: str) -> str:
 
 def names() -> set[str]:
     """Return the last part of the name of every configurable, for suggestions."""
-    registered = [selector for selector, _ in gin_config._REGISTRY.items() if not selector.startswith("gin.")]
-    return {selector.rpartition(".")[2] for selector in (*CONFIGURABLES, *registered)}
+    known = [selector for selector, _ in gin_config._REGISTRY.items() if not selector.startswith("gin.")]
+    return {selector.rpartition(".")[2] for selector in (*CONFIGURABLES, *_outside_families(), *known)}
+
+
+def _outside_families() -> list[str]:
+    """Return the selectors of the configs of families from outside the package."""
+    return [f"{family.module}.{family.config}" for family in registered()]
 
 
 @functools.cache

@@ -25,14 +25,13 @@ from bertfam.storage.files import check_unused, new_folder, read_json
 from bertfam.storage.paths import check_whole, local, to_path
 
 
-def _tables() -> Iterable[Family]:
-    """Import the modules of all families that transformers has."""
-    for family in families.FAMILIES:
-        if family.table:
-            yield getattr(importlib.import_module(family.module), family.table)
+def _tables(modules: Iterable[families.FamilyModule]) -> dict[str, Family]:
+    """Import the modules of families; return the tables of those with Hugging Face folders, by model_type."""
+    tables = [getattr(importlib.import_module(family.module), family.table) for family in modules if family.table]
+    return {table.model_type: table for table in tables}
 
 
-FAMILIES: dict[str, Family] = {table.model_type: table for table in _tables()}
+FAMILIES = _tables(families.FAMILIES)  # of the package
 DTYPES = ("float32", "bfloat16")
 
 
@@ -61,9 +60,10 @@ def read(folder: str | Path) -> Imported:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder / 'config.json'} is missing: is {folder} a Hugging Face folder?")
     content = read_json(folder / "config.json")
-    family = FAMILIES.get(str(content.get("model_type")))
+    known_families = _known_families()
+    family = known_families.get(str(content.get("model_type")))
     if family is None:
-        known = ", ".join(FAMILIES)
+        known = ", ".join(known_families)
         raise UserError(f"{folder / 'config.json'}: model_type is {content.get('model_type')!r}, supported: {known}")
     try:
         config = family.config_from_huggingface(content)
@@ -180,10 +180,15 @@ def pieces_before(config: Any, vocabulary: Vocabulary) -> list[str] | None:
 
 def family_of(config: Any) -> Family:
     """Return the family of a config; raise UserError if transformers has no such family."""
-    for family in FAMILIES.values():
+    for family in _known_families().values():
         if type(config) is family.config:
             return family
     raise UserError(f"transformers has no class for a {type(config).__name__}: a model like it cannot be written")
+
+
+def _known_families() -> dict[str, Family]:
+    """Return the tables of the package's families and of those from outside it, by model_type; the package's come first."""
+    return FAMILIES | {name: table for name, table in _tables(families.registered()).items() if name not in FAMILIES}
 
 
 def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -1,4 +1,7 @@
-"""Table of the model families. The gin registry, import and export read it; a new family is one line here."""
+"""Table of the model families, which the gin registry, import and export read; a new family is one line here.
+
+A family outside the package calls `register_family`.
+"""
 
 from typing import NamedTuple
 
@@ -33,3 +36,23 @@ FAMILIES = (
     FamilyModule("bertfam.models.roberta", "RobertaConfig", "ROBERTA"),
     FamilyModule("bertfam.models.t5", "T5Config", "T5"),
 )
+
+_registered: list[FamilyModule] = []
+
+
+def register_family(module: str, config: str, table: str | None = None) -> None:
+    """Add a family from outside the package, whose module a command names with --module_import.
+
+    Args:
+      module: the module of the family, `__name__` within it.
+      config: the name of its config class there.
+      table: the name of its `bertfam.models.mapping.Family` there; None for a family without Hugging Face folders.
+    """
+    family = FamilyModule(module, config, table)
+    if family not in _registered:
+        _registered.append(family)
+
+
+def registered() -> tuple[FamilyModule, ...]:
+    """Return the families from outside the package, in the order of their registration."""
+    return tuple(_registered)

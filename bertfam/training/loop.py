@@ -6,7 +6,7 @@ import jax
 
 from bertfam.data.rows.batches import BatchSource
 from bertfam.multihost.preemption import Stop
-from bertfam.training.hooks import Hook
+from bertfam.training.hooks.base import Hook
 from bertfam.training.integrity.digest import DIGEST, disagreement, mismatches
 from bertfam.training.logs.phase_timer import INSPECTING, TRAINING, WAITING
 from bertfam.training.logs.progress import ProgressLog
@@ -36,6 +36,8 @@ def train(
         for hook in hooks:
             with phase_timer.during(hook.phase, long=True):
                 state = hook.after(step, state)
+                if metrics := hook.metrics(step, state):
+                    log.write(step, hook.phase, metrics)
         return state
 
     batches = Prefetcher(make, start, total)

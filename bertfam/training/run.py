@@ -15,6 +15,7 @@ from bertfam.features import SENTENCES, RowShape
 from bertfam.objectives.objective import Objective
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.checkpoints.retention import Keep
+from bertfam.training.hooks.base import Hook
 from bertfam.training.optimizers import AdamW, Optimizer
 from bertfam.training.stages import Stage, expand_ramps, total_steps
 from bertfam.training.step import NonFinite
@@ -49,6 +50,7 @@ class Run:
       keep_best: besides, the one whose held-out metric of this name ("mlm_loss", "mlm_accuracy") is best; None: none.
       watchdog_seconds: the longest that a step, or an evaluation's batch, may take before the process tells where it stands and
         ends with exit code 76; compiling and saving have an hour at least; 0: any time.
+      hooks: hooks of your own, called between steps after those that save and evaluate.
     """
 
     objective: Objective
@@ -71,6 +73,7 @@ class Run:
     keep_every: int | None = None
     keep_best: str | None = None
     watchdog_seconds: float = 1800
+    hooks: tuple[Hook, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -182,7 +185,7 @@ _SEQUENCES = (
 _FREE = {
     "Run": {
         *("mesh", "microbatches", "non_finite", "log_every", "inspect_every", "eval_every", "eval_batches", "sample_every"),
-        *("digest_every", "checkpoint_every", "watchdog_seconds", "keep_checkpoints", "keep_every", "keep_best"),
+        *("digest_every", "checkpoint_every", "watchdog_seconds", "keep_checkpoints", "keep_every", "keep_best", "hooks"),
     },
     "Stage": {"steps"},
     "TextData": {"corpus", "vocabulary", "cache_dir"},

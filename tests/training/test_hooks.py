@@ -1,6 +1,6 @@
 """Which evaluations a run owes."""
 
-from bertfam.training.hooks import EvaluateHook
+from bertfam.training.hooks.standard import EvaluateHook
 from bertfam.training.logs.metrics import NoMetrics
 
 

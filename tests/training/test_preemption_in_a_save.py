@@ -16,7 +16,7 @@ from toy_objective import LENGTH, Rows
 from bertfam.multihost.preemption import Stop, stop_on_signals
 from bertfam.training import loop
 from bertfam.training.checkpoints import Checkpoints, manifest, newest, selection
-from bertfam.training.hooks import SaveHook
+from bertfam.training.hooks.standard import SaveHook
 from bertfam.training.logs.metrics import NoMetrics
 from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.stages import Stage

@@ -13,7 +13,7 @@ from bertfam.data.text_data import TextData
 from bertfam.errors import TrainingError
 from bertfam.training import loop
 from bertfam.training.checkpoints import Checkpoints
-from bertfam.training.hooks import PeriodicHook
+from bertfam.training.hooks.base import PeriodicHook
 from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon
 from bertfam.training.run import Run, check_resumable

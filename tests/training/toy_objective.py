@@ -9,17 +9,17 @@ from flax import linen as nn
 
 from bertfam.features import encoder_features
 from bertfam.layers.execution import Execution
-from bertfam.objectives.objective import LossOut, Predictions, Sum
+from bertfam.objectives.objective import LossOut, Objective, Predictions, Sum
 
 # A row with this token has a loss that is not a number.
 POISON, WIDTH, LENGTH = 99, 4, 8
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(Objective):
     execution = Execution()
     model = None
-    coefficients = {"toy": 1.0}
+    terms = ("toy",)
 
     def sized(self, vocabulary_size):
         return self
@@ -65,9 +65,6 @@ class Toy:
 
     def activations(self, params, batch):
         return {"toy": (self.hidden(params, batch), batch["encoder_segment_ids"] > 0)}
-
-    def attention(self, shape):
-        return "none"
 
     def flops(self, shape):
         return 1

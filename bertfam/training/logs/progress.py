@@ -1,7 +1,7 @@
 """Progress log: metrics read late, speed, utilisation, time left."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,7 @@ class ProgressLog:
         while self._due and self._due[0][0] <= self._step - _AHEAD:
             self._write(*self._due.popleft())
 
-    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Write a separate line."""
         self._writer.write(step, split, values)
 

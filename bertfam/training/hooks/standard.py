@@ -1,25 +1,21 @@
-"""Hooks between steps: saving, evaluating, sampling and profiling. A hook may replace the state after an update."""
+"""Hooks of every run: saving, evaluating and sampling."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
-import jax
 import numpy as np
 from typing_extensions import override
 
 from bertfam.data.preview.visible import visible
 from bertfam.data.text_data import HeldOut
 from bertfam.data.vocabularies import Vocabulary
-from bertfam.errors import UserError
 from bertfam.multihost.preemption import Stop
 from bertfam.objectives.objective import Predictions
-from bertfam.storage.spool import Spool
 from bertfam.training.checkpoints import Checkpoints
+from bertfam.training.hooks.base import Hook, PeriodicHook
 from bertfam.training.logs.metrics import Writer
-from bertfam.training.logs.phase_timer import EVALUATING, PROFILING, SAMPLING, SAVING
+from bertfam.training.logs.phase_timer import EVALUATING, SAMPLING, SAVING
 from bertfam.training.stages import locate
 from bertfam.training.state import TrainState
 from bertfam.training.trainer import Trainer
@@ -28,45 +24,6 @@ _SAMPLES = 4  # rows
 _MAX_TARGETS = 80  # about the masked tokens of a row of 512; a causal LM has a target at every position
 # Name of each split of metrics.jsonl in the log.
 HELD_OUT = {"eval": "held out", "eval_average": "held out, moving average"}
-
-
-class Hook(ABC):
-    """Observer of the state between steps, which may replace it.
-
-    Attributes:
-      phase: name of its phase in the log, such as "saving".
-    """
-
-    phase: ClassVar[str]
-
-    @abstractmethod
-    def due(self, step: int) -> bool:
-        """Return whether `after` runs once `step` updates are made."""
-
-    def owed(self, step: int) -> bool:
-        """Return whether a run resumed at `step` first runs `after`, which was due there but not finished."""
-        return False
-
-    @abstractmethod
-    def after(self, step: int, state: TrainState) -> TrainState:
-        """Run after the update that led to `step`; return the state to train on."""
-
-
-@dataclass(frozen=True)
-class PeriodicHook(Hook):
-    """Hook that runs at regular steps.
-
-    Attributes:
-      interval: steps between two runs.
-      last: last step of the training run, after which the hook always runs.
-    """
-
-    interval: int
-    last: int
-
-    @override
-    def due(self, step: int) -> bool:
-        return step == self.last or step % self.interval == 0
 
 
 @dataclass(frozen=True)
@@ -139,57 +96,6 @@ class SampleHook(PeriodicHook):
         return state
 
 
-def profiled_steps(words: str | None, total: int) -> tuple[int, int] | None:
-    """Return the first and last update that --profile_steps names in a run of `total` updates.
-
-    Raises:
-      UserError: if they are not updates of the run.
-    """
-    if words is None:
-        return None
-    first, _, last = words.partition("-")
-    if not (first.isdecimal() and last.isdecimal() and 2 <= int(first) <= int(last)):
-        raise UserError(
-            f"--profile_steps={words}: write FIRST-LAST, such as 100-104; FIRST is at least 2, since update 1 compiles"
-        )
-    if int(last) > total:
-        raise UserError(f"--profile_steps={words}: the run has only {total:,} updates; choose some of those")
-    return int(first), int(last)
-
-
-class ProfileHook(Hook):
-    """Hook that records a profile of some updates, for TensorBoard's profile plugin or Perfetto."""
-
-    phase: ClassVar[str] = PROFILING
-
-    def __init__(self, first: int, last: int, directory: Path) -> None:
-        """Record the updates that lead to steps `first` to `last`, and write the profile under `directory`."""
-        self._first, self._last, self._directory = first, last, directory
-        self._spool: Spool | None = None
-
-    @override
-    def due(self, step: int) -> bool:
-        return step in (self._first - 1, self._last)
-
-    @override
-    def after(self, step: int, state: TrainState) -> TrainState:
-        if step < self._last:
-            self._spool = Spool(self._directory)
-            jax.profiler.start_trace(str(self._spool.folder))
-        else:
-            self.close()
-        return state
-
-    def close(self) -> None:
-        """Write the recorded profile."""
-        if self._spool:
-            jax.profiler.stop_trace()
-            self._spool.flush()
-            self._spool.close()
-            self._spool = None
-            print(f"profile of the updates {self._first:,} to {self._last:,}: {self._directory}/plugins/profile", flush=True)
-
-
 def make_hooks(
     trainer: Trainer,
     checkpoints: Checkpoints,
@@ -199,7 +105,7 @@ def make_hooks(
     stop: Stop,
     evaluated: Collection[int],
 ) -> list[Hook]:
-    """Make the hooks of a run. Saving comes first, so that a slow hook after it cannot cost a step.
+    """Make the hooks of a run, its own last. Saving comes first, so that a slow hook after it cannot cost a step.
 
     Args:
       trainer: trainer of the run.
@@ -237,7 +143,7 @@ def make_hooks(
             hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer, set(evaluated)))
         if run.sample_every:
             hooks.append(SampleHook(run.sample_every, run.total_steps, samples, writer))
-    return hooks
+    return [*hooks, *run.hooks]
 
 
 def sample_texts(predictions: Predictions, vocabulary: Vocabulary, count: int) -> list[str]:
