@@ -11,7 +11,6 @@ from bertfam.data.token_cache.cache import difference
 from bertfam.errors import UserError
 from bertfam.storage.files import read_json
 from bertfam.training.run import Run
-from bertfam.training.schedules import InverseSquareRoot
 
 
 def warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut | None]) -> list[str]:
@@ -23,8 +22,8 @@ def warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut
 def schedule_warnings(run: Run) -> list[str]:
     """Return warnings about a run's schedule."""
     schedule, total = run.optimizer.schedule, run.total_steps
-    warmup = schedule.warmup_steps
-    if warmup >= total > 1 and not (isinstance(schedule, InverseSquareRoot) and schedule.warmup == "flat"):
+    warmup = schedule.rising_steps
+    if warmup >= total > 1:
         return [
             f"{type(schedule).__name__}.warmup_steps {warmup:,} is not less than the {total:,} steps: the peak is never reached"
         ]
@@ -32,28 +31,29 @@ def schedule_warnings(run: Run) -> list[str]:
 
 
 def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:
-    """Return warnings about the text that a run evaluates on; `has_held_out` says that there is enough of it for a row."""
-    lacking = [what for what, every in (("evaluated", run.eval_every), ("sampled", run.sample_every)) if every]
-    if lacking and not has_held_out:
-        what = " or ".join(lacking)
-        return [f"the text has too few held-out documents: nothing is {what}; give some with --validation_input"]
+    """Return warnings about held-out text; `has_held_out` is True if there is enough of it for a row."""
+    skipped = [work for work, every in (("evaluated", run.eval_every), ("sampled", run.sample_every)) if every]
+    if skipped and not has_held_out:
+        return [
+            f"the text has too few held-out documents: nothing is {' or '.join(skipped)}; give some with --validation_input"
+        ]
     return []
 
 
 def check_vocabulary(given: str | Path, model_dir: Path) -> None:
     """Raise UserError unless the vocabulary is that of the model in MODEL_DIR."""
     if vocabularies.load(given).fingerprint != vocabularies.load(model_dir / "vocab").fingerprint:
-        raise UserError(f"{given} is not the vocabulary that {model_dir} began with; leave it out, or use another --model_dir")
+        raise UserError(f"{given} is not the vocabulary that {model_dir} started with; leave it out, or use another --model_dir")
 
 
 def check_text(fingerprint: dict[str, Any], name: str, model_dir: Path) -> None:
-    """Raise UserError if text of this fingerprint, which messages call `name`, is not the text of the run in MODEL_DIR."""
+    """Raise UserError if text with this fingerprint is not the text of the run in MODEL_DIR; messages call it `name`."""
     path = model_dir / "fingerprint.json"
     if not path.is_file():
-        raise UserError(f"{path} is missing, which says what text this run began with; put it back, or use another --model_dir")
-    began_with = read_json(path)
-    if began_with != fingerprint:
+        raise UserError(f"{path}, the record of the text that this run started with, is missing; restore it, or use another --model_dir")
+    recorded = read_json(path)
+    if recorded != fingerprint:
         raise UserError(
-            f"{name} is not the text that {model_dir} began with ({difference(began_with, fingerprint)}); a run keeps its text: "
+            f"{name} is not the text that {model_dir} started with ({difference(recorded, fingerprint)}); a run keeps its text: "
             "leave the flag out, or use another --model_dir"
         )

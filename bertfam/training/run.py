@@ -1,4 +1,4 @@
-"""Configuration of a run: the root of what gin binds."""
+"""Configuration of a run, the root of the gin configuration."""
 
 import dataclasses
 from collections.abc import Collection
@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from bertfam.corruption.t5.text_to_text import TextToText
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
@@ -26,29 +25,29 @@ class Run:
     """Configuration of a pretraining run.
 
     Attributes:
-      objective: what is trained, with its model.
-      data: where the rows come from.
-      stages: steps, row length and batch size, one after another; a `Ramp` becomes the stages that it stands for.
-      optimizer: how it is trained.
-      average_decay: of a moving average of the parameters, kept beside them (see `moving_average`); None keeps none.
-      non_finite: what a loss or gradient that is not finite does. "raise" ends the run with a line that names the step, "skip"
-        goes on without that update; neither changes a parameter by it.
-      mesh: how devices are laid out.
-      microbatches: in how many pieces a batch is computed.
-      seed: of everything random.
+      objective: objective to train, with its model.
+      data: source of the rows.
+      stages: stages in order, each with its steps, row length and batch size; a `Ramp` is replaced by the stages that it describes.
+      optimizer: optimizer and learning-rate schedule.
+      average_decay: decay of the moving average of the parameters (see `moving_average`); None keeps no average.
+      non_finite: policy for an update whose loss or gradient is not finite. "raise" ends the run with a line that names the step,
+        "skip" continues without that update; neither applies it to the parameters.
+      mesh: layout of the devices.
+      microbatches: number of pieces in which each batch is computed.
+      seed: random seed.
       log_every: updates between lines of metrics.
-      inspect_every: updates between looks inside the step (see `make_inspection`), which take about one more step's time;
-        0 never looks.
-      digest_every: updates between digests of gradient and parameters (see `Digest`), which `bertfam replay` compares; they take
-        about one more step's time; 0 records none.
-      eval_every: updates between evaluations; 0 never evaluates.
-      eval_batches: at most so many batches an evaluation; None evaluates all held-out rows.
-      sample_every: updates between looks at what the model predicts for the first held-out rows; 0 never looks.
+      inspect_every: updates between inspections of the step (see `make_inspection`), each of which takes about as long as a step;
+        0 disables them.
+      digest_every: updates between digests of gradient and parameters (see `Digest`), which `bertfam replay` compares; each takes
+        about as long as a step; 0 disables them.
+      eval_every: updates between evaluations; 0 disables them.
+      eval_batches: maximum number of batches per evaluation; None evaluates all held-out rows.
+      sample_every: updates between samples of the model's predictions for the first held-out rows; 0 disables them.
       checkpoint_every: updates between checkpoints; the last step is always saved.
-      keep_checkpoints: how many of the newest stay; None keeps all.
-      keep_every: besides, those of every so many updates stay for good; None: none of them.
-      keep_best: besides, the one whose held-out metric of this name ("mlm_loss", "mlm_accuracy") is best; None: none.
-      watchdog_seconds: the longest that a step, or an evaluation's batch, may take before the process tells where it stands and
+      keep_checkpoints: number of newest checkpoints to keep; None keeps all.
+      keep_every: also keep, for good, the checkpoints of every so many updates; None keeps no others.
+      keep_best: also keep the checkpoint whose held-out metric of this name ("mlm_loss", "mlm_accuracy") is best; None keeps none.
+      watchdog_seconds: longest duration of a step or an evaluation batch, after which the process prints its stacks and
         ends with exit code 76; compiling and saving have an hour at least; 0: any time.
       hooks: hooks of your own, called between steps after those that save and evaluate.
     """
@@ -84,19 +83,18 @@ class Run:
         for name in ("microbatches", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
-        looks = (("inspect_every", "looks"), ("digest_every", "records any"), ("sample_every", "looks"))
-        for name, what in (("eval_every", "evaluates"), *looks):
+        for name in ("eval_every", "inspect_every", "digest_every", "sample_every"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)} is negative; 0 never {what}")
+                raise ValueError(f"{name} {getattr(self, name)} is negative; 0 turns it off")
         for name in ("eval_batches", "keep_checkpoints", "keep_every"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
         if self.total_steps >= 2**31:
-            raise ValueError(f"stages have {self.total_steps:,} steps, and a run has fewer than 2^31")
+            raise ValueError(f"stages have {self.total_steps:,} steps; a run must have fewer than 2^31")
         if self.keep_best is not None and not self.eval_every:
-            raise ValueError(f"keep_best is {self.keep_best!r} and eval_every is 0: nothing is measured; set eval_every")
+            raise ValueError(f"keep_best is {self.keep_best!r}, but eval_every is 0 and nothing is evaluated; set eval_every")
         if not self.watchdog_seconds >= 0:
-            raise ValueError(f"watchdog_seconds {self.watchdog_seconds} is negative; 0 watches nothing")
+            raise ValueError(f"watchdog_seconds {self.watchdog_seconds} is negative; 0 turns the watchdog off")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed {self.seed} must be at least 0 and below 2^63")
         for index, stage in enumerate(self.stages):
@@ -109,10 +107,10 @@ class Run:
     def _check_features(self, length: int) -> None:
         read, given = self.objective.features(self.data.shape(length)).keys(), self.data.features(length).keys()
         objective, noise = type(self.objective).__name__, type(self.data.corruption).__name__
-        if isinstance(self.data.corruption, TextToText) and not read >= _TOKENS:
+        if not self.data.corruption.reads_text and not read >= _TOKENS:
             raise UserError(
-                f"{noise} is for pairs of inputs and targets, which need an encoder-decoder, and {objective} trains none: take "
-                "the run file of one, as runs/t5_1_1_base.gin, or leave tasks/text_to_text.gin out"
+                f"{noise} is for pairs of inputs and targets, which need an encoder-decoder, and {objective} trains none: use a run "
+                "file of one, such as runs/t5_1_1_base.gin, or leave tasks/text_to_text.gin out"
             )
         if missing := read - given:
             if "masked_positions" in missing or _TOKENS & missing:
@@ -126,11 +124,11 @@ class Run:
             )
         if unread := (_TOKENS & given) - read:
             raise UserError(f"rows of {noise} have {min(unread)}, which {objective} does not read: set {_CAUSAL}")
-        reads, begins = (getattr(each, "decoder_start", None) for each in (self.objective, self.data.corruption))
-        if reads and begins and reads != begins:
+        model_start, row_start = getattr(self.objective, "decoder_start", None), self.data.corruption.decoder_start
+        if model_start and row_start and model_start != row_start:
             raise UserError(
-                f"{type(self.objective.model).__name__} begins what it writes with {reads} and rows of {noise} with {begins}: "
-                f'set {noise}.start = "{reads}"'
+                f"the decoder of {type(self.objective.model).__name__} starts with {model_start}, but rows of {noise} with "
+                f'{row_start}: set {noise}.start = "{model_start}"'
             )
 
     @property
@@ -165,7 +163,7 @@ class Run:
         return dataclasses.replace(self, objective=self.objective.sized(vocabulary_size))
 
 
-# What rows must be made with to have a feature.
+# Settings that give rows a feature.
 _GIVEN_BY = {
     sentences.labels: f'TextData.rows to @SentencePairs() and SentencePairs.relation to "{relation}"'
     for relation, sentences in SENTENCES.items()
@@ -174,14 +172,14 @@ _GIVEN_BY = {
     "shuffled_loss_weights": "BertMasking.shuffling to @ShuffledWindows()",
     "span_left_positions": "BertMasking.boundaries to True",
 }
-# What encoders and decoders read, and the noise that gives both, one, or masks.
+# Input features of encoders and decoders, and the settings that give rows one of them, both, or masks.
 _TOKENS = {"encoder_input_tokens", "decoder_input_tokens"}
 _MASKING = "TextData.corruption to @BertMasking()"
 _CAUSAL = "TextData.corruption to @NextTokens() (and TextData.rows to @Chunks())"
 _SEQUENCES = (
     "TextData.corruption to @SpanCorruption() (T5) or @Denoising() (BART), and TextData.rows to @Chunks() or @DocSentences()"
 )
-# What may differ when a run goes on: where and how it is computed and told, never what is learned from what.
+# Fields that may change when a run resumes: they affect where it is computed and what is logged, never what is learned.
 _FREE = {
     "Run": {
         *("mesh", "microbatches", "non_finite", "log_every", "inspect_every", "eval_every", "eval_batches", "sample_every"),
@@ -197,14 +195,15 @@ _FREE = {
 _FREE_CLASSES = {"Execution"}
 _DROPOUT = frozenset({"dropout_rate", "attention_dropout_rate", "embedding_dropout_rate", "feed_forward_dropout_rate"})
 _RATES = frozenset({"schedule", "weight_decay"})
-# Since when a value is another, and the flag that could name another.
-_BEGAN = ("when this run began", "--model_dir")
+# Time of the old value, and the flag that could name another run or model.
+_AT_START = ("when this run started", "--model_dir")
 
 
 def check_resumable(old: Run, new: Run, step: int) -> None:
-    """Raise UserError if `new` would resume after `step` with something else than `old` learned, naming the first such value.
+    """Raise UserError if `new` changes a value of the run `old`, stopped after `step`, that must not change when it resumes.
 
-    The length of stages that are not over may change: a longer run's schedule is that of the new total.
+    The message names the first such value. Stages that are not over may change their length; the schedule then follows the new
+    total.
     """
     _check_same(old, new, "Run")
     for index, (before, now) in enumerate(zip(old.stages, new.stages, strict=True)):
@@ -216,21 +215,21 @@ def check_resumable(old: Run, new: Run, step: int) -> None:
 
 
 def check_same_model(old: Any, new: Any) -> None:
-    """Raise UserError if a model's config computes something else than an imported one's; only dropout may differ."""
+    """Raise UserError if a model's config differs from that of an imported model in anything but dropout."""
     _check_same(old, new, "Run.objective.model", ("in the imported model", "--model_dir"), _DROPOUT)
 
 
 def check_same_network(old: Any, new: Any, folder: str, where: str = "Run.objective.model") -> None:
-    """Raises UserError where a model's config computes something else than that in `folder`, other than of other tokens."""
+    """Raise UserError if a model's config differs from that in `folder` in anything but dropout and vocabulary size."""
     _check_same(old, new, where, (f"in {folder}", "--init_from"), _DROPOUT | {"vocab_size", "table_rows"})
 
 
 def check_same_optimizer(old: Any, new: Any, folder: str) -> None:
-    """Raise UserError if an optimizer's state means something else than that in `folder`: only rate and decay may differ."""
+    """Raise UserError if an optimizer differs from that in `folder` in anything but learning rate and weight decay."""
     _check_same(old, new, "Run.optimizer", (f"in {folder}", "--init_from (or leave --init_optimizer out)"), _RATES)
 
 
-def _check_same(old: Any, new: Any, where: str, when: tuple[str, str] = _BEGAN, free: Collection[str] = ()) -> None:
+def _check_same(old: Any, new: Any, where: str, when: tuple[str, str] = _AT_START, free: Collection[str] = ()) -> None:
     if type(old) is not type(new):
         _refuse(where, old, new, when)
     name = type(old).__name__
@@ -247,7 +246,7 @@ def _check_same(old: Any, new: Any, where: str, when: tuple[str, str] = _BEGAN, 
         _refuse(where, old, new, when)
 
 
-def _refuse(where: str, old: Any, new: Any, when: tuple[str, str] = _BEGAN) -> None:
+def _refuse(where: str, old: Any, new: Any, when: tuple[str, str] = _AT_START) -> None:
     since, flag = when
     raise UserError(f"{where} was {_short(old)} {since} and is {_short(new)} now; change it back, or use another {flag}")
 

@@ -37,6 +37,11 @@ class Schedule(ABC):
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps {self.warmup_steps} is negative; use 0 for no warm-up")
 
+    @property
+    def rising_steps(self) -> int:
+        """Number of updates before the rate reaches its peak."""
+        return self.warmup_steps
+
     def build(self, total_steps: int) -> optax.Schedule:
         """Build the optax schedule of a run of `total_steps` updates: an int or an int32[] array -> float32[]."""
 
@@ -166,6 +171,11 @@ class InverseSquareRoot(Decay):
 
     peak: float = 1e-2
     warmup: Literal["flat", "linear"] = "flat"
+
+    @property
+    @override
+    def rising_steps(self) -> int:
+        return self.warmup_steps if self.warmup == "linear" else 0
 
     @override
     def _share(self, count: Any, total: int, xp: Any) -> Any:

@@ -136,14 +136,14 @@ def copy(trained, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--gin.BATCH_SIZE=16", "Run.stages[0].batch_size was 8 when this run began and is 16 now"),
-        ("--gin.short/Stage.length=12", "Run.stages[0].length was 16 when this run began and is 12 now"),
-        ("--gin.BertConfig.num_layers=3", "Run.objective.model.num_layers was 2 when this run began and is 3 now"),
-        ("--gin.BertConfig.dropout_rate=0.2", "Run.objective.model.dropout_rate was 0.1 when this run began and is 0.2 now"),
-        ("--gin.SEED=4", "Run.seed was 3 when this run began and is 4 now"),
-        ("--gin.LinearDecay.peak=1e-3", "Run.optimizer.schedule.peak was 0.01 when this run began and is 0.001 now"),
-        ("--gin.MlmNsp.nsp=0.5", "Run.objective.nsp was 1.0 when this run began and is 0.5 now"),
-        ("--gin.BertMasking.rate=0.2", "Run.data.corruption.rate was 0.15 when this run began and is 0.2 now"),
+        ("--gin.BATCH_SIZE=16", "Run.stages[0].batch_size was 8 when this run started and is 16 now"),
+        ("--gin.short/Stage.length=12", "Run.stages[0].length was 16 when this run started and is 12 now"),
+        ("--gin.BertConfig.num_layers=3", "Run.objective.model.num_layers was 2 when this run started and is 3 now"),
+        ("--gin.BertConfig.dropout_rate=0.2", "Run.objective.model.dropout_rate was 0.1 when this run started and is 0.2 now"),
+        ("--gin.SEED=4", "Run.seed was 3 when this run started and is 4 now"),
+        ("--gin.LinearDecay.peak=1e-3", "Run.optimizer.schedule.peak was 0.01 when this run started and is 0.001 now"),
+        ("--gin.MlmNsp.nsp=0.5", "Run.objective.nsp was 1.0 when this run started and is 0.5 now"),
+        ("--gin.BertMasking.rate=0.2", "Run.data.corruption.rate was 0.15 when this run started and is 0.2 now"),
         ("--gin.Run.stages=(@long/Stage(),)", None),
     ],
 )
@@ -168,7 +168,7 @@ def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):
     words = ["pretrain", f"--model_dir={copy}"]
     other = trained.folder / "other-vocab"
     assert cli.main([*words, f"--vocab={other}"]) == 2
-    ending = f"is not the vocabulary that {copy} began with; leave it out, or use another --model_dir\n"
+    ending = f"is not the vocabulary that {copy} started with; leave it out, or use another --model_dir\n"
     assert capsys.readouterr().err == f"bertfam: error: {other} {ending}"
 
     text, cache = trained.folder / "text/held-out.txt", copy.parent / "cache"
@@ -179,7 +179,7 @@ def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):
         assert cli.main([*words, f"--cache_dir={cache}"]) == 2
         error = capsys.readouterr().err
         if vocabulary == "vocab":
-            assert error.startswith(f"bertfam: error: {cache} is not the text that {copy} began with (corpora.text.train")
+            assert error.startswith(f"bertfam: error: {cache} is not the text that {copy} started with (corpora.text.train")
             assert error.endswith("; a run keeps its text: leave the flag out, or use another --model_dir\n")
         else:
             assert error == f"bertfam: error: {cache / 'vocab'} {ending}"
@@ -192,7 +192,7 @@ def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):
     other_text.write_text("a cat\nsat\n\na dog\nsat\n")
     assert cli.main([*words, f"--input={other_text}", f"--vocab={trained.folder / 'vocab'}"]) == 2
     assert capsys.readouterr().err.startswith(
-        f"bertfam: error: what is given is not the text that {copy} began with (corpora.text.train"
+        f"bertfam: error: what is given is not the text that {copy} started with (corpora.text.train"
     )
     assert listing(copy) == before
 

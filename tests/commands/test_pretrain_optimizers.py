@@ -75,7 +75,7 @@ def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path,
     before = listing(tmp_path / "model")
     refused = bertfam(*words(tmp_path / "model", *chosen[1:3], "--gin.Run.optimizer=@Lion()"))
     message = (
-        "bertfam: error: Run.optimizer was Muon when this run began and is Lion now; change it back, or use another --model_dir"
+        "bertfam: error: Run.optimizer was Muon when this run started and is Lion now; change it back, or use another --model_dir"
     )
     assert (refused.returncode, refused.stderr.strip()) == (2, message)
     assert listing(tmp_path / "model") == before

@@ -173,5 +173,5 @@ def test_rows_that_do_not_fit():
             Run(objective=objective, data=data, stages=stages)
     began = Run(objective=CausalLm(GPT2), data=following, stages=stages)
     check_resumable(began, dataclasses.replace(began, objective=CausalLm(GPT2, chunk=7)), 0)
-    with pytest.raises(UserError, match="z_loss was 0.0 when this run began"):
+    with pytest.raises(UserError, match="z_loss was 0.0 when this run started"):
         check_resumable(began, dataclasses.replace(began, objective=CausalLm(GPT2, z_loss=1e-4)), 0)

@@ -77,7 +77,7 @@ def test_where_and_how_it_is_computed_may_change():
     for old, new in ((RUN, changed), (changed, RUN)):
         check_resumable(old, new, 0)
         # The same with one value that matters is refused, and that alone is named.
-        with pytest.raises(UserError, match=r"^Run\.seed was 0 when this run began and is 1 now"):
+        with pytest.raises(UserError, match=r"^Run\.seed was 0 when this run started and is 1 now"):
             check_resumable(old, dataclasses.replace(new, seed=1), 0)
 
 
@@ -89,11 +89,11 @@ def test_only_a_stage_that_is_not_over_may_change_its_length():
 
     check_resumable(RUN, stages(9, 5), 9)
     check_resumable(RUN, stages(10, 90), 15)  # the end may be put off
-    with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run began and is 8 now"):
+    with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run started and is 8 now"):
         check_resumable(RUN, stages(8, 5), 9)
-    with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run began and is 12 now"):
+    with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run started and is 12 now"):
         check_resumable(RUN, stages(12, 5), 10)
-    with pytest.raises(UserError, match=r"^Run.stages\[1\].steps was 5 when this run began and is 1 now"):
+    with pytest.raises(UserError, match=r"^Run.stages\[1\].steps was 5 when this run started and is 1 now"):
         check_resumable(RUN, stages(10, 1), 12)
 
 
@@ -107,23 +107,23 @@ def test_an_imported_model_may_have_another_dropout_but_no_other_size():
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"seed": 1}, "Run.seed was 0 when this run began and is 1 now"),
+        ({"seed": 1}, "Run.seed was 0 when this run started and is 1 now"),
         ({"stages": RUN.stages[:1]}, "Run.stages was (Stage("),
-        ({"stages": (RUN.stages[0], Stage(5, 24, 4))}, "Run.stages[1].length was 32 when this run began and is 24 now"),
-        ({"optimizer": AdamW(weight_decay=0.0)}, "Run.optimizer.weight_decay was 0.01 when this run began and is 0.0 now"),
-        ({"optimizer": AdamW(LinearDecay(1e-3))}, "Run.optimizer.schedule.peak was 0.0001 when this run began and is 0.001 now"),
-        ({"optimizer": Lamb()}, "Run.optimizer was AdamW when this run began and is Lamb now"),
+        ({"stages": (RUN.stages[0], Stage(5, 24, 4))}, "Run.stages[1].length was 32 when this run started and is 24 now"),
+        ({"optimizer": AdamW(weight_decay=0.0)}, "Run.optimizer.weight_decay was 0.01 when this run started and is 0.0 now"),
+        ({"optimizer": AdamW(LinearDecay(1e-3))}, "Run.optimizer.schedule.peak was 0.0001 when this run started and is 0.001 now"),
+        ({"optimizer": Lamb()}, "Run.optimizer was AdamW when this run started and is Lamb now"),
         (
             {"optimizer": AdamW(CosineDecay())},
-            "Run.optimizer.schedule was LinearDecay when this run began and is CosineDecay now",
+            "Run.optimizer.schedule was LinearDecay when this run started and is CosineDecay now",
         ),
-        ({"optimizer": AdamW(layer_decay=0.8)}, "Run.optimizer.layer_decay was 1.0 when this run began and is 0.8 now"),
-        ({"average_decay": 0.99}, "Run.average_decay was None when this run began and is 0.99 now"),
+        ({"optimizer": AdamW(layer_decay=0.8)}, "Run.optimizer.layer_decay was 1.0 when this run started and is 0.8 now"),
+        ({"average_decay": 0.99}, "Run.average_decay was None when this run started and is 0.99 now"),
         (
             {"data": TextData(corruption=BertMasking(rate=0.2))},
-            "Run.data.corruption.rate was 0.15 when this run began and is 0.2",
+            "Run.data.corruption.rate was 0.15 when this run started and is 0.2",
         ),
-        ({"objective": tiny.objective(mlm=2.0)}, "Run.objective.mlm was 1.0 when this run began and is 2.0 now"),
+        ({"objective": tiny.objective(mlm=2.0)}, "Run.objective.mlm was 1.0 when this run started and is 2.0 now"),
     ],
 )
 def test_what_is_learned_may_not(changes, what):
