@@ -34,9 +34,7 @@ def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:
     """Return warnings about held-out text; `has_held_out` is True if there is enough of it for a row."""
     skipped = [work for work, every in (("evaluated", run.eval_every), ("sampled", run.sample_every)) if every]
     if skipped and not has_held_out:
-        return [
-            f"the text has too few held-out documents: nothing is {' or '.join(skipped)}; give some with --validation_input"
-        ]
+        return [f"the text has too few held-out documents: nothing is {' or '.join(skipped)}; give some with --validation_input"]
     return []
 
 
@@ -50,7 +48,9 @@ def check_text(fingerprint: dict[str, Any], name: str, model_dir: Path) -> None:
     """Raise UserError if text with this fingerprint is not the text of the run in MODEL_DIR; messages call it `name`."""
     path = model_dir / "fingerprint.json"
     if not path.is_file():
-        raise UserError(f"{path}, the record of the text that this run started with, is missing; restore it, or use another --model_dir")
+        raise UserError(
+            f"{path}, the record of the text that this run started with, is missing; restore it, or use another --model_dir"
+        )
     recorded = read_json(path)
     if recorded != fingerprint:
         raise UserError(

@@ -27,7 +27,7 @@ class Run:
     Attributes:
       objective: objective to train, with its model.
       data: source of the rows.
-      stages: stages in order, each with its steps, row length and batch size; a `Ramp` is replaced by the stages that it describes.
+      stages: stages in order, each with its steps, row length and batch size; a `Ramp` is replaced by its stages.
       optimizer: optimizer and learning-rate schedule.
       average_decay: decay of the moving average of the parameters (see `moving_average`); None keeps no average.
       non_finite: policy for an update whose loss or gradient is not finite. "raise" ends the run with a line that names the step,
@@ -46,7 +46,7 @@ class Run:
       checkpoint_every: updates between checkpoints; the last step is always saved.
       keep_checkpoints: number of newest checkpoints to keep; None keeps all.
       keep_every: also keep, for good, the checkpoints of every so many updates; None keeps no others.
-      keep_best: also keep the checkpoint whose held-out metric of this name ("mlm_loss", "mlm_accuracy") is best; None keeps none.
+      keep_best: also keep the checkpoint with the best held-out metric of this name ("mlm_loss", "mlm_accuracy"); None keeps none.
       watchdog_seconds: longest duration of a step or an evaluation batch, after which the process prints its stacks and
         ends with exit code 76; compiling and saving have an hour at least; 0: any time.
       hooks: hooks of your own, called between steps after those that save and evaluate.
@@ -109,8 +109,8 @@ class Run:
         objective, noise = type(self.objective).__name__, type(self.data.corruption).__name__
         if not self.data.corruption.reads_text and not read >= _TOKENS:
             raise UserError(
-                f"{noise} is for pairs of inputs and targets, which need an encoder-decoder, and {objective} trains none: use a run "
-                "file of one, such as runs/t5_1_1_base.gin, or leave tasks/text_to_text.gin out"
+                f"{noise} is for pairs of inputs and targets, which need an encoder-decoder, and {objective} trains none: use "
+                "the run file of one, such as runs/t5_1_1_base.gin, or leave tasks/text_to_text.gin out"
             )
         if missing := read - given:
             if "masked_positions" in missing or _TOKENS & missing:

@@ -111,7 +111,10 @@ def test_an_imported_model_may_have_another_dropout_but_no_other_size():
         ({"stages": RUN.stages[:1]}, "Run.stages was (Stage("),
         ({"stages": (RUN.stages[0], Stage(5, 24, 4))}, "Run.stages[1].length was 32 when this run started and is 24 now"),
         ({"optimizer": AdamW(weight_decay=0.0)}, "Run.optimizer.weight_decay was 0.01 when this run started and is 0.0 now"),
-        ({"optimizer": AdamW(LinearDecay(1e-3))}, "Run.optimizer.schedule.peak was 0.0001 when this run started and is 0.001 now"),
+        (
+            {"optimizer": AdamW(LinearDecay(1e-3))},
+            "Run.optimizer.schedule.peak was 0.0001 when this run started and is 0.001 now",
+        ),
         ({"optimizer": Lamb()}, "Run.optimizer was AdamW when this run started and is Lamb now"),
         (
             {"optimizer": AdamW(CosineDecay())},
