@@ -46,7 +46,7 @@ class Run:
       checkpoint_every: updates between checkpoints; the last step is always saved.
       keep_checkpoints: number of newest checkpoints to keep; None keeps all.
       keep_every: also keep, for good, the checkpoints of every so many updates; None keeps no others.
-      keep_best: also keep the checkpoint with the best held-out metric of this name ("mlm_loss", "mlm_accuracy"); None keeps none.
+      keep_best: also keep that with the best held-out metric of this name ("mlm_loss", "mlm_accuracy"); None keeps none.
       watchdog_seconds: longest duration of a step or an evaluation batch, after which the process prints its stacks and
         ends with exit code 76; compiling and saving have an hour at least; 0: any time.
       hooks: hooks of your own, called between steps after those that save and evaluate.
