@@ -20,7 +20,7 @@ def test_the_child_of_a_run_does_not_import_jax(tmp_path, monkeypatch):
         capture_output=True,
     )
     merged = config.load(
-        RUN, ["TextData.corpus = @TextFiles()", f"TextFiles.train = '{text}',", f"TextData.vocabulary = '{vocabulary}'"]
+        RUN, ["TextData.corpus = @TextFiles()", f"TextFiles.train = ('{text}',)", f"TextData.vocabulary = '{vocabulary}'"]
     )
     imports = []
 
