@@ -3,7 +3,7 @@
 import numpy as np
 
 from bertfam.corruption.sampling import compact
-from bertfam.corruption.t5.sentinels import Written
+from bertfam.corruption.t5.sentinels import Formatted
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.features import FeatureSpec, RowShape, Start, decoder_features, encoder_features
 
@@ -42,7 +42,7 @@ def sequence_rows(
     }
 
 
-def ended(written: Written, present: np.ndarray, end: int, width: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
+def append_end(written: Formatted, present: np.ndarray, end: int, width: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
     """What is kept of each row and `end` behind it, where the row is `present` bool[n]: int32[n, width] and int64[n] lengths."""
     keep = np.column_stack([written.keep, present])
     values = np.column_stack([written.values, np.full(len(present), end, written.values.dtype)])
@@ -51,4 +51,6 @@ def ended(written: Written, present: np.ndarray, end: int, width: int, pad: int)
 
 def start_id(start: Start, tokens: TokenIds, what: str) -> int:
     """The id of what a decoder reads first."""
-    return {"bos": lambda: tokens.need("cls", what), "eos": lambda: tokens.end_of_text(what), "pad": lambda: tokens.pad}[start]()
+    if start == "pad":
+        return tokens.pad
+    return tokens.require("cls", what) if start == "bos" else tokens.end_of_text(what)

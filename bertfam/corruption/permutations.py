@@ -6,7 +6,7 @@ from bertfam.corruption import keys, streams
 from bertfam.corruption.sampling import in_random_order
 
 
-def windows(allowed: np.ndarray, size: int, wanted: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
+def select_windows(allowed: np.ndarray, size: int, wanted: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     """Chooses windows of neighbouring tokens that do not overlap: StructBERT's trigrams (Wang et al. 2020, section 2.1).
 
     Begins are tried in random order; one whose window would hold a token that is not allowed, or is taken, is passed over.
@@ -41,11 +41,11 @@ def windows(allowed: np.ndarray, size: int, wanted: np.ndarray, row_keys: np.nda
     return result
 
 
-def shuffled(groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
+def group_shuffle(groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     """Permutes the positions of each group among themselves, all permutations (the identity too) equally likely.
 
-    `np.take_along_axis(tokens, shuffled(groups, keys), axis=1)` shuffles tokens: StructBERT's trigrams with the groups of
-    `windows`; all of a text (T5's deshuffling, Raffel et al. 2020, section 3.3.1) with one group.
+    `np.take_along_axis(tokens, group_shuffle(groups, keys), axis=1)` shuffles tokens: StructBERT's trigrams with the groups of
+    `select_windows`; all of a text (T5's deshuffling, Raffel et al. 2020, section 3.3.1) with one group.
 
     Args:
       groups: int[n, length] in [-1, length); positions of -1 stay where they are.
@@ -69,7 +69,7 @@ def shuffled(groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     return result
 
 
-def shuffled_segments(begins: np.ndarray, groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
+def segment_shuffle(begins: np.ndarray, groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     """Permutes segments of rows: BART's sentence permutation (Lewis et al. 2020, section 2.2).
 
     Args:
@@ -93,7 +93,7 @@ def shuffled_segments(begins: np.ndarray, groups: np.ndarray, row_keys: np.ndarr
     group[row, index[row, position]] = groups[row, position]
     first[row, index[row, position]] = position
     sizes = np.diff(first, axis=1)
-    source = shuffled(group, row_keys)
+    source = group_shuffle(group, row_keys)
     new_sizes = np.take_along_axis(sizes, source, axis=1)
     new_first = np.cumsum(new_sizes, axis=1) - new_sizes
     # Segment s of the result begins at new_first[s] and comes from first[source[s]].
@@ -104,7 +104,7 @@ def shuffled_segments(begins: np.ndarray, groups: np.ndarray, row_keys: np.ndarr
     return np.cumsum(result[:, :length], axis=1) + place
 
 
-def rotated(inside: np.ndarray, row_keys: np.ndarray, rate: float = 1.0) -> np.ndarray:
+def rotation(inside: np.ndarray, row_keys: np.ndarray, rate: float = 1.0) -> np.ndarray:
     """Rotates the text of rows so that it begins with a token drawn uniformly: BART (Lewis et al. 2020, section 2.2).
 
     Args:
@@ -117,7 +117,7 @@ def rotated(inside: np.ndarray, row_keys: np.ndarray, rate: float = 1.0) -> np.n
     """
     counts = np.count_nonzero(inside, axis=1)
     offset = keys.integers(keys.bits(row_keys, streams.ROTATE, 1)[:, 0], np.maximum(counts, 1))
-    offset *= keys.uniform(keys.bits(row_keys, streams.WHETHER, 1)[:, 0]) < rate
+    offset *= keys.uniform(keys.bits(row_keys, streams.DECISION, 1)[:, 0]) < rate
     row, position = np.nonzero(inside)
     begin = np.repeat(np.cumsum(counts) - counts, counts)
     rank = (np.arange(len(row)) - begin + offset[row]) % np.maximum(counts[row], 1)

@@ -52,9 +52,9 @@ class TokenIds:
 
     def end_of_text(self, what: str) -> int:
         """What ends a document, or [SEP] where a vocabulary has no such token; raises UserError where it has neither."""
-        return self.need("eos" if self.sep is None or self.eos is not None else "sep", what)
+        return self.require("eos" if self.sep is None or self.eos is not None else "sep", what)
 
-    def need(self, name: str, what: str) -> int:
+    def require(self, name: str, what: str) -> int:
         """The id of "cls", "sep", "eos" or "mask"; raises UserError where the vocabulary has none and `what` needs it."""
         found = getattr(self, name)
         if found is None:

@@ -35,7 +35,7 @@ class Words(NamedTuple):
         return np.minimum.accumulate(empty[:, ::-1], axis=1)[:, ::-1]
 
 
-def words_of(rows: dict[str, np.ndarray], tokens: TokenIds) -> Words:
+def find_words(rows: dict[str, np.ndarray], tokens: TokenIds) -> Words:
     """Finds the words of rows.
 
     A position begins a word where its piece does by `tokens.starts_word`, and after a control token or padding. An unknown
@@ -53,11 +53,11 @@ def words_of(rows: dict[str, np.ndarray], tokens: TokenIds) -> Words:
     """
     if len(tokens.starts_word) != tokens.size:
         raise UserError("the vocabulary does not say which pieces begin a word: choose noise that masks single tokens")
-    return words_from(tokens.starts_word.take(rows["encoder_input_tokens"]), rows, tokens)
+    return words_from_starts(tokens.starts_word.take(rows["encoder_input_tokens"]), rows, tokens)
 
 
-def words_from(starts: np.ndarray, rows: dict[str, np.ndarray], tokens: TokenIds) -> Words:
-    """`words_of`, where words begin at `starts` bool[n, length], which is overwritten, and after control tokens and padding."""
+def words_from_starts(starts: np.ndarray, rows: dict[str, np.ndarray], tokens: TokenIds) -> Words:
+    """`find_words`, where words begin at `starts` bool[n, length], which is overwritten, and after control tokens and padding."""
     ids, maskable = rows["encoder_input_tokens"], rows["maskable"]
     n, length = ids.shape
     apart = tokens.control.take(ids)

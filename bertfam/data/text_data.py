@@ -16,7 +16,7 @@ from bertfam.data.rows.layout import RowLayout
 from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams
 from bertfam.data.rows.sentence_pairs import SentencePairs
-from bertfam.data.rows.text_pairs import Chosen, PairFrame, TextPairs, WithPositions
+from bertfam.data.rows.text_pairs import FeatureSubset, PairFrame, TextPairs, WithPositions
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
@@ -256,7 +256,7 @@ class TextData:
         examples = self.examples(documents, length, plan, tokens)
         corruption: Corruption
         if documents.pairs:
-            corruption = Chosen(tuple(self.features(length)))
+            corruption = FeatureSubset(tuple(self.features(length)))
         else:
             corruption = self.corruption.fit(lambda: cache.documents("train", name).token_counts(tokens.size))
             if self.pairs.packed and self.rows.most_examples(length) == 1:

@@ -44,7 +44,7 @@ def select_masked_lm(networks: Mapping[str, Model | LanguageModel]) -> Model:
 
 def check(model: Model, text: str) -> np.ndarray:
     """Encode a text: int32[length]; raise UserError if it has no mask or is too long."""
-    mask = model.vocabulary.token_ids.need("mask", "filling in")
+    mask = model.vocabulary.token_ids.require("mask", "filling in")
     tokens = model.vocabulary.encode_prompt(text).ids
     shown = text if len(text) <= 60 else text[:57] + "..."
     if not np.any(tokens == mask):

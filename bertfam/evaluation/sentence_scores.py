@@ -97,8 +97,8 @@ def masked(model: Model) -> Scorer:
       UserError: the vocabulary has no mask token.
     """
     ids = model.vocabulary.token_ids
-    mask = ids.need("mask", "a pseudo-log-likelihood")
-    before, behind = ((), ()) if ids.cls is None else ((ids.cls,), (ids.need("sep", "a row with [CLS]"),))
+    mask = ids.require("mask", "a pseudo-log-likelihood")
+    before, behind = ((), ()) if ids.cls is None else ((ids.cls,), (ids.require("sep", "a row with [CLS]"),))
 
     @jax.jit
     def of_targets(logits: jax.Array, targets: jax.Array) -> jax.Array:

@@ -8,13 +8,13 @@ from typing_extensions import override
 
 from bertfam.corruption import keys, streams
 from bertfam.corruption.bart.infilling import TextInfilling
-from bertfam.corruption.bart.token_noise import Framed, TokenNoise, inserted
+from bertfam.corruption.bart.token_noise import FramedRows, TokenNoise, insert_masks
 from bertfam.corruption.corruption import RowForm, TextCorruption
 from bertfam.corruption.decoder_rows import sequence_features, sequence_rows, start_id
-from bertfam.corruption.permutations import rotated, shuffled_segments
+from bertfam.corruption.permutations import rotation, segment_shuffle
 from bertfam.corruption.sampling import draw
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.corruption.words import words_of
+from bertfam.corruption.words import find_words
 from bertfam.features import FeatureSpec, RowShape, Start
 
 
@@ -60,7 +60,7 @@ class Denoising(TextCorruption):
     @override
     def check(self, length: int, tokens: TokenIds) -> None:
         for name in ("cls", "sep", "mask"):
-            tokens.need(name, "Denoising")
+            tokens.require(name, "Denoising")
         start_id(self.start, tokens, "Denoising.start")
 
     @override
@@ -85,7 +85,7 @@ class Denoising(TextCorruption):
           what `sequence_rows` gives.
         """
         targets, real = rows["encoder_input_tokens"], rows["encoder_segment_ids"] > 0
-        mask, pad = tokens.need("mask", "Denoising"), tokens.pad
+        mask, pad = tokens.require("mask", "Denoising"), tokens.pad
         target_lengths = np.count_nonzero(real, axis=1)
         begins = _word_begins(rows, tokens)
         inputs, counts = targets, target_lengths
@@ -93,12 +93,12 @@ class Denoising(TextCorruption):
             source = self._permutation(rows["sentence_begins"], _inside(counts, targets.shape[1]), row_keys)
             inputs, begins = np.take_along_axis(inputs, source, axis=1), np.take_along_axis(begins, source, axis=1)
         if self.tokens:
-            framed = Framed(inputs, _inside(counts, targets.shape[1]), begins, real)
+            framed = FramedRows(inputs, _inside(counts, targets.shape[1]), begins, real)
             inputs, counts = self.tokens.apply(framed, row_keys, tokens)
         if self.insert:
-            inputs, counts = inserted(inputs, counts, self.insert, row_keys, mask, pad)
+            inputs, counts = insert_masks(inputs, counts, self.insert, row_keys, mask, pad)
         if self.rotate:
-            inputs = np.take_along_axis(inputs, rotated(_inside(counts, targets.shape[1]), row_keys, self.rotate), axis=1)
+            inputs = np.take_along_axis(inputs, rotation(_inside(counts, targets.shape[1]), row_keys, self.rotate), axis=1)
         start = start_id(self.start, tokens, "Denoising.start")
         return sequence_rows(inputs, counts, targets, target_lengths, start, pad)
 
@@ -107,14 +107,14 @@ class Denoising(TextCorruption):
         begins = begins & inside
         begins[:, 1:2] |= inside[:, 1:2]
         if self.permute == 1:
-            return shuffled_segments(begins, np.where(inside, 0, -1), row_keys)
+            return segment_shuffle(begins, np.where(inside, 0, -1), row_keys)
         sentence = np.cumsum(begins, axis=1) - 1
         count = np.count_nonzero(begins, axis=1)
         there = np.arange(begins.shape[1]) < count[:, None]
         wanted = np.ceil(self.permute * count).astype(np.int64)
         chosen = draw(there, wanted, keys.bits(row_keys, streams.ORDER, begins.shape[1]))
         moves = inside & np.take_along_axis(chosen, np.maximum(sentence, 0), axis=1)
-        return shuffled_segments(begins, np.where(moves, 0, -1), row_keys)
+        return segment_shuffle(begins, np.where(moves, 0, -1), row_keys)
 
 
 def _inside(counts: np.ndarray, length: int) -> np.ndarray:
@@ -127,4 +127,4 @@ def _word_begins(rows: dict[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
     """Where words begin; every token is a word of a vocabulary that does not say: bool[n, length]."""
     if len(tokens.starts_word) != tokens.size:
         return np.ones(rows["encoder_input_tokens"].shape, bool)
-    return words_of(rows, tokens).begins()
+    return find_words(rows, tokens).begins()

@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.corruption import keys, streams
-from bertfam.corruption.bart.token_noise import Framed, TokenNoise
+from bertfam.corruption.bart.token_noise import FramedRows, TokenNoise
 from bertfam.corruption.sampling import draw, in_random_order
 from bertfam.corruption.token_ids import TokenIds
 
@@ -36,9 +36,9 @@ class TextInfilling(TokenNoise):
             raise ValueError(f"mean_length {self.mean_length} is not in (0, 100]")
 
     @override
-    def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, rows: FramedRows, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
         # A [MASK] that would make a row too long is left out.
-        return self._fill(*rows, row_keys, tokens.need("mask", "TextInfilling"), tokens.pad)
+        return self._fill(*rows, row_keys, tokens.require("mask", "TextInfilling"), tokens.pad)
 
     def _fill(
         self,

@@ -13,7 +13,7 @@ from bertfam.corruption.sampling import compact, draw
 from bertfam.corruption.token_ids import TokenIds
 
 
-class Framed(NamedTuple):
+class FramedRows(NamedTuple):
     """Rows of text with a control token before and one behind it.
 
     Attributes:
@@ -33,7 +33,7 @@ class TokenNoise(ABC):
     """Noise that takes the place of tokens; no row grows beyond its places."""
 
     @abstractmethod
-    def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, rows: FramedRows, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
         """Apply the noise to rows.
 
         Args:
@@ -64,8 +64,8 @@ class TokenMasking(TokenNoise):
             raise ValueError(f"random_share {self.random_share} is not in [0, 1]")
 
     @override
-    def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
-        mask, chosen = tokens.need("mask", "TokenMasking"), _chosen(self.rate, rows.inside, row_keys)
+    def apply(self, rows: FramedRows, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+        mask, chosen = tokens.require("mask", "TokenMasking"), _chosen(self.rate, rows.inside, row_keys)
         result = mask_tokens(rows.tokens, chosen, row_keys, mask=mask, random_share=self.random_share, random_ids=tokens.pieces)
         return result, np.count_nonzero(rows.real, axis=1)
 
@@ -84,12 +84,12 @@ class TokenDeletion(TokenNoise):
         _check_rate(self.rate)
 
     @override
-    def apply(self, rows: Framed, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, rows: FramedRows, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
         keep = rows.real & ~_chosen(self.rate, rows.inside, row_keys)
         return compact(rows.tokens, keep, keep.shape[1], tokens.pad), np.count_nonzero(keep, axis=1)
 
 
-def inserted(
+def insert_masks(
     values: np.ndarray, counts: np.ndarray, rate: float, row_keys: np.ndarray, mask: int, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Puts ceil(rate n) [MASK] between the n tokens of rows, or as many as there are places left; the first and last stay.
@@ -119,7 +119,7 @@ def inserted(
 
 def _chosen(rate: float, inside: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
     wanted = np.ceil(rate * np.count_nonzero(inside, axis=1)).astype(np.int64)
-    return draw(inside, wanted, keys.bits(row_keys, streams.CHOOSE, inside.shape[1]))
+    return draw(inside, wanted, keys.bits(row_keys, streams.SELECTION, inside.shape[1]))
 
 
 def _check_rate(rate: float) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from bertfam import features
 from bertfam.corruption.corruption import Corruption, TextCorruption
 from bertfam.corruption.masked_lm.budgets import Rounding, budget
-from bertfam.corruption.masked_lm.replacement import DrawnBy, RandomIds, as_frequent_as, masked_features, replace, uniform_over
+from bertfam.corruption.masked_lm.replacement import DrawnBy, RandomIds, as_frequent_as, masked_targets, replace, uniform_over
 from bertfam.corruption.masked_lm.selection import Choice, SingleTokens
 from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows
 from bertfam.corruption.masked_lm.span_boundaries import boundary_features
@@ -107,7 +107,7 @@ class BertMasking(TextCorruption):
     def fit(self, counts: Callable[[], np.ndarray]) -> Corruption:
         # It matters to some choices, and to random tokens as in the text.
         masking = dataclasses.replace(self, choice=self.choice.fit(counts())) if self.choice.needs_counts else self
-        return MaskingOfText(masking, counts()) if self.random_tokens == "text" else masking
+        return FittedMasking(masking, counts()) if self.random_tokens == "text" else masking
 
     @override
     def corrupt(
@@ -136,7 +136,7 @@ class BertMasking(TextCorruption):
             original,
             chosen,
             row_keys,
-            mask=tokens.need("mask", "BertMasking"),
+            mask=tokens.require("mask", "BertMasking"),
             mask_share=self.mask_share,
             random_share=self.random_share,
             random_ids=self._random_ids(tokens, counts),
@@ -144,7 +144,7 @@ class BertMasking(TextCorruption):
         )
         result = {name: value for name, value in rows.items() if name not in ("maskable", "units")}
         result["encoder_input_tokens"] = corrupted
-        result |= masked_features(original, chosen, tokens.pad)
+        result |= masked_targets(original, chosen, tokens.pad)
         if self.shuffling:
             result |= self._shuffled(rows, result, row_keys, tokens)
         return result | (boundary_features(rows, chosen, tokens) if self.boundaries else {})
@@ -170,7 +170,7 @@ class BertMasking(TextCorruption):
         allowed[row, masked["masked_positions"][row, slot]] = False
         counted = np.count_nonzero(rows["encoder_segment_ids"], axis=1)
         corrupted, chosen = self.shuffling.shuffle(masked["encoder_input_tokens"], allowed, counted, row_keys)
-        found = masked_features(rows["encoder_input_tokens"], chosen, tokens.pad)
+        found = masked_targets(rows["encoder_input_tokens"], chosen, tokens.pad)
         together = {name: np.concatenate([masked[name], value], axis=1) for name, value in found.items()}
         none = np.zeros_like(masked["masked_loss_weights"])
         together["shuffled_loss_weights"] = np.concatenate([none, found["masked_loss_weights"]], axis=1)
@@ -184,7 +184,7 @@ class BertMasking(TextCorruption):
 
 
 @dataclass(frozen=True, eq=False)
-class MaskingOfText(Corruption):
+class FittedMasking(Corruption):
     """A `BertMasking` whose random tokens are as frequent as in a text.
 
     Attributes:

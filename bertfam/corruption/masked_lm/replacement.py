@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from bertfam.corruption import keys, streams
-from bertfam.corruption.masked_lm.selection import Chosen
+from bertfam.corruption.masked_lm.selection import Selection
 
 DrawnBy = Literal["token", "unit"]
 # Maps random words uint64[...] to token ids int64[...].
@@ -28,7 +28,7 @@ def as_frequent_as(counts: np.ndarray) -> RandomIds:
 
 def replace(
     original: np.ndarray,
-    chosen: Chosen,
+    chosen: Selection,
     row_keys: np.ndarray,
     *,
     mask: int,
@@ -92,7 +92,7 @@ def mask_tokens(
     return result
 
 
-def masked_features(original: np.ndarray, chosen: Chosen, pad: int) -> dict[str, np.ndarray]:
+def masked_targets(original: np.ndarray, chosen: Selection, pad: int) -> dict[str, np.ndarray]:
     """What is to be predicted, as features: `masked_positions`, `masked_target_tokens`, `masked_loss_weights` [n, slots].
 
     Args:

@@ -11,10 +11,10 @@ from typing_extensions import override
 from bertfam.corruption import keys, streams
 from bertfam.corruption.sampling import draw_positions, in_random_order
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.corruption.words import Words, words_of
+from bertfam.corruption.words import Words, find_words
 
 
-class Chosen(NamedTuple):
+class Selection(NamedTuple):
     """Positions to predict, ascending, in prediction slots.
 
     Attributes:
@@ -57,7 +57,7 @@ class Choice(ABC):
     @abstractmethod
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
-    ) -> Chosen:
+    ) -> Selection:
         """Select about `wanted` int64[n] positions of each row, never more than `slots`; see `BertMasking.corrupt`."""
 
 
@@ -68,11 +68,11 @@ class SingleTokens(Choice):
     @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
-    ) -> Chosen:
+    ) -> Selection:
         maskable = rows["maskable"]
-        words = keys.bits(row_keys, streams.CHOOSE, maskable.shape[1])
+        words = keys.bits(row_keys, streams.SELECTION, maskable.shape[1])
         positions, used = draw_positions(maskable, np.minimum(wanted, np.count_nonzero(maskable, axis=1)), slots, words)
-        return Chosen(positions, used, np.broadcast_to(np.arange(slots), used.shape))
+        return Selection(positions, used, np.broadcast_to(np.arange(slots), used.shape))
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,16 @@ class WithReplacement(Choice):
     @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
-    ) -> Chosen:
+    ) -> Selection:
         maskable = rows["maskable"]
         counts = np.count_nonzero(maskable, axis=1)
         # [n, slots]: which of the maskable positions, then the position itself
-        nth = keys.integers(keys.bits(row_keys, streams.CHOOSE, slots), np.maximum(counts, 1)[:, None])
+        nth = keys.integers(keys.bits(row_keys, streams.SELECTION, slots), np.maximum(counts, 1)[:, None])
         positions = np.take_along_axis(np.argsort(~maskable, axis=1, kind="stable"), nth, axis=1)
         row, draw = np.nonzero((np.arange(slots) < wanted[:, None]) & (counts > 0)[:, None])
         chosen = np.zeros(maskable.shape, bool)
         chosen[row, positions[row, draw]] = True
-        return in_slots(chosen, np.broadcast_to(np.arange(maskable.shape[1]), maskable.shape), slots)
+        return to_slots(chosen, np.broadcast_to(np.arange(maskable.shape[1]), maskable.shape), slots)
 
 
 @dataclass(frozen=True)
@@ -119,18 +119,18 @@ class RareTokens(Choice):
             raise ValueError(f"exponent {self.exponent} must be a number of at least 0")
 
     @override
-    def fit(self, counts: np.ndarray) -> "Weighted":
-        return Weighted(np.maximum(counts, 1).astype(np.float64) ** -self.exponent)
+    def fit(self, counts: np.ndarray) -> "WeightedTokens":
+        return WeightedTokens(np.maximum(counts, 1).astype(np.float64) ** -self.exponent)
 
     @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
-    ) -> Chosen:
+    ) -> Selection:
         raise AssertionError("the choice is not `fit`")
 
 
 @dataclass(frozen=True, eq=False)
-class Weighted(Choice):
+class WeightedTokens(Choice):
     """Single tokens drawn one after another without replacement, each in proportion to its weight; see `RareTokens`.
 
     Attributes:
@@ -142,15 +142,15 @@ class Weighted(Choice):
     @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
-    ) -> Chosen:
+    ) -> Selection:
         maskable = rows["maskable"]
         # The position whose clock, of this rate, rings first is drawn first: exponential with mean 1 / weight.
-        waits = -np.log1p(-keys.uniform(keys.bits(row_keys, streams.CHOOSE, maskable.shape[1])))
+        waits = -np.log1p(-keys.uniform(keys.bits(row_keys, streams.SELECTION, maskable.shape[1])))
         waits /= self.weights[rows["encoder_input_tokens"]]
         # Floats that are not negative are in the order of their bits.
         words = waits.view(np.uint64)
         positions, used = draw_positions(maskable, np.minimum(wanted, np.count_nonzero(maskable, axis=1)), slots, words)
-        return Chosen(positions, used, np.broadcast_to(np.arange(slots), used.shape))
+        return Selection(positions, used, np.broadcast_to(np.arange(slots), used.shape))
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,14 @@ class WholeWords(Choice):
     @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
-    ) -> Chosen:
-        return whole_words(words_of(rows, tokens), rows["maskable"], wanted, slots, row_keys)
+    ) -> Selection:
+        return whole_words(find_words(rows, tokens), rows["maskable"], wanted, slots, row_keys)
 
 
-def whole_words(words: Words, maskable: np.ndarray, wanted: np.ndarray, slots: int, row_keys: np.ndarray) -> Chosen:
+def whole_words(words: Words, maskable: np.ndarray, wanted: np.ndarray, slots: int, row_keys: np.ndarray) -> Selection:
     """Whole words in random order, see `WholeWords`; maskable: bool[n, length], the others as in `Choice.choose`."""
     n, length = words.sizes.shape
-    order = in_random_order(words.sizes > 0, keys.bits(row_keys, streams.CHOOSE, length))
+    order = in_random_order(words.sizes > 0, keys.bits(row_keys, streams.SELECTION, length))
     # [length, n]: the words' sizes in this order
     sizes = np.ascontiguousarray(np.take_along_axis(words.sizes, order, axis=1).T)
     taken = np.zeros((length, n), bool)
@@ -183,7 +183,7 @@ def whole_words(words: Words, maskable: np.ndarray, wanted: np.ndarray, slots: i
             break
     of_word = np.zeros((n, length), bool)
     np.put_along_axis(of_word, order, taken.T, axis=1)
-    return in_slots(maskable & np.take_along_axis(of_word, words.number, axis=1), words.number, slots)
+    return to_slots(maskable & np.take_along_axis(of_word, words.number, axis=1), words.number, slots)
 
 
 def room_for_one(sizes: np.ndarray, wanted: np.ndarray, slots: int) -> np.ndarray:
@@ -198,8 +198,8 @@ def room_for_one(sizes: np.ndarray, wanted: np.ndarray, slots: int) -> np.ndarra
     return np.where(smallest <= slots, np.maximum(wanted, smallest), wanted)
 
 
-def in_slots(chosen: np.ndarray, units: np.ndarray, slots: int) -> Chosen:
-    """Chosen positions as prediction slots.
+def to_slots(chosen: np.ndarray, units: np.ndarray, slots: int) -> Selection:
+    """Selection positions as prediction slots.
 
     Args:
       chosen: bool[n, length], at most `slots` a row.
@@ -216,4 +216,4 @@ def in_slots(chosen: np.ndarray, units: np.ndarray, slots: int) -> Chosen:
     numbers = np.take_along_axis(units, positions, axis=1)
     opens = np.ones(used.shape, bool)
     opens[:, 1:] = (numbers[:, 1:] != numbers[:, :-1]) | ~used[:, 1:]
-    return Chosen(positions, used, np.maximum.accumulate(np.where(opens, slot, 0), axis=1))
+    return Selection(positions, used, np.maximum.accumulate(np.where(opens, slot, 0), axis=1))

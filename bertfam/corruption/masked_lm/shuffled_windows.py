@@ -8,8 +8,8 @@ import numpy as np
 
 from bertfam.corruption import keys
 from bertfam.corruption.masked_lm.budgets import Rounding, budget
-from bertfam.corruption.masked_lm.selection import Chosen, in_slots
-from bertfam.corruption.permutations import shuffled, windows
+from bertfam.corruption.masked_lm.selection import Selection, to_slots
+from bertfam.corruption.permutations import group_shuffle, select_windows
 
 _KEY = 0x5B0F  # what keys are folded with, so that no draw of the masks is read again
 
@@ -47,7 +47,7 @@ class ShuffledWindows:
 
     def shuffle(
         self, tokens: np.ndarray, allowed: np.ndarray, counted: np.ndarray, row_keys: np.ndarray
-    ) -> tuple[np.ndarray, Chosen]:
+    ) -> tuple[np.ndarray, Selection]:
         """Shuffles rows; a pure function of its arguments.
 
         Args:
@@ -61,9 +61,9 @@ class ShuffledWindows:
         """
         row_keys, most = keys.fold(row_keys, _KEY), self._most(tokens.shape[1])
         wanted = np.minimum(most, budget(self.rate / self.size, counted, self.rounding, row_keys))
-        groups = windows(allowed, self.size, wanted, row_keys)
-        chosen = in_slots(groups >= 0, groups, self.size * most)
-        return np.take_along_axis(tokens, shuffled(groups, row_keys), axis=1), chosen
+        groups = select_windows(allowed, self.size, wanted, row_keys)
+        chosen = to_slots(groups >= 0, groups, self.size * most)
+        return np.take_along_axis(tokens, group_shuffle(groups, row_keys), axis=1), chosen
 
     def _most(self, length: int) -> int:
         """The most windows of a row of `length` tokens."""

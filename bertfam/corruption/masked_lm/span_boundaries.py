@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from bertfam.corruption.masked_lm.selection import Chosen
+from bertfam.corruption.masked_lm.selection import Selection
 from bertfam.corruption.token_ids import TokenIds
 
 
-def boundary_features(rows: dict[str, np.ndarray], chosen: Chosen, tokens: TokenIds) -> dict[str, np.ndarray]:
+def boundary_features(rows: dict[str, np.ndarray], chosen: Selection, tokens: TokenIds) -> dict[str, np.ndarray]:
     """The tokens on both sides of the span of each prediction slot.
 
     A span counts where both are text: [CLS], [SEP] and padding bound nothing. A word of which a part is predicted is bounded by

@@ -7,10 +7,10 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.corruption import keys, streams
-from bertfam.corruption.masked_lm.selection import Choice, Chosen, in_slots, room_for_one
+from bertfam.corruption.masked_lm.selection import Choice, Selection, room_for_one, to_slots
 from bertfam.corruption.sampling import in_random_order
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.corruption.words import words_of
+from bertfam.corruption.words import find_words
 
 _MOST_WORDS = 1000
 
@@ -52,12 +52,12 @@ class WordSpans(Choice):
     @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
-    ) -> Chosen:
-        words, maskable = words_of(rows, tokens), rows["maskable"]
+    ) -> Selection:
+        words, maskable = find_words(rows, tokens), rows["maskable"]
         length = maskable.shape[1]
         run_ends = words.run_ends()
         # The next anchor of a random order that is still open is uniform over all that are.
-        anchors = in_random_order(maskable, keys.bits(row_keys, streams.CHOOSE, length))
+        anchors = in_random_order(maskable, keys.bits(row_keys, streams.SELECTION, length))
         draws = keys.bits(row_keys, streams.SPAN_LENGTHS, length)
         room = np.minimum(wanted, np.count_nonzero(maskable, axis=1))
         # How many positions of each word are open; a span may name words behind the last.
@@ -83,7 +83,7 @@ class WordSpans(Choice):
         chosen = maskable & (number <= np.take_along_axis(before, words.number, axis=1))
         begins = chosen.copy()
         begins[:, 1:] &= ~chosen[:, :-1]
-        return in_slots(chosen, np.cumsum(begins, axis=1), slots)
+        return to_slots(chosen, np.cumsum(begins, axis=1), slots)
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ class WordNgrams(Choice):
     @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
-    ) -> Chosen:
-        words = words_of(rows, tokens)
+    ) -> Selection:
+        words = find_words(rows, tokens)
         n, length = words.sizes.shape
-        order = in_random_order(words.sizes > 0, keys.bits(row_keys, streams.CHOOSE, length))
+        order = in_random_order(words.sizes > 0, keys.bits(row_keys, streams.SELECTION, length))
         available = np.take_along_axis(words.run_ends() - np.arange(length), order, axis=1)
         draws = keys.bits(row_keys, streams.SPAN_LENGTHS, length)
         step = np.arange(self.longest)
@@ -138,4 +138,4 @@ class WordNgrams(Choice):
             grams[gram] += (rank + 1) * taken
             room[active] -= (sizes * taken).max(axis=1)
         of_position = np.take_along_axis(grams, words.number, axis=1)
-        return in_slots(rows["maskable"] & (of_position > 0), of_position, slots)
+        return to_slots(rows["maskable"] & (of_position > 0), of_position, slots)

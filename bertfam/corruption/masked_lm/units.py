@@ -8,9 +8,9 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.corruption import keys, streams
-from bertfam.corruption.masked_lm.selection import Choice, Chosen, whole_words
+from bertfam.corruption.masked_lm.selection import Choice, Selection, whole_words
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.corruption.words import words_from
+from bertfam.corruption.words import words_from_starts
 
 # Of each token: its place in a phrase in the low bits, and in an entity above them.
 KINDS = ("phrase", "entity")
@@ -51,9 +51,9 @@ class Units(Choice):
     @override
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
-    ) -> Chosen:
+    ) -> Selection:
         units = rows.get("units", np.zeros(rows["maskable"].shape, np.uint8))
-        level = self.levels(keys.bits(row_keys, streams.WHETHER, 1))
+        level = self.levels(keys.bits(row_keys, streams.DECISION, 1))
         # [n, length]: the bits of the row's kind
         place = np.where(level > 0, units >> (UNIT_BITS * np.maximum(level - 1, 0)).astype(np.uint8), 0) & (BEGINS | CONTINUES)
-        return whole_words(words_from(place != CONTINUES, rows, tokens), rows["maskable"], wanted, slots, row_keys)
+        return whole_words(words_from_starts(place != CONTINUES, rows, tokens), rows["maskable"], wanted, slots, row_keys)

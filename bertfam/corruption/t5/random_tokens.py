@@ -95,7 +95,7 @@ class RandomTokens(Noise):
 
     @override
     def draw(self, lengths: np.ndarray, width: int, row_keys: np.ndarray) -> np.ndarray:
-        noise = keys.uniform(keys.bits(row_keys, streams.CHOOSE, width)) < self.density
+        noise = keys.uniform(keys.bits(row_keys, streams.SELECTION, width)) < self.density
         return noise & (np.arange(width) < lengths[:, None])
 
 
@@ -111,7 +111,7 @@ class RandomPrefix(Noise):
 
     @override
     def draw(self, lengths: np.ndarray, width: int, row_keys: np.ndarray) -> np.ndarray:
-        drawn = 1 + keys.integers(keys.bits(row_keys, streams.CHOOSE, 1)[:, 0], np.maximum(lengths - 1, 1))
+        drawn = 1 + keys.integers(keys.bits(row_keys, streams.SELECTION, 1)[:, 0], np.maximum(lengths - 1, 1))
         return np.arange(width) < np.where(lengths > 1, drawn, 0)[:, None]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.corruption.masked_lm.replacement import mask_tokens
-from bertfam.corruption.permutations import shuffled
+from bertfam.corruption.permutations import group_shuffle
 from bertfam.corruption.t5.random_tokens import Counts
 from bertfam.corruption.token_ids import TokenIds
 
@@ -43,7 +43,7 @@ class Raw(NamedTuple):
     row_keys: np.ndarray
 
 
-class Written(NamedTuple):
+class Formatted(NamedTuple):
     """What stands at each place int32[n, columns], and whether anything does bool[n, columns]."""
 
     values: np.ndarray
@@ -80,7 +80,7 @@ class SpanFormat(ABC):
         """Return the most tokens that rows of `lengths` int64[...] give, without the end token: int64[...]."""
 
     @abstractmethod
-    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+    def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
         """Return the inputs or targets of rows."""
 
 
@@ -95,7 +95,7 @@ class NoiseToSentinels(SpanFormat):
         return lengths - counts.noise + counts.spans if counts.exact else lengths
 
     @override
-    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+    def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
         return _to_sentinels(raw.tokens, raw.noise, raw.real, tokens)
 
 
@@ -123,7 +123,7 @@ class ClearToSentinels(SpanFormat):
         return np.minimum(counts.noise + counts.clear, lengths) + (self.aligned and not counts.exact)
 
     @override
-    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+    def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
         values, real, clear = raw.tokens, raw.real, raw.real & ~raw.noise
         if self.aligned:  # an empty run of clear text is before every row
             values, real, clear = (np.concatenate([part[:, :1], part], axis=1) for part in (values, real, clear))
@@ -154,10 +154,10 @@ class MaskNoise(SpanFormat):
         return lengths
 
     @override
-    def write(self, raw: Raw, tokens: TokenIds) -> Written:
+    def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
         mask, share = tokens.sentinels[0], self.random_share
         result = mask_tokens(raw.tokens, raw.noise, raw.row_keys, mask=mask, random_share=share, random_ids=tokens.pieces)
-        return Written(result, raw.real)
+        return Formatted(result, raw.real)
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class DropNoise(SpanFormat):
         return lengths - counts.noise if counts.exact else lengths
 
     @override
-    def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        return Written(raw.tokens, raw.real & ~raw.noise)
+    def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
+        return Formatted(raw.tokens, raw.real & ~raw.noise)
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,8 @@ class DropClear(SpanFormat):
         return counts.noise
 
     @override
-    def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        return Written(raw.tokens, raw.noise)
+    def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
+        return Formatted(raw.tokens, raw.noise)
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ class ShuffleNoise(SpanFormat):
         return lengths
 
     @override
-    def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        source = shuffled(np.where(raw.noise, 0, -1), raw.row_keys)
-        return Written(np.take_along_axis(raw.tokens, source, axis=1), raw.real)
+    def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
+        source = group_shuffle(np.where(raw.noise, 0, -1), raw.row_keys)
+        return Formatted(np.take_along_axis(raw.tokens, source, axis=1), raw.real)
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,8 @@ class KeepAll(SpanFormat):
         return lengths
 
     @override
-    def write(self, raw: Raw, tokens: TokenIds) -> Written:
-        return Written(raw.tokens, raw.real)
+    def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
+        return Formatted(raw.tokens, raw.real)
 
 
 def run_begins(inside: np.ndarray) -> np.ndarray:
@@ -232,11 +232,11 @@ def run_begins(inside: np.ndarray) -> np.ndarray:
     return begins
 
 
-def _to_sentinels(values: np.ndarray, inside: np.ndarray, real: np.ndarray, tokens: TokenIds) -> Written:
+def _to_sentinels(values: np.ndarray, inside: np.ndarray, real: np.ndarray, tokens: TokenIds) -> Formatted:
     """The runs of `inside` as a sentinel each."""
     begins = run_begins(inside)
     result = values.copy()
     row, place = np.nonzero(begins)
     counts = np.count_nonzero(begins, axis=1)
     result[row, place] = np.asarray(tokens.sentinels)[np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)]
-    return Written(result, real & (~inside | begins))
+    return Formatted(result, real & (~inside | begins))

@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.corruption.corruption import RowForm, TextCorruption
-from bertfam.corruption.decoder_rows import ended, sequence_features, sequence_rows, start_id
+from bertfam.corruption.decoder_rows import append_end, sequence_features, sequence_rows, start_id
 from bertfam.corruption.t5.random_spans import RandomSpans
 from bertfam.corruption.t5.random_tokens import Noise, RandomPrefix, RandomTokens
 from bertfam.corruption.t5.sentinels import (
@@ -144,8 +144,8 @@ class SpanCorruption(TextCorruption):
         lengths = np.count_nonzero(real, axis=1)
         raw = Raw(text, real, self.noise.draw(lengths, width, row_keys), row_keys)
         raw = raw._replace(noise=self._fitting(raw, tokens, places))
-        inputs, input_lengths = ended(self.inputs.write(raw, tokens), lengths > 0, end, int(self._input_lengths(width)), pad)
-        targets, target_lengths = ended(self.targets.write(raw, tokens), lengths > 0, end, places, pad)
+        inputs, input_lengths = append_end(self.inputs.write(raw, tokens), lengths > 0, end, int(self._input_lengths(width)), pad)
+        targets, target_lengths = append_end(self.targets.write(raw, tokens), lengths > 0, end, places, pad)
         start = start_id(self.start, tokens, "SpanCorruption.start")
         return sequence_rows(inputs, input_lengths, targets, target_lengths, start, pad)
 

@@ -102,7 +102,7 @@ class Batches(BatchSource):
         return self.sequence.at(step * self.batch_size + np.arange(start, stop, dtype=np.int64))
 
 
-def joined(sequences: Sequence[Rows], which: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
+def gather_rows(sequences: Sequence[Rows], which: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
     """Rows out of several sequences with the same features: [n, ...] each.
 
     Args:

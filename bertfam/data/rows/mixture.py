@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.data.corpora.corpus import Corpus
-from bertfam.data.rows.batches import CorruptedRows, Rows, joined
+from bertfam.data.rows.batches import CorruptedRows, Rows, gather_rows
 from bertfam.data.rows.order import permute
 from bertfam.data.token_cache.cache import check_names
 from bertfam.errors import UserError
@@ -77,7 +77,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class _OfParts(Rows):
+class _CombinedRows(Rows):
     parts: tuple[CorruptedRows, ...]
 
     @property
@@ -87,7 +87,7 @@ class _OfParts(Rows):
 
 
 @dataclass(frozen=True)
-class MixedRows(_OfParts):
+class MixedRows(_CombinedRows):
     """A `batches.Rows`: parts in a fixed cycle, evenly spread, each in its own order.
 
     Place p belongs to the part that stands at p mod cycle; of this part it is row (p div cycle) * its rows in a cycle + its rows
@@ -108,7 +108,7 @@ class MixedRows(_OfParts):
 
     @override
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
-        return joined(self.parts, *self.index(places))
+        return gather_rows(self.parts, *self.index(places))
 
     @functools.cached_property
     def _cycle(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -122,7 +122,7 @@ class MixedRows(_OfParts):
 
 
 @dataclass(frozen=True)
-class ConcatenatedRows(_OfParts):
+class ConcatenatedRows(_CombinedRows):
     """A `batches.Rows` of finite parts, one after another or shuffled all together, then padding: evaluation.
 
     Attributes:
@@ -144,7 +144,7 @@ class ConcatenatedRows(_OfParts):
             places = places.copy()
             places[inside] = permute(places[inside], len(self), row_keys)
         part = np.searchsorted(begins, places, side="right") - 1
-        return joined(self.parts, part, places - begins[part])
+        return gather_rows(self.parts, part, places - begins[part])
 
 
 def _apportion(shares: np.ndarray) -> np.ndarray:
@@ -165,7 +165,7 @@ def shares(sizes: Sequence[int], rates: Sequence[float] | None = None, temperatu
 
 def parts_of(rows: Rows) -> tuple[CorruptedRows, ...]:
     """The rows of each corpus: those that are mixed or stand one after another, or the only ones."""
-    if isinstance(rows, _OfParts):
+    if isinstance(rows, _CombinedRows):
         return rows.parts
     assert isinstance(rows, CorruptedRows)
     return (rows,)

@@ -26,7 +26,7 @@ class Packed(RowLayout):
     """Rows into which whole examples are packed by their lengths, each with its own [CLS], segment id and positions from 0.
 
     The plan is fixed by the seed; an example keeps its row in every epoch, and its noise is drawn anew. Pairs are held to the
-    length of the text that they are cut from (`PairExamples.fitted`), so that lengths do not depend on what is drawn.
+    length of the text that they are cut from (`PairExamples.with_fixed_lengths`), so that lengths do not depend on what is drawn.
 
     Attributes:
       rows: what is packed.
@@ -70,7 +70,7 @@ class Packed(RowLayout):
         self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
     ) -> "PackedExamples":
         if form.framed:
-            tokens.need("cls", "Packed")
+            tokens.require("cls", "Packed")
         inner = self.rows.packable_examples(documents, length, seed, tokens, form)
         bounds, order = pack(inner.lengths, length, self.most_examples(length), seed)
         return PackedExamples(inner, bounds, order, length, self.most_examples(length), tokens.pad)

@@ -190,8 +190,8 @@ class TextExamples:
         tokens[separator] = frame.separator
         size = end - begin + frame.size
         if frame.size:
-            tokens[:, 0] = ids.need("cls", "a framed row")
-            tokens[np.arange(len(tokens)), size - 1] = ids.need("sep", "a row with [CLS]")
+            tokens[:, 0] = ids.require("cls", "a framed row")
+            tokens[np.arange(len(tokens)), size - 1] = ids.require("sep", "a row with [CLS]")
         units = {}
         if self._documents.units is not None:
             units["units"] = np.where(maskable, self._documents.units.take(index, mode="clip"), 0)

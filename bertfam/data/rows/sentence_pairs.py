@@ -99,7 +99,7 @@ class SentencePairs(PackableRows):
     def packable_examples(
         self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
     ) -> "PairExamples":
-        return self.examples(documents, length, seed, tokens, form).fitted()
+        return self.examples(documents, length, seed, tokens, form).with_fixed_lengths()
 
     @override
     def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED) -> "PairExamples":
@@ -197,7 +197,7 @@ class PairExamples:
         """Tokens of each row at most, [CLS] and [SEP] included: int64[rows]."""
         return self._room + 3
 
-    def fitted(self) -> "PairExamples":
+    def with_fixed_lengths(self) -> "PairExamples":
         """The same pairs, none longer than its own chunk: a random B fills the room of the text that it replaces, if it can.
 
         So the length of each is known whatever is drawn, and rows can be packed.
@@ -260,7 +260,7 @@ class PairExamples:
         b_start, b_length = b_start + keys.coin_sums(row_keys, _TRIM_B, cut_b), b_length - cut_b
 
         sentences = SENTENCES[self._config.relation]
-        rows = framed(self._documents, self._length, self._tokens, (a_start, a_length), (b_start, b_length))
+        rows = frame_segments(self._documents, self._length, self._tokens, (a_start, a_length), (b_start, b_length))
         return rows | {
             "sequence_start_positions": np.zeros((len(row_keys), 1), np.int32),
             sentences.labels: np.array(_LABELS[self._config.relation], np.int32)[is_random + 2 * is_swapped, None],
@@ -287,7 +287,7 @@ class PairExamples:
         return starts[sentence], starts[sentence + count] - starts[sentence]
 
 
-def framed(
+def frame_segments(
     documents: Documents, length: int, ids: TokenIds, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Rows `[CLS] A [SEP] B [SEP]`; `[CLS] A [SEP]` where B has no token.
@@ -314,7 +314,7 @@ def framed(
     # Nothing can be learnt from predicting that a word is unknown.
     maskable = real & (tokens != ids.unk)
     row = np.arange(len(tokens))
-    cls, sep = (ids.need(name, "a row of two segments") for name in ("cls", "sep"))
+    cls, sep = (ids.require(name, "a row of two segments") for name in ("cls", "sep"))
     for at, control in ((np.zeros_like(end), cls), (a_end, sep), (end, sep)):
         tokens[row, at] = control
         maskable[row, at] = False

@@ -169,7 +169,7 @@ class TextToTextExamples:
 
 
 @dataclass(frozen=True)
-class Chosen(Corruption):
+class FeatureSubset(Corruption):
     """A `Corruption` that leaves rows as they are, but for features that others of the run do not have.
 
     Attributes:

@@ -10,7 +10,7 @@ from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.layout import RowLayout
-from bertfam.data.rows.sentence_pairs import framed, sentences_to, stretches
+from bertfam.data.rows.sentence_pairs import frame_segments, sentences_to, stretches
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 
@@ -127,4 +127,4 @@ class SegmentExamples:
         split = starts[first + inside]
         a_length = np.minimum(split - begin, self._length - 2)
         b_length = np.clip(self._length - 3 - a_length, 0, end - split)
-        return framed(self._documents, self._length, self._tokens, (begin, a_length), (split, b_length))
+        return frame_segments(self._documents, self._length, self._tokens, (begin, a_length), (split, b_length))

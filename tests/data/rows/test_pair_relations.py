@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from test_pairs import IDS, made, places, split_row
+from test_sentence_pairs import IDS, made, places, split_row
 
 from bertfam.corruption.keys import fold
 from bertfam.data.rows import sentence_pairs

@@ -152,7 +152,7 @@ def test_sentinels_are_as_stated(tmp_path, learn):
     assert loaded.pieces(loaded.token_ids.sentinels) == ["<extra_id_0>", "<extra_id_1>", "<extra_id_2>"]
     assert loaded.token_ids.sentinels == (loaded.size - 1, loaded.size - 2, loaded.size - 3)
     with pytest.raises(UserError, match="no mask token"):
-        loaded.token_ids.need("mask", "this")
+        loaded.token_ids.require("mask", "this")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from chi_square import chi_square_limit
 
 from bertfam.corruption import streams
 from bertfam.corruption.keys import bits, fold
-from bertfam.corruption.permutations import rotated, shuffled, shuffled_segments, windows
+from bertfam.corruption.permutations import group_shuffle, rotation, segment_shuffle, select_windows
 
 N, LENGTH = 300, 40
 KEYS = fold(1, np.arange(N))
@@ -32,7 +32,7 @@ def is_permutation(source):
 
 def test_windows_one_row_at_a_time(allowed):
     wanted = np.random.default_rng(2).integers(0, 6, N)
-    found = windows(allowed, 3, wanted, KEYS)
+    found = select_windows(allowed, 3, wanted, KEYS)
     starts = LENGTH - 2
     for row in range(N):
         words = bits(KEYS[row : row + 1], streams.WINDOWS, starts)[0].tolist()
@@ -46,12 +46,12 @@ def test_windows_one_row_at_a_time(allowed):
 
 
 def test_windows_of_short_rows():
-    assert windows(np.ones((2, 2), bool), 3, np.array([1, 1]), KEYS[:2]).tolist() == [[-1, -1]] * 2
-    assert windows(np.ones((1, 3), bool), 3, np.array([5]), KEYS[:1]).tolist() == [[0, 0, 0]]
+    assert select_windows(np.ones((2, 2), bool), 3, np.array([1, 1]), KEYS[:2]).tolist() == [[-1, -1]] * 2
+    assert select_windows(np.ones((1, 3), bool), 3, np.array([5]), KEYS[:1]).tolist() == [[0, 0, 0]]
 
 
 def test_shuffled_keeps_groups(groups):
-    source = shuffled(groups, KEYS)
+    source = group_shuffle(groups, KEYS)
     assert is_permutation(source)
     assert np.array_equal(np.take_along_axis(groups, source, axis=1), groups)
     still = groups < 0
@@ -64,7 +64,7 @@ def test_shuffled_keeps_groups(groups):
 
 def test_all_permutations_of_a_trigram_are_equally_likely():
     groups = np.array([[-1, 0, 0, 0, -1, 1, 1, 1]] * 6000)
-    source = shuffled(groups, fold(2, np.arange(6000)))
+    source = group_shuffle(groups, fold(2, np.arange(6000)))
     first, second = Counter(map(tuple, source[:, 1:4].tolist())), Counter(map(tuple, source[:, 5:].tolist()))
     assert set(first) == set(itertools.permutations((1, 2, 3))) and set(second) == set(itertools.permutations((5, 6, 7)))
     for counts in (first, second):
@@ -98,7 +98,7 @@ def pieces(tokens, begins):
 
 def test_sentences_are_permuted_whole_within_their_example():
     begins, groups = segments()
-    source = shuffled_segments(begins, groups, KEYS)
+    source = segment_shuffle(begins, groups, KEYS)
     assert is_permutation(source)
     still = groups < 0
     assert np.array_equal(source[still], np.broadcast_to(np.arange(LENGTH), groups.shape)[still])
@@ -122,7 +122,7 @@ def test_sentences_are_permuted_whole_within_their_example():
 def test_all_orders_of_sentences_are_equally_likely():
     begins = np.array([[0, 1, 0, 1, 1, 0, 0, 0]] * 6000, bool)
     groups = np.array([[-1, 0, 0, 0, 0, 0, 0, -1]] * 6000)
-    counts = Counter(map(tuple, shuffled_segments(begins, groups, fold(3, np.arange(6000))).tolist()))
+    counts = Counter(map(tuple, segment_shuffle(begins, groups, fold(3, np.arange(6000))).tolist()))
     expected = {(0, *sum(order, ()), 7) for order in itertools.permutations(((1, 2), (3,), (4, 5, 6)))}
     assert set(counts) == expected
     assert sum((count - 1000) ** 2 / 1000 for count in counts.values()) < chi_square_limit(5)
@@ -130,29 +130,29 @@ def test_all_orders_of_sentences_are_equally_likely():
 
 def test_a_row_of_one_sentence_stays():
     groups = np.array([[-1, 0, 0, 0, -1]])
-    assert shuffled_segments(np.zeros((1, 5), bool), groups, KEYS[:1]).tolist() == [[0, 1, 2, 3, 4]]
+    assert segment_shuffle(np.zeros((1, 5), bool), groups, KEYS[:1]).tolist() == [[0, 1, 2, 3, 4]]
 
 
 def test_rotation_begins_with_any_token():
     inside = np.array([[False, True, True, True, True, False, False]] * 4000)
-    source = rotated(inside, fold(4, np.arange(4000)))
+    source = rotation(inside, fold(4, np.arange(4000)))
     assert np.all(source[:, [0, 5, 6]] == [0, 5, 6])
     counts = Counter(map(tuple, source[:, 1:5].tolist()))
     assert set(counts) == {(1, 2, 3, 4), (2, 3, 4, 1), (3, 4, 1, 2), (4, 1, 2, 3)}
     assert sum((count - 1000) ** 2 / 1000 for count in counts.values()) < chi_square_limit(3)
-    some = rotated(inside, fold(4, np.arange(4000)), rate=0.5)
+    some = rotation(inside, fold(4, np.arange(4000)), rate=0.5)
     moved = (some[:, 1] != 1).mean()
     assert abs(moved - 3 / 8) < 4 * math.sqrt(15 / 64 / 4000)
-    assert rotated(np.zeros((2, 3), bool), KEYS[:2]).tolist() == [[0, 1, 2]] * 2
+    assert rotation(np.zeros((2, 3), bool), KEYS[:2]).tolist() == [[0, 1, 2]] * 2
 
 
 def test_rows_do_not_depend_on_their_neighbours(allowed, groups):
     few = np.array([299, 4, 31])
     begins, examples = segments()
     for draw in (
-        lambda rows: windows(allowed[rows], 3, np.full(len(rows), 4), KEYS[rows]),
-        lambda rows: shuffled(groups[rows], KEYS[rows]),
-        lambda rows: shuffled_segments(begins[rows], examples[rows], KEYS[rows]),
-        lambda rows: rotated(allowed[rows], KEYS[rows]),
+        lambda rows: select_windows(allowed[rows], 3, np.full(len(rows), 4), KEYS[rows]),
+        lambda rows: group_shuffle(groups[rows], KEYS[rows]),
+        lambda rows: segment_shuffle(begins[rows], examples[rows], KEYS[rows]),
+        lambda rows: rotation(allowed[rows], KEYS[rows]),
     ):
         assert np.array_equal(draw(few), draw(np.arange(N))[few])

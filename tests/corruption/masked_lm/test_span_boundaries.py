@@ -10,7 +10,7 @@ from noise_rows import VOCABULARIES, noise_rows
 from bertfam.corruption.keys import fold
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.masked_lm.span_selection import WordSpans
-from bertfam.corruption.words import words_of
+from bertfam.corruption.words import find_words
 from bertfam.data.rows.running_text import DocSentences
 from bertfam.data.text_data import TextData
 
@@ -83,7 +83,7 @@ def test_statistics_over_real_rows(cache, tokens):
         np.take_along_axis(tokens_of["encoder_input_tokens"], result["masked_positions"], axis=1) for tokens_of in (rows, result)
     )
     assert np.take_along_axis(rows["maskable"], result["masked_positions"], axis=1)[used].all()
-    words = words_of(rows, tokens)
+    words = find_words(rows, tokens)
     kinds, sizes, mixed = Counter(), [], 0
     for row in range(2000):
         slot = 0

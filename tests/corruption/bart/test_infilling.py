@@ -6,7 +6,7 @@ import pytest
 from chi_square import chi_square_limit
 
 from bertfam.corruption.bart.infilling import TextInfilling
-from bertfam.corruption.bart.token_noise import Framed
+from bertfam.corruption.bart.token_noise import FramedRows
 from bertfam.corruption.keys import fold
 from bertfam.corruption.token_ids import TokenIds
 
@@ -26,7 +26,7 @@ def text_rows(sizes, length, several=0.4, seed=0):
 
 
 def fill(noise, rows, keys):
-    return noise.apply(Framed(*rows), keys, TokenIds(size=9999, pad=PAD, unk=0, mask=MASK))
+    return noise.apply(FramedRows(*rows), keys, TokenIds(size=9999, pad=PAD, unk=0, mask=MASK))
 
 
 @pytest.mark.parametrize("noise", [TextInfilling(), TextInfilling(0.5, 1.0), TextInfilling(0.15, 0.2)], ids=str)

@@ -11,7 +11,7 @@ from bertfam.corruption.keys import bits, fold
 from bertfam.corruption.masked_lm.selection import SingleTokens, WholeWords
 from bertfam.corruption.masked_lm.span_selection import WordNgrams, WordSpans
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.corruption.words import words_of
+from bertfam.corruption.words import find_words
 from bertfam.errors import UserError
 
 LENGTH, SLOTS = 64, 12
@@ -41,7 +41,7 @@ def positions_of(chosen, row):
 
 
 def test_words(rows, tokens):
-    words = words_of(rows, tokens)
+    words = find_words(rows, tokens)
     begins = words.begins()
     for row in range(400):
         stretches = words_in(rows, row, tokens)
@@ -65,7 +65,7 @@ def test_the_first_word_of_a_row_is_a_word_though_its_piece_begins_none():
         "encoder_segment_ids": (ids != 1).astype(np.int32),
         "maskable": ids[:] > 3,
     }
-    words = words_of(rows, tokens)
+    words = find_words(rows, tokens)
     assert words.number[0].tolist() == [0, 1, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8]
     assert words.sizes[0].tolist() == [0, 2, 2, 0, 0, 1, 1] + [0] * 5
 
@@ -73,12 +73,12 @@ def test_the_first_word_of_a_row_is_a_word_though_its_piece_begins_none():
 def naive_words(rows, row, wanted, key, tokens):
     """create_masked_lm_predictions with whole words: shuffle the words, take each that fits; at least one where one fits."""
     words = [word for stretch in maskable_words(rows, row, tokens) for word in stretch]
-    numbers = words_of(row_of(rows, row), tokens).number[0]
+    numbers = find_words(row_of(rows, row), tokens).number[0]
     by_number = {int(numbers[word[0]]): word for word in words}
     smallest = min(map(len, words), default=0)
     budget = max(wanted, smallest) if smallest <= SLOTS else wanted
     taken = []
-    for number in drawn_order(by_number, draws(key, streams.CHOOSE, LENGTH), LENGTH):
+    for number in drawn_order(by_number, draws(key, streams.SELECTION, LENGTH), LENGTH):
         if len(taken) + len(by_number[number]) <= budget:
             taken += by_number[number]
     return sorted(taken)
@@ -124,7 +124,7 @@ def naive_spans(rows, row, wanted, key, tokens):
     stretches = maskable_words(rows, row, tokens)
     place = {p: (s, w) for s, stretch in enumerate(stretches) for w, word in enumerate(stretch) for p in word}
     lengths, masked = draws(key, streams.SPAN_LENGTHS, LENGTH), set()
-    for rank, anchor in enumerate(drawn_order(place, draws(key, streams.CHOOSE, LENGTH), LENGTH)):
+    for rank, anchor in enumerate(drawn_order(place, draws(key, streams.SELECTION, LENGTH), LENGTH)):
         if len(masked) == min(wanted, len(place)):
             break
         if anchor in masked:
@@ -179,12 +179,12 @@ def test_anchors_of_spans_are_uniform():
 def naive_ngrams(rows, row, wanted, key, tokens):
     """ALBERT's masking: n-grams of words from every word, shuffled; shorter where they exceed the budget."""
     stretches = maskable_words(rows, row, tokens)
-    numbers = words_of(row_of(rows, row), tokens).number[0]
+    numbers = find_words(row_of(rows, row), tokens).number[0]
     place = {int(numbers[word[0]]): (s, w) for s, stretch in enumerate(stretches) for w, word in enumerate(stretch)}
     smallest = min((len(word) for stretch in stretches for word in stretch), default=0)
     budget = max(wanted, smallest) if smallest <= SLOTS else wanted
     lengths, masked, grams = draws(key, streams.SPAN_LENGTHS, LENGTH), set(), []
-    for rank, number in enumerate(drawn_order(place, draws(key, streams.CHOOSE, LENGTH), LENGTH)):
+    for rank, number in enumerate(drawn_order(place, draws(key, streams.SELECTION, LENGTH), LENGTH)):
         stretch, word = place[number]
         following = stretches[stretch][word : word + 3]
         weights = [1 / n for n in range(1, len(following) + 1)]

@@ -8,7 +8,7 @@ import pytest
 from bertfam.config import load
 from bertfam.corruption.keys import fold
 from bertfam.corruption.masked_lm.span_selection import WordNgrams
-from bertfam.corruption.words import words_of
+from bertfam.corruption.words import find_words
 
 LENGTH, ROWS = 128, 2000
 RATES = {"mlm_nsp": 0.15, "roberta": 0.15, "mlm_sop": 0.15, "modernbert": 0.3}
@@ -71,7 +71,7 @@ def test_which_and_what_stands_there(made, tokens):
 def test_n_grams_are_of_whole_words(made, tokens):
     """Of one to three; shorter than 18/11 words in the mean, since the budget cuts the last."""
     _, rows, result = made
-    words = words_of(rows, tokens)
+    words = find_words(rows, tokens)
     predicted = np.zeros(rows["maskable"].shape, bool)
     row, slot = np.nonzero(result["masked_loss_weights"])
     predicted[row, result["masked_positions"][row, slot]] = True

@@ -8,7 +8,7 @@ from chi_square import chi_square_limit
 
 from bertfam.corruption.bart.denoising import Denoising
 from bertfam.corruption.bart.infilling import TextInfilling
-from bertfam.corruption.bart.token_noise import TokenDeletion, TokenMasking, inserted
+from bertfam.corruption.bart.token_noise import TokenDeletion, TokenMasking, insert_masks
 from bertfam.corruption.keys import fold
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.errors import UserError
@@ -176,7 +176,7 @@ def test_insertion():
     counts = np.arange(n) % (length - 1) + 2
     place = np.arange(length)
     values = np.where(place < counts[:, None], place + FIRST, BART.pad).astype(np.int32)
-    result, new = inserted(values, counts, 0.4, fold(1, np.arange(n)), BART.mask, BART.pad)
+    result, new = insert_masks(values, counts, 0.4, fold(1, np.arange(n)), BART.mask, BART.pad)
     assert np.array_equal(new, np.minimum(counts + np.ceil(0.4 * (counts - 2)), length))
     for row in range(n):
         found = result[row, : new[row]].tolist()

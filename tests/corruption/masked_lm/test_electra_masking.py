@@ -53,7 +53,7 @@ def test_each_row_is_the_naive_one(kind):
     for row in range(200):
         maskable = np.flatnonzero(rows["maskable"][row])
         wanted = budget(int((rows["encoder_segment_ids"][row] > 0).sum()), slots)
-        words = draws(keys[row], streams.CHOOSE, slots)[:wanted]
+        words = draws(keys[row], streams.SELECTION, slots)[:wanted]
         # the upper half of each word, as a fraction of 2^32, says which of the maskable positions
         expected = sorted({int(maskable[(word >> 32) * len(maskable) >> 32]) for word in words}) if len(maskable) else []
         used = found["masked_loss_weights"][row] > 0
