@@ -1,4 +1,4 @@
-"""Flags that the launchers for Kubernetes share."""
+"""Flags of the launchers for Kubernetes."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,31 +8,41 @@ import slices
 
 
 def add_flags(parser: argparse.ArgumentParser, restarts: int, counted: str) -> None:
-    """What `create` makes, and how often it is started again."""
+    """Declare the flags of `create`.
+
+    Args:
+      parser: parser of the launcher.
+      restarts: default of --restarts.
+      counted: which restarts are counted, for the help.
+    """
     parser.add_argument("--slice", type=slices.slice_name, metavar="SLICE", help="create: v5e-16, 2xv6e-256, v5p-128")
-    parser.add_argument("--image", type=common.word, help="create: the container image, with the command in it")
-    parser.add_argument("--spot", action="store_true", help="create: on machines that cost less and may be taken away")
+    parser.add_argument("--image", type=common.word, help="create: container image that contains the command")
+    parser.add_argument("--spot", action="store_true", help="create: use machines that cost less and may be preempted")
     parser.add_argument(
         "--restarts",
         type=common.count,
         default=restarts,
         metavar="N",
-        help=f"create: how often to start again at most, {counted} ({restarts})",
+        help=f"create: largest number of restarts, {counted} (default: {restarts})",
     )
-    parser.add_argument("--grace", type=common.count, default=300, metavar="SECONDS", help="create: to save the state in (300)")
-    parser.add_argument("--xla_flags", action="store_true", help="create: set the kind's compiler flags of launch/xla_flags.py")
     parser.add_argument(
-        "--retry_seconds", type=common.seconds, default=5, metavar="S", help="before a failed call is tried again (5)"
+        "--grace", type=common.count, default=300, metavar="SECONDS", help="create: time to save the state (default: 300)"
+    )
+    parser.add_argument(
+        "--xla_flags", action="store_true", help="create: set the compiler flags for the chips from launch/xla_flags.py"
+    )
+    parser.add_argument(
+        "--retry_seconds", type=common.seconds, default=5, metavar="S", help="delay before a failed call is retried (default: 5)"
     )
     common.add_dry_run(parser)
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and the command after `--`, which `create` needs."""
+    """Return the flags, and the command after `--`, which `create` requires."""
     options, command = common.parse(parser, words)
     if options.action == "create":
         for flag in ("slice", "image"):
             if not getattr(options, flag):
-                parser.error(f"create needs --{flag}")
-        common.need_command(parser, command)
+                parser.error(f"create requires --{flag}")
+        common.require_command(parser, command)
     return options, command

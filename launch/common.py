@@ -1,6 +1,6 @@
-"""What the launchers share: flags before a command, commands that are run or only printed, and starting again.
+"""Shared code of the launchers: flags before a command, commands that are run or only printed, restarts.
 
-Nothing but the standard library, so that a launcher runs where bertfam is not installed.
+It uses the standard library only, so that a launcher runs where bertfam is not installed.
 """
 
 import argparse
@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import NoReturn
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-MISTAKE = 2  # bertfam's exit status where the user has made a mistake
-SAVED = 75  # ... where a signal has ended it: its state is saved, and the same command goes on
-STUCK = 76  # ... where a step took too long
-ALONE = 77  # ... where another of its processes is gone without a word
-AGAIN = {  # statuses after which a run is started again, and why
-    SAVED: "preempted, and its state is saved",
-    STUCK: "stuck",
-    ALONE: "left alone by one of its processes",
+MISTAKE = 2  # bertfam's exit status after a mistake in the command
+SAVED = 75  # ... after a signal: the state is saved, and the same command resumes
+STUCK = 76  # ... after a step that took too long
+LOST = 77  # ... after another process of the run exited without sending a status
+RESTART_REASONS = {  # exit statuses after which a run is restarted
+    SAVED: "was preempted after saving its state",
+    STUCK: "was stuck",
+    LOST: "lost one of its processes",
 }
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # what Google Cloud, Kubernetes and XPK all take
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # accepted by Google Cloud, Kubernetes and XPK
 
 
-class Failed(Exception):
-    """Ends a launcher with one line, and a status that is 2 for a mistake of the user's."""
+class LaunchError(Exception):
+    """Error that ends a launcher with one line and an exit status; the status of a mistake in the command is 2."""
 
     def __init__(self, line: str, status: int = MISTAKE) -> None:
         super().__init__(line)
@@ -37,31 +37,32 @@ class Failed(Exception):
 
 
 def run_main(main: Callable[[], int]) -> None:
-    """Ends the process as `main` says, and with one line where it raises `Failed`."""
+    """Exit with the status that `main` returns, or with one line if it raises `LaunchError`."""
     try:
         status = main()
-    except Failed as error:
-        tell(f"error: {error}")
+    except LaunchError as error:
+        report(f"error: {error}")
         status = error.status
     except KeyboardInterrupt:
         status = 130
     raise SystemExit(status)
 
 
-def tell(line: str) -> None:
-    """A line of the launcher's own."""
+def report(line: str) -> None:
+    """Print a line of the launcher on stderr."""
     print(f"bertfam: {line}", file=sys.stderr, flush=True)
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that tells a mistake in one line, without the usage before it."""
+    """ArgumentParser that reports a mistake in one line, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and a line that names the mistake."""
         self.exit(MISTAKE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def make_parser(path: str, text: str, usage: str) -> argparse.ArgumentParser:
-    """A parser whose help is the launcher's docstring."""
+    """Make a parser whose help is the launcher's docstring."""
     return Parser(
         prog=f"launch/{Path(path).name}",
         usage=f"%(prog)s {usage}",
@@ -72,76 +73,76 @@ def make_parser(path: str, text: str, usage: str) -> argparse.ArgumentParser:
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The launcher's flags, and the command after the first `--`; [] where there is none."""
+    """Return the launcher's flags, and the command after the first `--`; [] if there is none."""
     cut = words.index("--") if "--" in words else len(words)
     return parser.parse_args(words[:cut]), list(words[cut + 1 :])
 
 
-def need_command(parser: argparse.ArgumentParser, command: Sequence[str]) -> None:
-    """Ends with a line where there is no command."""
+def require_command(parser: argparse.ArgumentParser, command: Sequence[str]) -> None:
+    """Exit with an error if the command is empty."""
     if not command:
         parser.error("no command: write it after --")
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """--dry_run."""
-    parser.add_argument("--dry_run", action="store_true", help="print what would be run, quoted for a shell; run nothing")
+    """Declare --dry_run."""
+    parser.add_argument("--dry_run", action="store_true", help="print the commands, quoted for a shell, and run nothing")
 
 
 def name(text: str) -> str:
-    """A flag's value that is a name in a cloud or a cluster."""
+    """Parse a flag's value as the name of a resource in a cloud or cluster."""
     if not _NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: up to 40 letters a to z, digits and -, a letter first")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name: use at most 40 letters a to z, digits and -, a letter first")
     return text
 
 
 def word(text: str) -> str:
-    """A flag's value that is a name or an address, of whatever kind: not empty, and without spaces."""
+    """Parse a flag's value as any name or address: not empty, and without spaces."""
     if not text or any(letter.isspace() for letter in text):
-        raise argparse.ArgumentTypeError(f"{text!r}: must not be empty or have spaces in it")
+        raise argparse.ArgumentTypeError(f"{text!r} must not be empty or contain spaces")
     return text
 
 
 def seconds(text: str) -> float:
-    """A flag's value that is a time, 0 or more."""
+    """Parse a flag's value as a number of seconds, 0 or more."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, 0 or more")
-    return found
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return value
 
 
 def count(text: str, least: int = 0) -> int:
-    """A flag's value that is 0 or more."""
+    """Parse a flag's value as an integer, 0 or more."""
     if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer, {least} or more")
     return int(text)
 
 
 def positive(text: str) -> int:
-    """A flag's value that is 1 or more."""
+    """Parse a flag's value as an integer, 1 or more."""
     return count(text, 1)
 
 
 class Runner:
-    """Runs commands, or prints them."""
+    """Runs commands, or prints them in a dry run."""
 
     def __init__(self, dry_run: bool, retry_seconds: float = 5) -> None:
         self.dry_run = dry_run
         self._retry_seconds = retry_seconds
 
     def run(self, words: Sequence[str], retries: int = 0, text: str | None = None) -> None:
-        """Runs a command; shows what it prints.
+        """Run a command and show its output.
 
         Args:
-          words: of the command.
-          retries: how often to try again, ever later. Only for what may be done twice.
-          text: what it reads.
+          words: words of the command.
+          retries: largest number of retries, with growing delays; only for commands that are safe to repeat.
+          text: stdin of the command.
 
         Raises:
-          Failed: it has failed, with its status.
+          LaunchError: if the command failed, with its exit status.
         """
         if not self.dry_run:
             self._run(words, retries, capture=False, text=text)
@@ -150,63 +151,64 @@ class Runner:
         else:
             print(f"{shlex.join(words)} << 'END'\n{text}END")
 
-    def ask(self, words: Sequence[str], supposed: str, final: str | None = None) -> str:
-        """What a command that changes nothing prints, without the space around it; it is tried again where it fails.
+    def query(self, words: Sequence[str], dry_answer: str, final: str | None = None) -> str:
+        """Run a command that changes nothing and return its stripped stdout; retry it if it fails.
 
         Args:
-          words: of the command.
-          supposed: the answer where nothing is run.
-          final: what it says where trying again would not help.
+          words: words of the command.
+          dry_answer: return value in a dry run.
+          final: text on stderr after which retrying would not help.
 
         Raises:
-          Failed: it has failed, with its status and last line, or that with `final`.
+          LaunchError: if the command failed, with its exit status and the last line of its stderr, or the line with `final`.
         """
         if self.dry_run:
             print(shlex.join(words))
-            return supposed
+            return dry_answer
         return self._run(words, 3, capture=True, final=final)
 
     def _run(self, words: Sequence[str], retries: int, capture: bool, final: str | None = None, text: str | None = None) -> str:
-        for tried in range(retries + 1):
+        for attempt in range(retries + 1):
             try:
                 done = subprocess.run(words, input=text or "", capture_output=capture, text=True, errors="replace")
             except FileNotFoundError:
-                raise Failed(f"there is no command {words[0]}") from None
+                raise LaunchError(f"command not found: {words[0]}") from None
             if done.returncode == 0:
                 return (done.stdout or "").strip()
             if final and final in (done.stderr or ""):
                 break
-            if tried < retries:
-                pause = self._retry_seconds * 2**tried
-                tell(f"{program(words)} has failed with {done.returncode}, tries again in {pause:g} s")
-                time.sleep(pause)
-        said = [line for line in (done.stderr or "").splitlines() if line.strip()]
-        why = [line for line in said if final and final in line] or said
-        raise Failed(": ".join([f"{program(words)} has failed with {done.returncode}", *why[-1:]]), done.returncode)
+            if attempt < retries:
+                delay = self._retry_seconds * 2**attempt
+                report(f"{program(words)} failed with status {done.returncode}; retrying in {delay:g} s")
+                time.sleep(delay)
+        lines = [line for line in (done.stderr or "").splitlines() if line.strip()]
+        causes = [line for line in lines if final and final in line] or lines
+        message = ": ".join([f"{program(words)} failed with status {done.returncode}", *causes[-1:]])
+        raise LaunchError(message, done.returncode)
 
 
 def program(words: Sequence[str]) -> str:
-    """A command by its first words, up to the first flag or file."""
+    """Name a command by its first words, up to the first flag or file."""
     return " ".join(itertools.takewhile(lambda word: re.fullmatch("[a-z][a-z-]*", word), words[:5]))
 
 
-def why_again(status: int) -> str | None:
-    """Why a command that has ended with this status is to be started again; None where that would not help."""
-    return f"killed by signal {status - 128}" if status > 128 else AGAIN.get(status)
+def restart_reason(status: int) -> str | None:
+    """Return why a command that ended with this exit status is restarted; None if a restart would not help."""
+    return f"was killed by signal {status - 128}" if status > 128 else RESTART_REASONS.get(status)
 
 
-def again(once: Callable[[], int], restarts: int, stopped: Callable[[], bool] = lambda: False) -> int:
-    """Calls `once` until it is finished, or has failed so that starting again would not help; returns the last status.
+def run_with_restarts(once: Callable[[], int], restarts: int, stopped: Callable[[], bool] = lambda: False) -> int:
+    """Call `once` until the run is finished, or failed so that a restart would not help; return the last exit status.
 
     Args:
-      once: starts the run, which goes on from its newest checkpoint, and returns its status.
-      restarts: how often to start it again at most.
-      stopped: whether the user wants it to end.
+      once: starts the run, which resumes from its newest checkpoint, and returns its exit status.
+      restarts: largest number of restarts.
+      stopped: returns True if the user ended the run.
     """
     for left in range(restarts, -1, -1):
         status = once()
-        why = why_again(status)
-        if why is None or not left or stopped():
+        reason = restart_reason(status)
+        if reason is None or not left or stopped():
             break
-        tell(f"the run was {why}: starts it again, restarts left: {left - 1}")
+        report(f"the run {reason}; restarting it (restarts left: {left - 1})")
     return status

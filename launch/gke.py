@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Trains on TPU slices of a GKE cluster, as a JobSet: a Job a slice, a pod a machine.
+r"""Train on TPU slices of a GKE cluster, as a JobSet: one Job per slice, one pod per machine.
 
-  launch/gke.py create bert --slice=2xv5e-16 --image=us-docker.pkg.dev/my-project/images/bertfam -- bertfam pretrain \\
+  launch/gke.py create bert --slice=2xv5e-16 --image=us-docker.pkg.dev/my-project/images/bertfam -- bertfam pretrain \
     --gin_file=runs/bert_base.gin --vocab=gs://my-bucket/vocab --cache_dir=gs://my-bucket/cache --model_dir=gs://my-bucket/bert
 
-The image is of the commit that is checked out: git archive HEAD | docker build --file=launch/Dockerfile --tag=IMAGE -
+To build the image from the commit that is checked out: git archive HEAD | docker build --file=launch/Dockerfile --tag=IMAGE -
 
-What a pod ends with says what follows: 75 (preempted: the state is saved) starts all pods again, however often; 2 (a mistake in
-the command) ends the JobSet; all else (a machine is gone, stuck, a fault) starts all again, --restarts times at most. `create`
-starts the run, `logs` follows process 0, `status` shows it, `delete` has it save its state and removes it. kubectl must know the
-cluster, which must have JobSet 0.10 or newer (jobset.sigs.k8s.io).
+The exit status of a pod decides what follows. After 75 (preempted; the state is saved) all pods are restarted, without limit.
+After 2 (a mistake in the command) the JobSet ends. After any other failure (a lost machine, a stuck step, an error) all pods
+are restarted, at most --restarts times. `create` starts the run, `logs` follows the log of process 0, `status` shows the state
+of the run, `delete` lets it save its state and removes it. kubectl must be set up for the cluster, which must have JobSet 0.10
+or newer (jobset.sigs.k8s.io).
 """
 
 import argparse
@@ -26,7 +27,7 @@ CONTAINER = "bertfam"
 
 
 def main() -> int:
-    """Does one of the actions; returns the exit status."""
+    """Run one of the actions; return the exit status."""
     options, command = parse(sys.argv[1:])
     runner = common.Runner(options.dry_run, options.retry_seconds)
     kubectl = ["kubectl", *([f"--namespace={options.namespace}"] if options.namespace else [])]
@@ -45,26 +46,29 @@ def main() -> int:
 
 
 def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and the command after `--`."""
+    """Return the flags, and the command after `--`."""
     parser = common.make_parser(__file__, __doc__, "ACTION NAME [flags] [-- COMMAND ...]")
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
-    parser.add_argument("name", type=common.name, metavar="NAME", help="of the JobSet")
-    parser.add_argument("--namespace", type=common.word, help="(kubectl's)")
+    parser.add_argument("name", type=common.name, metavar="NAME", help="name of the JobSet")
+    parser.add_argument("--namespace", type=common.word, help="Kubernetes namespace (default: that of kubectl)")
     parser.add_argument(
-        "--service_account", type=common.word, metavar="NAME", help="create: the pods', which may read and write gs:// folders"
+        "--service_account",
+        type=common.word,
+        metavar="NAME",
+        help="create: service account of the pods, which may read and write gs:// folders",
     )
-    clusters.add_flags(parser, restarts=10, counted="75 aside")
+    clusters.add_flags(parser, restarts=10, counted="except after status 75")
     return clusters.parse(parser, words)
 
 
 def manifest(options: argparse.Namespace, command: list[str]) -> dict:
-    """The JobSet."""
-    wanted = options.slice
+    """Return the manifest of the JobSet."""
+    slice = options.slice
     job = {
         "completionMode": "Indexed",
-        "completions": wanted.hosts,
-        "parallelism": wanted.hosts,
-        "backoffLimit": 0,  # the first pod that fails ends the Job; the JobSet decides what follows
+        "completions": slice.hosts,
+        "parallelism": slice.hosts,
+        "backoffLimit": 0,  # the first pod that fails ends the Job, and the JobSet decides what follows
         "podFailurePolicy": {
             "rules": [
                 {
@@ -89,19 +93,19 @@ def manifest(options: argparse.Namespace, command: list[str]) -> dict:
         "spec": {
             "failurePolicy": {
                 "maxRestarts": options.restarts,
-                "restartStrategy": "BlockingRecreate",  # no new pod waits for one of before
+                "restartStrategy": "BlockingRecreate",  # no new pod waits for an old one
                 "rules": [
                     rule("saved", "RestartJobSetAndIgnoreMaxRestarts", common.SAVED),
                     rule("mistake", "FailJobSet", common.MISTAKE),
                 ],
             },
-            "replicatedJobs": [{"name": "slice", "replicas": wanted.count, "template": {"spec": job}}],
+            "replicatedJobs": [{"name": "slice", "replicas": slice.count, "template": {"spec": job}}],
         },
     }
 
 
 def rule(name: str, action: str, status: int) -> dict:
-    """What the JobSet does where the pod failure policy has ended a Job for this exit status, of which its message tells."""
+    """Return the rule for a Job that the pod failure policy ended for this exit status, which the Job's message contains."""
     return {
         "name": name,
         "action": action,
@@ -111,16 +115,16 @@ def rule(name: str, action: str, status: int) -> dict:
 
 
 def pod(options: argparse.Namespace, command: list[str]) -> dict:
-    """What runs on one machine."""
-    wanted = options.slice
-    chips = {"google.com/tpu": wanted.chips // wanted.hosts}
-    variables = xla_flags.environment(wanted.kind, options.xla_flags)
+    """Return the specification of the pod of one machine."""
+    slice = options.slice
+    chips = {"google.com/tpu": slice.chips // slice.hosts}
+    variables = xla_flags.environment(slice.kind, options.xla_flags)
     spot = {"cloud.google.com/gke-spot": "true"} if options.spot else {}
     selector = {
-        "cloud.google.com/gke-tpu-accelerator": slices.KINDS[wanted.kind].gke,
-        "cloud.google.com/gke-tpu-topology": wanted.topology,
+        "cloud.google.com/gke-tpu-accelerator": slices.KINDS[slice.kind].gke,
+        "cloud.google.com/gke-tpu-topology": slice.topology,
     }
-    made = {
+    spec = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": options.grace,
         "hostNetwork": True,
@@ -131,7 +135,7 @@ def pod(options: argparse.Namespace, command: list[str]) -> dict:
             {
                 "name": CONTAINER,
                 "image": options.image,
-                # Kubernetes makes $ of $$, and would put a variable in the place of $(NAME).
+                # Kubernetes replaces $$ by $, and $(NAME) by a variable.
                 "command": [word.replace("$", "$$") for word in command],
                 "env": [{"name": name, "value": value} for name, value in variables.items()],
                 "ports": [{"containerPort": 8471}, {"containerPort": 8080}],
@@ -139,7 +143,7 @@ def pod(options: argparse.Namespace, command: list[str]) -> dict:
             }
         ],
     }
-    return made | ({"serviceAccountName": options.service_account} if options.service_account else {})
+    return spec | ({"serviceAccountName": options.service_account} if options.service_account else {})
 
 
 if __name__ == "__main__":

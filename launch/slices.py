@@ -1,4 +1,4 @@
-"""TPU slices by the names that Google Cloud gives them, and what each kind of chip is called where."""
+"""TPU slices by their Google Cloud names, and the names of each kind of chip in Google's products."""
 
 import argparse
 import math
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 class Kind:
     """One kind of chip."""
 
-    accelerator: str  # its slices' accelerator type for Cloud TPU and XPK, up to the -
-    runtime: str  # software of a Cloud TPU VM for JAX
+    accelerator: str  # prefix of the accelerator type for Cloud TPU and XPK
+    runtime: str  # software version of a Cloud TPU VM for JAX
     gke: str  # value of the node label cloud.google.com/gke-tpu-accelerator
-    dimensions: int  # of a slice
-    chips_counted: int  # what one chip counts in the accelerator type: 2 where TensorCores are counted
-    alone: tuple[int, ...]  # chips of a slice that is a single machine; larger slices have 4 a machine
-    largest: int  # chips of the largest slice
+    dimensions: int  # number of dimensions of a slice
+    chips_counted: int  # units per chip in the accelerator type: 2 if it counts TensorCores
+    alone: tuple[int, ...]  # chips of slices with a single machine; larger slices have 4 per machine
+    largest: int  # number of chips of the largest slice
 
 
 # https://docs.cloud.google.com/tpu/docs/runtimes, .../tpu/docs/v5e, v6e, v5p and v4 (accelerator types, machines, topologies),
@@ -31,30 +31,30 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Slice:
-    """One slice, or several of one shape."""
+    """One slice, or several of the same shape."""
 
     kind: str
-    size: int  # as in its name
-    count: int  # of slices
+    size: int  # number in the name
+    count: int  # number of slices
 
     @property
     def accelerator_type(self) -> str:
-        """Its name for Cloud TPU and XPK, v5litepod-16."""
+        """Name for Cloud TPU and XPK, such as v5litepod-16."""
         return f"{KINDS[self.kind].accelerator}-{self.size}"
 
     @property
     def chips(self) -> int:
-        """Chips of one slice."""
+        """Number of chips per slice."""
         return self.size // KINDS[self.kind].chips_counted
 
     @property
     def hosts(self) -> int:
-        """Machines of one slice."""
+        """Number of machines per slice."""
         return 1 if self.chips in KINDS[self.kind].alone else self.chips // 4
 
     @property
     def topology(self) -> str:
-        """How the chips of one slice are laid out by default, 4x4 or 2x2x4."""
+        """Default topology of a slice, such as 4x4 or 2x2x4."""
         dimensions = KINDS[self.kind].dimensions
         if self.chips == 4 and dimensions == 3:
             return "2x2x1"
@@ -63,15 +63,15 @@ class Slice:
 
 
 def slice_name(text: str) -> Slice:
-    """A flag's value that names slices: v5e-16, 2xv5p-128 or v5litepod-16 (v4 and v5p count TensorCores, two a chip)."""
-    found = re.fullmatch(r"(?:([1-9]\d*)x)?(\w+)-(\d+)", text)
+    """Parse the name of slices: v5e-16, 2xv5p-128 or v5litepod-16 (v4 and v5p count TensorCores, two per chip)."""
+    match = re.fullmatch(r"(?:([1-9]\d*)x)?(\w+)-(\d+)", text)
     names = {kind.accelerator: name for name, kind in KINDS.items()} | {name: name for name in KINDS}
-    if not found or found[2] not in names:
-        raise argparse.ArgumentTypeError(f"{text!r} is no slice; write v5e-16, 2xv6e-256, v5p-128 ({', '.join(KINDS)})")
-    made = Slice(names[found[2]], int(found[3]), int(found[1] or 1))
-    kind = KINDS[made.kind]
+    if not match or match[2] not in names:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a slice; write v5e-16, 2xv6e-256, v5p-128 ({', '.join(KINDS)})")
+    slice = Slice(names[match[2]], int(match[3]), int(match[1] or 1))
+    kind = KINDS[slice.kind]
     sizes = [chips for chips in (2**power for power in range(13)) if min(kind.alone) <= chips <= kind.largest and chips != 2]
-    if made.size % kind.chips_counted or made.chips not in sizes:
-        known = ", ".join(f"{made.kind}-{chips * kind.chips_counted}" for chips in sizes)
-        raise argparse.ArgumentTypeError(f"{text!r}: there is no {made.kind}-{made.size}; there are {known}")
-    return made
+    if slice.size % kind.chips_counted or slice.chips not in sizes:
+        known = ", ".join(f"{slice.kind}-{chips * kind.chips_counted}" for chips in sizes)
+        raise argparse.ArgumentTypeError(f"{text!r}: {slice.kind}-{slice.size} does not exist; use {known}")
+    return slice

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Trains on GPUs of a SLURM cluster: a process a GPU, which find each other by SLURM's variables.
+r"""Train on GPUs of a SLURM cluster: one process per GPU, connected by SLURM's variables.
 
-  launch/slurm.py bert --nodes=2 --gpus_per_node=8 --time=24:00:00 -- bertfam pretrain --gin_file=runs/bert_base.gin \\
+  launch/slurm.py bert --nodes=2 --gpus_per_node=8 --time=24:00:00 -- bertfam pretrain --gin_file=runs/bert_base.gin \
     --vocab=vocab --cache_dir=cache --model_dir=model
 
-Writes a batch script and gives it to sbatch, in the folder where it is called, which all nodes must see. What the run prints is
-appended to NAME-JOB.out. Two minutes before the time is over the run saves its state and ends with 75; then, and where it was
-stuck (76), killed, or without one of its processes (77), the job is queued again and goes on from its newest checkpoint,
---restarts times at most. `scancel JOB` ends it for good; its state is saved.
+It submits a batch script with sbatch from the current folder, which all nodes must share. The output of the run is appended to
+NAME-JOB.out. Two minutes before the time limit the run saves its state and exits with 75. After that, and after a stuck step
+(76), a lost process (77) or a signal that killed the run, the job is queued again and resumes from its newest checkpoint, at
+most --restarts times. `scancel JOB` ends it for good, after it has saved its state.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 import common
 import xla_flags
 
-# `wait` returns when a signal comes, before the step has ended. A job that scancel has ended is not RUNNING any more.
+# `wait` returns early when a signal arrives. A job that scancel ended is no longer RUNNING.
 BODY = """\
 trap 'caught=1; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
 srun {command} &
@@ -29,13 +29,13 @@ while [ "$caught" = 1 ]; do
   status=$?
 done
 case "$status" in
-  {again}) ;;
+  {restarted}) ;;
   *) [ "$status" -gt 128 ] || exit "$status" ;;
 esac
 if [ "${{SLURM_RESTART_COUNT:-0}}" -ge {restarts} ]; then
-  echo "bertfam: ended with $status; after {restarts} restarts it is not queued again"
+  echo "bertfam: exited with $status; not queued again after {restarts} restarts"
 elif [ "$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")" = RUNNING ]; then
-  echo "bertfam: ended with $status; the job is queued again"
+  echo "bertfam: exited with $status; the job is queued again"
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"
@@ -43,40 +43,52 @@ exit "$status"
 
 
 def main() -> int:
-    """Submits the job; returns the exit status."""
+    """Submit the job; return the exit status."""
     options, command = parse(sys.argv[1:])
-    # Not twice: sbatch may have queued the job and failed afterwards.
+    # No retries: sbatch may have queued the job before it failed.
     common.Runner(options.dry_run).run(["sbatch"], text=script(options, command))
     return 0
 
 
 def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and the command after `--`."""
+    """Return the flags, and the command after `--`."""
     parser = common.make_parser(__file__, __doc__, "NAME [flags] -- COMMAND ...")
-    parser.add_argument("name", type=common.name, metavar="NAME", help="of the job")
-    parser.add_argument("--nodes", type=common.positive, default=1, metavar="N", help="how many (1)")
-    parser.add_argument("--gpus_per_node", type=common.positive, default=8, metavar="N", help="and processes (8)")
-    parser.add_argument("--time", type=common.word, help="[DAYS-]HH:MM:SS that one start may take (the partition's)")
+    parser.add_argument("name", type=common.name, metavar="NAME", help="name of the job")
+    parser.add_argument("--nodes", type=common.positive, default=1, metavar="N", help="number of nodes (default: 1)")
     parser.add_argument(
-        "--sbatch", action="append", default=[], metavar="FLAG", help="for sbatch; repeatable: --sbatch=--partition=gpu"
+        "--gpus_per_node", type=common.positive, default=8, metavar="N", help="GPUs, and processes, per node (default: 8)"
     )
-    parser.add_argument("--restarts", type=common.count, default=100, metavar="N", help="queue it again so often at most (100)")
-    parser.add_argument("--grace", type=common.count, default=120, metavar="SECONDS", help="to save the state in (120)")
+    parser.add_argument(
+        "--time", type=common.word, help="time limit of one start, [DAYS-]HH:MM:SS (default: that of the partition)"
+    )
+    parser.add_argument(
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="FLAG",
+        help="flag for sbatch, such as --sbatch=--partition=gpu; repeatable",
+    )
+    parser.add_argument(
+        "--restarts", type=common.count, default=100, metavar="N", help="largest number of restarts (default: 100)"
+    )
+    parser.add_argument(
+        "--grace", type=common.count, default=120, metavar="SECONDS", help="time to save the state (default: 120)"
+    )
     parser.add_argument("--xla_flags", action="store_true", help="set the compiler flags for GPUs of launch/xla_flags.py")
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
-    common.need_command(parser, command)
+    common.require_command(parser, command)
     for flag in options.sbatch:
         if not flag.startswith("-"):
-            parser.error(f"--sbatch={flag} is no flag of sbatch: write --sbatch=--{flag}")
+            parser.error(f"--sbatch={flag} is not a flag of sbatch: write --sbatch=--{flag}")
     for flag in (f"--time={options.time}", *options.sbatch):
         if any(letter.isspace() or letter in "\"'#\\" for letter in flag):
-            parser.error(f"{flag!r} cannot stand in a batch script: no spaces, quotes, # or \\")
+            parser.error(f"{flag!r} is not allowed in a batch script: use no spaces, quotes, # or \\")
     return options, command
 
 
 def script(options: argparse.Namespace, command: list[str]) -> str:
-    """The batch script."""
+    """Return the batch script."""
     flags = [
         f"--job-name={options.name}",
         f"--output={options.name}-%j.out",
@@ -97,7 +109,7 @@ def script(options: argparse.Namespace, command: list[str]) -> str:
             *(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()),
             BODY.format(
                 command=shlex.join(command),
-                again=" | ".join(map(str, common.AGAIN)),
+                restarted=" | ".join(map(str, common.RESTART_REASONS)),
                 restarts=options.restarts,
             ),
         ]

@@ -1,4 +1,4 @@
-"""The machines of a queued resource of Cloud TPU, through gcloud."""
+"""Machines of a Cloud TPU queued resource, controlled through gcloud."""
 
 import argparse
 import re
@@ -9,10 +9,10 @@ from pathlib import Path
 import common
 import slices
 import xla_flags
-from common import Failed
+from common import LaunchError
 
-GONE = ("FAILED", "SUSPENDING", "SUSPENDED")  # states of queued resources that will never (again) have machines
-# What runs on every machine.
+GONE = ("FAILED", "SUSPENDING", "SUSPENDED")  # states of queued resources that have no machines and will get none
+# Script that runs on every machine.
 JOB = """\
 #!/usr/bin/env bash
 cd || exit 1
@@ -29,7 +29,7 @@ mkdir bertfam
 tar xzf bertfam.tar.gz -C bertfam
 test -x venv/bin/python || python3 -m venv venv
 venv/bin/pip install --quiet './bertfam[tpu,gcs]'"""
-# The lock is held from here until the command, and all that it has started, has ended: who asks next hears of this job.
+# The lock is held until the command and all of its children have ended, so that STATE and STOP recognise a running job.
 START = """\
 exec 9> job.lock
 flock --timeout 10 9 || exit 1
@@ -49,44 +49,44 @@ tail -n {lines} -F --pid="$(cat job.pid)" job.log"""
 
 
 class Machines:
-    """All machines of one name in one zone."""
+    """All machines of a queued resource."""
 
     def __init__(self, options: argparse.Namespace, command: list[str]) -> None:
         self._options, self._command = options, command
         self._runner = common.Runner(options.dry_run, options.retry_seconds)
 
-    def state(self, supposed: str = "ACTIVE") -> str | None:
-        """Of the queued resource; None where there is none."""
+    def state(self, dry_answer: str = "ACTIVE") -> str | None:
+        """Return the state of the queued resource; None if it does not exist."""
         words = self._gcloud("describe", self._options.name, "--format=value(state.state)")
         try:
-            return self._runner.ask(words, supposed, final="NOT_FOUND") or None
-        except Failed as error:
+            return self._runner.query(words, dry_answer, final="NOT_FOUND") or None
+        except LaunchError as error:
             if "NOT_FOUND" in str(error):
                 return None
             raise
 
     def create(self) -> None:
-        """Asks for them."""
-        options, wanted = self._options, self._options.slice
+        """Request the machines."""
+        options, slice = self._options, self._options.slice
         nodes = [f"--node-id={options.name}"]
-        if wanted.count > 1:
-            nodes = [f"--node-count={wanted.count}", f"--node-prefix={options.name}"]
-        runtime = options.runtime or slices.KINDS[wanted.kind].runtime
-        flags = [*nodes, f"--accelerator-type={wanted.accelerator_type}", f"--runtime-version={runtime}"]
+        if slice.count > 1:
+            nodes = [f"--node-count={slice.count}", f"--node-prefix={options.name}"]
+        runtime = options.runtime or slices.KINDS[slice.kind].runtime
+        flags = [*nodes, f"--accelerator-type={slice.accelerator_type}", f"--runtime-version={runtime}"]
         flags += [f"--{tier}" for tier in ("spot", "guaranteed") if getattr(options, tier)]
         flags += [f"--valid-until-duration={options.valid_until}"] if options.valid_until else []
         self._runner.run(self._gcloud("create", options.name, *flags))
 
     def delete(self) -> None:
-        """Deletes them, whatever runs there."""
+        """Delete the machines, even while a run is active."""
         self._runner.run(self._gcloud("delete", self._options.name, "--force", "--quiet"), retries=3)
 
     def jobs(self) -> list[str]:
-        """Of each machine's job: running, stopped, its exit status, or "" where it has none."""
-        return re.findall(r"job=(\w*)", self._runner.ask(self._ssh(STATE), supposed="job=0"))
+        """Return the state of each machine's job: running, stopped, its exit status, or "" if it has none."""
+        return re.findall(r"job=(\w*)", self._runner.query(self._ssh(STATE), dry_answer="job=0"))
 
     def install(self) -> None:
-        """Copies the commit that is checked out, and the script that runs the command, and installs bertfam."""
+        """Copy the commit that is checked out and the script that runs the command, and install bertfam."""
         if self._options.dry_run:
             print(f"cat > FOLDER/job.sh << 'END'\n{self._job()}END")
             self._copy("FOLDER")
@@ -97,43 +97,43 @@ class Machines:
         self._runner.run(self._ssh(INSTALL), retries=3)
 
     def start(self) -> None:
-        """Starts the command on all."""
+        """Start the command on all machines."""
         self._runner.run(self._ssh(START))
 
     def stop(self) -> None:
-        """Sends SIGTERM to the command on all, for good."""
+        """Send SIGTERM to the command on all machines and mark the job as stopped."""
         self._runner.run(self._ssh(STOP))
 
-    def follow(self, again: bool = False) -> None:
-        """Shows the first machine's log, or what is new in it, until the command ends or the connection does."""
-        show = FOLLOW.format(lines=0 if again else "+1")
+    def follow(self, new_only: bool = False) -> None:
+        """Show the first machine's log, or only its new lines, until the command ends or the connection is lost."""
+        script = FOLLOW.format(lines=0 if new_only else "+1")
         try:
-            self._runner.run(self._ssh(show, "--ssh-flag=-oServerAliveInterval=30", every=False))
-        except Failed as error:
-            common.tell(str(error))
+            self._runner.run(self._ssh(script, "--ssh-flag=-oServerAliveInterval=30", all_machines=False))
+        except LaunchError as error:
+            common.report(str(error))
 
     def show_log(self) -> None:
-        """Prints the first machine's log."""
-        self._runner.run(self._ssh("cat job.log", every=False), retries=3)
+        """Print the first machine's log."""
+        self._runner.run(self._ssh("cat job.log", all_machines=False), retries=3)
 
     def fetch(self, folder: str, to: str) -> None:
-        """Copies a folder of the first machine."""
+        """Copy a folder of the first machine to this one."""
         self._runner.run(self._gcloud("scp", "--recurse", f"{self._options.name}:{folder}", to), retries=3)
 
     def _copy(self, folder: str) -> None:
         archive = f"{folder}/bertfam.tar.gz"
         self._runner.run(["git", "-C", str(common.CHECKOUT), "archive", "--format=tar.gz", f"--output={archive}", "HEAD"])
-        here = [archive, f"{folder}/job.sh"]
-        self._runner.run(self._gcloud("scp", *here, f"{self._options.name}:", "--node=all", "--worker=all"), retries=3)
+        files = [archive, f"{folder}/job.sh"]
+        self._runner.run(self._gcloud("scp", *files, f"{self._options.name}:", "--node=all", "--worker=all"), retries=3)
 
     def _job(self) -> str:
         variables = xla_flags.environment(self._options.slice.kind, self._options.xla_flags)
         exports = "".join(f"\nexport {name}={shlex.quote(value)}" for name, value in variables.items())
         return JOB.format(variables=exports, command=shlex.join(self._command))
 
-    def _ssh(self, command: str, *flags: str, every: bool = True) -> list[str]:
-        where = ["--node=all", "--worker=all"] if every else ["--node=0", "--worker=0"]
-        return self._gcloud("ssh", self._options.name, *where, *flags, f"--command={command}")
+    def _ssh(self, command: str, *flags: str, all_machines: bool = True) -> list[str]:
+        workers = ["--node=all", "--worker=all"] if all_machines else ["--node=0", "--worker=0"]
+        return self._gcloud("ssh", self._options.name, *workers, *flags, f"--command={command}")
 
     def _gcloud(self, verb: str, *words: str) -> list[str]:
         project = [f"--project={self._options.project}"] if self._options.project else []

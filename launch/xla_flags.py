@@ -1,9 +1,9 @@
-"""Flags of the XLA compiler by kind of chip, as others have published them; launchers set them where --xla_flags is given.
+"""Published flags of the XLA compiler by kind of chip; the launchers set them if --xla_flags is given.
 
-None of those of TPUs has been measured with bertfam, and `bertfam plan` compiles without them. On one GPU several gave nothing,
-hence only what overlaps communication between GPUs, which newer XLA does by itself: with jax 0.11.2 the program is the same.
-From MaxText's sets what libtpu refuses today is left out: fusing asynchronous all-gathers
-on other chips than v5e ends with "not supported ... incorrect results, hang" (libtpu 0.0.52, compiling for v4, v5p, v6e).
+The TPU flags have not been measured with bertfam, and `bertfam plan` compiles without them. On one GPU several flags brought no
+gain, so the only GPU flag overlaps communication between GPUs. Newer XLA does this by itself: with jax 0.11.2 the program is
+the same. Flags of MaxText that libtpu rejects today are left out: fusing asynchronous all-gathers on chips other than v5e fails
+with "not supported ... incorrect results, hang" (libtpu 0.0.52, compiling for v4, v5p, v6e).
 """
 
 _OVERLAP_ALL_REDUCE = (
@@ -37,11 +37,11 @@ FLAGS = {
         "--xla_tpu_overlap_compute_collective_tc=true",
         "--xla_enable_async_all_gather=true",
     ),
-    # docs.nvidia.com/jax-toolbox/environment-variables: what NVIDIA's JAX images set
+    # docs.nvidia.com/jax-toolbox/environment-variables: set in NVIDIA's JAX images
     "gpu": ("--xla_gpu_enable_latency_hiding_scheduler=true",),
 }
 
 
-def environment(kind: str, wanted: bool) -> dict[str, str]:
-    """The variables that set a kind's flags; {} where they are not wanted."""
-    return {"XLA_FLAGS" if kind == "gpu" else "LIBTPU_INIT_ARGS": " ".join(FLAGS[kind])} if wanted else {}
+def environment(kind: str, enabled: bool) -> dict[str, str]:
+    """Return the variables that set the flags for a kind of chip; {} if they are not enabled."""
+    return {"XLA_FLAGS" if kind == "gpu" else "LIBTPU_INIT_ARGS": " ".join(FLAGS[kind])} if enabled else {}

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Trains on TPU slices of a GKE cluster that XPK manages (github.com/AI-Hypercomputer/xpk, flags as of its version 1.16).
+r"""Train on TPU slices of a GKE cluster that XPK manages (github.com/AI-Hypercomputer/xpk, flags as of its version 1.16).
 
-  launch/xpk.py create bert --cluster=my-cluster --slice=2xv5e-16 --image=us-docker.pkg.dev/my-project/images/bertfam -- \\
-    bertfam pretrain --gin_file=runs/bert_base.gin --vocab=gs://my-bucket/vocab --cache_dir=gs://my-bucket/cache \\
+  launch/xpk.py create bert --cluster=my-cluster --slice=2xv5e-16 --image=us-docker.pkg.dev/my-project/images/bertfam -- \
+    bertfam pretrain --gin_file=runs/bert_base.gin --vocab=gs://my-bucket/vocab --cache_dir=gs://my-bucket/cache \
     --model_dir=gs://my-bucket/bert
 
-The image is that of launch/gke.py. Where a pod ends with 75 (preempted: the state is saved), 76 (stuck), 77 (another is gone), 1
-(a fault) or by a signal, XPK's JobSet starts all again, --restarts times at most; 2 (a mistake in the command) ends it. `delete`
-has the run save its state and removes it.
+The image is built as for launch/gke.py. If a pod exits with 75 (preempted; the state is saved), 76 (stuck), 77 (another process
+was lost), 1 (an error) or is killed by a signal, XPK's JobSet restarts all pods, at most --restarts times. After 2 (a mistake
+in the command) it ends. `delete` lets the run save its state and removes it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ACTIONS = ("create", "delete")
 
 
 def main() -> int:
-    """Does one of the actions; returns the exit status."""
+    """Run one of the actions; return the exit status."""
     options, command = parse(sys.argv[1:])
     runner = common.Runner(options.dry_run, options.retry_seconds)
     where = [f"--cluster={options.cluster}", f"--workload={options.name}"]
@@ -31,48 +31,48 @@ def main() -> int:
     if options.action == "delete":
         runner.run(["xpk", "workload", "delete", *where, "--force"], retries=3)
         return 0
-    wanted = options.slice
-    variables = xla_flags.environment(wanted.kind, options.xla_flags)
+    slice = options.slice
+    variables = xla_flags.environment(slice.kind, options.xla_flags)
     flags = [
-        f"--tpu-type={wanted.accelerator_type}",
-        f"--num-slices={wanted.count}",
+        f"--tpu-type={slice.accelerator_type}",
+        f"--num-slices={slice.count}",
         f"--docker-image={options.image}",
         f"--max-restarts={options.restarts}",
-        f"--restart-on-exit-codes={','.join(map(str, (1, *common.AGAIN)))}",
+        f"--restart-on-exit-codes={','.join(map(str, (1, *common.RESTART_REASONS)))}",
         f"--termination-grace-period-seconds={options.grace}",
         *(["--spot"] if options.spot else []),
         *(f"--env={name}={value}" for name, value in variables.items()),
-        f"--command={in_manifest(command)}",
+        f"--command={quote_for_manifest(command)}",
     ]
     runner.run(["xpk", "workload", "create", *where, *flags])
     return 0
 
 
 def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and the command after `--`."""
+    """Return the flags, and the command after `--`."""
     parser = common.make_parser(__file__, __doc__, "ACTION NAME --cluster=CLUSTER [flags] [-- COMMAND ...]")
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
-    parser.add_argument("name", type=common.name, metavar="NAME", help="of the workload")
+    parser.add_argument("name", type=common.name, metavar="NAME", help="name of the workload")
     parser.add_argument("--cluster", type=common.word, required=True, help="name of the cluster")
-    parser.add_argument("--project", type=common.word, help="(gcloud's)")
-    parser.add_argument("--zone", type=common.word, help="(gcloud's)")
-    clusters.add_flags(parser, restarts=100, counted="after 75 too")
+    parser.add_argument("--project", type=common.word, help="Google Cloud project (default: that of gcloud)")
+    parser.add_argument("--zone", type=common.word, help="Google Cloud zone (default: that of gcloud)")
+    clusters.add_flags(parser, restarts=100, counted="including those after status 75")
     return clusters.parse(parser, words)
 
 
-def in_manifest(command: list[str]) -> str:
-    """The command as bash reads it on one line; XPK puts it into a manifest, in which a line's end would break the YAML.
+def quote_for_manifest(command: list[str]) -> str:
+    """Quote the command for bash on one line; XPK inserts it into a manifest, where a newline would break the YAML.
 
-    Kubernetes makes $ of $$ there, and would put a variable in the place of $(NAME).
+    Kubernetes replaces $$ by $ there, and $(NAME) by a variable.
     """
 
-    def quoted(word: str) -> str:
+    def quote(word: str) -> str:
         if word.isprintable():
             return shlex.quote(word)
         escaped = re.sub(r"[\\']", r"\\\g<0>", word)
         return "$'" + "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in escaped) + "'"
 
-    return " ".join(map(quoted, command)).replace("$", "$$")
+    return " ".join(map(quote, command)).replace("$", "$$")
 
 
 if __name__ == "__main__":

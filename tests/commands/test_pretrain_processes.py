@@ -116,9 +116,9 @@ def test_preempted_and_then_killed_they_start_again_by_themselves_and_reach_the_
     done = launch(*trained.pretrain(model_dir), restarts=3, **deaths)
     assert done.returncode == 0, done.stderr
     preempted, gone, killed = [line for line in errors(done) if "the run was" in line or "exited while" in line]
-    assert preempted == "bertfam: the run was preempted, and its state is saved: starts it again, restarts left: 2"
+    assert preempted == "bertfam: the run was preempted after saving its state; restarting it (restarts left: 2)"
     assert gone.startswith("bertfam: error: process 1 exited while the others waited for ") and gone.endswith("; see its log")
-    assert killed == "bertfam: the run was killed by signal 9: starts it again, restarts left: 1"
+    assert killed == "bertfam: the run was killed by signal 9; restarting it (restarts left: 1)"
     resumed = [int(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("resumed from step ")]
     assert resumed[0] == 15 < resumed[1] < 22 and resumed[2:] == [max(resumed[1], 20)]
     assert_equal_arrays(arrays(model_dir, 24), arrays(two[0], 24))

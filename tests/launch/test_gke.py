@@ -106,7 +106,7 @@ def test_what_fails(cloud, gke):
     cloud.fails('create 1 Error from server (AlreadyExists): jobsets "bert" already exists')
     done = gke("create", *FLAGS, "--", *COMMAND)
     assert done.returncode == 1 and cloud.verbs() == ["create"]  # not twice
-    assert done.stderr.splitlines()[-1] == "bertfam: error: kubectl create has failed with 1"
+    assert done.stderr.splitlines()[-1] == "bertfam: error: kubectl create failed with status 1"
     cloud.fails("delete 1 Unable to connect to the server")
     done = gke("delete", "--namespace=n")
     assert done.returncode == 0 and "bertfam: kubectl has failed with 1, tries again in 0.01 s" in done.stderr

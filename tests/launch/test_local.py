@@ -108,10 +108,10 @@ if before < TIMES: FAIL
 @pytest.mark.parametrize(
     ("end", "why", "status"),
     [
-        ("raise SystemExit(75)", "preempted, and its state is saved", 75),
-        ("raise SystemExit(76)", "stuck", 76),
-        ("raise SystemExit(77)", "left alone by one of its processes", 77),
-        ("index or os.kill(os.getpid(), 9); time.sleep(60)", "killed by signal 9", 137),
+        ("raise SystemExit(75)", "was preempted after saving its state", 75),
+        ("raise SystemExit(76)", "was stuck", 76),
+        ("raise SystemExit(77)", "lost one of its processes", 77),
+        ("index or os.kill(os.getpid(), 9); time.sleep(60)", "was killed by signal 9", 137),
     ],
 )
 def test_all_are_started_again(tmp_path, end, why, status):
@@ -121,7 +121,7 @@ def test_all_are_started_again(tmp_path, end, why, status):
         command(program.replace("TIMES", "2"), *words, processes=2), capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0
-    again = [f"bertfam: the run was {why}: starts it again, restarts left: {left}" for left in (1, 0)]
+    again = [f"bertfam: the run {why}; restarting it (restarts left: {left})" for left in (1, 0)]
     assert done.stderr.splitlines() == again
     assert [(tmp_path / f"times{index}").read_text() for index in range(2)] == ["xxx", "xxx"]
     done = subprocess.run(command(program.replace("TIMES", "9"), "--restarts=1", processes=1), capture_output=True, cwd=tmp_path)
@@ -137,8 +137,8 @@ def test_what_would_fail_again_is_not_started_again(status):
 def test_it_says_how_to_be_called():
     for words, told in (
         (["--processes=2"], "no command: write it after --"),
-        (["--processes=2", "--grace=-1", "--", "true"], "argument --grace: '-1' is no number of seconds, 0 or more"),
-        (["--processes=0", "--", "true"], "argument --processes: '0' is no whole number from 1 on"),
+        (["--processes=2", "--grace=-1", "--", "true"], "argument --grace: '-1' is not a number of seconds, 0 or more"),
+        (["--processes=0", "--", "true"], "argument --processes: '0' is not an integer, 1 or more"),
         (["--", "true"], "the following arguments are required: --processes"),
     ):
         done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
@@ -147,4 +147,4 @@ def test_it_says_how_to_be_called():
 
 def test_a_command_that_is_not_there():
     done = subprocess.run([sys.executable, SCRIPT, "--processes=2", "--", "nocommand"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, "bertfam: error: there is no command nocommand\n")
+    assert (done.returncode, done.stderr) == (2, "bertfam: error: command not found: nocommand\n")

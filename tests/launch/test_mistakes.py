@@ -7,64 +7,64 @@ from stand_ins import LAUNCH
 
 COMMAND = ["--", "bertfam", "pretrain", "--model_dir=model"]
 VM = ["bert", "--zone=z"]
-NO_SLICE = "'v9-3' is no slice; write v5e-16, 2xv6e-256, v5p-128 (v4, v5e, v5p, v6e)"
+NO_SLICE = "'v9-3' is not a slice; write v5e-16, 2xv6e-256, v5p-128 (v4, v5e, v5p, v6e)"
 SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (["tpu_vm.py", "up", *VM], "up needs --slice"),
+        (["tpu_vm.py", "up", *VM], "up requires --slice"),
         (["tpu_vm.py", "up", *VM, "--slice=v9-3"], f"argument --slice: {NO_SLICE}"),
-        (["tpu_vm.py", "up", *VM, "--slice=v6e-12"], f"argument --slice: 'v6e-12': there is no v6e-12; there are {SIZES}"),
+        (["tpu_vm.py", "up", *VM, "--slice=v6e-12"], f"argument --slice: 'v6e-12': v6e-12 does not exist; use {SIZES}"),
         (["tpu_vm.py", "run", *VM, "--slice=v5e-8"], "no command: write it after --"),
         (
             ["tpu_vm.py", "train", *VM, "--slice=v5e-8", *COMMAND],
-            "--model_dir is on machines that may be taken away: give a folder on gs://, or --restarts=0",
+            "--model_dir is on machines that may be preempted: use a folder on gs://, or --restarts=0",
         ),
         (
             ["tpu_vm.py", "train", *VM, "--slice=v5e-8", "--", "bertfam", "pretrain", "--model_dir", "model"],
-            "--model_dir is on machines that may be taken away: give a folder on gs://, or --restarts=0",
+            "--model_dir is on machines that may be preempted: use a folder on gs://, or --restarts=0",
         ),
-        (["tpu_vm.py", "fetch", *VM], "fetch needs --folder"),
-        (["tpu_vm.py", "fetch", *VM, "--folder="], "fetch needs --folder"),
-        (["tpu_vm.py", "status", "bert", "--zone="], "argument --zone: '': must not be empty or have spaces in it"),
-        (["tpu_vm.py", "status", *VM, "--poll_seconds=-1"], "argument --poll_seconds: '-1' is no number of seconds, 0 or more"),
-        (["gke.py", "create", "bert", "--slice=v5e-8", *COMMAND], "create needs --image"),
+        (["tpu_vm.py", "fetch", *VM], "fetch requires --folder"),
+        (["tpu_vm.py", "fetch", *VM, "--folder="], "fetch requires --folder"),
+        (["tpu_vm.py", "status", "bert", "--zone="], "argument --zone: '' must not be empty or contain spaces"),
+        (["tpu_vm.py", "status", *VM, "--poll_seconds=-1"], "argument --poll_seconds: '-1' is not a number of seconds, 0 or more"),
+        (["gke.py", "create", "bert", "--slice=v5e-8", *COMMAND], "create requires --image"),
         (
             ["gke.py", "delete", "My Run"],
-            "argument NAME: 'My Run': up to 40 letters a to z, digits and -, a letter first",
+            "argument NAME: 'My Run' is not a name: use at most 40 letters a to z, digits and -, a letter first",
         ),
-        (["gke.py", "create", "bert", "--restarts=-1"], "argument --restarts: '-1' is no whole number from 0 on"),
+        (["gke.py", "create", "bert", "--restarts=-1"], "argument --restarts: '-1' is not an integer, 0 or more"),
         (
             ["gke.py", "create", "bert", "--image=a b"],
-            "argument --image: 'a b': must not be empty or have spaces in it",
+            "argument --image: 'a b' must not be empty or contain spaces",
         ),
         (
             ["gke.py", "status", "bert", "--retry_seconds=nan"],
-            "argument --retry_seconds: 'nan' is no number of seconds, 0 or more",
+            "argument --retry_seconds: 'nan' is not a number of seconds, 0 or more",
         ),
-        (["xpk.py", "create", "bert", "--cluster=c", "--image=i", *COMMAND], "create needs --slice"),
+        (["xpk.py", "create", "bert", "--cluster=c", "--image=i", *COMMAND], "create requires --slice"),
         (["slurm.py", "bert"], "no command: write it after --"),
         (
             ["slurm.py", "bert", "--sbatch=exclusive", *COMMAND],
-            "--sbatch=exclusive is no flag of sbatch: write --sbatch=--exclusive",
+            "--sbatch=exclusive is not a flag of sbatch: write --sbatch=--exclusive",
         ),
         (
             ["slurm.py", "bert", "--sbatch=--comment=a b", *COMMAND],
-            "'--comment=a b' cannot stand in a batch script: no spaces, quotes, # or \\",
+            "'--comment=a b' is not allowed in a batch script: use no spaces, quotes, # or \\",
         ),
     ],
 )
-def test_a_mistake_is_one_line(cloud, words, told):
+def test_a_mistake_is_one_line(cloud, words, message):
     done = cloud.launch(*words)
     assert (done.returncode, done.stdout) == (2, "") and not cloud.calls()
-    assert done.stderr == f"launch/{words[0]}: error: {told} (see launch/{words[0]} --help)\n"
+    assert done.stderr == f"launch/{words[0]}: error: {message} (see launch/{words[0]} --help)\n"
 
 
 def test_a_program_that_is_not_there(cloud):
     done = cloud.launch("gke.py", "delete", "bert", PATH="/nowhere")
-    assert (done.returncode, done.stderr) == (2, "bertfam: error: there is no command kubectl\n")
+    assert (done.returncode, done.stderr) == (2, "bertfam: error: command not found: kubectl\n")
 
 
 @pytest.mark.parametrize("script", ["local.py", "tpu_vm.py", "gke.py", "slurm.py", "xpk.py"])

@@ -35,11 +35,11 @@ REQUEUED = ["scontrol", "requeue", "17"]
         (0, {}, False, ""),
         (1, {}, False, ""),
         (2, {}, False, ""),
-        (75, {}, True, "bertfam: ended with 75; the job is queued again\n"),
-        (76, {"SLURM_RESTART_COUNT": "2"}, True, "bertfam: ended with 76; the job is queued again\n"),
-        (77, {}, True, "bertfam: ended with 77; the job is queued again\n"),
-        (137, {}, True, "bertfam: ended with 137; the job is queued again\n"),
-        (75, {"SLURM_RESTART_COUNT": "3"}, False, "bertfam: ended with 75; after 3 restarts it is not queued again\n"),
+        (75, {}, True, "bertfam: exited with 75; the job is queued again\n"),
+        (76, {"SLURM_RESTART_COUNT": "2"}, True, "bertfam: exited with 76; the job is queued again\n"),
+        (77, {}, True, "bertfam: exited with 77; the job is queued again\n"),
+        (137, {}, True, "bertfam: exited with 137; the job is queued again\n"),
+        (75, {"SLURM_RESTART_COUNT": "3"}, False, "bertfam: exited with 75; not queued again after 3 restarts\n"),
         (75, {"JOB_STATE": "COMPLETING"}, False, ""),  # scancel
     ],
 )
@@ -57,7 +57,7 @@ def test_the_signal_before_the_time_is_over_reaches_the_step_which_saves_its_sta
     while not (cloud.folder / "step.pid").exists():
         time.sleep(0.02)
     process.terminate()
-    assert process.communicate()[0] == "bertfam: ended with 75; the job is queued again\n" and process.returncode == 75
+    assert process.communicate()[0] == "bertfam: exited with 75; the job is queued again\n" and process.returncode == 75
     assert ["scancel", "--signal=TERM", "17"] in cloud.calls() and cloud.calls()[-1] == REQUEUED
 
 
@@ -81,5 +81,5 @@ def test_what_sbatch_reads(cloud):
 def test_what_sbatch_refuses_is_its_line_and_status(cloud):
     cloud.fails("sbatch 1 sbatch: error: invalid partition specified: no")
     done = cloud.launch("slurm.py", "bert", "--sbatch=--partition=no", "--", *COMMAND)
-    lines = ["sbatch: error: invalid partition specified: no", "bertfam: error: sbatch has failed with 1"]
+    lines = ["sbatch: error: invalid partition specified: no", "bertfam: error: sbatch failed with status 1"]
     assert done.returncode == 1 and done.stderr.splitlines() == lines and len(cloud.calls()) == 1

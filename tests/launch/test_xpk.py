@@ -38,4 +38,4 @@ def test_delete_is_tried_again_and_create_is_not(cloud):
     assert cloud.calls()[0] == ["xpk", "workload", "delete", "--cluster=c", "--workload=bert", "--force"]
     done = cloud.launch("xpk.py", "create", "bert", *FLAGS, "--", *COMMAND)
     assert done.returncode == 3 and cloud.verbs()[2:] == ["create"]
-    assert done.stderr.splitlines() == ["no such cluster", "bertfam: error: xpk workload create has failed with 3"]
+    assert done.stderr.splitlines() == ["no such cluster", "bertfam: error: xpk workload create failed with status 3"]
