@@ -83,12 +83,6 @@ KNOWN: dict[str, int] = {
     "bertfam/planning/tracing.py": 7,
     "bertfam/training/checkpoints/selection.py": 1,
     "bertfam/training/integrity/digest.py": 3,
-    "launch/clusters.py": 1,
-    "launch/common.py": 2,
-    "launch/gke.py": 2,
-    "launch/local.py": 1,
-    "launch/slices.py": 1,
-    "launch/tpu_machines.py": 2,
 }
 
 

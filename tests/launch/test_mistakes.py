@@ -29,7 +29,10 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
         (["tpu_vm.py", "fetch", *VM], "fetch requires --folder"),
         (["tpu_vm.py", "fetch", *VM, "--folder="], "fetch requires --folder"),
         (["tpu_vm.py", "status", "bert", "--zone="], "argument --zone: '' must not be empty or contain spaces"),
-        (["tpu_vm.py", "status", *VM, "--poll_seconds=-1"], "argument --poll_seconds: '-1' is not a number of seconds, 0 or more"),
+        (
+            ["tpu_vm.py", "status", *VM, "--poll_seconds=-1"],
+            "argument --poll_seconds: '-1' is not a number of seconds, 0 or more",
+        ),
         (["gke.py", "create", "bert", "--slice=v5e-8", *COMMAND], "create requires --image"),
         (
             ["gke.py", "delete", "My Run"],
