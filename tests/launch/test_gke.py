@@ -109,5 +109,5 @@ def test_what_fails(cloud, gke):
     assert done.stderr.splitlines()[-1] == "bertfam: error: kubectl create failed with status 1"
     cloud.fails("delete 1 Unable to connect to the server")
     done = gke("delete", "--namespace=n")
-    assert done.returncode == 0 and "bertfam: kubectl has failed with 1, tries again in 0.01 s" in done.stderr
+    assert done.returncode == 0 and "bertfam: kubectl failed with status 1; retrying in 0.01 s" in done.stderr
     assert cloud.calls()[-1] == ["kubectl", "--namespace=n", "delete", "jobset/bert", "--ignore-not-found"]
