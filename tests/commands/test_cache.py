@@ -96,7 +96,7 @@ def test_a_folder_of_something_else_is_refused(folder, capsys):
 def test_a_cache_of_something_else_is_refused(folder, capsys):
     assert cli.main(["cache", "--input=a.txt", "--vocab=vocab", "--output=cache"]) == 0
     capsys.readouterr()
-    ending = "; delete it to build it anew, choose another folder, or name no text to use it as it is\n"
+    ending = "; delete it to rebuild it, choose another folder, or name no text to use it as it is\n"
     text = 'cache was built from something else (corpora.text.train[a.txt].name was "a.txt" and is "b.txt" now)'
     pieces = "cache was built from something else (vocabulary was "
     for command in (["cache", "--output=cache"], ["preview", "--cache_dir=cache"]):

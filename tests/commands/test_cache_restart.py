@@ -103,7 +103,7 @@ def test_killed_at_three_moments(text, undisturbed, tmp_path, told, processes):
     status, out, err = told(words(text, output, "--processes=1"))
     partial = tmp_path / ".cache.partial"
     assert (status, out) == (0, f"token cache: {output}\n")
-    assert err.splitlines()[0] == f"going on in {partial}: {there:,} documents are there already"
+    assert err.splitlines()[0] == f"resuming in {partial}: {there:,} documents are there already"
     assert contents(output) == contents(undisturbed)
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
@@ -132,12 +132,12 @@ def test_a_full_disk_is_one_line_and_the_build_goes_on_when_there_is_room(text, 
     assert told(words(text, output, "--processes=2")) == (
         2,
         "",
-        f"bertfam: error: {output} cannot be written (No space left on device); mend that and give the same command again: "
-        f"what has been done is kept in {folder / '.cache.partial'}\n",
+        f"bertfam: error: {output} cannot be written (No space left on device); fix that and run the same command again: "
+        f"the documents written so far are kept in {folder / '.cache.partial'}\n",
     )
     remount(folder, "size=64m")
     status, _, err = told(words(text, output, "--processes=1"))
-    assert status == 0 and err.startswith("going on in ")
+    assert status == 0 and err.startswith("resuming in ")
     assert contents(output) == contents(undisturbed) and os.listdir(folder) == ["cache"]
 
 
@@ -153,7 +153,7 @@ def test_a_disk_that_cannot_be_written_is_one_line(text, small_disk, told):
 def test_the_help_tells_how_to_go_on(capsys):
     assert cli.main(["cache", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "leaves what it has done in .NAME.partial beside --output=NAME: the same command again goes on there" in text
+    assert ".NAME.partial beside --output=NAME. The same command resumes it there" in text
 
 
 @pytest.mark.parametrize(

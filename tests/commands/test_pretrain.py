@@ -262,6 +262,6 @@ def test_a_child_that_is_killed_is_told(trained, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr("subprocess.run", lambda *_, **__: type("Done", (), {"returncode": -9}))
     assert cli.main(trained.pretrain(tmp_path / "model")) == 2
-    told = "building the token cache was killed by signal 9, perhaps for want of memory"
+    told = "building the token cache was killed by signal 9, perhaps because memory ran out"
     assert capsys.readouterr().err == f"bertfam: error: {told}\n"
     assert not (tmp_path / "model").exists()

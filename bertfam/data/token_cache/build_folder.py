@@ -1,8 +1,8 @@
-"""The folder in which a token cache is built: locked, and kept where the build is stopped, so that it can go on.
+"""Folder in which a token cache is built: locked, and kept when the build is interrupted, so that it can be resumed.
 
-.NAME.partial/lock            held by the process that builds
-.NAME.partial/journal.json    format, fingerprint, and what of each split is on the disk
-.NAME.partial/cache/          the cache, which takes its place NAME when it is whole
+.NAME.partial/lock            held by the building process
+.NAME.partial/journal.json    format, fingerprint, and the part of each split that is on the disk
+.NAME.partial/cache/          the cache, which is renamed to NAME when it is complete
 """
 
 import errno
@@ -27,63 +27,64 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 
 class BuildInterrupted(UserError):
-    """What stops a build without spoiling what has been done."""
+    """Interruption of a build, after which the documents written so far can be used."""
 
 
 class BuildFolder:
-    """The folder of one build, whose lock this process holds.
+    """Folder of one build, whose lock this process holds.
 
     Attributes:
-      folder: all of it.
-      cache: what will be the cache.
-      parts: for what many machines write, until it is joined.
+      folder: the build folder itself.
+      cache: the folder that becomes the cache.
+      parts: the folder of the parts written by other machines, until they are merged into the cache.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.cache, self.parts = folder, folder / "cache", folder / "parts"
         self._journal = folder / "journal.json"
         self._content: dict[str, Any] = {}
-        with suppress(OSError, ValueError):  # none, or what a power cut has left of one
+        with suppress(OSError, ValueError):  # missing, or truncated by a power cut
             content = json.loads(self._journal.read_text())
             self._content = content if isinstance(content, dict) else {}
 
     def start(self, fingerprint: dict[str, Any], vocabulary: Vocabulary) -> None:
-        """Goes on with what is there of the same fingerprint, or starts anew, which is told where documents are lost by it."""
-        begun = {"format": FORMAT, "fingerprint": fingerprint}
-        there = {name: self._content.get(name) for name in begun}
-        if there != begun or not self._has(vocabulary):
-            if there != begun and self.documents:
+        """Resume a build of the same fingerprint, or start over; print a message if that discards documents."""
+        expected = {"format": FORMAT, "fingerprint": fingerprint}
+        stored = {name: self._content.get(name) for name in expected}
+        if stored != expected or not self._has_vocabulary(vocabulary):
+            if stored != expected and self.documents:
+                change = difference(stored, expected)
                 print(
-                    f"starting anew in {self.folder}: what is there was built from something else ({difference(there, begun)})",
+                    f"starting over in {self.folder}: the unfinished build was of something else ({change})",
                     file=sys.stderr,
                     flush=True,
                 )
             self.clear()
             vocabulary.save(self.cache / "vocab")
-            self._content = begun | {"splits": {}}
+            self._content = expected | {"splits": {}}
             self._write()
 
     def done(self, corpus: str, split: str) -> dict[str, Any]:
-        """What `record` has last been given; empty at first."""
+        """Return the latest argument of `record` for a split; empty at first."""
         return self._content["splits"].get(f"{corpus}/{split}", {})
 
     def record(self, corpus: str, split: str, done: dict[str, Any]) -> None:
-        """Notes what is on the disk; it is found by whoever goes on, whenever this process is killed."""
+        """Record durably which part of a split is on the disk; a resumed build starts from there."""
         self._content["splits"][f"{corpus}/{split}"] = done
         self._write()
 
     @property
     def documents(self) -> int:
-        """How many documents are there."""
+        """Number of documents on the disk."""
         return sum(done["counts"]["documents"] for done in self._content.get("splits", {}).values())
 
     @property
     def is_resumable(self) -> bool:
-        """Whether there is anything to go on from."""
+        """True if the folder holds documents or parts to resume from."""
         return self.documents > 0 or (self.parts.is_dir() and any(self.parts.iterdir()))
 
     def finish(self, manifest: dict[str, Any], target: Path) -> None:
-        """Puts the cache into its place, when all of it is on the disk."""
+        """Rename the cache to `target` once all of it is on the disk."""
         write_durably(self.cache / "cache.json", json.dumps(manifest, indent=1) + "\n")
         for folder, _, names in os.walk(self.cache):
             for path in (*(Path(folder, name) for name in names), Path(folder)):
@@ -92,7 +93,7 @@ class BuildFolder:
         _sync(target.parent)
 
     def clear(self) -> None:
-        """Removes everything but the lock, the journal first: it must not tell of files that are gone."""
+        """Delete everything except the lock; the journal goes first, so that it never names deleted files."""
         self._content = {}
         self._journal.unlink(missing_ok=True)
         for path in self.folder.iterdir():
@@ -100,13 +101,13 @@ class BuildFolder:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def remove(self) -> None:
-        """Removes all of it; the lock goes last: from then on the folder may be another process'."""
+        """Delete the folder; the lock goes last, since another process may use the folder from then on."""
         self.clear()
         (self.folder / "lock").unlink()
         self.folder.rmdir()
 
-    def _has(self, vocabulary: Vocabulary) -> bool:
-        """Whether the vocabulary of the cache is there whole; it is not where a kill came as the cache was put into its place."""
+    def _has_vocabulary(self, vocabulary: Vocabulary) -> bool:
+        """Return True if the cache holds the vocabulary, which a process killed within `finish` may have moved already."""
         try:
             return vocabularies.load(self.cache / "vocab").fingerprint == vocabulary.fingerprint
         except UserError:
@@ -117,7 +118,7 @@ class BuildFolder:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Writes or replaces a file; whatever happens, it has the old content or all of the new."""
+    """Write or replace a file atomically, and return when it is on the disk."""
     new = path.with_name(f"{path.name}.new")
     with open(new, "w", encoding="utf-8") as file:
         file.write(text)
@@ -128,12 +129,12 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Returns when a file, or the list of what is in a folder, is on the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # this file system does not do it for a folder
+        if error.errno != errno.EINVAL:  # the file system does not support it for folders
             raise
     finally:
         os.close(handle)
@@ -141,20 +142,20 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def open_build_folder(target: Path) -> Iterator[BuildFolder]:
-    """The folder to build `target` in, once no other process builds it.
+    """Open the folder in which `target` is built, after waiting for any other process that builds it.
 
-    It vanishes at the end, and with it the parents that were made for it; but where the build is stopped (an interrupt, a full
-    disk, a fault) and documents have been written, it stays.
+    The folder is deleted at the end, together with the parents that were created for it. It is kept if the build is interrupted
+    (by a signal, a full disk or a bug) after documents have been written.
 
     Raises:
-      UserError: the folder cannot be made, or is no longer writable.
+      UserError: if the folder cannot be created, or is no longer writable.
     """
     check_writable(target)
-    made = [parent for parent in target.absolute().parents if not parent.exists()]  # the innermost first
+    made = [parent for parent in target.absolute().parents if not parent.exists()]  # innermost first
     lock = None
     try:
         try:
-            folder = _beside(target)
+            folder = _partial_folder(target)
             lock = _locked(folder)
         except OSError as error:
             raise UserError(f"{target} cannot be written ({error.strerror}); name another") from error
@@ -162,15 +163,15 @@ def open_build_folder(target: Path) -> Iterator[BuildFolder]:
         try:
             yield work
         except UserError as error:
-            # Other text would have another fingerprint; but a file that cannot be read now may be readable later.
+            # Corrected text has another fingerprint, so nothing can be resumed; but an unreadable file may be readable later.
             keep = isinstance(error, BuildInterrupted) or isinstance(error.__cause__, OSError)
             raise
         except OSError as error:
             keep = True
             if error.errno in _FULL:
                 raise BuildInterrupted(
-                    f"{target} cannot be written ({error.strerror}); mend that and give the same command again: what has been "
-                    f"done is kept in {work.folder}"
+                    f"{target} cannot be written ({error.strerror}); fix that and run the same command again: the documents "
+                    f"written so far are kept in {work.folder}"
                 ) from error
             raise
         except BaseException:
@@ -189,37 +190,37 @@ def open_build_folder(target: Path) -> Iterator[BuildFolder]:
 
 
 def clear_finished(directory: str | Path) -> None:
-    """Removes what is left beside a cache that is in its place, where the process that built it was killed right after that."""
+    """Delete the build folder of a finished cache, which a process killed at the end of its build leaves behind."""
     if is_remote(directory):
         return
-    folder = _beside(Path(os.path.realpath(directory)))
+    folder = _partial_folder(Path(os.path.realpath(directory)))
     with suppress(OSError), open(folder / "lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unless that process is at it
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while that process is still at work
         BuildFolder(folder).remove()
 
 
-def _beside(target: Path) -> Path:
+def _partial_folder(target: Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
 def _locked(folder: Path) -> IO[str]:
-    """The lock of a folder, which is made if need be; waits while another process has it."""
-    waits = False
+    """Return the lock of a folder, which is created if it is missing; wait while another process holds the lock."""
+    is_waiting = False
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "lock"
         try:
             lock = open(path, "a")
         except FileNotFoundError:
-            continue  # its owner has just removed the folder
+            continue  # the owner has just deleted the folder
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not waits:
+            if not is_waiting:
                 print(f"waiting for the process that builds in {folder}", file=sys.stderr, flush=True)
-            waits = True
+            is_waiting = True
             fcntl.flock(lock, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                 return lock
-        lock.close()  # of a folder that was removed meanwhile
+        lock.close()  # the folder was deleted in the meantime

@@ -40,7 +40,7 @@ def open_token_cache(config: Config, data: TextData, directory: Path, named: Tex
         check_buildable(data)
         _run_child(config, directory)
     elif named.reads_seqio:
-        # Only the child may read the task; it compares, and builds nothing.
+        # Only a child may read the task; with an existing cache it compares the fingerprints and builds nothing.
         _run_child(config, directory, f"--vocab={named.vocabulary or TokenCache(directory).vocabulary_directory}")
     else:
         check_named(directory, named)
@@ -77,17 +77,17 @@ def vocabulary_folder(data: TextData, directory: Path) -> Path:
 def _run_child(config: Config, directory: Path, *flags: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         gin_file = Path(scratch) / "config.gin"
-        # Without the bindings of the model and the optimizer, whose modules import JAX.
+        # The bindings of the model and the optimizer are left out, as their modules import JAX.
         gin_file.write_text(config.restricted("TextData").text())
         command = [sys.executable, "-m", "bertfam", "cache", f"--gin_file={gin_file}", f"--output={directory}", *flags]
         # The child writes its progress, or its one line of error, to stderr; stdout is for the output of the parent's command.
         status = subprocess.run(command, env=_environment(), stdout=subprocess.DEVNULL).returncode
     if status < 0:
-        raise UserError(f"building the token cache was killed by signal {-status}, perhaps for want of memory")
+        raise UserError(f"building the token cache was killed by signal {-status}, perhaps because memory ran out")
     if status:
         raise SystemExit(status)
 
 
 def _environment() -> dict[str, str]:
-    """Return the child's environment: the accelerator stays with the parent, and modules are found alike."""
+    """Return the child's environment: the accelerator stays with the parent, and the import path is the same."""
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

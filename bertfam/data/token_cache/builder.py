@@ -1,4 +1,4 @@
-"""Builds a token cache from named corpora: complete or absent, with progress."""
+"""Token cache builds from named corpora: a cache is complete or absent."""
 
 import hashlib
 import os
@@ -24,15 +24,15 @@ from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import is_used, lock_folder
 from bertfam.storage.paths import cache_root, to_path
 
-_RECORD_SECONDS = 0.25  # between two records of what is done, at least
-_RECORD_SHARE = 0.05  # of the time, at most, goes into them, however slow the disk is
+_RECORD_SECONDS = 0.25  # the least time between two records of progress
+_RECORD_SHARE = 0.05  # the largest share of the time spent on records, however slow the disk is
 
-# Writes the splits of a corpus into a build's folder: (work, name, corpus, label in messages) -> what lies in each.
-Filler = Callable[[BuildFolder, str, Corpus, str], dict[str, Counts]]
+# Writes the splits of a corpus into a build folder: (folder, name, corpus, label in messages) -> the counts of each split.
+CorpusWriter = Callable[[BuildFolder, str, Corpus, str], dict[str, Counts]]
 
 
 def fingerprint(corpora: Mapping[str, Corpus], vocabulary: Vocabulary) -> dict[str, Any]:
-    """What a cache of these corpora with this vocabulary depends on, as JSON."""
+    """Return everything that determines the cache of these corpora with this vocabulary, as JSON."""
     return {
         "corpora": {name: corpus.fingerprint() for name, corpus in corpora.items()},
         "vocabulary": vocabulary.fingerprint,
@@ -40,7 +40,7 @@ def fingerprint(corpora: Mapping[str, Corpus], vocabulary: Vocabulary) -> dict[s
 
 
 def check_sources(cache: TokenCache, corpora: Mapping[str, Corpus] | None, vocabulary: Vocabulary | None) -> None:
-    """Refuses a cache of other text or of another vocabulary than is given, naming what differs; None is not compared."""
+    """Raise UserError, with the first difference, if a cache is of other text or another vocabulary; None is not compared."""
     given = {
         "corpora": (
             {name: corpus.fingerprint() for name, corpus in corpora.items()} if corpora else cache.fingerprint["corpora"]
@@ -58,36 +58,40 @@ def build(
     least_documents: int = 1,
     processes: int = 0,
 ) -> TokenCache:
-    """Tokenises named corpora into DIRECTORY, with progress on stderr; complete or absent.
+    """Tokenise named corpora into a cache that is complete or absent, with progress on stderr.
 
-    A build that was stopped goes on where it stood (see `cache_work`), and one that another process is at is waited for. The
-    bytes depend on neither, nor on `processes`.
+    An interrupted build is resumed (see `build_folder`), and a build by another process is waited for. The bytes depend on
+    neither, nor on `processes`.
 
     Args:
-      least_documents: for training, in each corpus.
-      processes: that split sentences and tokenise, while this one reads and writes; 0: this one does it all.
+      corpora: the corpora by name.
+      vocabulary: the vocabulary of the ids.
+      directory: the folder of the cache, local or in a bucket.
+      least_documents: the least number of training documents in each corpus.
+      processes: the number of processes that split sentences and tokenise while this one reads and writes; with 0 this process
+        does all of it.
 
     Raises:
-      UserError: where a corpus cannot be read or has too few documents, or DIRECTORY cannot be written or is of something else.
+      UserError: if a corpus cannot be read or has too few documents, or `directory` cannot be written or holds another cache.
     """
 
-    def fill(work: BuildFolder, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
+    def write_corpus(work: BuildFolder, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
         with Workers(processes, vocabulary, work.cache / "vocab") as workers:
-            return {split: _fill_split(work, name, corpus, split, workers, token_dtype(vocabulary), label) for split in SPLITS}
+            return {split: _write_split(work, name, corpus, split, workers, token_dtype(vocabulary), label) for split in SPLITS}
 
-    return build_with(fill, corpora, vocabulary, directory, least_documents)
+    return build_with(write_corpus, corpora, vocabulary, directory, least_documents)
 
 
 def build_with(
-    fill: Filler, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, directory: str | Path, least_documents: int
+    write_corpus: CorpusWriter, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, directory: str | Path, least_documents: int
 ) -> TokenCache:
-    """`build`, with the tokens that `fill` writes."""
+    """Build a cache as `build` does, from the tokens that `write_corpus` writes."""
     if is_remote(directory):
-        _build_remote(fill, corpora, vocabulary, to_path(directory), least_documents)
+        _build_remote(write_corpus, corpora, vocabulary, to_path(directory), least_documents)
         cache = TokenCache(directory)
         check_sources(cache, corpora, vocabulary)
         return cache
-    # A link would be replaced by the cache; it leads to where the cache shall be.
+    # The cache would replace a symbolic link, so build where the link points to.
     target = Path(os.path.realpath(directory) if os.path.islink(directory) else directory)
     check_names(corpora)
     expected = fingerprint(corpora, vocabulary)
@@ -97,22 +101,23 @@ def build_with(
                 work.start(expected, vocabulary)
                 if work.is_resumable:
                     print(
-                        f"going on in {work.folder}: {work.documents:,} documents are there already", file=sys.stderr, flush=True
+                        f"resuming in {work.folder}: {work.documents:,} documents are there already", file=sys.stderr, flush=True
                     )
                 written = {}
                 for name, corpus in corpora.items():
                     label = f" {name}" if len(corpora) > 1 else ""
-                    counts = fill(work, name, corpus, label)
+                    counts = write_corpus(work, name, corpus, label)
                     check_size(f"corpus{label}", counts["train"].documents, 1 if corpus.pairs else least_documents)
                     dtypes = {"tokens": token_dtype(vocabulary), "sentence_starts": "int64"}
                     dtypes |= {"units": "uint8"} if corpus.units else {}
                     kind = {"pairs": True} if corpus.pairs else {}
                     written[name] = {
-                        split: {"counts": asdict(found), "dtypes": dtypes, **kind} for split, found in counts.items()
+                        split: {"counts": asdict(split_counts), "dtypes": dtypes, **kind}
+                        for split, split_counts in counts.items()
                     }
                 if (now := fingerprint(corpora, vocabulary)) != expected:
                     raise UserError(
-                        f"the text changed while it was tokenised ({difference(expected, now)}): give the same command again"
+                        f"the text changed while it was tokenised ({difference(expected, now)}): run the same command again"
                     )
                 work.finish({"format": FORMAT, "fingerprint": expected, "corpora": written}, target)
     else:
@@ -123,28 +128,28 @@ def build_with(
 
 
 def _build_remote(
-    fill: Filler, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, target: Path, least_documents: int
+    write_corpus: CorpusWriter, corpora: Mapping[str, Corpus], vocabulary: Vocabulary, target: Path, least_documents: int
 ) -> None:
-    """Builds on this machine, in a folder where a build that is stopped goes on, and uploads."""
+    """Build in a local folder, where an interrupted build can be resumed, and upload the cache."""
     staged = cache_root() / "buckets" / hashlib.sha256(str(target).encode()).hexdigest()[:16] / "cache"
     with lock_folder(staged.parent):
         if is_used(target):
             return
         if is_used(staged) and TokenCache(staged).fingerprint != fingerprint(corpora, vocabulary):
-            shutil.rmtree(staged)  # of other text, and its upload was stopped
-        build_with(fill, corpora, vocabulary, staged, least_documents)
+            shutil.rmtree(staged)  # a cache of other text whose upload was interrupted
+        build_with(write_corpus, corpora, vocabulary, staged, least_documents)
         buckets.upload(staged, target)
         shutil.rmtree(staged.parent)
 
 
 def check_not_empty(corpus: Corpus, split: str) -> None:
-    """Raises the UserError of a split in none of whose parts there is anything, where that is a mistake."""
+    """Raise the corpus' own UserError if a split must not be empty but has no documents."""
     if corpus.parts(split):
         next(corpus.texts(split), None)
 
 
 def check_size(corpus: str, documents: int, least_documents: int) -> None:
-    """Raises UserError where a corpus, which messages call so, has too few training documents."""
+    """Raise UserError if a corpus (its name in messages) has too few training documents."""
     if not documents:
         raise UserError(f"the {corpus} has no training document with any token in it; give more text")
     if documents < least_documents:
@@ -154,8 +159,8 @@ def check_size(corpus: str, documents: int, least_documents: int) -> None:
         )
 
 
-def _fill_split(work: BuildFolder, name: str, corpus: Corpus, split: str, workers: Workers, dtype: str, label: str) -> Counts:
-    """Appends to what earlier processes have written of a split."""
+def _write_split(work: BuildFolder, name: str, corpus: Corpus, split: str, workers: Workers, dtype: str, label: str) -> Counts:
+    """Append the missing documents to the part of a split that an interrupted build has written."""
     parts = corpus.parts(split)
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
     counts = Counts.from_json(done["counts"])
@@ -175,8 +180,8 @@ def _fill_split(work: BuildFolder, name: str, corpus: Corpus, split: str, worker
             writer.sync()
             return counts
         characters = done["characters"]
-        rest = batches(corpus, split, parts, done["part"], done["read"], characters)
-        for batch, block in workers.blocks(corpus, rest):
+        remaining = batches(corpus, split, parts, done["part"], done["read"], characters)
+        for batch, block in workers.blocks(corpus, remaining):
             writer.append(block)
             characters = batch.characters
             if time.monotonic() > due:

@@ -1,18 +1,17 @@
-"""The token cache: named corpora as flat ids with sentence and document starts, memory-mapped.
+"""Token cache: named corpora as flat ids with sentence and document starts, memory-mapped.
 
     DIRECTORY/cache.json          format, fingerprint, counts
     DIRECTORY/vocab/              the vocabulary of the ids
-    DIRECTORY/CORPUS/SPLIT/FEATURE.bin            all values, one after another
-    DIRECTORY/CORPUS/SPLIT/FEATURE.offsets.bin    int64[documents + 1], where each document's values begin
+    DIRECTORY/CORPUS/SPLIT/FEATURE.bin            all values, concatenated
+    DIRECTORY/CORPUS/SPLIT/FEATURE.offsets.bin    int64[documents + 1], the start of each document's values
 
 A feature is any ragged sequence of integers per document. Running text has two: `tokens` (uint16 or uint32) and
-`sentence_starts` (int64, places in `tokens`); text whose phrases and entities are marked has `units` too (uint8, one of each
-token, without offsets of their own). A corpus of pairs says so in cache.json ("pairs": true): its documents are two sentences,
-inputs and targets, the first of which may be empty. The cache holds clean tokens, never noise. A corpus that is alone is named
-"text".
+`sentence_starts` (int64, positions in `tokens`); text with marked phrases and entities also has `units` (uint8, one per token,
+without offsets of its own). A corpus of pairs has "pairs": true in cache.json: its documents are two sentences, inputs and
+targets, of which the inputs may be empty. The cache holds clean tokens, never noise. A single corpus is named "text".
 
-Of a cache in a bucket each machine makes itself a copy under $BERTFAM_CACHE (see `buckets.mirror`) and maps that: the same bytes,
-so the same rows, at a disk's speed. Shuffled rows lie anywhere in the ids, and reading them from the bucket takes a request each:
+A machine copies a cache in a bucket to $BERTFAM_CACHE (see `bertfam.storage.mirror`) and maps the copy: the same bytes, so the
+same rows, at the speed of a disk. Shuffled rows are scattered over the ids, and each takes a request when read from the bucket:
 256 rows of 128 tokens took 291 ms from a store on the same machine, and 0.8 ms from the copy (2 cores, 2026-11-28).
 """
 
@@ -36,7 +35,15 @@ class TokenCache:
     """A built cache, opened for reading."""
 
     def __init__(self, directory: str | Path, called: str | None = None) -> None:
-        """Opens DIRECTORY, which messages call so; raises UserError where it is no cache, of another format, or not whole."""
+        """Open a cache.
+
+        Args:
+          directory: the folder, local or in a bucket.
+          called: the name of the cache in messages; by default its folder.
+
+        Raises:
+          UserError: if the folder holds no cache, an incomplete one, or one of another format.
+        """
         self.directory = to_path(directory)
         self._called = called or str(directory)
         check_whole(self.directory)
@@ -45,44 +52,46 @@ class TokenCache:
             raise UserError(f"{self.directory} holds no token cache (no cache.json); build one with `bertfam cache`")
         try:
             content = json.loads(manifest.read_text())
-            found = content["format"]
-            if found == FORMAT:
+            version = content["format"]
+            if version == FORMAT:
                 self._fingerprint, self._corpora = content["fingerprint"], content["corpora"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{manifest} is damaged ({error}); delete {self.directory} and build it again") from None
-        if found != FORMAT:
+        if version != FORMAT:
             raise UserError(
-                f"{self.directory} has cache format {found}, this version reads {FORMAT}; delete it and build it again"
+                f"{self.directory} has cache format {version}, this version reads {FORMAT}; delete it and build it again"
             )
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What the tokens depend on."""
+        """Everything that determines the tokens, as JSON."""
         return self._fingerprint
 
     @property
     def vocabulary_directory(self) -> Path:
-        """The vocabulary that made the ids."""
+        """The folder of the vocabulary of the ids."""
         return self.directory / "vocab"
 
     @property
     def corpora(self) -> tuple[str, ...]:
-        """The names of the corpora, in the order in which they were given."""
+        """The names of the corpora, in the order of the build."""
         return tuple(self._corpora)
 
     def counts(self, split: str, corpus: str | None = None) -> dict[str, int]:
-        """`documents`, `sentences`, `tokens` and `skipped_documents` of a split of one corpus; None: of all together.
+        """Return the counts of a split, of one corpus or (with None) of all corpora together.
 
-        `words` and `bytes` of the text too (see `cache_tokens.Block`), unless an earlier version has built some of it.
+        The counts are `documents`, `sentences`, `tokens`, `skipped_documents`, and `words` and `bytes` of the text (see
+        `tokenize.Block`), except that the last two are missing if an earlier version has built a part of the cache.
         """
         if corpus is not None:
             return {name: count for name, count in self._of(corpus)[split]["counts"].items() if count is not None}
-        each = [self.counts(split, name) for name in self.corpora]
-        return {name: sum(counts[name] for counts in each) for name in each[0] if all(name in counts for counts in each)}
+        by_corpus = [self.counts(split, name) for name in self.corpora]
+        names = [name for name in by_corpus[0] if all(name in counts for counts in by_corpus)]
+        return {name: sum(counts[name] for counts in by_corpus) for name in names}
 
     def documents(self, split: str, corpus: str) -> Documents:
-        """Maps a split of a corpus into memory."""
-        counts, folder = self.counts(split, corpus), self._here / corpus / split
+        """Map a split of a corpus into memory."""
+        counts, folder = self.counts(split, corpus), self._local / corpus / split
         sentences = self._map(folder, "sentence_starts", "offsets", "int64", counts["documents"] + 1)
         starts = self._map(folder, "sentence_starts", "values", "int64", counts["sentences"] + 1)
         dtypes = self._of(corpus)[split]["dtypes"]
@@ -92,12 +101,12 @@ class TokenCache:
         return Documents(name, tokens, starts, sentences, units, self.has_pairs(corpus))
 
     @functools.cached_property
-    def _here(self) -> Path:
-        """The cache, or of one in a bucket its copy on this machine."""
+    def _local(self) -> Path:
+        """The folder of the cache, or the local copy of a cache in a bucket."""
         return local(self.directory)
 
     def has_pairs(self, corpus: str) -> bool:
-        """Whether the documents of a corpus are pairs of inputs and targets."""
+        """Return True if the documents of a corpus are pairs of inputs and targets."""
         return any(split.get("pairs", False) for split in self._of(corpus).values())
 
     def _of(self, corpus: str) -> dict[str, Any]:
@@ -117,28 +126,28 @@ class TokenCache:
 
 
 def feature_path(directory: Path, feature: str, part: str) -> Path:
-    """Where a split keeps a feature's "values" or "offsets"."""
+    """Return the path of a feature's "values" or "offsets" in the folder of a split."""
     return directory / (f"{feature}.bin" if part == "values" else f"{feature}.{part}.bin")
 
 
 def check_names(corpora: Iterable[str]) -> None:
-    """Raises UserError for a name of a corpus that cannot be a folder of its own in a cache."""
+    """Raise UserError for a name of a corpus that cannot be a folder of its own in a cache."""
     for name in corpora:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or name.lower() in ("vocab", "cache.json"):
             raise UserError(f"{name!r} cannot be the name of a corpus: use letters, digits, _ . - and no name that a cache uses")
 
 
 def check_fingerprint(cache: TokenCache, expected: dict[str, Any]) -> None:
-    """Refuses a cache that was built from something else, naming what differs."""
+    """Raise UserError, with the first difference, if a cache was built from something else."""
     if cache.fingerprint != expected:
         raise UserError(
-            f"{cache.directory} was built from something else ({difference(cache.fingerprint, expected)}); delete it to build "
-            "it anew, choose another folder, or name no text to use it as it is"
+            f"{cache.directory} was built from something else ({difference(cache.fingerprint, expected)}); delete it to "
+            "rebuild it, choose another folder, or name no text to use it as it is"
         )
 
 
 def difference(old: Any, new: Any, path: str = "") -> str:
-    """Names the first place where two JSON values differ."""
+    """Describe the first difference between two JSON values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys(), key=lambda key: (key != "kind", key)):
             if old.get(key) != new.get(key):

@@ -4,22 +4,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_PARTS, _PART = 64, 1 << 20  # what is read of a long text to count its tokens
+_PARTS, _PART = 64, 1 << 20  # the number and the tokens of the parts of a long text in which tokens are counted
 
 
 @dataclass(frozen=True)
 class Documents:
-    """One split of a cache, or any documents of the same form.
+    """Documents of one split of a cache, or any documents of the same form.
 
     Attributes:
-      name: what to call it in messages.
+      name: name in messages.
       tokens: uint[tokens].
-      sentence_starts: int64[sentences + 1], where each sentence begins in `tokens`, and the end.
-      sentence_bounds: int64[documents + 1], which sentence each document begins with, and the end.
-      units: uint8[tokens], which phrases and entities the tokens are part of (see `bertfam.corruption.masked_lm.units`); None
-      where the
-        text has no marks.
-      pairs: whether each document is a pair: two sentences, inputs (perhaps without a token) and targets.
+      sentence_starts: int64[sentences + 1], the start of each sentence in `tokens`, and the end.
+      sentence_bounds: int64[documents + 1], the first sentence of each document, and the number of sentences.
+      units: uint8[tokens], marks of the phrases and entities that the tokens belong to (see
+        `bertfam.corruption.masked_lm.units`); None if the text has no marks.
+      pairs: True if each document is a pair: two sentences, inputs (possibly without tokens) and targets.
     """
 
     name: str
@@ -33,7 +32,7 @@ class Documents:
         return len(self.sentence_bounds) - 1
 
     def token_counts(self, size: int) -> np.ndarray:
-        """How often each token is in the text, or where it is long in parts of it, 67 million tokens together: int64[size]."""
+        """Count each token, in evenly spaced parts of 67 million tokens in all if the text is longer: int64[size]."""
         whole = len(self.tokens) <= _PARTS * _PART
         starts = np.zeros(1, int) if whole else np.linspace(0, len(self.tokens) - _PART, _PARTS).astype(int)
         length = len(self.tokens) if whole else _PART

@@ -1,4 +1,4 @@
-"""How far tokenising is, for people."""
+"""Progress line of a token cache build."""
 
 import sys
 import time
@@ -8,20 +8,20 @@ from bertfam.data.token_cache.writer import Counts
 
 
 class Progress:
-    """One line on stderr, renewed each second on a terminal and written once at the end elsewhere.
+    """Line on stderr, updated each second on a terminal and otherwise written once at the end.
 
-    The time left is known once a part of the text has been read wholly: how large the rest is says how many characters are
-    in it.
+    The remaining time is estimated once a part of the text has been read completely: the characters per byte of the parts read
+    so far give the number of characters in the rest.
     """
 
     def __init__(self, title: str, sizes: Sequence[int], before: Counts, characters: int) -> None:
-        """Of parts of so many bytes; `before` and `characters` were tokenised by earlier processes."""
+        """Create the line of a split whose parts have `sizes` bytes; `before` and `characters` were tokenised by earlier runs."""
         self._title, self._sizes, self._before, self._first = title, sizes, before, characters
         self._begin, self._last = time.monotonic(), 0.0
         self._part, self._characters_per_byte = 0, 0.0
 
     def show(self, counts: Counts, part: int, characters: int) -> None:
-        """On a terminal; `part` is the one that is being read, `characters` are those that have been read."""
+        """Update the line on a terminal; `part` is being read, and `characters` have been read so far."""
         read = sum(self._sizes[:part])
         if part > self._part and read:
             self._part, self._characters_per_byte = part, characters / read
@@ -30,7 +30,7 @@ class Progress:
             print(f"\r\x1b[K{self._line(counts)}{self._left(characters)}", end="", file=sys.stderr, flush=True)
 
     def finish(self, counts: Counts) -> None:
-        """The last line."""
+        """Write the final line."""
         print(("\r\x1b[K" if sys.stderr.isatty() else "") + self._line(counts), file=sys.stderr, flush=True)
 
     def _line(self, counts: Counts) -> str:

@@ -1,4 +1,4 @@
-"""Documents to tokens, as flat arrays: what every process that builds a token cache does."""
+"""Tokenisation of documents into flat arrays."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from bertfam.data.corpora.corpus import Corpus, Part, Span
 from bertfam.data.vocabularies import Vocabulary
 
 _BATCH_CHARACTERS = 1_000_000
-_CHARACTERS_AT_ONCE = 1_000_000  # a tokenizer's own objects take many times the memory of their text
+_CHARACTERS_AT_ONCE = 1_000_000  # the objects of a tokenizer take many times the memory of their text
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Documents that are tokenised together, and where reading stands behind them.
+    """Documents that are tokenised together, and the position of the reader after them.
 
     Attributes:
-      texts: as `Corpus.texts` gives them.
-      part: the part of the split that is being read.
-      read: how many documents of it have been read.
-      characters: how many characters of the split have been read.
+      texts: documents, as `Corpus.texts` yields them.
+      part: number of the part of the split that is being read.
+      read: number of documents of this part read so far.
+      characters: number of characters of the split read so far.
     """
 
     texts: list[list[str]]
@@ -37,12 +37,12 @@ class Block:
 
     Attributes:
       tokens: uint[tokens].
-      sentences: int64[sentences], the tokens of each, at least one; but the inputs of a pair may have none.
-      documents: int64[documents], the sentences of each, at least one.
-      skipped: how many documents had no token at all, or pairs no token in their targets.
-      words, bytes: of the text of the others, which is the sentences of each with a space between: what white space separates,
-        and its length in UTF-8.
-      units: uint8[tokens], the marks of `Documents.units`; None where the corpus has none.
+      sentences: int64[sentences], the number of tokens of each: at least one, except for the inputs of a pair.
+      documents: int64[documents], the number of sentences of each: at least one.
+      skipped: number of documents without any token, or of pairs without a token in their targets.
+      words: number of words, separated by white space, in the other documents.
+      bytes: length in UTF-8 of the other documents, each as its sentences joined by spaces.
+      units: uint8[tokens], the marks of `Documents.units`; None if the corpus has none.
     """
 
     tokens: np.ndarray
@@ -57,9 +57,9 @@ class Block:
 def batches(
     corpus: Corpus, split: str, parts: Sequence[Part], first: int = 0, read: int = 0, characters: int = 0
 ) -> Iterator[Batch]:
-    """Documents in batches of about a million characters, from document `read` of part `first` on.
+    """Yield documents in batches of about a million characters, from document `read` of part `first` on.
 
-    `characters` have been read before.
+    `characters` is the number of characters read before that position.
     """
     texts: list[list[str]] = []
     size = 0
@@ -77,14 +77,14 @@ def batches(
 
 
 def token_dtype(vocabulary: Vocabulary) -> str:
-    """The smallest type that holds every id."""
+    """Return the smallest dtype that holds every id."""
     return "uint16" if vocabulary.size <= 2**16 else "uint32"
 
 
 def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
-    """Tokens of documents as `Corpus.texts` gives them.
+    """Tokenise documents, as `Corpus.texts` yields them.
 
-    A line that becomes no token at all is no sentence, and a document of such lines is none.
+    A line without any token does not count as a sentence, and a document without any token is skipped.
     """
     if corpus.units:
         return tokenise_marked(corpus, vocabulary, texts)
@@ -97,20 +97,20 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
 
 
 def _encoded(vocabulary: Vocabulary, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of sentences, one after another, and how many each has: uint[tokens] and int64[sentences]."""
+    """Return the concatenated tokens uint[tokens] of sentences, and the number of tokens of each int64[sentences]."""
     dtype = token_dtype(vocabulary)
     tokens, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.int64)]
-    for some in _slices(sentences):
-        encoded = vocabulary.encode_batch(some)
+    for batch in _slices(sentences):
+        encoded = vocabulary.encode_batch(batch)
         tokens.append(np.concatenate(encoded).astype(dtype))
         lengths.append(np.array([len(ids) for ids in encoded], np.int64))
     return np.concatenate(tokens), np.concatenate(lengths)
 
 
 def tokenise_pairs(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
-    """`tokenise` of pairs: documents of two sentences, each spelt as a text of its own.
+    """Tokenise pairs: documents of two sentences, each encoded as a text of its own.
 
-    The inputs may become no token; a pair whose targets do is left out.
+    The inputs may have no token; a pair whose targets have none is skipped.
     """
     tokens, length = _encoded(vocabulary, [text for pair in texts for text in pair])
     kept = np.repeat(length[1::2] > 0, 2)
@@ -127,8 +127,8 @@ def tokenise_pairs(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
 
 
 def _block(documents: Sequence[list[str]], tokens: np.ndarray, length: np.ndarray, units: np.ndarray | None = None) -> Block:
-    """Of documents as sentences, and the tokens int64[sentences] of each of these."""
-    document = np.repeat(np.arange(len(documents)), [len(found) for found in documents])
+    """Return the block of documents, given as sentences, with `length` int64[sentences] tokens per sentence."""
+    document = np.repeat(np.arange(len(documents)), [len(sentences) for sentences in documents])
     count = np.bincount(document[length > 0], minlength=len(documents))
     text = list(compress(chain.from_iterable(documents), length))
     words = sum(len(sentence.split()) for sentence in text)
@@ -138,7 +138,7 @@ def _block(documents: Sequence[list[str]], tokens: np.ndarray, length: np.ndarra
 
 
 def tokenise_marked(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
-    """`tokenise` of text whose phrases and entities are marked."""
+    """Tokenise text whose phrases and entities are marked."""
     documents = [_sentences(corpus.marked_sentences, lines) for lines in texts]
     dtype, joint = token_dtype(vocabulary), vocabulary.joint
     tokens, marks, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.uint8)], []
@@ -154,13 +154,13 @@ def tokenise_marked(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list
 
 
 def unit_marks(offsets: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
-    """The marks of a sentence's tokens, see `Documents.units`: uint8[n].
+    """Return the marks of a sentence's tokens as in `Documents.units`: uint8[n].
 
-    A token belongs to a phrase or entity that it shares a character with, spaces not counted where offsets leave them out.
+    A token belongs to a phrase or entity if they share a character; spaces do not count where offsets exclude them.
 
     Args:
-      offsets: int32[n, 2], the characters of each token.
-      spans: of phrases and entities.
+      offsets: int32[n, 2], the first character of each token and the end.
+      spans: the phrases and entities of the sentence.
     """
     marks = np.zeros(len(offsets), np.uint8)
     for kind, begin, end in spans:
@@ -173,11 +173,11 @@ def unit_marks(offsets: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
 
 
 def _sentences(split: Callable[[list[str]], list], lines: list[str]) -> list:
-    """Split a document into sentences, and name it in the error if that fails."""
+    """Split a document into sentences; if that fails, add the beginning of the document to the exception."""
     try:
         return split(lines)
-    except BaseException as fault:  # a panic in a library written in Rust is no Exception
-        fault.add_note(f"in the document that begins with {lines[0][:60]!r}")
+    except BaseException as error:  # a panic of a Rust library is a BaseException
+        error.add_note(f"in the document that begins with {lines[0][:60]!r}")
         raise
 
 

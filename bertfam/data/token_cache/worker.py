@@ -1,7 +1,7 @@
-"""A process that tokenises for another: `python -m bertfam.data.token_cache.worker VOCABULARY`.
+"""Worker process that tokenises: `python -m bertfam.data.token_cache.worker VOCABULARY`.
 
-It reads pickles of (a corpus, or None for the last one; documents) and answers each with ("block", Block), ("mistake", line)
-or ("fault", traceback). It ends when its input does, which is when the process that started it is gone, however that ended.
+It reads pickles (corpus, documents), where None stands for the previous corpus, and answers each with ("block", Block),
+("user_error", line) or ("error", traceback). It exits at the end of its input, which comes when its parent exits for any reason.
 """
 
 import os
@@ -13,18 +13,18 @@ from typing import Any
 
 
 def main() -> None:
-    """Serves until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: who started this one ends it
+    """Serve requests from stdin until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends this process
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what an import prints must not come between the answers
+    os.dup2(2, 1)  # output printed by imports must not mix with the answers
     try:
         serve(sys.stdin.buffer, answers, sys.argv[1])
     except (EOFError, BrokenPipeError):
-        os._exit(0)  # what is not yet written has no reader
+        os._exit(0)  # without flushing: nobody reads the rest
 
 
 def serve(requests: Any, answers: Any, vocabulary_folder: str) -> None:
-    """Answers requests; raises EOFError or BrokenPipeError when there is nobody more to answer."""
+    """Answer requests; raise EOFError or BrokenPipeError when the parent is gone."""
     from bertfam.data import vocabularies
     from bertfam.data.token_cache.tokenize import tokenise
     from bertfam.errors import UserError
@@ -36,13 +36,13 @@ def serve(requests: Any, answers: Any, vocabulary_folder: str) -> None:
         request = receive(requests)
         answer: tuple[str, Any]
         try:
-            given, texts = pickle.loads(request)
-            corpus = given if given is not None else corpus
+            new_corpus, texts = pickle.loads(request)
+            corpus = new_corpus if new_corpus is not None else corpus
             answer = ("block", tokenise(corpus, vocabulary, texts))
-        except UserError as mistake:
-            answer = ("mistake", str(mistake))
-        except BaseException:  # a panic in a library written in Rust is no Exception
-            answer = ("fault", traceback.format_exc())
+        except UserError as error:
+            answer = ("user_error", str(error))
+        except BaseException:  # a panic of a Rust library is a BaseException
+            answer = ("error", traceback.format_exc())
         send(answers, answer)
 
 

@@ -1,4 +1,4 @@
-"""Tokenises with many processes, or in this one; the blocks are the same, and in the order of the text."""
+"""Tokenisation in worker processes, or in this one; the blocks and their order are the same."""
 
 import contextlib
 import queue
@@ -20,15 +20,15 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.subprocesses import command, environment, receive, send
 
-# A process has one thread: its cores are those of the other processes.
+# One thread per worker, as the other cores belong to the other workers.
 _SINGLE = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class Workers:
-    """Processes that start when there is enough text for them, and end with the context."""
+    """Worker processes that start once there is more than one batch, and end with the context."""
 
     def __init__(self, processes: int, vocabulary: Vocabulary, folder: Path) -> None:
-        """`folder` holds the vocabulary; with 0 processes this one tokenises."""
+        """Create workers for the vocabulary in `folder`; with 0 processes this process tokenises."""
         self._processes, self._vocabulary, self._folder = processes, vocabulary, folder
         self._all: list[_Worker] = []
         self._idle: queue.Queue[_Worker] = queue.Queue()
@@ -43,11 +43,11 @@ class Workers:
         self._threads.shutdown(cancel_futures=True)
 
     def blocks(self, corpus: Corpus, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Block]]:
-        """Batches with their tokens, in order.
+        """Yield batches with their tokens, in order.
 
         Raises:
-          UserError: a process refuses the text.
-          BuildInterrupted: a process was killed.
+          UserError: if the text is not valid.
+          BuildInterrupted: if a worker was killed.
         """
         first = list(islice(batches, 2))
         batches = chain(first, batches)
@@ -76,7 +76,7 @@ class Workers:
 
 
 class _Worker:
-    """One process that runs `cache_worker`."""
+    """A process that runs `worker`."""
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
@@ -89,25 +89,25 @@ class _Worker:
 
     def tokenise(self, corpus: Corpus, texts: list[list[str]]) -> Block:
         assert self._process.stdin and self._process.stdout
-        given, self._corpus = None if corpus is self._corpus else corpus, corpus
+        new_corpus, self._corpus = None if corpus is self._corpus else corpus, corpus
         try:
-            send(self._process.stdin, (given, texts))
+            send(self._process.stdin, (new_corpus, texts))
             kind, answer = loads(receive(self._process.stdout))
         except (EOFError, OSError):
-            raise self._ended() from None
-        if kind == "mistake":
+            raise self._exit_error() from None
+        if kind == "user_error":
             raise UserError(answer)
-        if kind == "fault":
-            raise RuntimeError(f"in a process that tokenises:\n{answer}")
+        if kind == "error":
+            raise RuntimeError(f"in a tokenisation worker:\n{answer}")
         return answer
 
-    def _ended(self) -> Exception:
+    def _exit_error(self) -> Exception:
         status = self._process.wait()
         if status >= 0:
-            return RuntimeError(f"a process that tokenises has ended with status {status}")
+            return RuntimeError(f"a tokenisation worker exited with status {status}")
         return BuildInterrupted(
-            f"a process that tokenises was killed ({signal.Signals(-status).name}), perhaps for want of memory: give the same "
-            "command again, which goes on, with fewer --processes"
+            f"a tokenisation worker was killed ({signal.Signals(-status).name}), perhaps because memory ran out: run the same "
+            "command again with fewer --processes to resume"
         )
 
     def end(self) -> None:

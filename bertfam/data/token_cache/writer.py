@@ -1,4 +1,4 @@
-"""The files of a split of a token cache, written by appending alone, so that a build can go on where it was stopped."""
+"""Files of a split of a token cache, written append-only, so that an interrupted build can be resumed."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,12 @@ _VALUES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Counts:
-    """What lies in the files of a split; they say how long each file is.
+    """Number of items in the files of a split, which determine the size of each file.
 
     Attributes:
-      skipped_documents: documents without any token, which are not there.
-      words, bytes: of the text, see `Block`; None where a part of it was tokenised by a version that did not count them.
+      skipped_documents: documents without any token, which are not in the files.
+      words: words of the text, see `Block`; None if a part was tokenised by a version that did not count them.
+      bytes: bytes of the text, likewise.
     """
 
     documents: int = 0
@@ -34,27 +35,33 @@ class Counts:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Counts":
-        """Restore counts from `asdict`, also of earlier versions; {} gives zeros."""
+        """Restore counts from the `asdict` of this or an earlier version; {} gives zeros."""
         return cls(**{"words": None, "bytes": None, **content}) if content else cls()
 
-    def __add__(self, more: "Counts") -> "Counts":
-        pairs = zip(astuple(self), astuple(more), strict=True)
+    def __add__(self, other: "Counts") -> "Counts":
+        pairs = zip(astuple(self), astuple(other), strict=True)
         sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs]
         return Counts(*sums)
 
 
 class SplitWriter:
-    """Appends documents to the four files of a split, or the five of marked text.
+    """Writer that appends documents to the four files of a split, or to the five of marked text.
 
-    Starts, and the places where documents begin, are written as the ends of what is before them, behind a first 0: nothing
-    that has been written is ever changed.
+    The start of each sentence and document is written as the end of the previous one, after an initial 0, so that written bytes
+    never change.
     """
 
     def __init__(self, folder: Path, dtype: str, counts: Counts = Counts(), *, units: bool = False) -> None:
-        """Goes on behind `counts`; what the files hold beyond it is cut off. `units`: blocks have marks.
+        """Open the files.
+
+        Args:
+          folder: the folder of the split.
+          dtype: the dtype of the tokens.
+          counts: the number of items to keep; the files are truncated after them.
+          units: True if the blocks have marks.
 
         Raises:
-          UserError: the files hold less.
+          UserError: if the files hold fewer items.
         """
         self._dtype = np.dtype(dtype)
         self.counts = counts
@@ -73,7 +80,7 @@ class SplitWriter:
             self._stack = opened.pop_all()
 
     def append(self, block: Block) -> None:
-        """Writes documents behind those that are there."""
+        """Append documents."""
         ends = self.counts.tokens + block.sentences.cumsum()
         sentences = block.documents.cumsum()
         self._tokens.write(block.tokens.astype(self._dtype, copy=False).tobytes())
@@ -88,7 +95,7 @@ class SplitWriter:
         )
 
     def append_files(self, folder: Path, counts: Counts) -> None:
-        """Writes the documents of a folder that another `SplitWriter` has written."""
+        """Append the documents of a folder written by another `SplitWriter`."""
         for values in _values(feature_path(folder, "tokens", "values"), self._dtype):
             self._tokens.write(values.tobytes())
         for file in self._units:
@@ -104,26 +111,26 @@ class SplitWriter:
         self.counts += counts
 
     def sync(self) -> None:
-        """Returns when everything is on the disk."""
+        """Flush everything to the disk."""
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         self._stack.close()
 
 
 def _open(path: Path, size: int, *, new: bool) -> BinaryIO:
-    """A file to append to behind its first `size` bytes; those of a new one are zeros."""
+    """Open a file for appending after its first `size` bytes, which are zeros in a new file."""
     if new:
         file = open(path, "wb")
         file.write(bytes(size))
         return file
-    found = path.stat().st_size if path.exists() else -1
-    if found < size:
+    actual = path.stat().st_size if path.exists() else -1
+    if actual < size:
         raise UserError(
-            f"{path} has {max(found, 0)} bytes where {size} were written: give the same command again, which starts anew"
+            f"{path} has {max(actual, 0)} bytes where {size} were written: run the same command again, which starts over"
         )
     os.truncate(path, size)
     return open(path, "ab")

@@ -129,9 +129,7 @@ def test_what_a_process_refuses_is_told_and_leaves_nothing(tmp_path, vocabulary,
 
 
 def test_a_fault_in_a_process_keeps_its_traceback(tmp_path, vocabulary, small_batches):
-    with pytest.raises(
-        RuntimeError, match=r"(?s)in a process that tokenises:\nTraceback.*in sentences.*ZeroDivisionError: a fault"
-    ):
+    with pytest.raises(RuntimeError, match=r"(?s)in a tokenisation worker:\nTraceback.*in sentences.*ZeroDivisionError: a fault"):
         build({"text": Given("fail")}, vocabulary, tmp_path / "cache", processes=2)
 
 
@@ -142,13 +140,13 @@ def test_what_a_corpus_prints_does_not_disturb(tmp_path, vocabulary, small_batch
 
 
 def test_a_killed_process_is_one_line_and_the_build_can_go_on(tmp_path, vocabulary, small_batches, capsys, whole):
-    with pytest.raises(BuildInterrupted, match=r"was killed \(SIGKILL\), perhaps for want of memory"):
+    with pytest.raises(BuildInterrupted, match=r"was killed \(SIGKILL\), perhaps because memory ran out"):
         build({"text": Given("kill")}, vocabulary, tmp_path / "cache", processes=1)
     assert not (tmp_path / "cache").exists()
     capsys.readouterr()
     built = build({"text": Given()}, vocabulary, tmp_path / "cache", processes=1)
     line = capsys.readouterr().err.splitlines()[0]
-    documents = int(line.removeprefix(f"going on in {tmp_path / '.cache.partial'}: ").partition(" ")[0])
+    documents = int(line.removeprefix(f"resuming in {tmp_path / '.cache.partial'}: ").partition(" ")[0])
     assert 0 < documents <= 250
     assert contents(built.directory) == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
@@ -211,10 +209,10 @@ def test_a_build_goes_on_wherever_it_is_stopped(tmp_path, vocabulary, files, mon
 def test_other_text_starts_anew(tmp_path, vocabulary, small_batches, monkeypatch, capsys):
     stopped_after(2, monkeypatch, corpora={"text": Given()}, vocabulary=vocabulary, directory=tmp_path / "cache")
     other = {"text": Other()}
-    assert "going on" not in capsys.readouterr().err
+    assert "resuming" not in capsys.readouterr().err
     built = build(other, vocabulary, tmp_path / "cache")
     assert capsys.readouterr().err.splitlines()[0] == (
-        f"starting anew in {tmp_path / '.cache.partial'}: what is there was built from something else "
+        f"starting over in {tmp_path / '.cache.partial'}: the unfinished build was of something else "
         '(fingerprint.corpora.text.kind was "given" and is "other" now)'
     )
     assert contents(built.directory) == contents(build(other, vocabulary, tmp_path / "plain").directory)
@@ -248,7 +246,7 @@ def test_files_that_lack_what_the_journal_says_are_refused(tmp_path, vocabulary,
     os.truncate(tokens, 10)
     with pytest.raises(
         UserError,
-        match="tokens.bin has 10 bytes where [0-9]+ were written: give the same command again, which starts anew$",
+        match="tokens.bin has 10 bytes where [0-9]+ were written: run the same command again, which starts over$",
     ):
         build(**given)
     assert not list(tmp_path.iterdir())
@@ -294,7 +292,7 @@ def test_a_build_that_is_killed_at_its_end(tmp_path, vocabulary, small_batches, 
         assert (partial / "cache").exists() and not (partial / "journal.json").exists()
     capsys.readouterr()
     built = build(**given)
-    assert ("going on" in capsys.readouterr().err) == (moment == "before the cache is in place")
+    assert ("resuming" in capsys.readouterr().err) == (moment == "before the cache is in place")
     assert contents(built.directory) == whole and not partial.exists()
 
 
@@ -320,7 +318,7 @@ def test_a_vocabulary_that_is_gone_starts_anew(tmp_path, vocabulary, small_batch
     (tmp_path / ".cache.partial/cache/vocab/tokenizer.json").unlink()
     (tmp_path / ".cache.partial/cache/vocab/vocab.txt").unlink()
     built = build(**given)
-    assert "going on" not in capsys.readouterr().err
+    assert "resuming" not in capsys.readouterr().err
     assert contents(built.directory) == whole
 
 
@@ -360,7 +358,7 @@ def test_text_that_changes_meanwhile_is_refused(tmp_path, vocabulary, files, mon
     with pytest.raises(UserError) as raised:
         build({"text": files}, vocabulary, tmp_path / "cache")
     assert re.fullmatch(
-        r"the text changed while it was tokenised \(corpora\.text\.train\[3\.txt\]\.sha256 was .* and is .* now\): give the same "
+        r"the text changed while it was tokenised \(corpora\.text\.train\[3\.txt\]\.sha256 was .* and is .* now\): run the same "
         "command again",
         str(raised.value),
     )

@@ -227,7 +227,7 @@ def test_what_differs_is_named(built, monkeypatch, old, new, difference):
     check_fingerprint(cache, old)
     with pytest.raises(UserError) as refused:
         check_fingerprint(cache, new)
-    assert f"was built from something else ({difference}); delete it to build it anew" in str(refused.value)
+    assert f"was built from something else ({difference}); delete it to rebuild it" in str(refused.value)
 
 
 def test_only_what_is_given_is_compared(built, words, vocabulary):
