@@ -128,8 +128,8 @@ def test_none_that_is_whole_is_a_mistake_of_one_line(trained, tmp_path, capsys):
     for words in (["pretrain", f"--model_dir={model_dir}"], ["evaluate", f"--model_dir={model_dir}"]):
         assert cli.main(words) == 2
         assert capsys.readouterr().err == (
-            f"bertfam: error: no checkpoint in {model_dir}/checkpoints is whole: 5 (params/_METADATA is missing); put a copy of "
-            "one back, or use another --model_dir\n"
+            f"bertfam: error: all checkpoints in {model_dir}/checkpoints are damaged: 5 (params/_METADATA is missing); restore a "
+            "copy of one, or use another --model_dir\n"
         )
     assert listing(model_dir) == before
 
@@ -145,8 +145,8 @@ def test_a_full_disk(trained, small_disk):
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if "warning" not in line]
     assert errors == [
-        f"bertfam: error: the checkpoint of step 20 could not be written into {model_dir}/checkpoints (No space left on device); "
-        "when that is mended, the same command goes on from step 15"
+        f"bertfam: error: the checkpoint of step 20 could not be written to {model_dir}/checkpoints (No space left on device); "
+        "once that is fixed, the same command resumes from step 15"
     ]
     assert whole(model_dir) == [5, 10, 15]
 

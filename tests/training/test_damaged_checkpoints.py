@@ -83,8 +83,8 @@ def test_the_newest_whole_one_is_used_and_the_others_are_named(folder, capsys):
     shutil.rmtree(directory / "3" / "params")
     with pytest.raises(UserError) as caught:
         selection.choose(folder)
-    assert str(caught.value).startswith(f"no checkpoint in {directory} is whole: 3 (params/")
-    assert str(caught.value).endswith("; put a copy of one back, or use another --model_dir")
+    assert str(caught.value).startswith(f"all checkpoints in {directory} are damaged: 3 (params/")
+    assert str(caught.value).endswith("; restore a copy of one, or use another --model_dir")
     assert newest(folder) is None
 
 
@@ -120,7 +120,7 @@ def test_a_file_where_a_folder_should_be(folder, tmp_path):
     (tmp_path / "other" / "checkpoints").write_text("")
     with pytest.raises(UserError) as caught:
         selection.choose(tmp_path / "other")
-    assert str(caught.value) == f"{tmp_path}/other/checkpoints is a file; move it away, for a folder belongs there"
+    assert str(caught.value) == f"{tmp_path}/other/checkpoints is a file, but must be a folder; move the file elsewhere"
 
 
 def test_nothing_is_deleted_for_one_that_is_not_whole(folder):

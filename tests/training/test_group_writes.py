@@ -80,15 +80,15 @@ def test_a_disk_that_is_full_on_one_ends_all_with_a_line_of_the_first(tmp_path, 
     orbax = [Orbax(**{when: full}) if index == who else Orbax(finish=NEVER.wait) for index in range(3)]
     first, *others = saved(tmp_path, orbax)
     assert isinstance(first, UserError) and str(first) == (
-        f"the checkpoint of step 3 could not be written into {tmp_path}/checkpoints (No space left on device); when that is "
-        "mended, the same command begins anew"
+        f"the checkpoint of step 3 could not be written to {tmp_path}/checkpoints (No space left on device); once that is "
+        "fixed, the same command starts from the beginning"
     )
     assert [(type(error), error.code) for error in others] == [(SystemExit, 2)] * 2
 
 
 def test_a_fault_keeps_its_traceback_where_it_happened(tmp_path):
     first, second = saved(tmp_path, [Orbax(finish=NEVER.wait), Orbax(finish=faulty)])
-    assert first.code == "bertfam: error: process 1 has failed in saving (ZeroDivisionError: a fault); see its log"
+    assert first.code == "bertfam: error: process 1 failed to save (ZeroDivisionError: a fault); see its log"
     assert isinstance(second, ZeroDivisionError)
     first, second = saved(tmp_path, [Orbax(finish=faulty), Orbax(finish=NEVER.wait)])
     assert isinstance(first, ZeroDivisionError) and second.code == 1

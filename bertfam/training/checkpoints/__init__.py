@@ -1,4 +1,4 @@
-"""The checkpoints of a run: MODEL_DIR/checkpoints/STEP, each with a manifest of digests; see the files here for one idea each."""
+"""Checkpoints of a run: MODEL_DIR/checkpoints/STEP, each with a manifest of digests."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Replicated arrays, read by one process each and broadcast over the interconnect, which is faster than disks.
+"""Replicated arrays, restored by one process each and broadcast over the interconnect, which is faster than disks.
 
-Orbax's `SingleReplicaArrayHandler` (orbax-checkpoint 0.12.8) was considered. It needs every host entirely inside or outside one
-primary replica, which reads for all, and it adds floats, which loses the sign of a zero. Here the choice is made for each array,
-the processes share the reading, and bits are kept.
+Orbax's `SingleReplicaArrayHandler` (orbax-checkpoint 0.12.8) was considered. It requires that all devices of a host are inside or
+outside of one primary replica, whose hosts read everything, and it merges the replicas by `jnp.sum`, which turns -0.0 into 0.0.
+Here each array has its own reader, the processes share the reading evenly, and the bits are kept.
 """
 
 import math
@@ -18,9 +18,10 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-_LEAST = 2**28  # bytes that several hold; for less the program that spreads them takes longer to compile (an estimate)
-_SMALL = 2**16  # bytes of an array that is read by all
-_AT_ONCE = 2**28  # bytes on a device that travel at once
+# Total bytes of replicated arrays from which on a broadcast pays; for less, compiling it takes longer (an estimate).
+_MIN_TOTAL_BYTES = 2**28
+_MIN_ARRAY_BYTES = 2**16  # smaller arrays are read by all processes
+_BATCH_BYTES = 2**28  # bytes per device that are broadcast at once
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class _Shared:
     """Array replicated on several processes.
 
     Attributes:
-      like: as it is wanted.
-      axes: of the mesh, along which its copies lie.
-      reader: the sharding of the one copy that is read.
+      like: its shape, dtype and sharding.
+      axes: mesh axes over which it is replicated.
+      reader: sharding of the copy that is read.
     """
 
     like: jax.ShapeDtypeStruct
@@ -39,16 +40,16 @@ class _Shared:
 
     @property
     def bytes(self) -> int:
-        """Size on a device."""
+        """Bytes on each device."""
         return math.prod(self.reader.shard_shape(self.like.shape)) * self.like.dtype.itemsize
 
     def part(self) -> Any:
-        """Return the shards of that copy that this process holds, to read; an ellipsis, as Orbax writes it, for none."""
+        """Return what this process reads: the array with the reader's sharding, or Orbax's placeholder `...` for nothing."""
         here = bool(self.reader.addressable_devices)
         return jax.ShapeDtypeStruct(self.like.shape, self.like.dtype, sharding=self.reader) if here else ...
 
     def copies(self, read: Any) -> jax.Array:
-        """Return [copies, *shape], zero except for the copy that was read."""
+        """Build an array [copies, *shape] that is zero except for the copy that was read."""
         mesh = self.like.sharding.mesh
         sharding = NamedSharding(mesh, PartitionSpec(self.axes, *self.like.sharding.spec))
         shape = (math.prod(mesh.shape[axis] for axis in self.axes), *self.like.shape)
@@ -62,21 +63,23 @@ class _Shared:
 
 
 def is_worthwhile(trees: Iterable[Any], hosts: Sequence[str]) -> bool:
-    """Return whether `restore` beats reading on every process; processes of one host share the disk cache.
+    """Return whether `restore` is faster than reading on every process; processes of one host share its disk cache.
 
     Args:
-      trees: of `jax.ShapeDtypeStruct`s with shardings.
-      hosts: of every process.
+      trees: trees of `jax.ShapeDtypeStruct`s with shardings.
+      hosts: host of each process.
     """
-    return len(set(hosts)) > 1 and sum(_bytes(one.like) for one in _share(jax.tree.leaves(list(trees))).values()) >= _LEAST
+    return (
+        len(set(hosts)) > 1 and sum(_bytes(one.like) for one in _share(jax.tree.leaves(list(trees))).values()) >= _MIN_TOTAL_BYTES
+    )
 
 
 def restore(directory: epath.Path, like: Any) -> Any:
-    """Restore a tree saved by Orbax; all processes call it.
+    """Restore a tree that Orbax has saved. A collective: all processes must call it.
 
     Args:
-      directory: of the item.
-      like: `jax.ShapeDtypeStruct`s with the shardings wanted.
+      directory: folder of the checkpoint's item.
+      like: tree of `jax.ShapeDtypeStruct`s with the shardings to restore to.
     """
     leaves, structure = jax.tree.flatten(like)
     shared = _share(leaves)
@@ -94,18 +97,18 @@ def restore(directory: epath.Path, like: Any) -> Any:
 
 
 def _share(leaves: list[jax.ShapeDtypeStruct]) -> dict[int, _Shared]:
-    """Assign each replicated leaf, by index, to a reader, so that the processes read about equally much."""
+    """Assign a reader to each large replicated leaf, by index, so that all processes read about the same number of bytes."""
     shared, load = {}, defaultdict[int, int](int)
     for index, leaf in enumerate(leaves):
         sharding = leaf.sharding
         used = {name for entry in sharding.spec if entry for name in ((entry,) if isinstance(entry, str) else entry)}
         axes = tuple(axis for axis in sharding.mesh.axis_names if axis not in used and sharding.mesh.shape[axis] > 1)
-        # [copies, devices of one]
+        # [copies, devices of a copy]
         places = [sharding.mesh.axis_names.index(axis) for axis in axes]
         devices = np.moveaxis(sharding.mesh.devices, places, range(len(axes)))
         copies = devices.reshape(math.prod(devices.shape[: len(axes)]), -1)
         processes = np.vectorize(lambda device: device.process_index, otypes=[int])(copies)
-        if _bytes(leaf) < _SMALL or (processes == processes[0]).all():
+        if _bytes(leaf) < _MIN_ARRAY_BYTES or (processes == processes[0]).all():
             continue
         readers = [set(row) for row in processes]
         copy = min(range(len(readers)), key=lambda copy: max(load[process] for process in readers[copy]))
@@ -121,7 +124,7 @@ def _share(leaves: list[jax.ShapeDtypeStruct]) -> dict[int, _Shared]:
 def _batches(shared: dict[int, _Shared]) -> Iterator[dict[int, _Shared]]:
     batch: dict[int, _Shared] = {}
     for index, one in shared.items():
-        if batch and sum(other.bytes for other in (*batch.values(), one)) > _AT_ONCE:
+        if batch and sum(other.bytes for other in (*batch.values(), one)) > _BATCH_BYTES:
             yield batch
             batch = {}
         batch[index] = one
@@ -134,10 +137,10 @@ def _bytes(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 def _merged(copies: jax.Array) -> jax.Array:
-    """Return the only copy that is not zero, bit for bit, by adding the copies as integers."""
+    """Return the one copy that was read, bit for bit: the others are zero, and all are added as integers."""
     if copies.dtype == bool:
         return jnp.any(copies, axis=0)
     size = 8 * copies.dtype.itemsize
     bits = jax.lax.bitcast_convert_type(copies, f"uint{size}")
-    added = jnp.sum(bits, axis=0, dtype=f"uint{max(size, 32)}")  # not all networks add less than 32 bits
+    added = jnp.sum(bits, axis=0, dtype=f"uint{max(size, 32)}")  # some interconnects cannot add fewer than 32 bits
     return jax.lax.bitcast_convert_type(added.astype(bits.dtype), copies.dtype)

@@ -1,4 +1,4 @@
-"""Deletion of checkpoints, never before the one that replaces them is complete."""
+"""Deletion of checkpoints, which never happens before a newer one is complete."""
 
 import shutil
 from pathlib import Path
@@ -33,27 +33,28 @@ def clear_unfinished(directory: Path) -> None:
 
 
 def delete_unkept(model_dir: Path, keep: Keep) -> None:
-    """Delete the checkpoints that `keep` does not keep, and those set aside at steps up to the newest."""
+    """Delete the checkpoints that the policy does not keep, and damaged ones set aside at steps up to the newest."""
     directory = model_dir / "checkpoints"
-    whole = complete(directory)
-    last = max(whole, default=-1)
-    kept = keep.kept(whole, held_out(model_dir, keep.best) if keep.best else {})
-    gone = [step for step in steps(directory) if step < last and step not in kept and (step in whole or keep.newest is not None)]
+    finished = complete(directory)
+    last = max(finished, default=-1)
+    kept = keep.kept(finished, held_out(model_dir, keep.best) if keep.best else {})
+    older = [step for step in steps(directory) if step < last and step not in kept]
+    unkept = [step for step in older if step in finished or keep.newest is not None]
     names = ((path, path.name.removesuffix(SET_ASIDE)) for path in directory.glob(f"*{SET_ASIDE}"))
     aside = [path for path, name in names if name.isdecimal() and int(name) <= last]
-    for path in [*(directory / str(step) for step in gone), *aside]:
+    for path in [*(directory / str(step) for step in unkept), *aside]:
         _delete(path)
 
 
 def _delete(path: Path) -> None:
-    """Delete a checkpoint; it first loses its name, or its manifest in a bucket, so that a partial deletion shows."""
+    """Delete a checkpoint; rename it first, or delete its manifest in a bucket, so that a partial deletion is recognised."""
     if is_remote(path):
         (path / manifest.NAME).unlink(missing_ok=True)
         _remove(path)
         return
-    gone = path.with_name(path.name + DELETED)
-    path.rename(gone)
-    _remove(gone)
+    renamed = path.with_name(path.name + DELETED)
+    path.rename(renamed)
+    _remove(renamed)
 
 
 def _rename(path: Path, target: Path) -> None:

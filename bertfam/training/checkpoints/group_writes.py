@@ -1,4 +1,8 @@
-"""Saves by several processes; when one process fails, the others stop waiting for it."""
+"""Saves by several processes; when one process fails, the others stop waiting for it.
+
+The work runs in a daemon thread and not in a `concurrent.futures.ThreadPoolExecutor` (Python 3.11), whose threads are joined at
+exit: a process that waits inside Orbax for one that has failed could not exit.
+"""
 
 import threading
 from collections.abc import Callable
@@ -7,26 +11,31 @@ from concurrent.futures import Future, wait
 from bertfam.multihost.processes import Processes
 from bertfam.storage.files import refusal
 
-_ROUND = 0.1  # seconds
+_ROUND_SECONDS = 0.1
 
 
 class FailedElsewhere(Exception):
-    """Failure of another process; `why` is the operating system's reason for refusing a write, or None."""
+    """Failure of another process.
 
-    def __init__(self, process: int, why: str | None, told: str) -> None:
-        super().__init__(f"process {process} has failed in saving ({told}); see its log")
-        self.why = why
+    Attributes:
+      reason: the operating system's reason for refusing a write; None for another error.
+    """
+
+    def __init__(self, process: int, reason: str | None, description: str) -> None:
+        """Describe the failure of the process with this index."""
+        super().__init__(f"process {process} failed to save ({description}); see its log")
+        self.reason = reason
 
 
-def finish_together(processes: Processes, finish: Callable[[], None]) -> None:
-    """Run `finish` on every process, and return when all are done.
+def finish_on_all(processes: Processes, finish: Callable[[], None]) -> None:
+    """Run `finish` on every process, and return when all are done. A collective: all processes must call it.
 
-    Orbax's processes wait for each other until the longest time is over; so each runs `finish` in a thread and tells the
-    others, in rounds, how it stands. When one has failed, a process whose own goes on leaves it behind.
+    Orbax lets processes wait for each other until a timeout. To avoid that, each process runs `finish` in a thread, and the
+    processes exchange their status in rounds. When one has failed, the others raise and abandon their threads.
 
     Raises:
-      Exception: what this process's `finish` has raised.
-      FailedElsewhere: another's has.
+      Exception: the error that `finish` raised on this process.
+      FailedElsewhere: if `finish` failed on another process.
     """
     if processes.alone:
         finish()
@@ -43,15 +52,15 @@ def finish_together(processes: Processes, finish: Callable[[], None]) -> None:
 
     threading.Thread(target=run, name="writing", daemon=True).start()
     while True:
-        wait([own], _ROUND)
-        over = own.done()
-        error = own.exception() if over else None
-        fault = [refusal(error), f"{type(error).__name__}: {error}"] if error else None
-        said = processes.gather("saving", [over, fault])
+        wait([own], _ROUND_SECONDS)
+        done = own.done()
+        error = own.exception() if done else None
+        failure = [refusal(error), f"{type(error).__name__}: {error}"] if error else None
+        statuses = processes.gather("saving", [done, failure])
         if error:
             raise error
-        for index, (_, theirs) in enumerate(said):
-            if theirs:
-                raise FailedElsewhere(index, *theirs)
-        if all(over for over, _ in said):
+        for index, (_, other_failure) in enumerate(statuses):
+            if other_failure:
+                raise FailedElsewhere(index, *other_failure)
+        if all(done for done, _ in statuses):
             return

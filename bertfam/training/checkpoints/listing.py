@@ -19,13 +19,13 @@ class Row:
     """Row of the table: one checkpoint.
 
     Attributes:
-      step: the updates made.
-      state: complete, damaged, incomplete (being written, or cut off), or set aside (damaged, and passed by a later run).
-      fault: what is wrong with a damaged one.
-      written: when it was complete, in ISO 8601.
-      size: bytes.
-      parts: the networks and heads of a complete one, and "training state" where a run can go on from it.
-      metrics: of its step in metrics.jsonl, "train" and "eval".
+      step: number of updates made.
+      state: complete, damaged, incomplete (being written, or interrupted), or set aside (damaged, and skipped by a resumed run).
+      fault: description of the damage; None if there is none.
+      written: time of completion in ISO 8601; None if unknown.
+      size: size in bytes.
+      parts: networks and heads of a complete checkpoint, and "training state" if a run can resume from it.
+      metrics: metrics of its step in metrics.jsonl, by split ("train" and "eval").
     """
 
     step: int
@@ -42,41 +42,41 @@ class Row:
 
 
 def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
-    """List all checkpoints of a MODEL_DIR by step; `verify` reads every byte of them."""
+    """Return a row for each checkpoint of a MODEL_DIR, by step; `verify` reads every byte of them."""
     opened = Checkpoints(model_dir, read_only=True)
     directory = opened.directory
-    measured = {split: lines(to_path(model_dir), split) for split in ("train", "eval")}
+    logged = {split: lines(to_path(model_dir), split) for split in ("train", "eval")}
 
     def row(step: int, path: Path, state: str, fault: str | None = None) -> Row:
-        metrics = {split: found[step] for split, found in measured.items() if step in found}
+        metrics = {split: by_step[step] for split, by_step in logged.items() if step in by_step}
         parts: list[str] = []
         if state == COMPLETE:
             try:
                 parts = sorted(opened.parts(step)) + ["training state"] * (path / "rest").is_dir()
-            except Exception as error:  # any: other bytes than Orbax has written
+            except Exception as error:  # damaged metadata may raise anything
                 state, fault = DAMAGED, f"its metadata cannot be read ({type(error).__name__}: {error})"
         return Row(step, state, fault, manifest.written(path), manifest.size(path), tuple(parts), metrics)
 
-    found = []
+    result = []
     for step in steps(directory):
         path = directory / str(step)
-        fault = manifest.fault(path, contents=verify, tell=True)
-        found.append(row(step, path, DAMAGED if fault else COMPLETE, fault))
+        fault = manifest.fault(path, contents=verify, report=True)
+        result.append(row(step, path, DAMAGED if fault else COMPLETE, fault))
     for path in directory.iterdir():
         number, dot, rest = path.name.partition(".")
         if number.isdigit():
             if dot + rest == SET_ASIDE:
-                found.append(row(int(number), path, ASIDE))
+                result.append(row(int(number), path, ASIDE))
             elif is_unfinished(path) and not rest.endswith(DELETED):
-                found.append(row(int(number), path, INCOMPLETE))
+                result.append(row(int(number), path, INCOMPLETE))
     opened.close()
-    return sorted(found, key=lambda row: row.step)
+    return sorted(result, key=lambda row: row.step)
 
 
-def table(found: list[Row]) -> str:
+def table(rows: list[Row]) -> str:
     """Format the rows under a header line."""
     cells = [("step", "written", "size", "parts", "held out", "state")]
-    for row in found:
+    for row in rows:
         metrics = "  ".join(f"{name} {value:.4g}" for name, value in row.metrics.get("eval", {}).items() if value is not None)
         cells.append(
             (

@@ -1,8 +1,9 @@
-"""The manifest of a checkpoint: size and digest of every file of its items, so that no change of a single bit passes for good.
+"""Manifest of a checkpoint: size and SHA-256 digest of every file of its items, by which any changed bit is found.
 
-It is written last, before the folder gets its name; in a bucket, where it has its name from the beginning, a folder without one
-is unfinished. Orbax's own notes beside the items are not in it: it adds the time to them even later, and nothing reads them. A
-bucket's objects are read back and hashed as files are, so that a checkpoint may be copied from anywhere to anywhere.
+The manifest is written last, before the folder is renamed to its final name. Folders in a bucket have their final name from the
+start, and one without a manifest is unfinished. Orbax's own metadata beside the items is left out, because Orbax still changes
+it after the save and nothing reads it. Objects in a bucket are read back and hashed like files, so that a checkpoint may be
+copied between disks and buckets.
 
 STEP/digests.json {"format": 1, "written": "2026-01-31T12:00:00+00:00",
                    "files": {"params/_METADATA": {"size": 1234, "sha256": "..."}, ...}}
@@ -25,31 +26,31 @@ from bertfam.storage.files import read_json, refusal, write_text
 
 NAME = "digests.json"
 _FORMAT = 1
-_THREADS = 8  # hashing lets the interpreter go on
-_TOLD = 2 << 30  # bytes, from which on the reading of them is told
+_THREADS = 8  # hashing releases the interpreter lock
+_REPORTED_BYTES = 2 << 30  # from this size on, a verification is reported
 MISSING = f"no {NAME}: it was never finished"
 
 
 def write(folder: Path) -> None:
-    """Write the manifest of a checkpoint's folder; raises UserError or OSError where it cannot be written."""
+    """Write the manifest of a checkpoint's folder; raise UserError or OSError if it cannot be written."""
     sizes = {name: size for name, size in _sizes(folder).items() if "/" in name}
-    found = _digests([folder / name for name in sizes])
-    files = {name: {"size": size, "sha256": digest} for (name, size), digest in zip(sizes.items(), found, strict=True)}
+    digests = _digests([folder / name for name in sizes])
+    files = {name: {"size": size, "sha256": digest} for (name, size), digest in zip(sizes.items(), digests, strict=True)}
     content = {"format": _FORMAT, "written": datetime.now(UTC).isoformat(timespec="seconds"), "files": files}
     write_text(folder / NAME, json.dumps(content, indent=1) + "\n")
 
 
-def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), tell: bool = False) -> str | None:
+def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), report: bool = False) -> str | None:
     """Return the first fault of a checkpoint, or None.
 
     Args:
-      folder: of one step.
-      contents: reads every byte; otherwise only the files' sizes are compared.
-      items: looks at these folders alone; by default at all.
-      tell: writes a line to stderr before much is read.
+      folder: folder of one step.
+      contents: whether to read every byte; otherwise only the sizes of the files are compared.
+      items: names of the items to check; by default all.
+      report: whether to print a line to stderr before a long verification.
 
     Returns:
-      the first fault in words, such as "params/_METADATA is missing".
+      A description of the fault, such as "params/_METADATA is missing".
     """
     if not folder.is_dir():
         return "it is no folder"
@@ -68,22 +69,22 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
             return f"{name} has {sizes[name]:,} bytes of {entry['size']:,}"
     if contents:
         total = sum(entry["size"] for entry in chosen.values())
-        if tell and total >= _TOLD:
+        if report and total >= _REPORTED_BYTES:
             print(f"verifying {folder}: {total / 2**30:,.1f} GiB", file=sys.stderr, flush=True)
         try:
-            found = _digests([folder / name for name in chosen])
+            digests = _digests([folder / name for name in chosen])
         except OSError as error:
             if not error.filename:
                 return f"a file cannot be read ({refusal(error) or error})"
             return f"{Path(error.filename).relative_to(folder)} cannot be read ({error.strerror})"
-        for (name, entry), digest in zip(chosen.items(), found, strict=True):
+        for (name, entry), digest in zip(chosen.items(), digests, strict=True):
             if digest != entry["sha256"]:
                 return f"{name} has other bytes than were written"
     return None
 
 
 def written(folder: Path) -> str | None:
-    """Return the time at which a checkpoint was completed, in ISO 8601; None where its manifest does not say."""
+    """Return the time at which a checkpoint was completed, in ISO 8601; None if it has no readable manifest."""
     try:
         return read_json(folder / NAME).get("written")
     except UserError:
@@ -91,12 +92,12 @@ def written(folder: Path) -> str | None:
 
 
 def size(folder: Path) -> int:
-    """Return the bytes of all files in a folder, which may be in deletion."""
+    """Return the bytes of all files in a folder, which may be deleted meanwhile."""
     return sum(_sizes(folder).values())
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Return the bytes of all files in a folder by name, in order; of a bucket by one list."""
+    """Return the bytes of all files in a folder, by name in sorted order; one request lists a folder in a bucket."""
     if is_remote(folder):
         return buckets.sizes(folder)
     found = {}

@@ -16,33 +16,33 @@ class Keep:
     """Checkpoints to keep when a newer one is complete.
 
     Attributes:
-      newest: how many of the newest; None: all.
-      every: those of every so many steps, for good; None: none.
-      best: the name of a held-out metric, such as "mlm_loss": the step where it was best; of a loss the lowest is best, of
-        anything else the highest. None: none.
+      newest: number of newest checkpoints to keep; None keeps all.
+      every: keep those whose step is a multiple of this, for good; None keeps none of them.
+      best: held-out metric whose best checkpoint to keep, such as "mlm_loss"; the lowest loss or perplexity is best, the highest
+        value of any other metric. None keeps none.
     """
 
     newest: int | None = None
     every: int | None = None
     best: str | None = None
 
-    def kept(self, there: Collection[int], scores: Mapping[int, float]) -> set[int]:
+    def kept(self, steps: Collection[int], scores: Mapping[int, float]) -> set[int]:
         """Return the steps to keep.
 
         Args:
-          there: steps of the complete checkpoints.
-          scores: the metric `best` by step, where it was measured.
+          steps: steps of the complete checkpoints.
+          scores: the metric `best` by step, for the evaluated steps.
         """
         if self.newest is None:
-            return set(there)
-        kept = set(sorted(there)[-self.newest :])
+            return set(steps)
+        kept = set(sorted(steps)[-self.newest :])
         if self.every:
-            kept |= {step for step in there if step % self.every == 0}
-        measured = [step for step in there if step in scores]
-        if measured:
+            kept |= {step for step in steps if step % self.every == 0}
+        evaluated = [step for step in steps if step in scores]
+        if evaluated:
             sign = 1 if is_loss(str(self.best)) else -1
-            # Of equal ones the newest.
-            kept.add(min(measured, key=lambda step: (sign * scores[step], -step)))
+            # The newest of equal ones is kept.
+            kept.add(min(evaluated, key=lambda step: (sign * scores[step], -step)))
         return kept
 
 
@@ -52,19 +52,19 @@ def is_loss(name: str) -> bool:
 
 
 def held_out(model_dir: Path, name: str) -> dict[int, float]:
-    """Read a held-out metric by step, for all steps where metrics.jsonl has it."""
+    """Read a held-out metric from metrics.jsonl, by step; steps without a finite value are left out."""
     return {step: line[name] for step, line in lines(model_dir, "eval").items() if math.isfinite(line.get(name) or math.nan)}
 
 
 def lines(model_dir: Path, split: str) -> dict[int, dict[str, float]]:
-    """Read the last line of metrics.jsonl for each step, "train" or "eval"; {} where there is none."""
+    """Read the lines of a split ("train", "eval") from metrics.jsonl, by step; the last line of a step counts."""
     path = model_dir / "metrics.jsonl"
-    found = {}
+    by_step = {}
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
             line = json.loads(text)
-        except ValueError:  # half written
+        except ValueError:  # a partially written line
             continue
         if line.pop("split", None) == split:
-            found[line.pop("step")] = line
-    return found
+            by_step[line.pop("step")] = line
+    return by_step

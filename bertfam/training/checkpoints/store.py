@@ -1,7 +1,7 @@
 """Checkpoints through Orbax: written in the background, complete or absent, restored onto any mesh.
 
-A checkpoint has items: `params`, which evaluation and export read alone, and `rest` (step, optimizer state, carry,
-skipped updates); one of a run that averages its parameters has `average` too.
+A checkpoint has the items `params`, the only one that evaluation and export read, `rest` (step, optimizer state, carry, skipped
+updates) and, if the run keeps a moving average of the parameters, `average`.
 
 Orbax's `CheckpointManager` (orbax-checkpoint 0.12.8) was considered in place of `AsyncCheckpointer`. Its `BestN` policy wants the
 metrics at `save`, but here a step is evaluated after it is saved; see `retention`.
@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.multihost.processes import Processes, ProcessExited
@@ -24,28 +25,29 @@ from bertfam.storage.files import refusal
 from bertfam.storage.paths import make_folder, to_path
 from bertfam.training.checkpoints import broadcast, manifest, selection
 from bertfam.training.checkpoints.cleanup import clear_unfinished, delete_unkept
-from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_together
+from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_on_all
 from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.state import TrainState
 
-_LONGEST_SAVE = 1800  # seconds
+_SAVE_TIMEOUT_SECONDS = 1800
 
 
 def items(state: TrainState) -> dict[str, Any]:
-    """Return the items of a state to save; `aux` is read only and is not saved."""
+    """Return the items of a state to save; `aux` is read-only and not saved."""
     rest = {name: getattr(state, name) for name in ("step", "opt_state", "carry", "skipped")}
     return {"params": state.params, "rest": rest} | ({"average": state.average} if state.average else {})
 
 
-def with_items(state: TrainState, found: Any) -> TrainState:
+def with_items(state: TrainState, saved: Any) -> TrainState:
     """Return the state with its values replaced by those of `items`."""
-    average = found["average"] if state.average else {}
-    return state._replace(params=found["params"], average=average, **found["rest"])
+    average = saved["average"] if state.average else {}
+    return state._replace(params=saved["params"], average=average, **saved["rest"])
 
 
 class _Digested(ocp.CompositeCheckpointHandler):
-    """Handler that writes the digests when all files of all processes are there, before the folder gets its name."""
+    """Handler that writes the manifest once the files of all processes are complete, before the folder is renamed."""
 
+    @override
     def finalize(self, directory: epath.Path) -> None:
         super().finalize(directory)
         manifest.write(to_path(directory))
@@ -57,7 +59,7 @@ class _Items(ocp.args.Composite):
 
 
 class Checkpoints:
-    """The checkpoints of one MODEL_DIR. Several processes make the same calls; the first deletes for all."""
+    """Checkpoints of one MODEL_DIR. All processes make the same calls; only the first deletes."""
 
     def __init__(
         self,
@@ -70,15 +72,15 @@ class Checkpoints:
         """Open MODEL_DIR/checkpoints.
 
         Args:
-          model_dir: the run's directory.
-          keep: the retention policy; None keeps all.
-          processes: those that save together; nothing else may be gathered over their links.
-          read_only: never creates or deletes anything.
+          model_dir: folder of the run.
+          keep: retention policy; None keeps all.
+          processes: processes that save together; nothing else may be gathered over their links.
+          read_only: whether to open existing checkpoints without creating or deleting anything.
 
         Raises:
-          UserError: there are none to read, or there is no folder for them.
+          UserError: if there are no checkpoints to read, or no folder for them can be made.
         """
-        # Orbax tells every save in several lines of its own, and its errors as stack dumps besides raising them.
+        # Orbax logs every save in several lines, and its errors with tracebacks besides raising them.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._model_dir, self._keep = to_path(model_dir).absolute(), keep or Keep()
@@ -86,31 +88,31 @@ class Checkpoints:
         self.directory = (selection.existing if read_only else selection.folder)(model_dir)  # MODEL_DIR/checkpoints
         if not read_only:
             make_folder(self.directory)
-            sys.unraisablehook = _without_closed_loops
-        # In a bucket Orbax wants a file of its own in what is finished, which one copied there from a disk has not.
+            sys.unraisablehook = _ignore_closed_loops
+        # In a bucket, Orbax expects a marker file in finished checkpoints, which those copied there from a disk lack.
         options = {}
         if is_remote(self.directory):
             options["atomicity_options"] = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=True)
-        waiting = ocp.AsyncOptions(timeout_secs=_LONGEST_SAVE)
-        self._orbax = ocp.AsyncCheckpointer(_Digested(), async_options=waiting, **options)
+        async_options = ocp.AsyncOptions(timeout_secs=_SAVE_TIMEOUT_SECONDS)
+        self._orbax = ocp.AsyncCheckpointer(_Digested(), async_options=async_options, **options)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._saving: tuple[int, Future[None]] | None = None
         self._saved: int | None = None
-        self._unfinished = False  # a save has failed, on another process too perhaps, for which Orbax may still wait
+        self._unfinished = False  # True if a save has failed, here or elsewhere, and Orbax may still wait for another process
 
     def save(self, state: TrainState) -> None:
-        """Start to save; return once the values are copied, after waiting for the previous save.
+        """Start to save a state; wait for the previous save, and return once the values are copied.
 
         Raises:
-          UserError: the save before, or the beginning of this one, has failed: the disk is full, say.
-          SystemExit: so it has on some process, and process 0 tells it.
+          UserError: if the previous save, or the start of this one, has failed, for example because the disk is full.
+          SystemExit: if it has failed on another process, or on this one while process 0 reports it.
         """
         step = int(state.step)
         if step != self._saved:
             self._start(step, items(state))
 
     def save_params(self, step: int, params: Any) -> None:
-        """Save parameters without a training state: an imported model."""
+        """Save the parameters of an imported model, without a training state."""
         self._start(step, {"params": params})
 
     def _start(self, step: int, trees: dict[str, Any]) -> None:
@@ -118,7 +120,7 @@ class Checkpoints:
         args = _Items(**{name: ocp.args.StandardSave(tree) for name, tree in trees.items()})
         fault: Exception | None = None
         try:
-            self._orbax.save(self._of(step), args=args)
+            self._orbax.save(self._folder(step), args=args)
         except Exception as error:
             fault = error
         self._saved = step
@@ -133,15 +135,15 @@ class Checkpoints:
             self._orbax.wait_until_finished()
             self.delete_unkept()
 
-        finish_together(self._processes, finish)
+        finish_on_all(self._processes, finish)
 
     def delete_unkept(self) -> None:
-        """Delete the checkpoints that are not kept, by the current scores; no save may be in progress."""
+        """Delete the checkpoints that the policy does not keep by the current scores; no save may be in progress."""
         if self._processes.first:
             delete_unkept(self._model_dir, self._keep)
 
     def wait(self) -> None:
-        """Wait until the save in progress is complete; raises as `save` does."""
+        """Wait until the save in progress is complete; raise the same errors as `save`."""
         if self._saving is None:
             return
         (step, saving), self._saving = self._saving, None
@@ -161,41 +163,46 @@ class Checkpoints:
         self._saved = None
         self._unfinished = True
         if self._processes.first:
-            clear_unfinished(self.directory)  # which may fill the disk
+            clear_unfinished(self.directory)  # the remains may fill the disk
         elsewhere = isinstance(error, FailedElsewhere)
-        why = error.why if isinstance(error, FailedElsewhere) else refusal(error)
-        if why is None and not elsewhere:
+        reason = error.reason if isinstance(error, FailedElsewhere) else refusal(error)
+        if reason is None and not elsewhere:
             raise error
         if not self._processes.first:
-            raise SystemExit(1 if why is None else 2) from error
-        if why is None:
+            raise SystemExit(1 if reason is None else 2) from error
+        if reason is None:
             sys.exit(f"bertfam: error: {error}")
         last = selection.newest(self._model_dir)
         raise UserError(
-            f"the checkpoint of step {step:,} could not be written into {self.directory} ({why}); when that is mended, the same "
-            + ("command begins anew" if last is None else f"command goes on from step {last:,}")
+            f"the checkpoint of step {step:,} could not be written to {self.directory} ({reason}); once that is fixed, the same "
+            + ("command starts from the beginning" if last is None else f"command resumes from step {last:,}")
         ) from error
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """Read a whole state.
+        """Restore a training state.
 
         Args:
-          step: which.
-          like: a state of `jax.ShapeDtypeStruct`s with the shardings wanted; its `aux` is kept.
+          step: step of the checkpoint.
+          like: state of `jax.ShapeDtypeStruct`s with the shardings to restore to; its `aux` is kept.
         """
-        found = self._restore(step, items(like))
+        saved = self._restore(step, items(like))
         self._saved = step
-        return with_items(like, found)
+        return with_items(like, saved)
 
     def restore_optimizer(self, step: int, like: TrainState) -> Any:
-        """Read the optimizer's state alone; `like` as in `restore`."""
+        """Restore the optimizer's state alone; `like` is as in `restore`."""
         return self._restore(step, {"rest": items(like)["rest"]})["rest"]["opt_state"]
 
     def restore_params(self, step: int, like: Any, *, average: bool = False) -> Any:
-        """Read the parameters alone, or their moving average, as `like`, a tree of `jax.ShapeDtypeStruct`s with shardings.
+        """Restore the parameters alone, or their moving average.
+
+        Args:
+          step: step of the checkpoint.
+          like: tree of `jax.ShapeDtypeStruct`s with the shardings to restore to.
+          average: whether to restore the moving average instead of the parameters.
 
         Raises:
-          UserError: there is no moving average.
+          UserError: if the checkpoint has no moving average.
         """
         item = "average" if average else "params"
         if not (self.directory / str(step) / item).is_dir():
@@ -204,19 +211,19 @@ class Checkpoints:
 
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
         if broadcast.is_worthwhile(like.values(), self._processes.hosts):
-            return {name: broadcast.restore(self._of(step) / name, tree) for name, tree in like.items()}
+            return {name: broadcast.restore(self._folder(step) / name, tree) for name, tree in like.items()}
         args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
-        return self._orbax.restore(self._of(step), args=args)
+        return self._orbax.restore(self._folder(step), args=args)
 
-    def _of(self, step: int) -> epath.Path:
+    def _folder(self, step: int) -> epath.Path:
         return epath.Path(str(self.directory / str(step)))
 
     def parts(self, step: int) -> frozenset[str]:
         """Return the networks and heads in a step's parameters; an imported model may lack heads of the objective."""
-        return frozenset(ocp.StandardCheckpointHandler().metadata(self._of(step) / "params").tree)
+        return frozenset(ocp.StandardCheckpointHandler().metadata(self._folder(step) / "params").tree)
 
     def close(self) -> None:
-        """Wait until everything is written; raises as `wait` does."""
+        """Wait until everything is written; raise the same errors as `save`."""
         try:
             self.wait()
         finally:
@@ -225,10 +232,10 @@ class Checkpoints:
                 self._orbax.close()
 
 
-def _without_closed_loops(fault: Any) -> None:
+def _ignore_closed_loops(error: Any) -> None:
     """Suppress the traceback that TensorStore causes for every other file when one cannot be written."""
-    if not (fault.exc_type is RuntimeError and str(fault.exc_value) == "Event loop is closed"):
-        sys.__unraisablehook__(fault)
+    if not (error.exc_type is RuntimeError and str(error.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(error)
 
 
 def on_devices(shapes: Any, shardings: Any) -> Any:

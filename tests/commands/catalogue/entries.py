@@ -572,7 +572,7 @@ CHECKPOINTS = {
         ("--model_dir=model", "NOTES", "config.gin"),
         {"model": Copy("{trained}/model"), "model/config.gin": None, "model/NOTES": ""},
     ),
-    "no checkpoint is whole": Entry(
+    "all checkpoints are damaged": Entry(
         "pretrain --model_dir=model",
         ("{here}/model/checkpoints", "7", "digests.json"),
         {"model": Copy("{trained}/model"), "model/checkpoints": None, "model/checkpoints/7/digests.json": "{"},
