@@ -184,8 +184,8 @@ MUTANTS = (
     ),
     Mutant(
         "training/checkpoints/selection.py",
-        "contents=True, items=items, report=True)\n        if wrong is None",
-        "contents=False, items=items, report=True)\n        if wrong is None",
+        "contents=True, items=items, report=True)\n        if fault is None",
+        "contents=False, items=items, report=True)\n        if fault is None",
         "training/test_damaged_checkpoints.py",
     ),
     Mutant(
