@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 from bertfam.decoding.networks import Source, decode
 from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import Greedy, Limits
-from bertfam.planning.hlo.allocations import Allocation, dumped
+from bertfam.planning.hlo.allocations import Allocation, temporary_dump
 from bertfam.planning.hlo.memory import Memory, memory, memory_of_too_large
 from bertfam.sharding.chips import memory_bytes
 from bertfam.sharding.placement import partition_spec, path_name
@@ -126,7 +126,7 @@ class Job:
         began = time.monotonic()
         lowered = self.lower()
         writes = largest or self.trainer.mesh.devices.flat[0].platform == "tpu"
-        with dumped() as dump:
+        with temporary_dump() as dump:
             try:
                 compiled, too_large = lowered.compile(compiler_options=dump.options if writes else None), None
             except jax.errors.JaxRuntimeError as error:

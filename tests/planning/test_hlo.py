@@ -75,7 +75,7 @@ def test_every_form_of_groups_gives_the_axes(groups, expected):
 
 
 def test_groups_of_no_known_form_are_refused():
-    with pytest.raises(ValueError, match="not known"):
+    with pytest.raises(ValueError, match="unknown notation"):
         replica_groups(", channel_id=1, replica_groups=new['a']", 8)
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertfam.planning.hlo.allocations import Allocation, Dump, module, too_large
+from bertfam.planning.hlo.allocations import Allocation, Dump, module, parse_out_of_memory
 from bertfam.planning.hlo.memory import memory, memory_of_too_large
 from bertfam.training.state import TrainState
 
@@ -89,7 +89,7 @@ def test_the_module_of_an_operation(op_name, expected):
     ],
 )
 def test_what_the_compiler_says_of_a_program_that_does_not_fit(message, expected):
-    assert too_large(message) == expected
+    assert parse_out_of_memory(message) == expected
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,8 @@
-"""Which arrays take most of a device's memory, by what the compiler writes of a program, also of one that does not fit."""
+"""Largest arrays in a device's memory, from the compiler's dump of a program, including a program that does not fit.
+
+`compiled.memory_analysis().serialized_buffer_assignment_proto` (jaxlib 0.10.2) was considered. It has no Python schema without
+TensorFlow (see `bertfam.planning.hlo.text`), and a program that does not fit has no `compiled`.
+"""
 
 import re
 import tempfile
@@ -11,16 +15,16 @@ from bertfam.planning.hlo.text import Computation, Program, Scope, follow, parse
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)B?"
-# How the TPU compiler says that a program does not fit.
+# Messages of the TPU compiler about a program that does not fit.
 _TOO_LARGE = (
     re.compile(rf"memory required for HLO temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
     re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
 )
 _ALLOCATION = re.compile(r"^allocation \d+: size \d+,.* preallocated-temp:")
 _VALUE = re.compile(r"^ value: <\d+ ([\w.-]+)(?:\{(\d+)\})?.*@0> \(size=(\d+),offset=(\d+)\): (\S+?)(?:\{.*)?$")
-# Of the name of a place in a program: what stands around a module's name, and what is no module.
-_AROUND = re.compile(r"^(?:jit|jvp|transpose|vmap|checkpoint|remat|custom_vjp|custom_jvp)\((.*)\)$")
-_NO_MODULE = re.compile(
+# Parts of an op_name: wrappers around a module's name, and names that are not modules.
+_WRAPPER = re.compile(r"^(?:jit|jvp|transpose|vmap|checkpoint|remat|custom_vjp|custom_jvp)\((.*)\)$")
+_NOT_A_MODULE = re.compile(
     r"while|body|cond|closed_call|core_call|checkpoint|rematted_computation|remat2?|scan|pjit|shard_map|"
     r"custom_(?:jvp|vjp)_call(?:_jaxpr)?|branch_\d+_fun|.*\._.*|.*->.*|"
 )
@@ -28,12 +32,12 @@ _NO_MODULE = re.compile(
 
 @dataclass(frozen=True)
 class Allocation:
-    """A place in a device's memory.
+    """Allocation in a device's memory.
 
     Attributes:
-      bytes: with the padding of its layout.
-      shape: of the array in it, as "f32[8,144,128,4096]"; others may use the place before or after.
-      where: the module that makes it (see `module`); "" where the compiler does not tell.
+      bytes: size, including the padding of the layout.
+      shape: shape of the array, such as "f32[8,144,128,4096]"; other arrays may use the allocation before or after it.
+      where: module that computes it (see `module`); "" if the compiler does not record it.
     """
 
     bytes: int
@@ -43,10 +47,10 @@ class Allocation:
 
 @dataclass
 class Dump:
-    """What the compiler writes of a program, in a folder.
+    """Folder with the compiler's dump of a program.
 
     Attributes:
-      options: for `lowered.compile(compiler_options=...)`.
+      options: options for `lowered.compile(compiler_options=...)`.
     """
 
     folder: Path
@@ -56,22 +60,25 @@ class Dump:
         self.options = {"xla_dump_to": str(self.folder), "xla_dump_hlo_as_text": True}
 
     def largest(self, count: int = 10) -> list[Allocation]:
-        """The largest places for temporaries, the largest first; none where the program came from a cache of compilations."""
+        """Return the largest temporary allocations, the largest first; [] if the program came from the compilation cache."""
         path = self._program()
         if path is None:
             return []
         program = parse(path.read_text())
-        homes = {made.name: computation for computation in program.computations.values() for made in computation}
-        found: dict[tuple[int, int], Allocation] = {}
+        computation_of = {
+            instruction.name: computation for computation in program.computations.values() for instruction in computation
+        }
+        allocations: dict[tuple[int, int], Allocation] = {}
         for name, element, size, offset, shape in _values(self._buffers(path).read_text()):
-            made = Allocation(size, shape, module(_maker(program, homes[name], name, element)))
-            # Of all that use the place, what is told most precisely.
-            found[size, offset] = max(found.get((size, offset), made), made, key=lambda each: each.where.count("/"))
-        return sorted(found.values(), key=lambda each: -each.bytes)[:count]
+            allocation = Allocation(size, shape, module(_producer(program, computation_of[name], name, element)))
+            # Several values may share an allocation; keep the one whose module has the longest path.
+            candidates = (allocations.get((size, offset), allocation), allocation)
+            allocations[size, offset] = max(*candidates, key=lambda candidate: candidate.where.count("/"))
+        return sorted(allocations.values(), key=lambda allocation: -allocation.bytes)[:count]
 
     @property
     def text(self) -> str:
-        """The optimised program; "" where it came from a cache of compilations."""
+        """The optimized HLO text; "" if the program came from the compilation cache."""
         path = self._program()
         return "" if path is None else path.read_text()
 
@@ -85,33 +92,34 @@ class Dump:
 
 
 @contextmanager
-def dumped() -> Iterator[Dump]:
-    """A `Dump` in a folder that is removed at the end."""
+def temporary_dump() -> Iterator[Dump]:
+    """Provide a `Dump` in a folder that is removed at the end."""
     with tempfile.TemporaryDirectory() as folder:
         yield Dump(Path(folder))
 
 
-def too_large(message: str) -> tuple[int, int] | None:
-    """The bytes that a program needs and those that there are, of the compiler's message; None where it says another thing."""
+def parse_out_of_memory(message: str) -> tuple[int, int] | None:
+    """Return the required and the available bytes from the compiler's message; None if it is about something else."""
     for pattern in _TOO_LARGE:
-        if found := pattern.search(message):
-            needed, needed_unit, limit, limit_unit = found.groups()
-            return int(float(needed) * _UNITS[needed_unit]), int(float(limit) * _UNITS[limit_unit])
+        if match := pattern.search(message):
+            required, required_unit, limit, limit_unit = match.groups()
+            return int(float(required) * _UNITS[required_unit]), int(float(limit) * _UNITS[limit_unit])
     return None
 
 
 def module(op_name: str) -> str:
-    """Where in the model an operation is: "Encoder/layers/attention/output, backward: dot_general".
+    """Return the position of an operation in the model: "Encoder/layers/attention/output, backward: dot_general".
 
     Args:
-      op_name: of HLO's metadata: "jit(train_step)/transpose(jvp(Encoder))/layers/while/body/attention/output/dot_general".
+      op_name: op_name of HLO's metadata:
+        "jit(train_step)/transpose(jvp(Encoder))/layers/while/body/attention/output/dot_general".
     """
     backward = "transpose(" in op_name
     parts: list[str] = []
     for part in op_name.split("/")[1:]:
-        while found := _AROUND.match(part):
-            part = found[1] if not part.startswith("jit(") else ""
-        if not _NO_MODULE.fullmatch(part) and parts[-1:] != [part]:
+        while match := _WRAPPER.match(part):
+            part = match[1] if not part.startswith("jit(") else ""
+        if not _NOT_A_MODULE.fullmatch(part) and parts[-1:] != [part]:
             parts.append(part)
     if not parts:
         return op_name
@@ -119,21 +127,21 @@ def module(op_name: str) -> str:
     return f"{'/'.join(path)}{', backward' if backward else ''}: {operation}" if path else operation
 
 
-def _maker(program: Program, home: Computation, name: str, element: int | None) -> str:
-    """The op_name of what makes a value: of arrays that a loop fills, of what it fills them with."""
-    found, scope = follow(program, Scope(home), name)
-    if found.opcode == "tuple" and element is not None:
-        found, scope = follow(program, scope, found.operands[element])
-    while found.opcode == "dynamic-update-slice":
-        found, scope = follow(program, scope, found.operands[1])
-    return found.op_name or home.instructions[name].op_name
+def _producer(program: Program, computation: Computation, name: str, element: int | None) -> str:
+    """Return the op_name of the instruction that produces a value; for an array that a loop fills, of the inserted value."""
+    source, scope = follow(program, Scope(computation), name)
+    if source.opcode == "tuple" and element is not None:
+        source, scope = follow(program, scope, source.operands[element])
+    while source.opcode == "dynamic-update-slice":
+        source, scope = follow(program, scope, source.operands[1])
+    return source.op_name or computation.instructions[name].op_name
 
 
 def _values(text: str) -> Iterator[tuple[str, int | None, int, int, str]]:
-    """The instruction, the element of its tuple, size, offset and shape of the values in a program's temporaries."""
+    """Yield instruction, tuple element, size, offset and shape of each value in a program's temporary allocations."""
     temporary = False
     for line in text.splitlines():
         if line.startswith("allocation"):
             temporary = bool(_ALLOCATION.match(line))
-        elif temporary and (found := _VALUE.match(line)):
-            yield found[1], None if found[2] is None else int(found[2]), int(found[3]), int(found[4]), found[5]
+        elif temporary and (match := _VALUE.match(line)):
+            yield match[1], None if match[2] is None else int(match[2]), int(match[3]), int(match[4]), match[5]

@@ -1,4 +1,4 @@
-"""What a compiled program sends between devices: its collectives, by kind and mesh axis."""
+"""Communication of a compiled program: its collectives, by kind and mesh axis."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -15,10 +15,10 @@ _COLLECTIVE = re.compile(
 )
 _TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _PERMUTES = "ONE_TO_ONE"
-# Of a TPU program's asynchronous collective, which is written again in every fusion that it runs beside and where it ends; where
-# it begins, this is -1.
-_GOES_ON = re.compile(r'"flag_start":"\d')
-# Computations that an instruction runs.
+# A TPU program repeats an asynchronous collective in every fusion that runs beside it, and in the one where it ends. In the first
+# one this field is -1.
+_CONTINUED = re.compile(r'"flag_start":"\d')
+# Computations that an instruction calls.
 _CALLED = re.compile(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.-]+)|branch_computations=\{([^}]*)\}")
 
 
@@ -29,13 +29,13 @@ class Collective:
     Attributes:
       kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute" or
         "collective-broadcast".
-      axes: the mesh axes over which devices talk, in the mesh's order.
-      devices: how many talk to one another; of groups of several sizes, those of the largest.
-      bytes: of one device at one execution: of what an all-gather or a ragged-all-to-all gives, and of what the others read. An
-        algorithm's factor, as (n - 1) / n of a ring, is not in it.
-      times: executions of one run of the program; None where they are in a loop whose length the program decides while it runs.
-      shape: of the arrays counted, as "bf16[768,3072]".
-      op_name: where in the Python program it comes from.
+      axes: mesh axes over which devices communicate, in the mesh's order.
+      devices: number of devices in a group; the largest if the groups have several sizes.
+      bytes: bytes per device and execution: of the results for an all-gather or ragged-all-to-all, of the operands for the other
+        kinds. Factors of an algorithm, such as (n - 1) / n of a ring, are not included.
+      times: executions in one run of the program; None inside a loop whose length is decided at run time.
+      shape: shape of the counted arrays, such as "bf16[768,3072]".
+      op_name: position in the Python program.
     """
 
     kind: str
@@ -48,39 +48,39 @@ class Collective:
 
     @property
     def total(self) -> int:
-        """Bytes of one run of the program; of one turn of a loop of unknown length."""
+        """Bytes in one run of the program, or in one iteration of a loop of unknown length."""
         return self.bytes * (1 if self.times is None else self.times)
 
 
 def collectives(text: str, mesh: jax.sharding.Mesh) -> list[Collective]:
-    """All collectives of a program compiled for a mesh.
+    """Return all collectives of a program compiled for a mesh.
 
-    Of a conditional every branch is counted.
+    Every branch of a conditional is counted.
 
     Args:
-      text: `compiled.as_text()`: optimised HLO of any platform.
-      mesh: whose devices, in the order of `mesh.devices.flat`, are the program's partitions.
+      text: `compiled.as_text()`: optimized HLO of any platform.
+      mesh: the mesh, whose devices in the order of `mesh.devices.flat` are the program's partitions.
     """
     program = parse(text)
     return list(_run(program, program.computations[program.entry], 1, mesh))
 
 
-def by_axes(found: Iterable[Collective]) -> dict[str, dict[tuple[str, ...], int]]:
-    """Bytes of one run by kind and mesh axes."""
+def by_axes(collectives: Iterable[Collective]) -> dict[str, dict[tuple[str, ...], int]]:
+    """Return the bytes of one run by kind and mesh axes."""
     result: dict[str, dict[tuple[str, ...], int]] = {}
-    for each in found:
-        of_kind = result.setdefault(each.kind, {})
-        of_kind[each.axes] = of_kind.get(each.axes, 0) + each.total
+    for collective in collectives:
+        sizes = result.setdefault(collective.kind, {})
+        sizes[collective.axes] = sizes.get(collective.axes, 0) + collective.total
     return result
 
 
 def _run(program: Program, computation: Computation, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
-    """The collectives of a computation that runs so often, and of what it calls."""
+    """Yield the collectives of a computation that runs the given number of times, and of the computations that it calls."""
     for instruction in computation:
         if instruction.opcode == "while":
-            turns = trip_count(program, computation, instruction)
-            for part, more in (("body", 0), ("condition", 1)):  # which says at last that there is no further turn
-                inner = None if times is None or turns is None else times * (turns + more)
+            trips = trip_count(program, computation, instruction)
+            for part, extra in (("body", 0), ("condition", 1)):  # the condition runs once more, to end the loop
+                inner = None if times is None or trips is None else times * (trips + extra)
                 yield from _run(program, program.computations[instruction.attribute(part) or ""], inner, mesh)
         elif instruction.opcode == "fusion":
             yield from _fused(program, instruction, times, mesh)
@@ -92,59 +92,60 @@ def _run(program: Program, computation: Computation, times: int | None, mesh: ja
 
 
 def _fused(program: Program, fusion: Instruction, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
-    """The collectives that a fusion does or begins."""
+    """Yield the collectives that a fusion runs or starts."""
     for name in _called(fusion):
         for instruction in program.computations[name]:
             if instruction.opcode == "fusion":
                 yield from _fused(program, instruction, times, mesh)
-            if _GOES_ON.search(instruction.attributes):
+            if _CONTINUED.search(instruction.attributes):
                 continue
-            for each in _collective(instruction, times, mesh):
-                # The TPU compiler's reduce-scatter: an all-reduce of which a device takes its slice.
-                scatters = each.kind == "all-reduce" and name.startswith("all-reduce-scatter")
-                yield replace(each, kind="reduce-scatter" if scatters else each.kind, op_name=each.op_name or fusion.op_name)
+            for collective in _collective(instruction, times, mesh):
+                # The TPU compiler's reduce-scatter: an all-reduce from which each device takes its slice.
+                scatters = collective.kind == "all-reduce" and name.startswith("all-reduce-scatter")
+                kind = "reduce-scatter" if scatters else collective.kind
+                yield replace(collective, kind=kind, op_name=collective.op_name or fusion.op_name)
 
 
 def _called(instruction: Instruction) -> list[str]:
-    found = _CALLED.findall(instruction.attributes)
-    return [name for one, several in found for name in ([one] if one else re.findall(r"[\w.-]+", several))]
+    matches = _CALLED.findall(instruction.attributes)
+    return [name for one, several in matches for name in ([one] if one else re.findall(r"[\w.-]+", several))]
 
 
 def _collective(instruction: Instruction, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
-    """The instruction's collective; nothing where it is none, or where every device talks to itself alone."""
+    """Yield the collective of an instruction; nothing if it is another operation, or no device sends to another one."""
     yield from _between_slices(instruction, times, mesh)
-    found = _COLLECTIVE.fullmatch(instruction.opcode)
-    if found is None:
+    match = _COLLECTIVE.fullmatch(instruction.opcode)
+    if match is None:
         return
-    kind, starts = found.groups()
+    kind, starts = match.groups()
     groups = replica_groups(instruction.attributes, mesh.size)
     coordinates = np.stack(np.unravel_index(groups, mesh.devices.shape))
-    moves = (coordinates != coordinates[:, :, :1]).any(axis=(1, 2))
-    axes = tuple(name for name, moved in zip(mesh.axis_names, moves, strict=True) if moved)
+    differs = (coordinates != coordinates[:, :, :1]).any(axis=(1, 2))
+    axes = tuple(name for name, is_used in zip(mesh.axis_names, differs, strict=True) if is_used)
     if not axes:
         return
     shape = instruction.shape
     if starts and kind != "all-reduce":
         shape = parts(shape)[1]  # (operands, results, ...)
     scale = groups.shape[1] if kind == "reduce-scatter" else 1
-    yield Collective(kind, axes, groups.shape[1], scale * size(shape), times, _told(shape), instruction.op_name)
+    yield Collective(kind, axes, groups.shape[1], scale * size(shape), times, _without_layouts(shape), instruction.op_name)
 
 
 def _between_slices(instruction: Instruction, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
-    """What a device has to do with other slices: the TPU compiler has a send to the network's runtime and a receive from it."""
-    found = _TRANSFER.search(instruction.attributes)
-    if found is None:
+    """Yield the communication with other slices, which the TPU compiler expresses as send to and recv from a network runtime."""
+    match = _TRANSFER.search(instruction.attributes)
+    if match is None:
         return
-    kind = "collective-permute" if found[1] == _PERMUTES else found[1].lower().replace("_", "-")
+    kind = "collective-permute" if match[1] == _PERMUTES else match[1].lower().replace("_", "-")
     if instruction.opcode != ("recv" if kind == "all-gather" else "send"):
         return
     slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
-    others = [np.diff(slices, axis=axis).any() for axis in range(slices.ndim)]
-    axes = tuple(name for name, other in zip(mesh.axis_names, others, strict=True) if other)
+    crossing = [np.diff(slices, axis=axis).any() for axis in range(slices.ndim)]
+    axes = tuple(name for name, crosses in zip(mesh.axis_names, crossing, strict=True) if crosses)
     shape = parts(instruction.shape)[0]
-    yield Collective(kind, axes, len(np.unique(slices)), size(shape), times, _told(shape), instruction.op_name)
+    yield Collective(kind, axes, len(np.unique(slices)), size(shape), times, _without_layouts(shape), instruction.op_name)
 
 
-def _told(shape: str) -> str:
-    """A shape without its layouts."""
+def _without_layouts(shape: str) -> str:
+    """Remove the layouts from a shape."""
     return re.sub(r"\{[^}]*\}", "", shape)
