@@ -201,7 +201,7 @@ def test_a_full_disk_ends_all_processes_with_one_line(trained, small_disk, what)
     assert launcher.returncode == 2 and len(errors) == 1, errors
     told = f"{model_dir}/metrics.jsonl cannot be" if what == "metrics" else "the checkpoint of step 20 could not be"
     assert errors[0].startswith(f"bertfam: error: {told} written")
-    assert "(No space left on device); when that is mended, the same command goes on from" in errors[0]
+    assert "(No space left on device); once that is fixed, the same command resumes from" in errors[0]
     assert whole(model_dir) == [5, 10, 15]
 
 

@@ -38,7 +38,7 @@ def test_zeros_of_both_signs_and_their_number_show():
 def test_the_odd_device_is_named():
     copies = {("gradient/a", 0): {"d0": 1, "d1": 1, "d2": 7}, ("gradient/b", 1): {"d0": 3, "d1": 3, "d2": 3}}
     assert mismatches([copies]) == {"d2": ["gradient/a"]}
-    assert disagreement(mismatches([copies])) == "silent data corruption on d2, which holds another gradient/a than other devices"
+    assert disagreement(mismatches([copies])) == "silent data corruption: gradient/a on d2 differs from other devices"
     assert list(mismatches([{("gradient/a", 0): {"d0": 1, "d1": 2}}])) == ["d0", "d1"]
     assert mismatches([{("gradient/a", 0): {"d0": 1}, ("gradient/a", 1): {"d1": 2}}]) == {}
 
@@ -82,7 +82,9 @@ def test_a_group_that_computes_the_same_rows_otherwise():
 def test_arrangements_that_differ():
     other = changed("gradient/a", d0=5, d1=5)
     (fault,) = told(replayed(), replayed(other)).faults
-    assert fault == ("silent data corruption: arrangement 2 of the devices computed another update 6 than the first (gradient/a)")
+    assert fault == (
+        "silent data corruption: update 6 of arrangement 2 of the devices differs from that of the first (gradient/a)"
+    )
     # Where more than two accelerators add, the order may be that of their places; a loss that is far off is a fault there too.
     four = {"platform": "gpu", "devices": ("d0", "d1", "d2", "d3")}
     assert not told(replayed(**four), replayed(other, **four)).faults
@@ -92,7 +94,7 @@ def test_arrangements_that_differ():
 def test_a_platform_that_does_not_repeat_bits_is_not_accused():
     other = changed("gradient/a", d0=5, d1=5)
     gpu = told(replayed(platform="gpu", again=other), recorded=other.line())
-    assert not gpu.faults and gpu.notes[0].startswith("this platform does not repeat bits")
+    assert not gpu.faults and gpu.notes[0].startswith("results are not bitwise reproducible on this platform")
     assert told(replayed(again=other)).faults
     # Nor by what it has logged, nor by what each device makes of the same rows.
     split = changed("gradient/a", d0=5, d1=1)
@@ -103,7 +105,7 @@ def test_a_platform_that_does_not_repeat_bits_is_not_accused():
 
 def test_the_run_recorded_something_else():
     (fault,) = told(replayed(), recorded=RECORD | {"gradient/a": 9}).faults
-    assert fault.startswith("update 6 is not what the run recorded (gradient/a): ")
+    assert fault.startswith("update 6 differs from the record of the run (gradient/a): ")
     # By another program only losses tell.
     other = {"program": 18, "gradient/a": 9}
     assert not told(replayed(), recorded=RECORD | other, logged=5.5005).faults

@@ -1,4 +1,4 @@
-"""Which of several processes holds the others up."""
+"""Stragglers among several processes."""
 
 from types import SimpleNamespace
 
@@ -79,14 +79,14 @@ def test_a_line_has_a_number_for_each_process(report):
     assert report() == (None, "")  # none since
 
 
-@pytest.mark.parametrize(("data", "why"), [(0.0, ""), (0.3, " for want of data")])
+@pytest.mark.parametrize(("data", "why"), [(0.0, ""), (0.3, ", mostly waiting for data,")])
 def test_one_that_is_late_again_and_again_is_named_once(report, data, why):
     told = [report(rounds(number, 0.3, data))[1] for number in range(1, 6)]
     assert told == [
         "",
         "",
-        f"bertfam: warning: process 1 on b holds the others up: its devices stand still for 0.3 s of each step's 0.5 s{why}, "
-        "others' for 0.1 s\n",
+        f"bertfam: warning: process 1 on b is a straggler: its devices are idle{why} for 0.3 s of each step of 0.5 s, those "
+        "of the others for 0.1 s\n",
         "",
         "",
     ]

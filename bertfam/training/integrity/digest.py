@@ -1,7 +1,8 @@
-"""Digests of a step's gradient and parameters on every device: a chip that computes or remembers wrongly shows.
+"""Digests of a step's gradient and parameters on every device, which reveal a chip that computes or stores wrong values.
 
-A digest is the sum modulo 2^32 of a hash of each element's bits and place. It is exact, whatever the order of the sum; one bit
-that is flipped always changes it, several escape once in 2^32. Devices that hold the same shard must have the same digest.
+A digest is the sum modulo 2^32 of a hash of each element's bits and position. It is exact, whatever the order of the sum. One
+flipped bit always changes it; several flipped bits go unnoticed once in 2^32. Devices that hold the same shard must have the
+same digest.
 """
 
 import hashlib
@@ -20,18 +21,18 @@ from bertfam.objectives.objective import Batch, Objective
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient
 
-DIGEST = "digest"  # the split of its lines in metrics.jsonl
+DIGEST = "digest"  # split of the digests in metrics.jsonl
 # (leaf, number of its shard) -> device -> digest of the shard as the device holds it.
 Copies = Mapping[tuple[str, int], Mapping[str, int]]
 
 
 def hashed(leaf: jax.Array) -> jax.Array:
-    """Hash each element, a bijection of its bits that depends on its place: uint32 of the leaf's shape."""
+    """Hash each element by a bijection of its bits that depends on its position: uint32 of the leaf's shape."""
     bits = jax.lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}").astype(jnp.uint32)
     strides = np.cumprod([1, *leaf.shape[:0:-1]])[::-1] if leaf.ndim else ()
     for axis, stride in enumerate(strides):
         bits ^= jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis) * np.uint32(stride * 0x9E3779B9 % 2**32)
-    # As MurmurHash3 ends.
+    # The finalizer of MurmurHash3.
     bits = (bits ^ bits >> 16) * np.uint32(0x85EBCA6B)
     bits = (bits ^ bits >> 13) * np.uint32(0xC2B2AE35)
     return bits ^ bits >> 16
@@ -42,7 +43,7 @@ def local_digests(leaves: list[jax.Array], shardings: list[NamedSharding]) -> ja
     mesh = shardings[0].mesh
 
     def sums(*terms: jax.Array) -> jax.Array:
-        return jnp.stack([jnp.sum(each, dtype=jnp.uint32) for each in terms])[None]
+        return jnp.stack([jnp.sum(term, dtype=jnp.uint32) for term in terms])[None]
 
     specs = tuple(sharding.spec for sharding in shardings)
     own = jax.shard_map(sums, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(mesh.axis_names), check_vma=False)
@@ -51,13 +52,13 @@ def local_digests(leaves: list[jax.Array], shardings: list[NamedSharding]) -> ja
 
 @dataclass(frozen=True)
 class Digest:
-    """Of one update: of the gradient that it follows, and of the parameters before it.
+    """Digests of one update: those of its gradient, and of the parameters before it.
 
     Attributes:
-      loss: float32, exact.
-      program: a number of what has computed it: the program, the kind and number of devices, the compiler. Where it is equal, so
-        must be all else.
-      copies: by shard and device.
+      loss: loss of the update, an exact float32.
+      program: number that identifies the program, the kind and number of devices, and the compiler. Digests with equal numbers
+        must be equal.
+      copies: digests by shard and device.
     """
 
     loss: float
@@ -69,10 +70,10 @@ class Digest:
 
         Where devices disagree, the majority is used.
         """
-        found: dict[str, int] = defaultdict(int)
-        for (leaf, _), held in self.copies.items():
-            found[leaf] = (found[leaf] + Counter(held.values()).most_common(1)[0][0]) % 2**32
-        return dict(found)
+        digests: dict[str, int] = defaultdict(int)
+        for (leaf, _), by_device in self.copies.items():
+            digests[leaf] = (digests[leaf] + Counter(by_device.values()).most_common(1)[0][0]) % 2**32
+        return dict(digests)
 
     def line(self) -> dict[str, float]:
         """Return the values to log."""
@@ -80,32 +81,32 @@ class Digest:
 
 
 def mismatches(copies: Iterable[Copies]) -> dict[str, list[str]]:
-    """Return the devices that disagree with the majority of their shard, with the leaves; all without a majority."""
-    held: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
-    for each in copies:
-        for shard, by_device in each.items():
-            held[shard] += by_device.items()
-    found: dict[str, set[str]] = defaultdict(set)
-    for (leaf, _), pairs in held.items():
+    """Return the leaves on which each device disagrees with the majority of its shard; without a majority, all disagree."""
+    shards: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
+    for by_shard in copies:
+        for shard, by_device in by_shard.items():
+            shards[shard] += by_device.items()
+    wrong: dict[str, set[str]] = defaultdict(set)
+    for (leaf, _), pairs in shards.items():
         (most, count), *others = Counter(value for _, value in pairs).most_common()
         for device, value in pairs if others else ():
             if value != most or count == others[0][1]:
-                found[device].add(leaf)
-    return {device: sorted(leaves) for device, leaves in sorted(found.items())}
+                wrong[device].add(leaf)
+    return {device: sorted(leaves) for device, leaves in sorted(wrong.items())}
 
 
-def disagreement(found: Mapping[str, list[str]]) -> str:
-    """What `suspects` has found, in words."""
-    leaves = sorted({leaf for each in found.values() for leaf in each})
+def disagreement(devices: Mapping[str, list[str]]) -> str:
+    """Describe the result of `mismatches`."""
+    leaves = sorted({leaf for wrong in devices.values() for leaf in wrong})
     more = f" and {len(leaves) - 1} more" if leaves[1:] else ""
-    return f"silent data corruption on {' or '.join(found)}, which holds another {leaves[0]}{more} than other devices"
+    return f"silent data corruption: {leaves[0]}{more} on {' or '.join(devices)} differs from other devices"
 
 
 class Digester:
-    """Computes digests by a program of its own, so that the step is the same whether it is recorded or not."""
+    """Separate program for digests, so that the training step is the same program whether digests are recorded or not."""
 
     def __init__(self, objective: Objective, shardings: Any, *, seed: int, microbatches: int) -> None:
-        """Of a run's objective, seed and microbatches; `shardings` are those of the parameters."""
+        """Build the program for an objective; `shardings` are those of its parameters."""
         gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
         self._shardings = {"gradient": shardings, "parameter": shardings}
         self._mesh: Mesh = jax.tree.leaves(shardings)[0].mesh
@@ -119,11 +120,11 @@ class Digester:
         self._digest = jax.jit(digest, out_shardings=NamedSharding(self._mesh, PartitionSpec()))
 
     def __call__(self, state: TrainState, batch: Batch) -> Digest:
-        """The digest of the update that `state` and `batch` lead to; it changes nothing."""
+        """Compute the digest of the update of `state` by `batch`."""
         shapes = tuple(value.shape for value in batch.values())
         if shapes not in self._compiled:
             lowered = self._digest.lower(state, batch)
-            self._compiled[shapes] = lowered.compile(), _number(lowered.as_text(), self._mesh)
+            self._compiled[shapes] = lowered.compile(), _program_number(lowered.as_text(), self._mesh)
         compute, program = self._compiled[shapes]
         loss, values = jax.device_get(compute(state, batch))
         return Digest(float(loss), program, self._copies(state.params, values))
@@ -141,8 +142,8 @@ class Digester:
         return copies
 
 
-def _number(text: str, mesh: Mesh) -> int:
-    """48 bits of what decides the result of a program, so far as it can be known; JSON keeps them exactly."""
+def _program_number(text: str, mesh: Mesh) -> int:
+    """Hash everything known to determine a program's result to 48 bits, which JSON keeps exactly."""
     device = mesh.devices.flat[0]
     flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
     parts = (text, device.device_kind, device.client.platform_version, jax.lib.__version__, *flags)

@@ -1,4 +1,4 @@
-"""Updates recomputed from a checkpoint, on several arrangements of the same devices; `mismatches` compares the results."""
+"""Updates recomputed from a checkpoint on permuted devices; `mismatches` compares the results."""
 
 import dataclasses
 import math
@@ -19,15 +19,15 @@ from bertfam.training.trainer import Trainer
 
 @dataclass
 class Replayed:
-    """Results of one arrangement, by the step that an update leads to.
+    """Results of one arrangement of the devices, by the step that an update leads to.
 
     Attributes:
-      devices: in the mesh's order.
-      platform: theirs: "cpu", "gpu", "tpu".
-      metrics: of every update from the checkpoint on.
-      digests: of the first update, where what was restored shows, of the last, and of those that the run recorded.
-      again: the last one's, computed a second time.
-      alone: of the last update, where every group of devices computes the same rows by itself; None where it was not computed.
+      devices: names of the devices, in the mesh's order.
+      platform: platform of the devices: "cpu", "gpu" or "tpu".
+      metrics: metrics of every update since the checkpoint.
+      digests: digests of the first update, which shows the restored values, of the last one, and of those that the run recorded.
+      again: digest of the last update, computed a second time.
+      alone: digest of the last update where each group of devices computes the same rows; None if it was not computed.
     """
 
     devices: list[str]
@@ -39,12 +39,12 @@ class Replayed:
 
 
 def rotated(mesh: jax.sharding.Mesh, places: int) -> jax.sharding.Mesh:
-    """Return a mesh of the same devices, rotated by some places."""
+    """Return the mesh with its devices rotated by `places` positions."""
     return jax.sharding.Mesh(np.roll(mesh.devices.reshape(-1), -places).reshape(mesh.devices.shape), mesh.axis_names)
 
 
 def single_group_run(run: Run, mesh: jax.sharding.Mesh) -> Run | None:
-    """Return the run with one device group's share of each batch, replicated on all groups; None if there is one group."""
+    """Return the run in which all device groups compute the share of one group; None if there is only one group."""
     parts = math.prod(mesh.shape[axis] for axis in run.mesh.rules.axes("batch"))
     rules = dataclasses.replace(run.mesh.rules, batch=None)
     stages = tuple(dataclasses.replace(stage, batch_size=stage.batch_size // parts) for stage in run.stages)
@@ -59,21 +59,21 @@ def replay(
     update: int,
     recorded: Collection[int],
     alone: Trainer | None,
-    tell: Callable[[int], None],
+    on_step: Callable[[int], None],
 ) -> Replayed:
-    """Recompute the updates from a state on, up to the one that leads to step `update`.
+    """Recompute the updates after a state, up to the one that leads to step `update`.
 
     Args:
-      trainer: of the run, on one arrangement of the devices.
-      state: of a checkpoint; it is used up.
-      source: the run's batches.
-      update: the last.
-      recorded: the updates whose digests are computed, besides the first and the last.
-      alone: of `single_group_run`, on the same arrangement.
-      tell: is told every step that was reached.
+      trainer: trainer of the run, on one arrangement of the devices.
+      state: state of a checkpoint; it is donated.
+      source: batches of the run.
+      update: step that the last update leads to.
+      recorded: steps whose digests are computed, besides the first and the last.
+      alone: trainer of `single_group_run` on the same arrangement; None if there is only one group.
+      on_step: called with each step that is reached.
     """
     devices = list(trainer.mesh.devices.flat)
-    found = Replayed([str(device) for device in devices], devices[0].platform)
+    result = Replayed([str(device) for device in devices], devices[0].platform)
     start, compiled = int(state.step), -1
     for step in range(start, update):
         stage, _ = locate(trainer.run.stages, step)
@@ -82,11 +82,11 @@ def replay(
         batch = trainer.stages[stage].batch(source, step)
         last = step + 1 == update
         if step == start or last or step + 1 in recorded:
-            found.digests[step + 1] = trainer.digest(state, batch)
+            result.digests[step + 1] = trainer.digest(state, batch)
         if last:
-            found.again = trainer.digest(state, batch)
-            found.alone = alone.digest(state, alone.stages[stage].batch(source, step)) if alone else None
+            result.again = trainer.digest(state, batch)
+            result.alone = alone.digest(state, alone.stages[stage].batch(source, step)) if alone else None
         state, metrics = train_step(state, batch)
-        found.metrics[step + 1] = jax.device_get(metrics)
-        tell(step + 1)
-    return found
+        result.metrics[step + 1] = jax.device_get(metrics)
+        on_step(step + 1)
+    return result

@@ -1,4 +1,4 @@
-"""Inspection of a step: norms of gradients, parameters and updates, and sizes of activations, layer by layer."""
+"""Inspection of a step: norms of gradients, parameters and updates, and sizes of activations, by layer."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -20,17 +20,19 @@ Inspection = Callable[[TrainState, Batch], dict[str, jax.Array]]
 def make_inspection(
     objective: Objective, optimizer: optax.GradientTransformation, tensors: Tree, *, seed: int, microbatches: int
 ) -> Inspection:
-    """Builds `inspect(state, batch) -> {name: float32[] or float32[layers]}`, which changes nothing.
+    """Build `inspect(state, batch) -> {name: float32[] or float32[layers]}`, a pure function.
 
-    It computes the step's gradient once more, so that the step itself is the same program whether it is inspected or not.
-    Names are gradient_norm/PLACE, parameter_norm/PLACE and update_norm/PLACE, a place being a stack or a module outside
-    of one, and activation_rms/NETWORK and activation_max/NETWORK over the real tokens of the first microbatch, without
+    It computes the step's gradient once more, so that the step itself is the same program whether it is inspected or not. The
+    names are gradient_norm/PLACE, parameter_norm/PLACE and update_norm/PLACE, where a place is a stack or a module outside of
+    stacks, and activation_rms/NETWORK and activation_max/NETWORK, computed over the real tokens of the first microbatch without
     dropout: float32[layers + 1], the embeddings first.
 
     Args:
-      objective, optimizer: those of the run.
-      tensors: of the parameters (see `describe`).
-      seed, microbatches: those of the run.
+      objective: objective of the run.
+      optimizer: optimizer of the run.
+      tensors: description of the parameters (see `describe`).
+      seed: seed of the run.
+      microbatches: number of microbatches of the run.
     """
     gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
     update = optax.with_extra_args_support(optimizer).update
@@ -54,7 +56,7 @@ def make_inspection(
 
 
 def scalars(found: Mapping[str, Any]) -> dict[str, float]:
-    """Flatten to one number per name for the log: NAME/00, NAME/01, ... of what has layers."""
+    """Flatten to one number per name for the log; values by layer become NAME/00, NAME/01, ..."""
     result: dict[str, float] = {}
     for name, values in found.items():
         numbers = np.asarray(values)
@@ -66,7 +68,7 @@ def scalars(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _norms(tensors: Tree, tree: Tree) -> dict[str, jax.Array]:
-    """Compute norms by place: float32[layers] of a stack, float32[] of what is outside."""
+    """Compute norms by place: float32[layers] for a stack, float32[] for a module outside of stacks."""
     squares: dict[str, list[jax.Array]] = defaultdict(list)
     for tensor, leaf in zip(jax.tree.leaves(tensors), jax.tree.leaves(tree), strict=True):
         square = jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=tensor.own)
@@ -78,6 +80,6 @@ def _norms(tensors: Tree, tree: Tree) -> dict[str, jax.Array]:
 def _place(tensor: Tensor) -> str:
     """Return the place of a tensor, such as encoder/layers, encoder/embeddings, pooler/dense or mlm_head."""
     if tensor.stacked:
-        # A stack's own name is what its layers' parameters lie under; first layers are told with those that follow.
+        # First layers, which are stored separately, are reported with the layers that follow them.
         return tensor.path[0] if tensor.network is None else "/".join((*tensor.network, AXIS))
     return "/".join(tensor.path[:-1][:2])

@@ -1,4 +1,4 @@
-"""Metrics: exact sums on the device, read late, written as JSON lines and to TensorBoard."""
+"""Metrics: exact sums on the device, read with a delay, written as JSON lines and to TensorBoard."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from bertfam.training.step import NON_FINITE, Metrics
 
 
 def means(metrics: list[Metrics]) -> dict[str, float]:
-    """Merge the sums of steps in float64 and divide; a metric without any weight is left out."""
+    """Compute the mean of each metric over steps, in float64; a metric whose weight is 0 is left out."""
     fetched = jax.device_get(metrics)
     result = {}
     for name in fetched[0] if fetched else ():
@@ -32,24 +32,25 @@ def means(metrics: list[Metrics]) -> dict[str, float]:
 
 
 def check_finite(last: int, metrics: list[Metrics]) -> None:
-    """Raise TrainingError at the first of the steps that lead up to `last` whose `NON_FINITE` is set; their metrics are here."""
+    """Raise TrainingError for the first step whose `NON_FINITE` is set; `metrics` are those of the steps up to `last`."""
     for step, sums in enumerate(metrics, last - len(metrics) + 1):
         if NON_FINITE in sums and sums[NON_FINITE].total:
             loss, norm = float(sums["loss"].total), float(sums["gradient_norm"].total)
             raise TrainingError(
                 f"the update that leads to step {step:,} has loss {loss:.4g} and gradient norm {norm:.4g}; "
-                "neither it nor what came after it was saved: lower the schedule's peak or the optimizer's clip_norm, try "
-                "--gin.Execution.dtype='\"float32\"', or go on without such updates by --gin.Run.non_finite='\"skip\"'"
+                "neither it nor any later update is saved: lower the schedule's peak or the optimizer's clip_norm, try "
+                "--gin.Execution.dtype='\"float32\"', or skip such updates by --gin.Run.non_finite='\"skip\"'"
             )
 
 
 class MetricsWriter:
-    """MODEL_DIR/metrics.jsonl, one object a line, and TensorBoard event files beside it."""
+    """Writer of MODEL_DIR/metrics.jsonl, one object per line, and of TensorBoard event files beside it."""
 
     def __init__(self, model_dir: Path, step: int) -> None:
-        """Open both for a run that stands at `step`.
+        """Open both for a run at `step`.
 
-        What an interrupted run wrote beyond it is dropped, and scores of `step` whose last line, "eval", it could not write.
+        Lines that an interrupted run wrote for later steps are dropped, and so are incomplete scores of `step`, which lack their
+        last line, "eval".
         """
         self._spool = Spool(model_dir, "metrics.jsonl")
         path = self._spool.folder / "metrics.jsonl"
@@ -63,50 +64,50 @@ class MetricsWriter:
         self._board = _Board(self._spool.folder, step)
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        """Add one line: the step (updates made), the split ("train" or "eval") and the values; see `check`.
+        """Write a line with the step (number of updates), the split ("train" or "eval") and the values; `check` raises errors.
 
-        A value that is a list is not shown in TensorBoard.
+        Values that are lists are not shown in TensorBoard.
         """
         self.write_all(step, {split: values})
 
     def write_all(self, step: int, splits: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add a line for each split, all or none of them; see `check`."""
-        # NaN is no JSON.
+        """Write a line for each split, all of them or none; `check` raises errors."""
+        # JSON has no NaN.
         lines = [
             {"step": step, "split": split}
             | {name: value if isinstance(value, list) or math.isfinite(value) else None for name, value in values.items()}
             for split, values in splits.items()
         ]
-        with self._noticed():
+        with self._catch_errors():
             self._file.write("".join(f"{json.dumps(line)}\n" for line in lines))
             self._file.flush()
             for split, values in splits.items():
                 numbers = {name: value for name, value in values.items() if not isinstance(value, list)}
-                if split != DIGEST:  # which makes no curve
+                if split != DIGEST:  # digests make no curve
                     self._board.write(step, {f"{split}/{name}": value for name, value in numbers.items()})
         if not splits.keys() <= {"train", "hosts", DIGEST}:
             self.flush()
 
     def flush(self) -> None:
-        """Upload the written lines if MODEL_DIR is in a bucket: scores at once, the rest before a checkpoint."""
-        with self._noticed():
+        """Upload the written lines if MODEL_DIR is in a bucket; called after scores and before checkpoints."""
+        with self._catch_errors():
             self._spool.flush()
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
-        """Show texts, one line each, in TensorBoard; see `check`."""
-        with self._noticed():
+        """Show texts, one line each, in TensorBoard; `check` raises errors."""
+        with self._catch_errors():
             self._board.write_text(step, name, texts)
 
     @contextlib.contextmanager
-    def _noticed(self) -> Iterator[None]:
+    def _catch_errors(self) -> Iterator[None]:
         try:
             yield
         except UserError as error:
             self._fault = self._fault or error
         except OSError as error:
             self._fault = self._fault or UserError(
-                f"{self._file.name} cannot be written ({error.strerror}); when that is mended, the same command goes on from the "
-                "newest checkpoint"
+                f"{self._file.name} cannot be written ({error.strerror}); once that is fixed, the same command resumes from "
+                "the newest checkpoint"
             )
 
     def failed(self) -> bool:
@@ -114,7 +115,7 @@ class MetricsWriter:
         return self._fault is not None
 
     def check(self) -> None:
-        """Raise UserError if a write failed; call it once all processes have stopped, as only this one knows."""
+        """Raise UserError if a write failed; called once all processes have stopped, since only this one knows of the failure."""
         if self._fault:
             raise self._fault
 
@@ -122,13 +123,13 @@ class MetricsWriter:
         """Flush and close both."""
         self.flush()
         for file in (self._file, self._board):
-            with contextlib.suppress(OSError):  # what cannot be written has been told
+            with contextlib.suppress(OSError):  # a failed write has been reported already
                 file.close()
         self._spool.close()
 
 
 class NoMetrics:
-    """Writer that does nothing, for all processes but the first, which writes for all."""
+    """Writer that does nothing, for all processes but the first."""
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Write nothing."""
@@ -157,13 +158,13 @@ Writer = MetricsWriter | NoMetrics
 
 
 class _Board:
-    """TensorBoard event file, with every event written before `write` returns.
+    """TensorBoard event file, to which every event is written before `write` returns.
 
-    tensorboardX's own SummaryWriter leaves that to a thread, and when the disk is full nobody hears of its end.
+    The `SummaryWriter` of tensorboardX writes in a thread, whose errors, such as a full disk, are not reported to the caller.
     """
 
     def __init__(self, model_dir: Path, step: int) -> None:
-        """Hide events of earlier files beyond `step`."""
+        """Open a new file; events of earlier files after `step` are hidden."""
         events_writer, self._event = _tensorboard()
         self._events = events_writer(str(model_dir / "events"))
         self._write(step=step + 1, session_log={"status": "START"})
@@ -174,7 +175,7 @@ class _Board:
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
         """Write an event; raises OSError on failure."""
-        # It is read as Markdown, where an indented line is text as it stands.
+        # TensorBoard reads Markdown, where indented lines are verbatim.
         content = "\n".join(f"    {text}" for text in texts).encode()
         tensor = {"dtype": "DT_STRING", "string_val": [content], "tensor_shape": {"dim": [{"size": 1}]}}
         value = {"tag": name, "metadata": {"plugin_data": {"plugin_name": "text"}}, "tensor": tensor}
@@ -191,7 +192,7 @@ class _Board:
 
 def _tensorboard() -> tuple[Any, Any]:
     """Import tensorboardX's EventsWriter and Event without its optional imports."""
-    # For figures, and for event files in a bucket, which it would write by itself.
+    # They are for figures and for event files in a bucket.
     absent = [name for name in ("torch", "google.cloud.storage") if name not in sys.modules]
     sys.modules |= dict.fromkeys(absent)  # type: ignore[arg-type]
     try:
@@ -204,7 +205,7 @@ def _tensorboard() -> tuple[Any, Any]:
 
 
 def _place(line: str) -> tuple[int, str]:
-    """Return the step and the split of a line; a half-written one counts as beyond every step."""
+    """Return the step and the split of a line; a partially written line sorts after every step."""
     try:
         content = json.loads(line)
         return int(content["step"]), str(content["split"])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 STARTING, PREPARING, COMPILING, TRAINING = "starting", "preparing the text", "compiling", "training"
-WAITING, INSPECTING, EVALUATING, SAVING = "waiting for data", "looking inside", "evaluating", "saving"
+WAITING, INSPECTING, EVALUATING, SAVING = "waiting for data", "inspecting", "evaluating", "saving"
 SAMPLING, PROFILING = "sampling", "profiling"
 
 
@@ -29,18 +29,18 @@ class PhaseTimer:
     """Timer with exactly one phase at any time; the seconds of all phases add up to the time since its creation."""
 
     def __init__(self) -> None:
-        """Begin with the phase `STARTING`."""
-        self.now = Phase(STARTING, time.monotonic(), True)  # one object, for other threads read it
+        """Start the phase `STARTING`."""
+        self.now = Phase(STARTING, time.monotonic(), True)  # replaced as one object, because other threads read it
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def begin(self, name: str, *, long: bool = False) -> None:
-        """End the current phase and begin `name`, which may have run before."""
+        """End the current phase and start phase `name`, which may have run before."""
         before, self.now = self.now, Phase(name, time.monotonic(), long)
         self._seconds[before.name] += self.now.since - before.since
 
     @contextmanager
     def during(self, name: str, *, long: bool = False) -> Iterator[None]:
-        """Run a block in phase `name`, then return to the phase before."""
+        """Run a block in phase `name`, then return to the previous phase."""
         before = self.now
         self.begin(name, long=long)
         try:
@@ -60,7 +60,7 @@ class PhaseTimer:
 
 
 def shares(seconds: dict[str, float]) -> str:
-    """Format shares of the time, largest first: training 81.2%, ...; shares below 0.05 % are left out."""
+    """Format each phase's share of the time, largest first: training 81.2%, ...; shares below 0.05 % are left out."""
     total = sum(seconds.values())
     parts = sorted(((value / total, name) for name, value in seconds.items()), reverse=True) if total else []
     return ", ".join(f"{name} {share:.1%}" for share, name in parts if share >= 5e-4)

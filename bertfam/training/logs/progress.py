@@ -1,4 +1,4 @@
-"""Progress log: metrics read late, speed, utilisation, time left."""
+"""Progress log: metrics, speed, utilisation and time left."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,15 +13,15 @@ from bertfam.training.logs.stragglers import StragglerMonitor
 from bertfam.training.step import EMPTY, NON_FINITE, SKIPPED, Metrics
 from bertfam.training.summary import duration
 
-# The host runs at most this many steps ahead of the device, and reads only what is older.
+# The host runs at most this many steps ahead of the device, and reads the metrics of older steps only.
 _AHEAD = 2
-# The share of an interval's time from which on the wait for data is shown.
+# Share of an interval's time from which on the wait for data is shown.
 _SHOWN_WAIT = 0.01
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens and FLOPs of a step of the current stage."""
+    """Tokens and FLOPs of a step of a stage, and the peak FLOP/s of all devices; None if that is unknown."""
 
     tokens_per_step: int
     flops_per_step: int
@@ -29,7 +29,7 @@ class Rates:
 
 
 class ProgressLog:
-    """Log that collects metrics without waiting for them and writes a line every `every` steps once they are ready."""
+    """Log that collects metrics without waiting for them and writes a line for every `every` steps once they are ready."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class ProgressLog:
         """Start the log of a run at step `start`.
 
         Args:
-          writer: where the lines go.
-          phase_timer: what is being done; only what is training, or waits for data to train on, counts for the speed.
-          start: the updates made before.
-          total: the updates of the whole run.
+          writer: writer of the lines.
+          phase_timer: timer of the phases; the speed counts training and waiting for data only.
+          start: number of updates made before.
+          total: number of updates of the whole run.
           every: updates between lines.
-          flops_after: the work that is left after a step, by which the time left is told.
-          stragglers: the monitor of several processes.
+          flops_after: returns the FLOPs that are left after a step, from which the time left is estimated.
+          stragglers: monitor of several processes; None for one process.
         """
         self._writer, self._phase_timer, self._total, self._every, self._flops_after = (
             writer,
@@ -66,7 +66,7 @@ class ProgressLog:
         self._recent: deque[Metrics] = deque()
         self._begin = self._mark = phase_timer.seconds()
         self._tokens = self._flops = 0
-        self.empty = 0  # steps so far, of those written, that had nothing to predict
+        self.empty = 0  # number of written steps without any targets
 
     def busy(self) -> bool:
         """Return whether the devices are still computing the last update."""
@@ -74,7 +74,7 @@ class ProgressLog:
         return last is not None and not last.is_ready()
 
     def add(self, metrics: Metrics, rates: Rates, learning_rate: float | None) -> None:
-        """Count one update; `learning_rate` is given at steps that end an interval."""
+        """Count one update; a `learning_rate` ends an interval."""
         self._step += 1
         self._tokens += rates.tokens_per_step
         self._flops += rates.flops_per_step
@@ -84,7 +84,7 @@ class ProgressLog:
             jax.block_until_ready(self._recent.popleft())
         if learning_rate is not None:
             self._close_interval(rates.peak_flops, learning_rate)
-        # Steps that old are done. All processes read at the same step, so that they all end there if they must.
+        # Steps this old are finished. All processes read them at the same step, so that an error ends all of them there.
         while self._due and self._due[0][0] <= self._step - _AHEAD:
             self._write(*self._due.popleft())
 
@@ -108,7 +108,7 @@ class ProgressLog:
         speed = {"tokens_per_second": self._tokens / seconds, "waiting_for_data": waiting / seconds}
         if peak_flops:
             speed["mfu"] = self._flops / seconds / peak_flops
-        # Compiling does not come again; evaluating and saving do.
+        # Evaluating and saving will happen again, compiling will not.
         passed = sum(now[name] - self._begin.get(name, 0.0) for name in now if name != COMPILING)
         ahead = self._flops_after(self._step)
         left = ahead * passed / (self._flops_after(self._start) - ahead)
