@@ -68,7 +68,6 @@ KNOWN: dict[str, int] = {
     "bertfam/planning/shardings.py": 1,
     "bertfam/planning/slices.py": 1,
     "bertfam/planning/tracing.py": 7,
-    "bertfam/training/integrity/digest.py": 3,
 }
 
 
