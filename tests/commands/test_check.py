@@ -170,10 +170,10 @@ def test_text_that_does_not_fit(trained, tmp_path, capsys):
     half = int(np.median([len(found) + 2 for found in ids]))
     assert found == [
         f"{unknown:.1%} of the tokens of the training text are unknown to the vocabulary {trained.folder}/vocab (more than 1%): "
-        "train one on this text with `bertfam vocab`, or look whether --encoding is right",
+        "train one on this text with `bertfam vocab`, or check --encoding",
         "the training text has 40 documents (fewer than 50): little is held out of so few, and random second sentences repeat; "
         "blank lines separate documents, unless --input_format says otherwise",
-        f"{padding:.0%} of the places in rows of 200 tokens of the training text are padding (more than 33%), as half of the "
+        f"{padding:.0%} of the positions in rows of 200 tokens of the training text are padding (more than 33%), as half of the "
         f"rows have at most {half} tokens: pack them (--gin.TextData.rows=@Packed() --gin.Packed.rows=@DocSentences()), or give "
         "shorter rows (Stage.length)",
     ]

@@ -143,7 +143,7 @@ def test_languages(folder, capsys):
     assert report["removed"]["language"]["pages"] == 1 and report["settings"]["min_probability"] == 0.99
     assert json.loads((folder / "out.jsonl").read_text()) == {"text": german}
     assert clean("--input=two.txt", "--output=no.jsonl", "--language=xx") == 2
-    assert "--language=xx is no language that py3langid knows" in capsys.readouterr().err
+    assert "--language=xx is not a language of py3langid" in capsys.readouterr().err
 
 
 def test_language_without_the_library(folder, capsys, monkeypatch):
@@ -165,7 +165,7 @@ def test_language_without_the_library(folder, capsys, monkeypatch):
         (["--output=out.jsonl", "--report=no/report.json"], "there is no folder no"),
         (["--output=out.jsonl", "--report=out.jsonl"], "--report=out.jsonl is --output too"),
         (["--output=out.jsonl", "--report=pages.jsonl"], "--report=pages.jsonl exists already"),
-        (["--output=out.jsonl", "--rules=end_marks"], "'end_marks' is no rule of cleaning; did you mean end_mark?"),
+        (["--output=out.jsonl", "--rules=end_marks"], "'end_marks' is not a cleaning rule; did you mean end_mark?"),
         (["--output=out.jsonl", "--rules=policy", "--no_rules=policy"], "give one of them"),
         (["--output=out.jsonl", "--rules=policy", "--bad_words=words.txt"], "--bad_words is for the rule bad_word"),
         (

@@ -1,40 +1,36 @@
-"""What is amiss with text for a vocabulary and for rows, found in a bounded number of tokens and rows."""
+"""Warnings about text that does not suit a vocabulary or rows, from a bounded number of tokens and rows."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.batches import Examples
-from bertfam.data.rows.packing import Packed
-from bertfam.data.rows.running_text import DocSentences, WholeDocuments
-from bertfam.data.rows.sentence_pairs import SentencePairs
+from bertfam.data.rows.layout import PackableRows, RowLayout
 from bertfam.data.rows.text_pairs import TextPairs
 from bertfam.data.token_cache.documents import Documents
 
-# More than so much is worth a warning; fewer documents are.
+# A greater share of unknown tokens or of padding, or fewer documents, are worth a warning.
 MUCH_UNKNOWN, MUCH_PADDING, FEW_DOCUMENTS = 0.01, 1 / 3, 50
-_TOKENS, _BLOCKS, _ROWS = 1 << 20, 64, 500  # that are looked at, at most
-_PACKABLE = (SentencePairs, WholeDocuments, DocSentences)
+_TOKENS, _BLOCKS, _ROWS = 1 << 20, 64, 500  # upper bounds of the text that is inspected
 
 
 def text_warnings(documents: Documents, tokens: TokenIds, vocabulary: str | Path, *, is_whole: bool) -> list[str]:
-    """What is amiss with text for a vocabulary, a line each.
+    """Return warnings about text that does not suit a vocabulary, one line each.
 
     Args:
-      documents: of a split, or a sample of it.
+      documents: the documents of a split, or a sample of them.
       tokens: the vocabulary's ids.
-      vocabulary: its folder.
-      is_whole: whether these are all documents of the split.
+      vocabulary: the vocabulary's folder.
+      is_whole: True if these are all documents of the split.
     """
     lines = []
     unknown = unknown_share(documents, tokens)
     if unknown > MUCH_UNKNOWN:
         lines.append(
             f"{unknown:.1%} of the tokens of {documents.name} are unknown to the vocabulary {vocabulary} (more than "
-            f"{MUCH_UNKNOWN:.0%}): train one on this text with `bertfam vocab`, or look whether --encoding is right"
+            f"{MUCH_UNKNOWN:.0%}): train one on this text with `bertfam vocab`, or check --encoding"
         )
     if is_whole and len(documents) < FEW_DOCUMENTS:
         lines.append(
@@ -45,24 +41,24 @@ def text_warnings(documents: Documents, tokens: TokenIds, vocabulary: str | Path
 
 
 def unknown_share(documents: Documents, tokens: TokenIds) -> float:
-    """The share of unknown tokens in evenly spaced blocks of the text."""
+    """Return the share of unknown tokens in evenly spaced blocks of the text."""
     size = len(documents.tokens)
     if size <= _TOKENS:
         return float(np.mean(documents.tokens == tokens.unk)) if size else 0.0
     block = _TOKENS // _BLOCKS
-    begins = np.linspace(0, size - block, _BLOCKS).astype(np.int64)
-    return float(np.mean([np.mean(documents.tokens[begin : begin + block] == tokens.unk) for begin in begins]))
+    starts = np.linspace(0, size - block, _BLOCKS).astype(np.int64)
+    return float(np.mean([np.mean(documents.tokens[start : start + block] == tokens.unk) for start in starts]))
 
 
-def row_warnings(rows: Any, examples: Examples, name: str, length: int, *, packs: bool = True) -> list[str]:
-    """What is amiss with the length of rows.
+def row_warnings(rows: RowLayout | TextPairs, examples: Examples, name: str, length: int, *, packs: bool = True) -> list[str]:
+    """Return warnings about rows with much padding.
 
     Args:
-      rows: how they are made, as in `TextData.rows`.
+      rows: the layout of the rows, as in `TextData.rows`, or `TextData.pairs`.
       examples: the rows themselves.
-      name: what messages call the text.
+      name: the name of the text in messages.
       length: tokens of a row.
-      packs: whether the noise could be given packed rows.
+      packs: True if the noise accepts packed rows.
     """
     numbers = np.unique(np.linspace(0, len(examples) - 1, _ROWS).astype(np.int64))
     segments = examples.rows(numbers, keys.fold(0, numbers))["encoder_segment_ids"]
@@ -70,20 +66,19 @@ def row_warnings(rows: Any, examples: Examples, name: str, length: int, *, packs
     if padding <= MUCH_PADDING:
         return []
     half = int(np.median(np.count_nonzero(segments, axis=1)))
-    packed = f"--gin.TextData.rows=@Packed() --gin.Packed.rows=@{type(rows).__name__}()"
-    if isinstance(rows, TextPairs):
-        fix = (
-            "give shorter rows (Stage.length), or raise TextPairs.max_examples"
-            if rows.packed
-            else "pack them (--gin.TextPairs.packed=True)"
-        )
-    elif isinstance(rows, Packed):
-        fix = "give shorter rows (Stage.length), or more text"
-    elif isinstance(rows, _PACKABLE) and packs:
-        fix = f"pack them ({packed}), or give shorter rows (Stage.length)"
-    else:
-        fix = "give shorter rows (Stage.length), or more text"
     return [
-        f"{padding:.0%} of the places in rows of {length} tokens of {name} are padding (more than {MUCH_PADDING:.0%}), as half "
-        f"of the rows have at most {half} tokens: {fix}"
+        f"{padding:.0%} of the positions in rows of {length} tokens of {name} are padding (more than {MUCH_PADDING:.0%}), as "
+        f"half of the rows have at most {half} tokens: {_padding_fix(rows, packs)}"
     ]
+
+
+def _padding_fix(rows: RowLayout | TextPairs, packs: bool) -> str:
+    """Return advice for rows with much padding."""
+    if isinstance(rows, TextPairs):
+        if rows.packed:
+            return "give shorter rows (Stage.length), or raise TextPairs.max_examples"
+        return "pack them (--gin.TextPairs.packed=True)"
+    if packs and isinstance(rows, PackableRows):
+        packed = f"--gin.TextData.rows=@Packed() --gin.Packed.rows=@{type(rows).__name__}()"
+        return f"pack them ({packed}), or give shorter rows (Stage.length)"
+    return "give shorter rows (Stage.length), or more text"

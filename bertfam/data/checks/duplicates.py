@@ -1,7 +1,7 @@
-"""Held-out documents that are in the training text too, exactly or nearly: their loss says little of other text.
+"""Held-out documents that also occur in the training text, exactly or nearly, so that their loss says little about other text.
 
-Of the held-out text one passage in 16 is kept, by its hash, and fewer where that would be more than 4
-million (96 MB with what belongs to them), besides 24 bytes a document; of the training text only one document at a time.
+The index keeps the hash of one in 16 passages of the held-out text, and of fewer if there would be more than 4 million (96 MB
+in all), and 24 bytes per document. Of the training text it keeps one document at a time.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 
-NEAR = 0.5  # the share of a document's passages in one training document from which it counts as nearly the same
+NEAR = 0.5  # a near duplicate has at least this share of its passages in one training document
 _WINDOW_BYTES, _WINDOW_TOKENS = 64, 16
 _ONE_IN, _MOST = 16, 1 << 22
-_BOILERPLATE = 16  # a passage of more held-out documents than these is left out
-_LEAST = 4  # passages that a document must have to be compared nearly
+_BOILERPLATE = 16  # passages in more held-out documents than this do not count
+_LEAST = 4  # documents with fewer passages are compared exactly only
 _SHOWN = 60
 
 
@@ -31,28 +31,29 @@ class Text(NamedTuple):
     """A document to compare.
 
     Attributes:
-      where: its file, or its corpus.
+      source: file or corpus of the document.
       symbols: uint[n], bytes or tokens.
-      window: symbols of a passage.
-      begins: gives its first words.
+      window: number of symbols of a passage.
+      first_words: function that returns the first words.
     """
 
-    where: str
+    source: str
     symbols: np.ndarray
     window: int
-    begins: Callable[[], str]
+    first_words: Callable[[], str]
 
 
 @dataclass
 class Duplicates:
-    """What was found.
+    """Result of the comparison.
 
     Attributes:
-      held_out: documents that were compared.
-      exact: those of them that are in the training text, but for case and spaces.
-      near: further ones of whose passages at least half are in one training document.
-      passages: the share of the held-out passages that are anywhere in the training text.
-      example: of the first that was found, `held_out`, `training` (where they are), `begins` and `share`; None: none was.
+      held_out: number of held-out documents compared.
+      exact: number of them that occur in the training text, up to case and spaces.
+      near: number of others with at least half of their passages in one training document.
+      passages: share of the held-out passages that occur anywhere in the training text.
+      example: the first duplicate: `held_out` and `training` (the sources of the two documents), `begins` (its first words) and
+        `share` (of its passages); None if there is no duplicate.
     """
 
     held_out: int
@@ -63,27 +64,27 @@ class Duplicates:
 
     @property
     def share(self) -> float:
-        """The share of the held-out documents that are in the training text, exactly or nearly."""
+        """Share of the held-out documents that occur in the training text, exactly or nearly."""
         return (self.exact + self.near) / max(self.held_out, 1)
 
 
 def texts_of_corpora(corpora: Mapping[str, Corpus], split: str) -> Iterator[Text]:
-    """The documents of text; case and spaces do not count."""
+    """Yield the documents of a split of corpora, without case and spaces."""
     for name, corpus in corpora.items():
         for part in corpus.parts(split):
             for lines in corpus.part(split, part):
                 letters = "".join("".join(lines).lower().split()).encode("utf-8", "surrogatepass")
-                begins = " ".join(lines)[:_SHOWN]
-                yield Text(part.name or name, np.frombuffer(letters, np.uint8), _WINDOW_BYTES, partial(str, begins))
+                first_words = " ".join(lines)[:_SHOWN]
+                yield Text(part.name or name, np.frombuffer(letters, np.uint8), _WINDOW_BYTES, partial(str, first_words))
 
 
 def texts_of_cache(cache: TokenCache, vocabulary: Vocabulary, split: str) -> Iterator[Text]:
-    """The documents of a token cache."""
+    """Yield the documents of a split of a token cache."""
     for name in cache.corpora:
         documents = cache.documents(split, name)
         bounds = documents.sentence_starts[documents.sentence_bounds]
-        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            tokens = np.asarray(documents.tokens[begin:end])
+        for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            tokens = np.asarray(documents.tokens[start:end])
             yield Text(documents.name, tokens, _WINDOW_TOKENS, partial(_decoded, vocabulary, tokens))
 
 
@@ -92,7 +93,7 @@ def _decoded(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
 
 
 def find_duplicates(held_out: Callable[[], Iterable[Text]], training: Iterable[Text]) -> Duplicates:
-    """Compares texts; `held_out` is called again for the example."""
+    """Compare held-out with training documents; `held_out` is called a second time to describe the example."""
     index = _Index(held_out())
     hits = np.zeros(len(index.hashes), bool)
     exact = np.zeros(len(index.digests), bool)
@@ -100,17 +101,17 @@ def find_duplicates(held_out: Callable[[], Iterable[Text]], training: Iterable[T
     example: tuple[int, str, float] | None = None
     for text in _with_progress(training):
         digest = _digest(text)
-        found = index.order[slice(*(np.searchsorted(index.sorted_digests, digest, side) for side in ("left", "right")))]
-        exact[found] = True
+        equal = index.order[slice(*(np.searchsorted(index.sorted_digests, digest, side) for side in ("left", "right")))]
+        exact[equal] = True
         places = index.places(passages(text.symbols, text.window, index.one_in))
         hits[places] = True
         documents, counts = np.unique(index.owners[places], return_counts=True)
         shares = np.where(index.sizes[documents] >= _LEAST, counts / index.sizes[documents], 0)
         near[documents] = np.maximum(near[documents], shares)
-        if example is None and len(found):
-            example = int(found[0]), text.where, 1.0
+        if example is None and len(equal):
+            example = int(equal[0]), text.source, 1.0
         elif example is None and shares.max(initial=0) >= NEAR:
-            example = int(documents[shares.argmax()]), text.where, float(shares.max())
+            example = int(documents[shares.argmax()]), text.source, float(shares.max())
     return Duplicates(
         len(exact),
         int(exact.sum()),
@@ -120,21 +121,22 @@ def find_duplicates(held_out: Callable[[], Iterable[Text]], training: Iterable[T
     )
 
 
-def _example(held_out: Iterable[Text], number: int, where: str, share: float) -> dict[str, Any]:
-    text = next(text for place, text in enumerate(held_out) if place == number)
-    return {"held_out": text.where, "training": where, "begins": text.begins(), "share": share}
+def _example(held_out: Iterable[Text], number: int, source: str, share: float) -> dict[str, Any]:
+    text = next(text for index, text in enumerate(held_out) if index == number)
+    return {"held_out": text.source, "training": source, "begins": text.first_words(), "share": share}
 
 
 class _Index:
-    """The passages of the held-out documents.
+    """Index of the passages of the held-out documents.
 
     Attributes:
-      one_in: one passage in so many is kept.
+      one_in: one in this many passages is kept.
       hashes: uint64[passages], ascending.
-      owners: int64[passages], the document of each.
-      sizes: int64[documents], the passages of each document.
-      digests: uint64[documents], of the whole text.
-      sorted_digests, order: the digests ascending, and whose they are.
+      owners: int64[passages], the document of each passage.
+      sizes: int64[documents], the number of passages of each document.
+      digests: uint64[documents], hashes of the whole documents.
+      sorted_digests: uint64[documents], the digests in ascending order.
+      order: int64[documents], the documents in the order of `sorted_digests`.
     """
 
     def __init__(self, texts: Iterable[Text]) -> None:
@@ -164,10 +166,10 @@ class _Index:
         self.sorted_digests = self.digests[self.order]
 
     def places(self, hashes: np.ndarray) -> np.ndarray:
-        """Where hashes stand in the index, each perhaps several times: int64[...]."""
-        begin, end = (np.searchsorted(self.hashes, hashes, side) for side in ("left", "right"))
-        counts = end - begin
-        return np.repeat(begin, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        """Return the places of hashes in the index, several for a hash that it has several times: int64[...]."""
+        start, end = (np.searchsorted(self.hashes, hashes, side) for side in ("left", "right"))
+        counts = end - start
+        return np.repeat(start, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _digest(text: Text) -> int:

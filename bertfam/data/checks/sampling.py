@@ -1,4 +1,4 @@
-"""A bounded sample of a corpus, tokenised in memory: what can be said of text before a token cache is built."""
+"""Bounded samples of a corpus, tokenised in memory, to check text before a token cache is built."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -10,18 +10,18 @@ from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import tokenise
 from bertfam.data.vocabularies import Vocabulary
 
-CHARACTERS, DOCUMENTS = 1_000_000, 2_000  # of a sample, at most
-_PARTS = 16  # that are read for it, evenly spaced
-_SMALL = 4_000_000  # bytes of a split that is read wholly to look for held-out documents
+CHARACTERS, DOCUMENTS = 1_000_000, 2_000  # upper bounds of a sample
+_PARTS = 16  # number of evenly spaced parts that are read for a sample
+_SMALL = 4_000_000  # bytes of the largest split that is read completely to count held-out documents
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some documents of a split.
+    """Sample of the documents of a split.
 
     Attributes:
-      documents: tokenised.
-      is_whole: whether they are all that there are.
+      documents: the tokenised documents.
+      is_whole: True if these are all documents of the split.
     """
 
     documents: Documents
@@ -29,20 +29,20 @@ class Sample:
 
 
 def can_be_sampled(corpus: Corpus) -> bool:
-    """Whether the text lies in files, so that a part of it can be read by itself; other text must first be made."""
+    """Return True if a part of the text can be read without producing all of it, as with text in files."""
     return corpus.is_in_files or any(part.size for part in corpus.parts("train"))
 
 
 def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sample:
-    """Reads the beginnings of some parts of a split; `name` is what messages call the split."""
+    """Tokenise the beginnings of some parts of a split; `name` is the name of the split in messages."""
     parts = corpus.parts(split)
     chosen = [parts[number] for number in np.unique(np.linspace(0, len(parts) - 1, _PARTS).astype(int))] if parts else []
     texts: list[list[str]] = []
     is_whole = len(chosen) == len(parts)
     for part in chosen:
-        found, ended = _beginning(corpus, split, part, CHARACTERS // len(chosen), DOCUMENTS // len(chosen))
-        texts += found
-        is_whole &= ended
+        documents, is_end = _read_beginning(corpus, split, part, CHARACTERS // len(chosen), DOCUMENTS // len(chosen))
+        texts += documents
+        is_whole &= is_end
     block = tokenise(corpus, vocabulary, texts)
     starts, bounds = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (block.sentences, block.documents))
     return Sample(
@@ -51,25 +51,25 @@ def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sam
 
 
 def held_out_documents(corpus: Corpus, at_most: int) -> int | None:
-    """How many held-out documents there are, counted up to `at_most`; None where to find out would take much reading."""
+    """Count the held-out documents, up to `at_most`; return None if that means reading a large split."""
     parts = corpus.parts("validation")
     if sum(part.size for part in parts) > _SMALL:
         return None
-    found = (lines for part in parts for lines in corpus.part("validation", part) if corpus.sentences(lines))
-    return sum(1 for _ in islice(found, at_most))
+    documents = (lines for part in parts for lines in corpus.part("validation", part) if corpus.sentences(lines))
+    return sum(1 for _ in islice(documents, at_most))
 
 
-def _beginning(corpus: Corpus, split: str, part: Part, characters: int, documents: int) -> tuple[list[list[str]], bool]:
-    """Documents until one of the limits is reached, the last cut short, and whether the part ended before."""
-    found: list[list[str]] = []
+def _read_beginning(corpus: Corpus, split: str, part: Part, characters: int, documents: int) -> tuple[list[list[str]], bool]:
+    """Read documents up to a limit, where the last one is truncated; return also True if the part ended before the limit."""
+    texts: list[list[str]] = []
     for lines in corpus.part(split, part):
-        if len(found) == documents or characters <= 0:
-            return found, False
+        if len(texts) == documents or characters <= 0:
+            return texts, False
         sizes = np.cumsum([len(line) for line in lines])
-        # The line that reaches the limit is the last; a pair is not cut.
+        # The line that reaches the limit is the last one; a pair is never truncated.
         fitting = len(lines) if corpus.pairs else int(np.searchsorted(sizes, characters)) + 1
-        found.append(lines[:fitting])
+        texts.append(lines[:fitting])
         characters -= int(sizes[-1])
         if fitting < len(lines):
-            return found, False
-    return found, True
+            return texts, False
+    return texts, True

@@ -1,4 +1,4 @@
-"""Whether a vocabulary has all that rows, noise and models need, before any text is read: by one row of made-up text."""
+"""Check, on one row of artificial text, that a vocabulary has the tokens that rows, noise and models require."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from bertfam.corruption import keys
-from bertfam.corruption.t5.text_to_text import TextToText
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.documents import Documents
@@ -17,19 +16,19 @@ _SENTENCE = 8  # tokens
 
 
 def check_vocabulary_fits(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
-    """Raises UserError, which names the folder of the vocabulary, where it has not what rows of `length` tokens need.
+    """Raise UserError, with the vocabulary's folder, if the vocabulary lacks tokens that rows of `length` tokens require.
 
-    All rows and all noise are tried alike: by making a full row.
+    Every kind of rows and noise is checked in the same way: by making one full row.
     """
-    if isinstance(data.corruption, TextToText) or any(corpus.pairs for corpus in data.corpora.values()):
-        _try_pairs(data, tokens, folder, length)
-    if isinstance(data.corruption, TextToText):
+    if not data.corruption.reads_text or any(corpus.pairs for corpus in data.corpora.values()):
+        _check_pairs(data, tokens, folder, length)
+    if not data.corruption.reads_text:
         return
     documents = max(2, data.rows.least_documents)
     sentences = -(-2 * data.corruption.raw_length(length) // _SENTENCE)  # of each document
     count = documents * sentences * _SENTENCE
     text = Documents(
-        "a trial",
+        "artificial text",
         tokens.pieces[np.arange(count) % len(tokens.pieces)],
         np.arange(0, count + 1, _SENTENCE, dtype=np.int64),
         np.arange(0, documents * sentences + 1, sentences, dtype=np.int64),
@@ -43,8 +42,8 @@ def check_vocabulary_fits(data: TextData, tokens: TokenIds, folder: str | Path, 
         raise UserError(f"{folder}: {error}") from error
 
 
-def _try_pairs(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
-    pair = Documents("a trial", tokens.pieces[[0, 0]], np.array([0, 1, 2]), np.array([0, 2]), pairs=True)
+def _check_pairs(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
+    pair = Documents("an artificial pair", tokens.pieces[[0, 0]], np.array([0, 1, 2]), np.array([0, 2]), pairs=True)
     try:
         data.examples(pair, length, 0, tokens).rows(np.zeros(1, np.int64), keys.fold(0, 0))
     except UserError as error:
@@ -52,9 +51,9 @@ def _try_pairs(data: TextData, tokens: TokenIds, folder: str | Path, length: int
 
 
 def check_padding_id(configs: Iterable[Any], tokens: TokenIds, folder: str | Path) -> None:
-    """Raises UserError where a network, by its config, counts positions from a padding id that is not the vocabulary's.
+    """Raise UserError if a network's `position_offset` does not follow from the vocabulary's padding id.
 
-    bertfam itself never reads padding's ids, but transformers would count the positions of an exported model otherwise.
+    bertfam itself does not need this, but transformers derives the positions of an exported model from the padding id.
     """
     for config in configs:
         offset = getattr(config, "position_offset", 0)

@@ -32,9 +32,9 @@ def test_one_window_in_so_many_is_kept():
     assert abs(count - mean) < 5 * np.sqrt(mean * 15 / 16)
 
 
-def text(words, where="file"):
+def text(words, source="file"):
     symbols = np.frombuffer("".join(words).encode(), np.uint8)
-    return duplicates.Text(where, symbols, WINDOW, partial(str, words[0]))
+    return duplicates.Text(source, symbols, WINDOW, partial(str, words[0]))
 
 
 def test_shares_are_those_of_sets(monkeypatch):

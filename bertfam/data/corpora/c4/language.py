@@ -1,24 +1,24 @@
-"""Which language a text is in, by an optional library: py3langid (139 languages, needs NumPy alone, draws nothing)."""
+"""Language identification with an optional library, py3langid (139 languages, requires only NumPy, deterministic)."""
 
 from collections.abc import Callable
 
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
 
-_READ = 10_000  # characters
+_CHARACTERS = 10_000  # the part of a text that is classified
 
 
 def language_filter(language: str, least: float) -> Callable[[str], bool]:
-    """Whether a text, by its first 10,000 characters, is in a language with at least this probability.
+    """Return a function that is True for texts in a language, as classified by their first 10,000 characters.
 
-    C4 was made with langdetect; its threshold, 0.99, is for pages of a few sentences and more.
+    C4 was made with langdetect and a threshold of 0.99, for pages of at least a few sentences.
 
     Args:
-      language: ISO 639 code, as "en".
-      least: probability.
+      language: ISO 639 code, such as "en".
+      least: least probability of the language.
 
     Raises:
-      UserError: the library is not installed, or does not know the language.
+      UserError: if the library is not installed or does not know the language.
     """
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -27,13 +27,13 @@ def language_filter(language: str, least: float) -> Callable[[str], bool]:
             f"--language={language} needs py3langid, which cannot be imported ({error}): pip install 'bertfam[clean]', or leave "
             "--language out to keep pages of all languages"
         ) from error
-    found = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    if language not in found.labels:
-        hint = did_you_mean(language, found.labels, f"one of {', '.join(sorted(found.labels))}")
-        raise UserError(f"--language={language} is no language that py3langid knows{hint}")
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    if language not in identifier.labels:
+        hint = did_you_mean(language, identifier.labels, f"one of {', '.join(sorted(identifier.labels))}")
+        raise UserError(f"--language={language} is not a language of py3langid{hint}")
 
     def is_wanted(text: str) -> bool:
-        likeliest, probability = found.classify(text[:_READ])
+        likeliest, probability = identifier.classify(text[:_CHARACTERS])
         return likeliest == language and probability >= least
 
     return is_wanted

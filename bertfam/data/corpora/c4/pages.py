@@ -1,4 +1,4 @@
-"""Pages in, cleaned pages out, one at a time and in order."""
+"""Cleaning of a stream of pages."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,14 +10,14 @@ _WITHOUT_SPACES = ("ja", "km", "lo", "my", "th", "zh")
 
 
 def clean(pages: Iterable[list[str]], rules: PageRules, tally: Tally) -> Iterator[list[str]]:
-    """The lines of each page that is kept.
+    """Yield the remaining lines of each page that is kept, in order.
 
-    Memory: a page at a time, and 8 bytes for every three sentences in a row that are kept.
+    Memory: one page at a time, and 8 bytes for each span of three sentences that is kept.
 
     Args:
-      pages: stripped non-blank lines each.
-      rules: what is removed.
-      tally: counts what is seen, kept and removed.
+      pages: the stripped non-blank lines of each page.
+      rules: the rules to apply.
+      tally: counts the text that is seen, kept and removed.
     """
     repeated = RepeatedSpans() if "repeated" in rules.rules else None
     for page in pages:
@@ -32,7 +32,7 @@ def clean(pages: Iterable[list[str]], rules: PageRules, tally: Tally) -> Iterato
 
 
 def _unique(lines: list[Line], repeated: RepeatedSpans, rules: PageRules, tally: Tally) -> list[Line]:
-    """The lines without the sentences that stand before; none where too little is left of the page."""
+    """Return the lines without repeated sentences, or no lines if too little of the page is left."""
     sentences = [sentence for line in lines for sentence in line.sentences]
     kept = set(repeated.unique(sentences))
     if len(kept) < len(sentences):
@@ -46,19 +46,19 @@ def _unique(lines: list[Line], repeated: RepeatedSpans, rules: PageRules, tally:
 
 
 def _with_sentences(lines: list[Line], kept: set[int], language: str, tally: Tally) -> list[Line]:
-    """The lines with only those sentences of the page."""
+    """Return the lines reduced to the sentences of the page whose numbers are in `kept`."""
     joint = "" if language in _WITHOUT_SPACES else " "
-    found, begin = [], 0
+    result, start = [], 0
     for line in lines:
-        stays = [place in kept for place in range(begin, begin + len(line.sentences))]
-        begin += len(line.sentences)
-        if all(stays):
-            found.append(line)
+        is_kept = [number in kept for number in range(start, start + len(line.sentences))]
+        start += len(line.sentences)
+        if all(is_kept):
+            result.append(line)
             continue
-        stay = [sentence for sentence, here in zip(line.sentences, stays, strict=True) if here]
-        text = joint.join(stay)
-        gone = line.sentences[stays.index(False)]
-        tally.removed["repeated"].add(lines=not stay, characters=len(line.text) - len(text), example=gone)
-        if stay:
-            found.append(Line(text, stay))
-    return found
+        remaining = [sentence for sentence, keep in zip(line.sentences, is_kept, strict=True) if keep]
+        text = joint.join(remaining)
+        removed = line.sentences[is_kept.index(False)]
+        tally.removed["repeated"].add(lines=not remaining, characters=len(line.text) - len(text), example=removed)
+        if remaining:
+            result.append(Line(text, remaining))
+    return result

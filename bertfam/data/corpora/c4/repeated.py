@@ -1,7 +1,7 @@
-"""Three sentences in a row that stand anywhere before: the first ones stay (Raffel et al. 2020, section 2.2).
+"""Removal of repeated spans of three sentences: the first occurrence is kept (Raffel et al. 2020, section 2.2).
 
-Sentences are compared without regard to case and white space, by 64-bit hashes of every three that are kept: 8 bytes each, and
-among a thousand million of them two are alike by chance with a probability of 3 %.
+Spans are compared without case and white space, by the 64-bit hashes of all spans that are kept: 8 bytes each. Among a thousand
+million spans, two differing ones have equal hashes with a probability of 3 %.
 """
 
 from collections.abc import Sequence
@@ -14,54 +14,55 @@ _BUFFER = 1 << 16
 
 
 class RepeatedSpans:
-    """What has been kept so far."""
+    """Spans of the sentences that have been kept so far."""
 
     def __init__(self) -> None:
         self._seen = HashSet()
 
     def unique(self, sentences: Sequence[str]) -> list[int]:
-        """Which sentences of a page stay, ascending: whichever three in a row are left stand nowhere in what is kept before.
+        """Return the numbers of the sentences of a page to keep, ascending.
 
-        Within a page the first of equal spans stay too, and of spans that overlap the sentences of the first.
+        No span of three of them occurs in the text kept so far. Of equal spans within the page the first is kept,
+        including the sentences that it shares with an overlapping repetition.
         """
         digests = [blake2b(" ".join(sentence.lower().split()).encode(), digest_size=8).digest() for sentence in sentences]
-        left = list(range(len(sentences)))
+        remaining = list(range(len(sentences)))
         while True:
-            hashes = _hashes([digests[number] for number in left])
-            gone = _elsewhere(self._seen.contains(hashes))
-            if not gone:
-                gone = _again(hashes)
-            if not gone:
-                return left
-            left = [number for place, number in enumerate(left) if place not in gone]
+            hashes = _span_hashes([digests[number] for number in remaining])
+            removed = _sentences_of(self._seen.contains(hashes))
+            if not removed:
+                removed = _repeated_within(hashes)
+            if not removed:
+                return remaining
+            remaining = [number for place, number in enumerate(remaining) if place not in removed]
 
     def keep(self, sentences: Sequence[str]) -> None:
-        """Notes a page that is kept, as `unique` has left it."""
+        """Add the sentences of a page that is kept, after `unique`."""
         digests = [blake2b(" ".join(sentence.lower().split()).encode(), digest_size=8).digest() for sentence in sentences]
-        self._seen.add(_hashes(digests))
+        self._seen.add(_span_hashes(digests))
 
 
-def _hashes(digests: list[bytes]) -> np.ndarray:
-    """Of each span: uint64[spans]."""
-    spans = (b"".join(digests[begin : begin + SPAN]) for begin in range(len(digests) - SPAN + 1))
+def _span_hashes(digests: list[bytes]) -> np.ndarray:
+    """Return the hash of each span: uint64[spans]."""
+    spans = (b"".join(digests[start : start + SPAN]) for start in range(len(digests) - SPAN + 1))
     return np.frombuffer(b"".join(blake2b(span, digest_size=8).digest() for span in spans), np.uint64)
 
 
-def _elsewhere(known: np.ndarray) -> set[int]:
-    """The places of the sentences of known spans."""
-    return {place + offset for place in np.flatnonzero(known).tolist() for offset in range(SPAN)}
+def _sentences_of(selected: np.ndarray) -> set[int]:
+    """Return the numbers of the sentences of the selected spans, bool[spans]."""
+    return {place + offset for place in np.flatnonzero(selected).tolist() for offset in range(SPAN)}
 
 
-def _again(hashes: np.ndarray) -> set[int]:
-    """The places of the sentences of spans that stand before in the same page, but for those that belong to the first."""
+def _repeated_within(hashes: np.ndarray) -> set[int]:
+    """Return the numbers of the sentences that repeat a span of the same page, without those of its first occurrence."""
     first: dict[int, int] = {}
-    gone: set[int] = set()
+    removed: set[int] = set()
     for place, value in enumerate(hashes.tolist()):
         span = range(place, place + SPAN)
         before = first.setdefault(value, place)
-        if before != place and gone.isdisjoint(span):
-            gone.update(set(span) - set(range(before, before + SPAN)))
-    return gone
+        if before != place and removed.isdisjoint(span):
+            removed.update(set(span) - set(range(before, before + SPAN)))
+    return removed
 
 
 class HashSet:

@@ -1,26 +1,26 @@
-"""The rules of C4 for a page by itself: a list of its lines becomes a shorter one, or nothing.
+"""Cleaning rules of C4 for a single page, which remove lines or the whole page.
 
-They are those of the program that made C4 (`c4_utils.clean_page` of TensorFlow Datasets), in its order, which decides what a line
-or page with several faults counts for:
+They are the rules of the program that made C4 (`c4_utils.clean_page` of TensorFlow Datasets), in its order. The first rule that
+removes a line or page counts it:
 
-    long_word       a line with a word of more than 1,000 characters goes
-    citation        Wikipedia's marks go: [1], [], [edit], [citation needed]
-    end_mark        a line goes that does not end in . ! ? or an end quotation mark, or that ends in "..."
-    short_line      a line of fewer than 5 words goes
-    lorem_ipsum     a page goes that has the placeholder "lorem ipsum"
-    javascript      a line that names Javascript goes: most ask to turn it on
-    curly_bracket   a page with { goes: it is program text
-    policy          a line goes that has "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies" or
+    long_word       remove lines with a word of more than 1,000 characters
+    citation        remove Wikipedia's marks [1], [], [edit], [citation needed]
+    end_mark        remove lines that do not end in . ! ? or an end quotation mark, or that end in "..."
+    short_line      remove lines of fewer than 5 words
+    lorem_ipsum     remove pages with the placeholder "lorem ipsum"
+    javascript      remove lines that name Javascript: most ask to turn it on
+    curly_bracket   remove pages with {, which is program text
+    policy          remove lines with "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies" or
                     "use cookies"
-    bad_word        a page goes that has a word of the user's list
-    few_sentences   a page goes of which fewer than 3 sentences are left, or no line
-    language        a page goes that is not, with a probability of at least 0.99, in the language asked for
-    repeated        sentences go that stand, three in a row, anywhere before (see `repeated`), and then a page with too few
+    bad_word        remove pages with a word of the user's list
+    few_sentences   remove pages with fewer than 3 remaining sentences, or without lines
+    language        remove pages that are not in the requested language with a probability of at least 0.99
+    repeated        remove spans of three sentences that occurred before (see `repeated`), then pages with too few sentences
 
-A rule sees what the rules before it have left: a line of program text without end mark goes as a line, and its { costs no page.
-Before 2020 the paper's text had 3 words and 5 sentences; its last version and the program have 5 and 3.
+A rule applies to the text that the previous rules left: a line of program text without end mark is removed as a line, so that
+its { does not remove the page. Before 2020 the paper said 3 words and 5 sentences; its last version and the program have 5 and 3.
 
-Beyond the published rules, end marks are those of other scripts too, and in scripts without spaces each character counts as a
+Beyond the published rules, end marks of other scripts count as well, and in scripts without spaces each character counts as a
 word.
 """
 
@@ -41,7 +41,7 @@ RULES = (
 )  # fmt: skip
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
-# A full stop, question or exclamation mark of any script that has its own, and quotation marks that close.
+# Full stops, question and exclamation marks of all scripts, and closing quotation marks.
 _END_MARKS = tuple('.!?"”»」』。．！？｡؟۔।॥։።፧༎។៕။')
 _ELLIPSIS = "..."
 _POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
@@ -51,12 +51,12 @@ _UNSPACED = (
     "\U00020000-\U0003ffff"
 )
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
-# A character of a word in a script with spaces: no word of such a script begins or ends beside it.
+# A word character of a script with spaces; a word of such a script has none of them next to it.
 _SPACED = rf"[^\W{_UNSPACED}]"
 
 
 class Line(NamedTuple):
-    """A line that is kept, and its sentences in order, each of them a part of it."""
+    """A line that is kept, and its sentences in order, each a part of the line."""
 
     text: str
     sentences: list[str]
@@ -64,16 +64,16 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class PageRules:
-    """The rules of a page by itself; a pure function, whatever came before.
+    """Rules for a single page: a pure function, independent of other pages.
 
     Attributes:
-      rules: names of `RULES` to apply; "repeated" is not applied here.
-      bad_words: lower-cased.
-      min_words: of a line.
-      min_sentences: of a page.
-      max_word: characters of a word.
-      language: how sentences end, see `sentences.LANGUAGES`.
-      is_wanted: whether a text is in the language asked for; None: any is.
+      rules: names of the `RULES` to apply; "repeated" is not applied here.
+      bad_words: lower-case words that remove a page.
+      min_words: least number of words in a line.
+      min_sentences: least number of sentences in a page.
+      max_word: greatest number of characters in a word.
+      language: language of the sentence splitter, see `sentences.LANGUAGES`.
+      is_wanted: function that is True for text in the requested language; None accepts all languages.
     """
 
     rules: frozenset[str] = frozenset(RULES)
@@ -85,9 +85,9 @@ class PageRules:
     is_wanted: Callable[[str], bool] | None = None
 
     def __call__(self, page: list[str], tally: Tally) -> list[Line]:
-        """The lines that are left of a page of stripped non-blank lines, none where it goes; counts what is removed.
+        """Return the lines to keep of a page of stripped non-blank lines, none if it is removed; count the removed text.
 
-        What is left is not yet counted as kept: sentences may stand elsewhere too.
+        The remaining lines are not counted as kept yet, since the rule "repeated" may remove some of their sentences.
         """
         lines: list[str] = []
         for number, line in enumerate(page):
@@ -99,22 +99,22 @@ class PageRules:
                 tally.removed[rule].add(lines=1, characters=len(kept), example=kept)
             else:
                 lines.append(kept)
-        found = [Line(line, split_sentences(line, self.language)) for line in lines]
-        if self.has_few_sentences(found):
+        split = [Line(line, split_sentences(line, self.language)) for line in lines]
+        if self.has_few_sentences(split):
             self._remove_page("few_sentences", lines, tally)
             return []
         if "language" in self.rules and self.is_wanted and not self.is_wanted("\n".join(lines)):
             self._remove_page("language", lines, tally)
             return []
-        return found
+        return split
 
     def has_few_sentences(self, lines: list[Line]) -> bool:
-        """Whether a page has too few sentences; one without any always has."""
+        """Return True if a page has too few sentences; a page without sentences always has too few."""
         least = self.min_sentences if "few_sentences" in self.rules else 1
         return sum(len(line.sentences) for line in lines) < least
 
     def _line(self, line: str, tally: Tally) -> tuple[str, str]:
-        """The line without marks of citations, and the rule that removes it or its page, or ""."""
+        """Return the line without citation marks, and the rule that removes it or its page; "" if there is none."""
         rules = self.rules
         if "long_word" in rules and len(line) > self.max_word and max(map(len, line.split())) > self.max_word:
             return line, "long_word"
@@ -135,22 +135,22 @@ class PageRules:
             return line, "curly_bracket"
         if "policy" in rules and any(words in lower for words in _POLICY):
             return line, "policy"
-        # A search for each word is many times faster than one expression of all of them.
-        if "bad_word" in rules and any(word in lower and found.search(lower) for word, found in self._bad_words):
+        # Searching for each word is many times faster than one expression for all of them.
+        if "bad_word" in rules and any(word in lower and pattern.search(lower) for word, pattern in self._bad_words):
             return line, "bad_word"
         return line, ""
 
     def _without_citations(self, line: str, tally: Tally) -> str:
-        found = _CITATION.search(line)
-        if not found:
+        match = _CITATION.search(line)
+        if not match:
             return line
-        left = _CITATION.sub("", line).strip()
-        tally.removed["citation"].add(characters=len(line) - len(left), example=line[max(found.start() - 40, 0) :])
-        return left
+        remaining = _CITATION.sub("", line).strip()
+        tally.removed["citation"].add(characters=len(line) - len(remaining), example=line[max(match.start() - 40, 0) :])
+        return remaining
 
     @cached_property
     def _bad_words(self) -> list[tuple[str, re.Pattern[str]]]:
-        """Each word, and what finds it as a whole one; in scripts without spaces words stand anywhere."""
+        """Return each word with a pattern that matches it as a whole word, or anywhere in scripts without spaces."""
         return [(word, re.compile(_bounded(word))) for word in self.bad_words]
 
     def _remove_page(self, rule: str, lines: list[str], tally: Tally, example: str | None = None) -> None:
@@ -174,8 +174,8 @@ def _bounded(word: str) -> str:
 
 
 def check_rules(names: list[str]) -> None:
-    """Raises UserError for a name that is no rule's."""
+    """Raise UserError for a name that is not in `RULES`."""
     for name in names:
         if name not in RULES:
             hint = did_you_mean(name, RULES, f"one of {', '.join(RULES)}")
-            raise UserError(f"{name!r} is no rule of cleaning{hint}")
+            raise UserError(f"{name!r} is not a cleaning rule{hint}")

@@ -1,4 +1,4 @@
-"""What each rule of cleaning removed, counted so that what was kept and what was removed make up what was seen."""
+"""Counts of cleaned text: the text kept and the text removed by each rule add up to the text seen."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SHOWN = 100
 
 @dataclass
 class Count:
-    """Pages, lines, and characters (without line ends).
+    """Number of pages, lines, and characters (without line ends).
 
-    A page that is removed counts once, for the rule that removed it; of its lines, those that other rules removed before count
-    for these. A line that loses only a part counts its characters alone.
+    A removed page counts once, for the rule that removed it; lines that other rules removed from it before count for those rules.
+    If only a part of a line is removed, its characters count but the line does not.
 
     Attributes:
-      example: the beginning of the first page, line or part of a line that a rule removed.
+      example: beginning of the first page, line or part of a line that the rule removed.
     """
 
     pages: int = 0
@@ -25,7 +25,7 @@ class Count:
     example: str | None = None
 
     def add(self, pages: int = 0, lines: int = 0, characters: int = 0, example: str | None = None) -> None:
-        """Counts more; the example that is there stays."""
+        """Add to the counts; an existing example is kept."""
         self.pages += pages
         self.lines += lines
         self.characters += characters
@@ -33,25 +33,25 @@ class Count:
             self.example = example[:_SHOWN]
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers, and the example where there is one."""
+        """Return the numbers, and the example if there is one."""
         numbers = {"pages": self.pages, "lines": self.lines, "characters": self.characters}
         return numbers if self.example is None else {**numbers, "example": self.example}
 
 
 class Tally:
-    """A `Count` of what was seen, of what was kept, and of what each rule removed."""
+    """Counts of the text seen, of the text kept, and of the text removed by each rule."""
 
     def __init__(self, rules: tuple[str, ...]) -> None:
         self.seen, self.kept = Count(), Count()
         self.removed = {rule: Count() for rule in rules}
 
     def as_json(self) -> dict[str, Any]:
-        """`seen`, `kept`, and `removed` by rule."""
+        """Return `seen`, `kept`, and `removed` by rule."""
         removed = {rule: count.as_json() for rule, count in self.removed.items()}
         return {"seen": self.seen.as_json(), "kept": self.kept.as_json(), "removed": removed}
 
     def table(self) -> str:
-        """The same for people."""
+        """Return the counts as a table of text."""
         rows = {"seen": self.seen, **self.removed, "kept": self.kept}
         width = max(map(len, rows))
         lines = [f"{'':{width}}  {'pages':>12}  {'lines':>14}  {'characters':>17}"]

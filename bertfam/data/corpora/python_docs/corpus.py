@@ -1,13 +1,12 @@
-"""The embedded corpus: what the documentation of installed Python packages says, so that no text need be downloaded.
+"""The embedded corpus: docstrings of installed Python packages, so that no text has to be downloaded.
 
-The docstrings of the standard library, NumPy, SciPy, JAX, TensorFlow and the other packages that bertfam's own
-installation brings are about English, technical and repetitive: enough to see a model learn, not to make a good one.
-Nothing is imported: files are found on the path and parsed. They are extracted once (in processes of their own) and
-kept in a cache folder, named by the versions of everything that they depend on.
+The docstrings of the standard library, NumPy, SciPy, JAX, TensorFlow and the other dependencies of bertfam are English text,
+technical and repetitive: enough to see a model learn, not enough for a good one. No package is imported: source files are found
+on the path and parsed. They are extracted once, in worker processes, into a cache folder that is named by the versions of
+everything that the text depends on.
 
-A document is a source file. Whole packages and modules are held out for validation, and as packages copy each other's
-docstrings, a docstring is dropped when at least half of its sentences have been seen before, and a training sentence
-when a held-out package has it.
+A document is a source file. Whole packages and modules are held out for validation. Since packages copy each other's docstrings,
+a docstring is dropped if at least half of its sentences occurred before, and a training sentence if a held-out package has it.
 """
 
 import gzip
@@ -25,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from typing_extensions import override
+
 from bertfam.data.corpora.corpus import SPLITS, Corpus
 from bertfam.data.corpora.formats import read_documents
 from bertfam.data.corpora.python_docs import docstrings
@@ -34,7 +35,7 @@ from bertfam.storage.files import check_writable, new_folder, read_json
 from bertfam.storage.paths import cache_root
 from bertfam.subprocesses import command, cores, environment
 
-_CHUNK_BYTES = 3 << 20  # of source a worker process
+_CHUNK_BYTES = 3 << 20  # bytes of source per worker process
 _SEEN_SHARE = 0.5
 
 
@@ -43,10 +44,10 @@ class PythonDocs(Corpus):
     """The embedded corpus as a `Corpus`; the first use extracts it, in well under a minute.
 
     Attributes:
-      directory: cache folder; "": $BERTFAM_CACHE, else $XDG_CACHE_HOME/bertfam, else ~/.cache/bertfam.
-      packages: folder on the path (with slashes) -> distribution whose version counts.
-      held_out: names of packages, or of first-level modules or files as "package/name", that are for validation.
-      search_path: where packages are looked for; (): `sys.path`.
+      directory: cache folder; by default $BERTFAM_CACHE, else $XDG_CACHE_HOME/bertfam, else ~/.cache/bertfam.
+      packages: pairs of a folder on the path (with slashes) and the distribution whose version counts.
+      held_out: packages, or first-level modules or files as "package/name", of the validation split.
+      search_path: folders in which packages are searched; by default `sys.path`.
     """
 
     directory: str = ""
@@ -54,18 +55,15 @@ class PythonDocs(Corpus):
     held_out: tuple[str, ...] = HELD_OUT
     search_path: tuple[str, ...] = ()
 
+    @override
     def texts(self, split: str) -> Iterator[list[str]]:
-        """Documents of "train" or "validation", each the sentences of a source file; extracts them if need be.
-
-        Raises:
-          UserError: the cache folder cannot be written.
-        """
+        # A document is the sentences of a source file.
         if split not in SPLITS:
-            raise ValueError(f"split {split!r}: one of {SPLITS}")
+            raise ValueError(f"split is {split!r}, but must be one of {SPLITS}")
         return read_documents(self.extract() / f"{split}.txt.gz")
 
+    @override
     def fingerprint(self) -> dict[str, Any]:
-        """Versions of the packages that are installed, of the extractor and of the sentence splitter, and what is held out."""
         folders = self._folders()
         return {
             "kind": "python_docs",
@@ -76,18 +74,18 @@ class PythonDocs(Corpus):
         }
 
     def extract(self) -> Path:
-        """The folder with train.txt.gz, validation.txt.gz ("sentences" format) and manifest.json, made if need be.
+        """Return the folder with train.txt.gz, validation.txt.gz ("sentences" format) and manifest.json; extract it if missing.
 
-        Complete or absent; several processes may call it at once.
+        The folder is complete or absent; several processes may call this at once.
 
         Raises:
-          UserError: the cache folder cannot be written.
+          UserError: if the cache folder cannot be written.
         """
         digest = hashlib.sha256(json.dumps(self.fingerprint(), sort_keys=True).encode()).hexdigest()[:16]
         target = cache_root(self.directory) / "python_docs" / digest
         if _is_complete(target):
             return target
-        shutil.rmtree(target, ignore_errors=True)  # what is there is not whole
+        shutil.rmtree(target, ignore_errors=True)  # remove an incomplete folder
         try:
             check_writable(target)
         except UserError as error:
@@ -97,15 +95,15 @@ class PythonDocs(Corpus):
         return target
 
     def _folders(self) -> dict[str, Path]:
-        """Where the packages lie that are installed."""
-        found = {name: find_package(name, self.search_path) for name, _ in self.packages}
-        return {name: folder for name, folder in found.items() if folder is not None}
+        """Return the folders of the installed packages."""
+        folders = {name: find_package(name, self.search_path) for name, _ in self.packages}
+        return {name: folder for name, folder in folders.items() if folder is not None}
 
     def _write(self, folder: Path) -> None:
         begin = time.monotonic()
         folders = self._folders()
         sources = [source for name, root in folders.items() for source in find_sources(name, root)]
-        # Held-out files first, so that what others share with them is dropped from the training text.
+        # Held-out files come first, so that sentences which others share with them are dropped from the training text.
         sources.sort(key=lambda source: (self._held_out_name(source) is None, source.name))
         print(f"python_docs: extracting the docstrings of {len(sources):,} files, once", file=sys.stderr, flush=True)
         tally = _Tally()
@@ -113,9 +111,9 @@ class PythonDocs(Corpus):
             gzip.open(folder / "validation.txt.gz", "wt", encoding="utf-8", compresslevel=5) as validation,
             gzip.open(folder / "train.txt.gz", "wt", encoding="utf-8", compresslevel=5) as train,
         ):
-            for source, found in _extract(sources):
+            for source, extracted in _extract(sources):
                 held_out = self._held_out_name(source)
-                tally.add(held_out or source.package, found, held_out is not None, validation if held_out else train)
+                tally.add(held_out or source.package, extracted, held_out is not None, validation if held_out else train)
         manifest = {
             "fingerprint": self.fingerprint(),
             "absent": [name for name, _ in self.packages if name not in folders],
@@ -135,7 +133,7 @@ class PythonDocs(Corpus):
 
 
 class _Tally:
-    """Drops what has been seen, writes the rest, and counts."""
+    """Writer of documents that drops repeated sentences and counts."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -144,11 +142,11 @@ class _Tally:
         self._packages: dict[str, Counter[str]] = {}
         self._dropped: Counter[str] = Counter(unparsable_files=0, docstrings=0, sentences=0)
 
-    def add(self, name: str, found: list[list[str]] | None, held_out: bool, file: TextIO) -> None:
-        """One source file, counted under `name`; `found` is what `docstrings.sentences_of` gives."""
-        if found is None:
+    def add(self, name: str, extracted: list[list[str]] | None, held_out: bool, file: TextIO) -> None:
+        """Write the document of a source file, counted under `name`, from the result of `docstrings.sentences_of`."""
+        if extracted is None:
             self._dropped["unparsable_files"] += 1
-        document = [sentence for sentences in found or () for sentence in self._fresh(sentences, held_out)]
+        document = [sentence for sentences in extracted or () for sentence in self._fresh(sentences, held_out)]
         if not document:
             return
         text = "\n".join(document) + "\n\n"
@@ -158,6 +156,7 @@ class _Tally:
         self._packages.setdefault(name, Counter()).update(counts)
 
     def summary(self) -> dict[str, Any]:
+        """Return the counts of the splits, of the packages, and of the dropped text."""
         return {"splits": self._splits, "packages": self._packages, "dropped": self._dropped}
 
     def _fresh(self, sentences: list[str], held_out: bool) -> list[str]:
@@ -178,13 +177,13 @@ class _Tally:
 
 
 def _key(sentence: str) -> int:
-    """Equal for sentences with the same letters in the same order, whatever else differs."""
+    """Return a hash of the letters of a sentence, ignoring case and all other characters."""
     letters = "".join(filter(str.isalpha, sentence.lower()))
     return int.from_bytes(hashlib.blake2b(letters.encode(), digest_size=8).digest(), "big")
 
 
 def _extract(sources: list[Source]) -> Iterator[tuple[Source, list[list[str]] | None]]:
-    """Sources with what their docstrings say, in order, with progress."""
+    """Yield the sources with the sentences of their docstrings, in order, with progress."""
     from tqdm import tqdm
 
     chunks: list[list[Source]] = [[]]
@@ -194,8 +193,8 @@ def _extract(sources: list[Source]) -> Iterator[tuple[Source, list[list[str]] | 
         chunks[-1].append(source)
     progress = tqdm(total=len(sources), unit=" files", desc="python_docs", disable=not sys.stderr.isatty(), leave=False)
     with ThreadPoolExecutor(min(cores(), 8)) as pool, progress:
-        for chunk, found in zip(chunks, pool.map(_extract_chunk, chunks), strict=True):
-            yield from zip(chunk, found, strict=True)
+        for chunk, extracted in zip(chunks, pool.map(_extract_chunk, chunks), strict=True):
+            yield from zip(chunk, extracted, strict=True)
             progress.update(len(chunk))
 
 

@@ -1,8 +1,7 @@
-"""From Python source to the sentences of its docstrings.
+"""Sentences of the docstrings of Python source.
 
-`python -m bertfam.data.corpora.python_docs.docstrings` reads a JSON list of source files on stdin and writes, for each, a JSON
-line: the
-list of its docstrings, each a list of sentences; or null for a file that cannot be read or parsed.
+`python -m bertfam.data.corpora.python_docs.docstrings` reads a JSON list of source files on stdin and writes a JSON line for
+each: the list of its docstrings, each a list of sentences, or null for a file that cannot be read or parsed.
 """
 
 import ast
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from bertfam.data.corpora.sentences import split_sentences
 
-# Bumped whenever the same source gives other sentences.
+# Incremented whenever the same source yields other sentences.
 VERSION = 2
 
 _MIN_WORDS = 3
@@ -27,7 +26,7 @@ _MIN_LETTERS = 0.75
 _UNDERLINE = re.compile(r"([=\-~^`#*+\"'.:_])\1{2,}$")
 _TABLE = re.compile(r"(\+[-=+]+\+|[|].*[|]|[=\-]{2,}(\s+[=\-]{2,})+)$")
 _DIRECTIVE = re.compile(r"\.\.(\s|$)")
-# Directives whose body is prose; of all others (code, maths, plots, links, footnotes) the body goes.
+# Directives whose body is prose; the body of all others (code, maths, plots, links, footnotes) is dropped.
 _PROSE_DIRECTIVE = re.compile(
     r"\.\. (?:note|warning|tip|important|hint|caution|attention|deprecated|versionadded|versionchanged)::\s*(.*)"
 )
@@ -40,7 +39,7 @@ _DROPPED_FIELD = re.compile(r":\w+[^:]*:(\s|$)")
 # "name: text", "name (type): text" and "name -- text" of Google's and the standard library's argument lists; the text may
 # begin on the next line.
 _ARGUMENT = re.compile(r"[*`]{0,3}[A-Za-z_][\w.\[\]]*`{0,2}(?:, [*`]{0,3}\w+`{0,2})*(?:\s*\([^)]*\))?\s*(?::|--)(?:\s+|$)")
-# "name : type" of NumPy's lists, whose text stands indented below.
+# "name : type" of NumPy's lists, whose text follows on indented lines.
 _NUMPY_ARGUMENT = re.compile(r"[*`]*[A-Za-z_][\w.*`, ]*\s:(\s|$)")
 _SECTION = re.compile(r"[A-Z][A-Za-z]*(?: [A-Za-z]+)?:{1,2}$")
 
@@ -61,9 +60,9 @@ _NO_PROSE = re.compile(r"\\|://|\|")  # TeX, addresses, tables
 
 
 def sentences_of(source: bytes) -> list[list[str]] | None:
-    """Sentences of each docstring of a module, in the order of the file; None when it is not Python.
+    """Return the sentences of each docstring of a module, in the order of the file; None if it is not Python.
 
-    Modules, classes and functions at any depth count; docstrings without a sentence are left out.
+    Docstrings of modules, classes and functions at any depth count, except for those without a sentence.
     """
     if b'"""' not in source and b"'''" not in source:
         return []
@@ -77,7 +76,7 @@ def sentences_of(source: bytes) -> list[list[str]] | None:
 
 
 def clean(docstring: str) -> list[str]:
-    """The prose of one docstring as sentences: no examples, code, tables, titles, signatures or markup."""
+    """Return the prose of a docstring as sentences, without examples, code, tables, titles, signatures and markup."""
     sentences = []
     for paragraph in _paragraphs(inspect.cleandoc(docstring).split("\n")):
         for pattern, replacement in _INLINE:
@@ -103,7 +102,7 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Paragraphs of running text, wrapped lines joined by spaces; a list item is a paragraph."""
+    """Yield paragraphs of running text, with wrapped lines joined by spaces; a list item is a paragraph."""
     kept = list(_without_blocks(lines))
     paragraph: list[str] = []
     margin = 0  # indentation of the paragraph
@@ -119,7 +118,7 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
         if text:
             if not paragraph:
                 in_argument = item is not None and item.is_argument
-                # A wrapped item goes on where its text begins.
+                # A wrapped item continues at the indentation of its text.
                 following, has_more = kept[i + 1] if i + 1 < len(kept) else (indent, "")
                 margin = following if item and has_more and following > indent else indent
             paragraph.append(text)
@@ -130,7 +129,7 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
 
 
 def _without_blocks(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """(indentation, stripped text) of each line; code, examples, tables, titles and directives are blank lines."""
+    """Yield (indentation, stripped text) of each line, blank for code, examples, tables, titles and directives."""
     skip_deeper = None  # while set, lines indented deeper than this belong to a block
     in_fence = in_example = False
     for i, line in enumerate(lines):
@@ -140,7 +139,7 @@ def _without_blocks(lines: list[str]) -> Iterator[tuple[int, str]]:
             skip_deeper = None
         is_fence = bool(_FENCE.match(text))
         in_fence ^= is_fence
-        # Examples and tables go on to the next blank line.
+        # Examples and tables end at the next blank line.
         in_example = bool(text) and (in_example or bool(_EXAMPLE.match(text) or _TABLE.match(text)))
         title = bool(_UNDERLINE.match(text)) or _is_title(text, lines[i + 1].strip() if i + 1 < len(lines) else "")
         if is_fence or in_fence or in_example or title or skip_deeper is not None:
@@ -160,7 +159,7 @@ class _Item(NamedTuple):
 
 
 def _item(text: str, *, in_list: bool) -> _Item | None:
-    """What a line that begins an item of a list says, or None; arguments are recognised `in_list` only."""
+    """Return the list item that a line begins, or None; arguments are recognised only `in_list`."""
     marked = True
     if prose := _PROSE_DIRECTIVE.match(text):
         text = _VERSION_NUMBER.sub("", prose[1], count=1)
@@ -192,7 +191,8 @@ def _is_prose(sentence: str) -> bool:
 
 
 def main() -> None:
-    gc.disable()  # syntax trees hold no cycles, and scanning them takes a fifth of the time
+    """Extract the docstrings of the files named on stdin."""
+    gc.disable()  # syntax trees have no reference cycles, and collection takes a fifth of the time
     for path in json.load(sys.stdin):
         try:
             with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Which installed packages the embedded corpus is made of, and where their source files lie. Nothing is imported."""
+"""Installed packages of the embedded corpus, and their source files. No package is imported."""
 
 import importlib.machinery
 import importlib.metadata
@@ -11,8 +11,8 @@ from pathlib import Path
 
 STANDARD_LIBRARY = "stdlib"
 
-# Folder on the path -> distribution: the packages that an installation of bertfam brings. The list is fixed, so that
-# other packages in an environment do not change the corpus; those that are absent are skipped.
+# Folder on the path -> distribution: the dependencies of bertfam. The list is fixed, so that other packages of an environment do
+# not change the corpus; missing packages are skipped.
 PACKAGES = {
     STANDARD_LIBRARY: STANDARD_LIBRARY,
     "absl": "absl-py",
@@ -63,7 +63,7 @@ PACKAGES = {
     "yaml": "PyYAML",
 }
 
-# Packages, or first-level modules of one, that are held out: a part of every kind.
+# Held-out packages and first-level modules of packages: a part of every kind.
 HELD_OUT = ("optax", "scipy/ndimage", "scipy/interpolate", "numpy/linalg", "stdlib/asyncio", "stdlib/statistics.py")
 
 # Tests, vendored copies, and TensorFlow's folders of aliases.
@@ -80,10 +80,10 @@ class Source:
 
     Attributes:
       package: name of the package, as in `PACKAGES`.
-      unit: "package/name" of the module, file or folder of the package that it is or belongs to.
+      unit: "package/name" of the first-level module or folder of the package that it belongs to.
       name: "package/path/in/it.py".
-      path: where it lies.
-      size: in bytes.
+      path: path of the file.
+      size: size in bytes.
     """
 
     package: str
@@ -94,7 +94,7 @@ class Source:
 
 
 def find_package(name: str, search_path: tuple[str, ...] = ()) -> Path | None:
-    """Folder of a package ("google/protobuf" for one inside a namespace), looked for on `search_path` or `sys.path`."""
+    """Find the folder of a package ("google/protobuf" for one in a namespace) on `search_path`, or on `sys.path`."""
     if name == STANDARD_LIBRARY:
         return Path(sysconfig.get_path("stdlib"))
     top, *inner = name.split("/")
@@ -107,7 +107,7 @@ def find_package(name: str, search_path: tuple[str, ...] = ()) -> Path | None:
 
 
 def find_sources(package: str, folder: Path) -> Iterator[Source]:
-    """Source files of a package, tests and generated code left out, in a fixed order."""
+    """Yield the source files of a package without tests and generated code, in a fixed order."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
         for file in sorted(files):
@@ -120,7 +120,7 @@ def find_sources(package: str, folder: Path) -> Iterator[Source]:
 
 
 def version(distribution: str) -> str:
-    """Version of an installed distribution; of Python for the standard library; "unknown" without metadata."""
+    """Return the version of a distribution (of Python for the standard library); "unknown" without metadata."""
     if distribution == STANDARD_LIBRARY:
         return platform.python_version()
     try:
