@@ -239,7 +239,7 @@ def test_much_padding_is_told_with_what_helps(packs, fix):
     documents = made(*[[4]] * 60)
     examples = WholeDocuments().examples(documents, 32, 0, FULL, RowForm(framed=False))
     (line,) = row_warnings(WholeDocuments(), examples, "the text", 32, packs=packs)
-    assert re.search(fix, line) and "88% of the places" in line
+    assert re.search(fix, line) and "88% of the positions" in line
 
 
 def test_a_text_of_one_token():
