@@ -1,48 +1,23 @@
-"""Every feature that flows from rows to objectives: the names of seqio and t5x, with their shapes.
+"""Features of a batch: the names of seqio and t5x, with the shape, dtype and logical axis of each.
 
-    encoder_input_tokens      int32[batch, length]       the (corrupted) input
-    encoder_segment_ids       int32[batch, length]       which packed example; 0 = padding
-    encoder_positions         int32[batch, length]       from 0 in each example; only of packed rows
-    encoder_token_type_ids    int32[batch, length]       sentence A or B
-    masked_positions          int32[batch, predictions]  masked ones ascending, then shuffled ones; unused slots are 0, weight 0
-    masked_target_tokens      int32[batch, predictions]  the original tokens at these positions
-    masked_loss_weights       float32[batch, predictions]
-    sequence_start_positions  int32[batch, examples]     the [CLS] of every example in the row
-    next_sentence_labels      int32[batch, examples]     0 = B continues A, 1 = B is random
-    next_sentence_weights     float32[batch, examples]
-    sentence_order_labels     int32[batch, examples]     0 = B continues A, 1 = A continues B (see `SentencePairs`)
-    sentence_order_weights    float32[batch, examples]
-    sentence_structure_labels   int32[batch, examples]   0 = B is random, 1 = B continues A, 2 = A continues B
-    sentence_structure_weights  float32[batch, examples]
-    span_left_positions       int32[batch, predictions]  the token before the span of each slot
-    span_right_positions      int32[batch, predictions]  the token behind it
-    span_offsets              int32[batch, predictions]  how many tokens of the span come before the slot's
-    span_loss_weights         float32[batch, predictions]  1 where both lie in the text
-    shuffled_loss_weights     float32[batch, predictions]  1 in the slots of shuffled tokens, which have loss weights too
-    decoder_input_tokens      int32[batch, targets]      the targets, one place later
-    decoder_target_tokens     int32[batch, targets]
-    decoder_loss_weights      float32[batch, targets]    1 at targets, whatever their ids
-    decoder_segment_ids       int32[batch, targets]      which packed example, as in the encoder; 0 = padding
-    decoder_positions         int32[batch, targets]      from 0 in each example; only of packed rows
-
-A causal language model's rows have the decoder's features and none of the encoder's. A padding row (the last batch of an
-evaluation) is all zeros: no segment, no weight.
+A causal language model's rows have the decoder's features and none of the encoder's. A padding row (in the last batch of an
+evaluation) is all zeros: it has no segment and no weight.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-# Which token a decoder reads first.
+# The token that a decoder reads first.
 Start = Literal["bos", "eos", "pad"]
 
 
 class FeatureSpec(NamedTuple):
-    """One feature of a batch.
+    """Shape, dtype and logical axes of a feature.
 
     Attributes:
-      shape: the shape of one row, without the batch axis.
-      dtype: a NumPy dtype name.
-      axes: the logical names of the row's axes, for sharding.
+      shape: Shape of one row, without the batch axis.
+      dtype: Name of a NumPy dtype.
+      axes: Logical names of the row's axes, for sharding.
     """
 
     shape: tuple[int, ...]
@@ -51,13 +26,13 @@ class FeatureSpec(NamedTuple):
 
 
 class RowShape(NamedTuple):
-    """The static sizes of a row.
+    """Static sizes of a row.
 
     Attributes:
-      length: tokens, of the encoder where there is one.
-      predictions: slots of masked tokens.
-      examples: packed rows have several, with a [CLS] each where there are such.
-      targets: tokens of the decoder; 0: there is none.
+      length: Tokens of the encoder, or of a decoder that has none.
+      predictions: Slots for masked tokens.
+      examples: Examples in a row, each with a [CLS] where the vocabulary has one; more than one if rows are packed.
+      targets: Tokens of the decoder; 0 without a decoder.
     """
 
     length: int
@@ -66,55 +41,90 @@ class RowShape(NamedTuple):
     targets: int = 0
 
 
+class _Feature(NamedTuple):
+    """Declaration of a feature.
+
+    Attributes:
+      size: Field of `RowShape` that is the length of the row's only axis.
+      dtype: Name of a NumPy dtype.
+    """
+
+    size: Literal["length", "predictions", "examples", "targets"]
+    dtype: str = "int32"
+
+
+# All features have shape [batch, size]. The labels of sentence pairs are declared by `Sentences`.
+_FEATURES: Mapping[str, _Feature] = {
+    "encoder_input_tokens": _Feature("length"),  # after the noise
+    "encoder_segment_ids": _Feature("length"),  # number of the packed example, from 1; 0 = padding
+    "encoder_positions": _Feature("length"),  # from 0 in each example; of packed rows only
+    "encoder_token_type_ids": _Feature("length"),  # 0 in sentence A, 1 in sentence B
+    "masked_positions": _Feature("predictions"),  # masked tokens ascending, then shuffled ones; 0 in unused slots
+    "masked_target_tokens": _Feature("predictions"),  # original tokens at these positions
+    "masked_loss_weights": _Feature("predictions", "float32"),  # 0 in unused slots
+    "shuffled_loss_weights": _Feature("predictions", "float32"),  # 1 in slots of shuffled tokens, which have loss weights too
+    "span_left_positions": _Feature("predictions"),  # token before the span of a slot
+    "span_right_positions": _Feature("predictions"),  # token after it
+    "span_offsets": _Feature("predictions"),  # tokens of the span before the slot's token
+    "span_loss_weights": _Feature("predictions", "float32"),  # 1 where the tokens before and after the span are text
+    "sequence_start_positions": _Feature("examples"),  # [CLS] of each example
+    "decoder_input_tokens": _Feature("targets"),  # targets, shifted right by one
+    "decoder_target_tokens": _Feature("targets"),
+    "decoder_segment_ids": _Feature("targets"),  # as in the encoder; 0 = padding
+    "decoder_positions": _Feature("targets"),  # from 0 in each example; of packed rows only
+    "decoder_loss_weights": _Feature("targets", "float32"),  # 1 at targets, whatever their ids
+}
+
+
+def _specs(names: Iterable[str], shape: RowShape) -> dict[str, FeatureSpec]:
+    """Return the specs of the named features for rows of `shape`."""
+    specs = {}
+    for name in names:
+        size, dtype = _FEATURES[name]
+        axis = "length" if size in ("length", "targets") else None
+        specs[name] = FeatureSpec((getattr(shape, size),), dtype, (axis,))
+    return specs
+
+
 def decoder_features(shape: RowShape) -> dict[str, FeatureSpec]:
-    """What every decoder and its loss read of a row."""
-    tokens = FeatureSpec((shape.targets,), "int32", ("length",))
-    names = ["input_tokens", "target_tokens", "segment_ids"] + ["positions"] * (shape.examples > 1)
-    found = {f"decoder_{name}": tokens for name in names}
-    return found | {"decoder_loss_weights": FeatureSpec((shape.targets,), "float32", ("length",))}
+    """Return the features that every decoder and its loss read."""
+    names = ["input_tokens", "target_tokens", "segment_ids"] + ["positions"] * (shape.examples > 1) + ["loss_weights"]
+    return _specs([f"decoder_{name}" for name in names], shape)
 
 
 def encoder_features(shape: RowShape, *, token_types: bool = True) -> dict[str, FeatureSpec]:
-    """What every encoder reads of a row; those that decoders answer to have no types of tokens."""
-    tokens = FeatureSpec((shape.length,), "int32", ("length",))
+    """Return the features that every encoder reads; the encoder of an encoder-decoder has no token types."""
     names = ["input_tokens", "segment_ids"] + ["token_type_ids"] * token_types + ["positions"] * (shape.examples > 1)
-    return {f"encoder_{name}": tokens for name in names}
+    return _specs([f"encoder_{name}" for name in names], shape)
 
 
 def masked_features(shape: RowShape) -> dict[str, FeatureSpec]:
-    """What a masked language model's loss reads of a row."""
-    slots = (shape.predictions,)
-    return {
-        "masked_positions": FeatureSpec(slots, "int32", (None,)),
-        "masked_target_tokens": FeatureSpec(slots, "int32", (None,)),
-        "masked_loss_weights": FeatureSpec(slots, "float32", (None,)),
-    }
+    """Return the features that the loss of a masked language model reads."""
+    return _specs(("masked_positions", "masked_target_tokens", "masked_loss_weights"), shape)
 
 
 def span_features(shape: RowShape) -> dict[str, FeatureSpec]:
-    """What the span boundary objective reads of a row, besides its masks."""
-    slots = (shape.predictions,)
-    whole = {name: FeatureSpec(slots, "int32", (None,)) for name in ("left_positions", "right_positions", "offsets")}
-    return {f"span_{name}": spec for name, spec in (whole | {"loss_weights": FeatureSpec(slots, "float32", (None,))}).items()}
+    """Return the features that the span boundary objective reads in addition to `masked_features`."""
+    return _specs(("span_left_positions", "span_right_positions", "span_offsets", "span_loss_weights"), shape)
 
 
 def shuffled_features(shape: RowShape) -> dict[str, FeatureSpec]:
-    """What tells the slots of shuffled tokens from those of masked ones."""
-    return {"shuffled_loss_weights": FeatureSpec((shape.predictions,), "float32", (None,))}
+    """Return the feature that distinguishes the slots of shuffled tokens from those of masked ones."""
+    return _specs(("shuffled_loss_weights",), shape)
 
 
 def start_features(shape: RowShape) -> dict[str, FeatureSpec]:
-    """Where the examples of a row begin."""
-    return {"sequence_start_positions": FeatureSpec((shape.examples,), "int32", (None,))}
+    """Return the feature with the positions at which the examples of a row begin."""
+    return _specs(("sequence_start_positions",), shape)
 
 
 class Sentences(NamedTuple):
-    """What can be asked of the two sentences of an example.
+    """Classification of the two sentences of an example.
 
     Attributes:
-      term: name of its loss term, and of its head and metrics: TERM_head, TERM_loss, TERM_accuracy.
-      feature: name of its features: FEATURE_labels, FEATURE_weights.
-      classes: what each label says of B, in words.
+      term: Name of its loss term, and of its head and metrics: TERM_head, TERM_loss, TERM_accuracy.
+      feature: Name of its features: FEATURE_labels int32[batch, examples], FEATURE_weights float32[batch, examples].
+      classes: Meaning of each label, as a word about B.
     """
 
     term: str
@@ -123,30 +133,30 @@ class Sentences(NamedTuple):
 
     @property
     def labels(self) -> str:
-        """The feature of the labels."""
+        """Name of the feature that holds the labels."""
         return f"{self.feature}_labels"
 
     @property
     def weights(self) -> str:
-        """The feature of their weights."""
+        """Name of the feature that holds the weights of the labels."""
         return f"{self.feature}_weights"
 
     @property
     def head(self) -> str:
-        """The head's part of the parameters."""
+        """Name of the head's parameters."""
         return f"{self.term}_head"
 
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        """What its loss reads of a row."""
-        examples = (shape.examples,)
+        """Return the features that its loss reads."""
         return start_features(shape) | {
-            self.labels: FeatureSpec(examples, "int32", (None,)),
-            self.weights: FeatureSpec(examples, "float32", (None,)),
+            self.labels: FeatureSpec((shape.examples,), "int32", (None,)),
+            self.weights: FeatureSpec((shape.examples,), "float32", (None,)),
         }
 
 
 Relation = Literal["next", "order", "structure"]
-# By the relation that `SentencePairs` is asked for: BERT's, ALBERT's and StructBERT's.
+# By the relation of `SentencePairs`: BERT's, ALBERT's and StructBERT's. Labels are indices of the classes: "next": B continues A,
+# "previous": A continues B, "random": B comes from another document. (See `SentencePairs` for B's label in short documents.)
 SENTENCES: Mapping[Relation, Sentences] = {
     "next": Sentences("nsp", "next_sentence", ("next", "random")),
     "order": Sentences("sop", "sentence_order", ("next", "previous")),

@@ -14,7 +14,6 @@ from bertfam.data.checks.diagnosis import row_warnings, text_warnings
 from bertfam.data.checks.duplicates import Duplicates, Text, find_duplicates, texts_of_cache, texts_of_corpora
 from bertfam.data.checks.sampling import can_be_sampled, held_out_documents, sample
 from bertfam.data.preview.visible import visible
-from bertfam.data.rows.mixture import parts_of
 from bertfam.data.token_cache.build_process import check_named
 from bertfam.data.token_cache.builder import check_not_empty, check_size, fingerprint
 from bertfam.data.token_cache.cache import TokenCache
@@ -118,7 +117,7 @@ def _cache_warnings(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list
         lines += text_warnings(text, vocabulary.token_ids, cache.vocabulary_directory, is_whole=True)
     data = session.open_data(run, cache, vocabulary)
     for stage, batches in zip(run.stages, data.training, strict=True):
-        for text, part in zip(texts, parts_of(batches.sequence), strict=True):
+        for text, part in zip(texts, batches.sequence.by_corpus(), strict=True):
             lines += row_warnings(run.data.rows_of(text), part.examples, text.name, stage.length, packs=run.data.corruption.packs)
     return warnings(run, data.training, data.held_out) + lines
 

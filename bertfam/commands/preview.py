@@ -150,7 +150,6 @@ def _show(
     from bertfam.data.preview.decoder_rows import TARGETS, DecoderStatistics, decoder_records
     from bertfam.data.preview.records import records
     from bertfam.data.preview.statistics import Statistics, measure
-    from bertfam.data.rows.mixture import which_part
     from bertfam.errors import warn
 
     vocabulary = vocabularies.load(cache.vocabulary_directory)
@@ -158,7 +157,7 @@ def _show(
     warn(sequence.warnings)
     first = step * batch_size
     places = np.arange(first, first + args.examples, dtype=np.int64)
-    names = [cache.corpora[part] for part in which_part(sequence, places)]
+    names = [cache.corpora[part] for part in sequence.corpus_at(places)]
     rows = sequence.at(places)
     is_written = TARGETS in rows
     shown = (decoder_records if is_written else records)(rows, vocabulary, names)

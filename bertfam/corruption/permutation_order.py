@@ -1,4 +1,4 @@
-"""In which order tokens are predicted, and what each may see: XLNet (Yang et al. 2019, section 2.2, as in the released code)."""
+"""Prediction order of tokens and its attention mask: XLNet (Yang et al. 2019, section 2.2, as in the released code)."""
 
 import numpy as np
 
@@ -7,16 +7,16 @@ from bertfam.corruption.sampling import in_random_order
 
 
 def order_ranks(targets: np.ndarray, functional: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
-    """Draws z, the rank of each position in a random order of its row.
+    """Draw z, the rank of each position in a random order of its row.
 
     Args:
-      targets: bool[n, length], the positions that are predicted.
-      functional: bool[n, length], control tokens ([SEP], [CLS]), which have a rank and are never predicted.
-      row_keys: uint64[n], one a row.
+      targets: bool[n, length], True at positions to predict.
+      functional: bool[n, length], True at control tokens ([SEP], [CLS]), which have a rank but are never predicted.
+      row_keys: uint64[n], one per row.
 
     Returns:
       int32[n, length]: distinct ranks in [0, length) at targets and functional tokens; -1 at the other tokens and at padding,
-      which come before all and which everything sees.
+      which precede all others and are visible to every position.
     """
     order = in_random_order(np.ones_like(targets), keys.bits(row_keys, streams.ORDER, targets.shape[1]))
     ranks = np.empty(targets.shape, np.int32)
@@ -25,16 +25,17 @@ def order_ranks(targets: np.ndarray, functional: np.ndarray, row_keys: np.ndarra
 
 
 def hidden_from(ranks: np.ndarray, targets: np.ndarray, block: int | None = None) -> np.ndarray:
-    """The permutation mask: bool[n, length, length], True where position i (axis 1) must not see position j (axis 2).
+    """Return the permutation mask: bool[n, length, length], True where position i (axis 1) must not see position j (axis 2).
 
-    A target does not see itself or what has a later rank; the others do not see what has a later rank than theirs, so no target
-    from a token with rank -1. The diagonal of what may see itself (the content stream) is the attention's to give back.
+    A target does not see itself or positions of later rank. Other positions do not see positions of later rank than their own,
+    so a token with rank -1 sees no target. Where a position may see itself (the content stream), the attention must clear the
+    diagonal.
 
     Args:
-      ranks: int32[n, length], of `order_ranks`.
-      targets: bool[n, length], the positions that are predicted.
-      block: an order holds within so many positions (half of a row in the released code): an earlier block sees nothing of a
-        later one, a later one all of an earlier. None: the whole row is one block.
+      ranks: int32[n, length], from `order_ranks`.
+      targets: bool[n, length], True at positions to predict.
+      block: Number of positions within which the order holds (half of a row in the released code): an earlier block sees nothing
+        of a later one, and a later block sees all of an earlier one. None: the whole row is one block.
     """
     own = np.where(targets, ranks, ranks + 1)
     hidden = (own[:, :, None] <= ranks[:, None, :]) & (ranks >= 0)[:, None, :]

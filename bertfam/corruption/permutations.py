@@ -1,4 +1,4 @@
-"""Permutations within rows: of tokens (StructBERT, T5), of sentences and rotations (BART)."""
+"""Permutations within rows: shuffled tokens (StructBERT, T5), shuffled sentences and rotations (BART)."""
 
 import numpy as np
 
@@ -7,18 +7,19 @@ from bertfam.corruption.sampling import in_random_order
 
 
 def select_windows(allowed: np.ndarray, size: int, wanted: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
-    """Chooses windows of neighbouring tokens that do not overlap: StructBERT's trigrams (Wang et al. 2020, section 2.1).
+    """Select windows of neighbouring tokens that do not overlap: StructBERT's trigrams (Wang et al. 2020, section 2.1).
 
-    Begins are tried in random order; one whose window would hold a token that is not allowed, or is taken, is passed over.
+    Start positions are tried in random order, and one is skipped if its window would hold a token that is not allowed or that
+    belongs to another window.
 
     Args:
-      allowed: bool[n, length], the tokens that a window may hold: text that is not masked.
-      size: tokens of a window.
-      wanted: int[n], windows of each row, fewer where no more fit.
-      row_keys: uint64[n], one a row.
+      allowed: bool[n, length], True at tokens that a window may hold: text that is not masked.
+      size: Tokens in a window.
+      wanted: int[n], windows of each row; a row has fewer if no more fit.
+      row_keys: uint64[n], one per row.
 
     Returns:
-      int64[n, length], the window of each position: 0 .. in the order in which they were chosen, -1 outside them.
+      int64[n, length], the window of each position, numbered from 0 in the order of selection; -1 outside of windows.
     """
     n, length = allowed.shape
     result = np.full((n, length), -1)
@@ -42,22 +43,22 @@ def select_windows(allowed: np.ndarray, size: int, wanted: np.ndarray, row_keys:
 
 
 def group_shuffle(groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
-    """Permutes the positions of each group among themselves, all permutations (the identity too) equally likely.
+    """Draw a permutation of the positions in each group; all permutations, including the identity, are equally likely.
 
     `np.take_along_axis(tokens, group_shuffle(groups, keys), axis=1)` shuffles tokens: StructBERT's trigrams with the groups of
-    `select_windows`; all of a text (T5's deshuffling, Raffel et al. 2020, section 3.3.1) with one group.
+    `select_windows`, or a whole text (T5's deshuffling, Raffel et al. 2020, section 3.3.1) with a single group.
 
     Args:
-      groups: int[n, length] in [-1, length); positions of -1 stay where they are.
-      row_keys: uint64[n], one a row.
+      groups: int[n, length] in [-1, length); positions of group -1 are not permuted.
+      row_keys: uint64[n], one per row.
 
     Returns:
-      int64[n, length], the position from which each position's token comes.
+      int64[n, length], the position that each position takes its token from.
     """
     n, length = groups.shape
     place = np.arange(length, dtype=np.uint64)
     width = np.uint64(max(length, 1).bit_length())
-    # (group, position) and (group, random bits, position) in one word each: the k-th of a group goes to its k-th place.
+    # Two words per position, (group, position) and (group, random bits, position): the k-th of a group moves to its k-th place.
     head = np.where(groups < 0, length, groups).astype(np.uint64) << (np.uint64(64) - width)
     low = np.uint64((1 << int(width)) - 1)
     middle = (keys.bits(row_keys, streams.SHUFFLE, length) >> width) & ~low
@@ -70,16 +71,16 @@ def group_shuffle(groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
 
 
 def segment_shuffle(begins: np.ndarray, groups: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
-    """Permutes segments of rows: BART's sentence permutation (Lewis et al. 2020, section 2.2).
+    """Draw a permutation of the segments in each group: BART's sentence permutation (Lewis et al. 2020, section 2.2).
 
     Args:
-      begins: bool[n, length], where segments begin; a change of group begins one too.
-      groups: int[n, length] in [-1, length); the segments of a group, which must lie together, are permuted among themselves
-        (the sentences of an example of a packed row); positions of -1 stay where they are.
-      row_keys: uint64[n], one a row.
+      begins: bool[n, length], True where segments begin; a change of group begins a segment too.
+      groups: int[n, length] in [-1, length); the segments of a group (the sentences of one example in a packed row) must be
+        contiguous and are permuted among themselves; positions of group -1 are not permuted.
+      row_keys: uint64[n], one per row.
 
     Returns:
-      int64[n, length], the position from which each position's token comes.
+      int64[n, length], the position that each position takes its token from.
     """
     n, length = groups.shape
     place = np.arange(length)
@@ -87,7 +88,7 @@ def segment_shuffle(begins: np.ndarray, groups: np.ndarray, row_keys: np.ndarray
     begins[:, :1] = True
     begins[:, 1:] |= groups[:, 1:] != groups[:, :-1]
     index = np.cumsum(begins, axis=1) - 1
-    # [n, segments]: each segment's group and first position; what is behind the last is empty and of no group
+    # [n, segments]: group and first position of each segment; entries after the last segment are empty and have no group
     row, position = np.nonzero(begins)
     group, first = np.full((n, length), -1), np.full((n, length + 1), length)
     group[row, index[row, position]] = groups[row, position]
@@ -105,15 +106,15 @@ def segment_shuffle(begins: np.ndarray, groups: np.ndarray, row_keys: np.ndarray
 
 
 def rotation(inside: np.ndarray, row_keys: np.ndarray, rate: float = 1.0) -> np.ndarray:
-    """Rotates the text of rows so that it begins with a token drawn uniformly: BART (Lewis et al. 2020, section 2.2).
+    """Draw a rotation that starts each text with a uniformly drawn token: BART (Lewis et al. 2020, section 2.2).
 
     Args:
-      inside: bool[n, length], the text; what is not stays where it is.
-      row_keys: uint64[n], one a row.
-      rate: the share of rows that are rotated.
+      inside: bool[n, length], True at the text; other positions keep their tokens.
+      row_keys: uint64[n], one per row.
+      rate: Share of rows that are rotated.
 
     Returns:
-      int64[n, length], the position from which each position's token comes.
+      int64[n, length], the position that each position takes its token from.
     """
     counts = np.count_nonzero(inside, axis=1)
     offset = keys.integers(keys.bits(row_keys, streams.ROTATE, 1)[:, 0], np.maximum(counts, 1))

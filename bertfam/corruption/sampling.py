@@ -1,12 +1,19 @@
-"""Drawing without replacement, a whole batch of rows at a time."""
+"""Sampling without replacement, for a whole batch of rows at a time.
+
+`numpy.random.Generator.choice(replace=False)` and `permuted(axis=1)` (NumPy 2.4.6) draw from one generator, so that the result of
+a row would depend on its position in the batch; here it depends only on its key.
+"""
 
 import numpy as np
 
 
 def _scores(allowed: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.uint64]:
-    """Random numbers whose low bits are their column, so that a row's never tie and a sort gives the columns back.
+    """Return random numbers whose low bits are the column, so that none in a row are equal and sorting them yields the columns.
 
-    Those of columns that are not allowed are above all others. Returns uint64[n, width] and the mask of the low bits.
+    The scores of columns that are not allowed exceed all others.
+
+    Returns:
+      The scores uint64[n, width] and the mask of the low bits.
     """
     width = allowed.shape[1]
     low = np.uint64((1 << max(width - 1, 0).bit_length()) - 1)
@@ -16,7 +23,7 @@ def _scores(allowed: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.uint
 
 
 def in_random_order(allowed: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The columns of each row in random order, those that are not allowed last.
+    """Return the columns of each row in random order, followed by those that are not allowed.
 
     Args:
       allowed: bool[n, width].
@@ -31,7 +38,7 @@ def in_random_order(allowed: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 
 def draw(allowed: np.ndarray, wanted: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Draws `wanted` allowed columns of each row, or all where there are fewer; every set of them is equally likely.
+    """Draw `wanted` allowed columns of each row, or all if there are fewer; every such set is equally likely.
 
     Args:
       allowed: bool[n, width].
@@ -39,7 +46,7 @@ def draw(allowed: np.ndarray, wanted: np.ndarray, words: np.ndarray) -> np.ndarr
       words: uint64[n, width], random.
 
     Returns:
-      bool[n, width], what is drawn.
+      bool[n, width], True at the drawn columns.
     """
     if not allowed.shape[1]:
         return allowed.copy()
@@ -50,16 +57,16 @@ def draw(allowed: np.ndarray, wanted: np.ndarray, words: np.ndarray) -> np.ndarr
 
 
 def draw_positions(allowed: np.ndarray, wanted: np.ndarray, slots: int, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`draw` for few columns of many: the columns themselves, ascending; unused slots hold 0.
+    """Draw few of many columns as `draw` does, and return their positions.
 
     Args:
       allowed: bool[n, width], at least `wanted` of each row.
       wanted: int[n], at most `slots`.
-      slots: how many columns are returned.
+      slots: Number of columns to return.
       words: uint64[n, width], random.
 
     Returns:
-      positions int64[n, slots] and used bool[n, slots].
+      The positions int64[n, slots], ascending and 0 in unused slots, and a mask of the used slots bool[n, slots].
     """
     width = allowed.shape[1]
     scores, low = _scores(allowed, words)
@@ -76,13 +83,13 @@ def draw_positions(allowed: np.ndarray, wanted: np.ndarray, slots: int, words: n
 
 
 def compact(values: np.ndarray, keep: np.ndarray, width: int, fill: int) -> np.ndarray:
-    """Moves what is kept of each row to its front and fills the rest: int32[n, width].
+    """Move the kept values of each row to its front and fill the remainder: int32[n, width].
 
     Args:
       values: int[n, columns].
-      keep: bool[n, columns], at most `width` a row.
-      width: columns of the result.
-      fill: what stands behind.
+      keep: bool[n, columns], at most `width` per row.
+      width: Columns of the result.
+      fill: Value of the remaining columns.
     """
     row, column = np.nonzero(keep)
     counts = np.count_nonzero(keep, axis=1)

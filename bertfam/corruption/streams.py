@@ -1,6 +1,6 @@
-"""The streams of a row's key that noise reads, so that no two draws of one row are the same numbers.
+"""Streams of a row's key that noise reads, one for each purpose, so that all draws of a row are independent.
 
-Rows themselves are drawn from streams 16 to 31 of the same key.
+The construction of rows reads streams 16 to 31 of the same key.
 """
 
 SELECTION, ACTION, REPLACEMENT, ROUNDING, SPAN_LENGTHS = range(1, 6)

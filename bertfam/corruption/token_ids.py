@@ -1,4 +1,4 @@
-"""What rows and noise must know of a vocabulary."""
+"""Ids of a vocabulary that rows and noise refer to."""
 
 import functools
 from dataclasses import dataclass, field
@@ -10,18 +10,19 @@ from bertfam.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class TokenIds:
-    """The ids of a vocabulary with a meaning of their own; None where the vocabulary has no such token.
+    """Ids of the special tokens of a vocabulary; None where the vocabulary has no such token.
 
     Attributes:
-      size: real ids are 0 .. size - 1.
-      pad: what fills a row up; its places are told by segment ids and weights, never by this id.
-      unk: what stands for text that has no piece.
-      cls, sep: what begins an example, and what ends a sentence or example.
-      eos: what ends a document.
-      mask: what hides a token.
-      special: all control tokens and the unknown, ascending.
-      sentinels: what marks a span of a target, the first span's first.
-      starts_word: bool[size], whether a piece begins a word (wherever it stands).
+      size: Number of ids, which are 0 .. size - 1.
+      pad: Padding. Code recognises padding by segment ids and weights, never by this id.
+      unk: Unknown token, for text that has no piece.
+      cls: First token of an example.
+      sep: Last token of a sentence or example.
+      eos: End-of-text token, after each document.
+      mask: Mask token.
+      special: All control tokens and the unknown token, ascending.
+      sentinels: Sentinel tokens, in the order of the spans that they stand for.
+      starts_word: bool[size], True for pieces that begin a word in any position.
     """
 
     size: int
@@ -37,29 +38,44 @@ class TokenIds:
 
     @functools.cached_property
     def pieces(self) -> np.ndarray:
-        """The ids that are neither special nor sentinels, or all of them where none is left: int64[k]."""
+        """Ids that are neither special nor sentinels, or all ids if there are none: int64[k]."""
         everything = np.arange(self.size)
         pieces = np.setdiff1d(everything, (*self.special, *self.sentinels))
         return pieces if pieces.size else everything
 
     @functools.cached_property
     def control(self) -> np.ndarray:
-        """Which ids are control tokens or sentinels, so not text and not unknown text: bool[size]."""
+        """Mask of the control tokens and sentinels, which stand for no text, known or unknown: bool[size]."""
         control = np.zeros(self.size, bool)
         control[[*self.special, *self.sentinels]] = True
         control[self.unk] = False
         return control
 
     def end_of_text(self, what: str) -> int:
-        """What ends a document, or [SEP] where a vocabulary has no such token; raises UserError where it has neither."""
+        """Return the end-of-text token, or [SEP] if there is none.
+
+        Args:
+          what: Name of the user of the token, for the message.
+
+        Raises:
+          UserError: The vocabulary has neither.
+        """
         return self.require("eos" if self.sep is None or self.eos is not None else "sep", what)
 
     def require(self, name: str, what: str) -> int:
-        """The id of "cls", "sep", "eos" or "mask"; raises UserError where the vocabulary has none and `what` needs it."""
-        found = getattr(self, name)
-        if found is None:
+        """Return the id of a special token.
+
+        Args:
+          name: "cls", "sep", "eos" or "mask".
+          what: Name of the user of the token, for the message.
+
+        Raises:
+          UserError: The vocabulary has no such token.
+        """
+        token = getattr(self, name)
+        if token is None:
             raise UserError(
-                f"the vocabulary has no {name} token, which {what} needs: "
+                f"the vocabulary has no {name} token, which {what} requires: "
                 "choose another vocabulary (bertfam vocab --layout=roberta has all)"
             )
-        return found
+        return token

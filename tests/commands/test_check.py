@@ -90,7 +90,7 @@ def test_a_vocabulary_without_what_the_noise_needs(trained, tmp_path, monkeypatc
     assert cli.main(words(trained, "--gin.TextData.rows=@Chunks()", *GOOD[:2], "--vocab=maskless", *MLM)) == 2
     assert capsys.readouterr() == (
         "",
-        "bertfam: error: maskless: the vocabulary has no mask token, which BertMasking needs: choose another vocabulary "
+        "bertfam: error: maskless: the vocabulary has no mask token, which BertMasking requires: choose another vocabulary "
         "(bertfam vocab --layout=roberta has all)\n",
     )
     assert (listing(trained.folder), listing(tmp_path)) == before

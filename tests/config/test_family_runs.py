@@ -179,7 +179,7 @@ def test_palm():
         (
             "mlm_sbo",
             "BertMasking.choice = @SingleTokens()",
-            "boundaries are True, and beside what SingleTokens chooses it may choose more: set choice to @WordSpans()",
+            "boundaries is True, but SingleTokens may select tokens next to a unit: set choice to @WordSpans()",
         ),
         ("mlm_nsp", 'SentencePairs.relation = "order"', "MlmNsp reads next_sentence_labels"),
     ],

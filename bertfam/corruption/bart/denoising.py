@@ -1,4 +1,4 @@
-"""BART's denoising (Lewis et al. 2020, section 2): an encoder reads a text with noise, a decoder writes the text."""
+"""BART's denoising (Lewis et al. 2020, section 2): the encoder reads corrupted text, the decoder predicts the original."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,20 +20,20 @@ from bertfam.features import FeatureSpec, RowShape, Start
 
 @dataclass(frozen=True)
 class Denoising(TextCorruption):
-    """BART's noises, alone or together, in the order of the published code.
+    """BART's noise: any combination of its five kinds, in the order of the published code.
 
-    Sentences change places; tokens are masked, deleted, or spans of them filled in; [MASK] are put in; the text is rotated.
+    The kinds are sentence permutation; token masking, token deletion or text infilling; token insertion; document rotation.
 
-    Rows are `<s> text </s>`, whose two control tokens stay where they are; the targets are the row before the noise, and the
-    decoder reads `</s> <s> text`. No row grows beyond its length. The defaults are what the published models were trained with.
+    Rows are `<s> text </s>`, whose two control tokens keep their positions. The targets are the clean row, and the decoder reads
+    `</s> <s> text`. No row grows beyond its length. The defaults are the settings of the published models.
 
     Attributes:
-      permute: the share of a row's sentences, rounded up, that change places among themselves in random order. Sentences are
-        those of the text's documents, the parts of cut ones included; the published code takes each full stop for an end.
+      permute: Share of a row's sentences, rounded up, that are permuted. Sentences are those of the documents, including the
+        parts of sentences that were cut; the published code ends a sentence at every full stop.
       tokens: `TextInfilling`, `TokenMasking`, `TokenDeletion` or None.
-      insert: how many [MASK] are put in for each token.
-      rotate: the share of rows that are rotated so that they begin with a token drawn uniformly.
-      start: what the decoder reads first: "eos" (BART), "pad" or "bos".
+      insert: Number of [MASK] to insert, per token of the text.
+      rotate: Share of rows that are rotated to begin with a uniformly drawn token.
+      start: Token that the decoder reads first: "eos" (BART), "pad" or "bos".
     """
 
     form: ClassVar[RowForm] = RowForm(sentences=True)
@@ -50,7 +50,7 @@ class Denoising(TextCorruption):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} {getattr(self, name)} is not in [0, 1]")
         if not (self.permute or self.tokens or self.insert or self.rotate):
-            raise ValueError("permute, insert and rotate are 0 and tokens is None: there is no noise to take out")
+            raise ValueError("permute, insert and rotate are 0 and tokens is None, so there is no noise: set at least one")
 
     @property
     @override
@@ -73,17 +73,8 @@ class Denoising(TextCorruption):
 
     @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """See `TextCorruption.corrupt`.
-
-        Args:
-          rows: `encoder_input_tokens`, `encoder_segment_ids` int32[n, length], `maskable` and `sentence_begins` bool[n, length];
-            the first and the last token of a row are control tokens.
-          row_keys: uint64[n], one a row.
-          tokens: the vocabulary's ids.
-
-        Returns:
-          what `sequence_rows` gives.
-        """
+        # `rows` has `encoder_input_tokens` and `encoder_segment_ids` int32[n, length], `maskable` and `sentence_begins`
+        # bool[n, length]. The first and the last token of a row are control tokens.
         targets, real = rows["encoder_input_tokens"], rows["encoder_segment_ids"] > 0
         mask, pad = tokens.require("mask", "Denoising"), tokens.pad
         target_lengths = np.count_nonzero(real, axis=1)
@@ -103,7 +94,7 @@ class Denoising(TextCorruption):
         return sequence_rows(inputs, counts, targets, target_lengths, start, pad)
 
     def _permutation(self, begins: np.ndarray, inside: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
-        """From which position each position's token comes: int64[n, length]."""
+        """Return the position that each position takes its token from: int64[n, length]."""
         begins = begins & inside
         begins[:, 1:2] |= inside[:, 1:2]
         if self.permute == 1:
@@ -118,13 +109,13 @@ class Denoising(TextCorruption):
 
 
 def _inside(counts: np.ndarray, length: int) -> np.ndarray:
-    """What is neither the first nor the last token of rows, nor padding: bool[n, length]."""
+    """Return a mask of the text between the first and the last token of each row: bool[n, length]."""
     place = np.arange(length)
     return (place > 0) & (place < counts[:, None] - 1)
 
 
 def _word_begins(rows: dict[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
-    """Where words begin; every token is a word of a vocabulary that does not say: bool[n, length]."""
+    """Return True where words begin, and everywhere if the vocabulary does not mark word starts: bool[n, length]."""
     if len(tokens.starts_word) != tokens.size:
         return np.ones(rows["encoder_input_tokens"].shape, bool)
     return find_words(rows, tokens).begins()

@@ -1,4 +1,4 @@
-"""Noise that takes the place of tokens in framed rows: masking, deletion, insertion (BART, Lewis et al. 2020, section 2.2)."""
+"""Token masking, deletion and insertion in rows between control tokens (BART, Lewis et al. 2020, section 2.2)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from bertfam.corruption.token_ids import TokenIds
 
 
 class FramedRows(NamedTuple):
-    """Rows of text with a control token before and one behind it.
+    """Rows of text between two control tokens.
 
     Attributes:
       tokens: int32[n, length].
-      inside: bool[n, length], the text of each row, one stretch: what is before and behind it stays.
-      begins: bool[n, length], where words begin.
-      real: bool[n, length], what is not padding; padding is the last of a row.
+      inside: bool[n, length], True at the text of each row, which is contiguous; the tokens around it are kept.
+      begins: bool[n, length], True where words begin.
+      real: bool[n, length], False at padding, which ends a row.
     """
 
     tokens: np.ndarray
@@ -30,29 +30,29 @@ class FramedRows(NamedTuple):
 
 
 class TokenNoise(ABC):
-    """Noise that takes the place of tokens; no row grows beyond its places."""
+    """Base class of noise that replaces or removes tokens; no row grows beyond its length."""
 
     @abstractmethod
     def apply(self, rows: FramedRows, row_keys: np.ndarray, tokens: TokenIds) -> tuple[np.ndarray, np.ndarray]:
         """Apply the noise to rows.
 
         Args:
-          rows: clean rows.
-          row_keys: uint64[n], one a row.
-          tokens: the vocabulary's ids.
+          rows: Clean rows.
+          row_keys: uint64[n], one per row.
+          tokens: Ids of the vocabulary.
 
         Returns:
-          the rows with the noise int32[n, length], and the number of tokens of each int64[n].
+          The corrupted rows int32[n, length], and the number of tokens in each int64[n].
         """
 
 
 @dataclass(frozen=True)
 class TokenMasking(TokenNoise):
-    """ceil(rate n) of a text's n tokens become [MASK], each set of them being equally likely.
+    """Token masking: ceil(rate n) of a text's n tokens become [MASK]; all sets of so many tokens are equally likely.
 
     Attributes:
-      rate: the share of tokens.
-      random_share: the share of these that become a random piece instead.
+      rate: Share of the tokens.
+      random_share: Share of these that become a random piece instead.
     """
 
     rate: float = 0.3
@@ -72,10 +72,10 @@ class TokenMasking(TokenNoise):
 
 @dataclass(frozen=True)
 class TokenDeletion(TokenNoise):
-    """ceil(rate n) of a text's n tokens are taken out, each set of them being equally likely.
+    """Token deletion: ceil(rate n) of a text's n tokens are removed; all sets of so many tokens are equally likely.
 
     Attributes:
-      rate: the share of tokens.
+      rate: Share of the tokens.
     """
 
     rate: float = 0.3
@@ -92,18 +92,18 @@ class TokenDeletion(TokenNoise):
 def insert_masks(
     values: np.ndarray, counts: np.ndarray, rate: float, row_keys: np.ndarray, mask: int, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Puts ceil(rate n) [MASK] between the n tokens of rows, or as many as there are places left; the first and last stay.
+    """Insert ceil(rate n) [MASK] between the n tokens of each text, or as many as fit; the first and last token stay in place.
 
     Args:
       values: int32[n, length].
-      counts: int64[n], tokens of each row, those that stay included.
-      rate: how many are put in for each token.
-      row_keys: uint64[n], one a row.
-      mask: the id of [MASK].
-      pad: the id of padding.
+      counts: int64[n], tokens of each row, including the first and the last.
+      rate: Number of insertions per token of the text.
+      row_keys: uint64[n], one per row.
+      mask: Id of [MASK].
+      pad: Id of padding.
 
     Returns:
-      rows int32[n, length] and their tokens int64[n].
+      The rows int32[n, length] and the number of tokens in each int64[n].
     """
     length = values.shape[1]
     place = np.arange(length)
@@ -118,6 +118,7 @@ def insert_masks(
 
 
 def _chosen(rate: float, inside: np.ndarray, row_keys: np.ndarray) -> np.ndarray:
+    """Draw ceil(rate n) of the n tokens inside each text: bool[n, length]."""
     wanted = np.ceil(rate * np.count_nonzero(inside, axis=1)).astype(np.int64)
     return draw(inside, wanted, keys.bits(row_keys, streams.SELECTION, inside.shape[1]))
 

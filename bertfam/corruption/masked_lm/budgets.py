@@ -1,4 +1,4 @@
-"""How many tokens of a row are predicted."""
+"""Number of tokens to predict in each row."""
 
 from typing import Literal
 
@@ -10,15 +10,15 @@ Rounding = Literal["nearest", "up", "random"]
 
 
 def budget(rate: float, counted: np.ndarray, rounding: Rounding, row_keys: np.ndarray) -> np.ndarray:
-    """The share `rate` of `counted` tokens as a whole number, at least 1.
+    """Return `rate` times `counted` as an integer of at least 1.
 
     Args:
-      rate: the share.
+      rate: Share of the tokens.
       counted: int[n], tokens of each row.
       rounding: "nearest", half to even (BERT, Devlin et al. 2019, as Python's round in the published code); "up" (SpanBERT,
         Joshi et al. 2020); "random" is floor(rate counted + U), U uniform in [0, 1), so that the mean is exact (RoBERTa, Liu et
         al. 2019, as published with fairseq).
-      row_keys: uint64[n], one a row.
+      row_keys: uint64[n], one per row.
 
     Returns:
       int64[n].

@@ -1,4 +1,4 @@
-"""Masked-language-model noise: BERT's 15 % with 80/10/10 (Devlin et al. 2019, section 3.1 and appendix A.1), and its kin."""
+"""Noise of masked language models: BERT's 15 % with 80/10/10 (Devlin et al. 2019, section 3.1, appendix A.1) and variants."""
 
 import dataclasses
 import math
@@ -26,28 +26,29 @@ _NAMES = {"random_tokens": RandomTokens, "rounding": Rounding, "counted": Counte
 
 @dataclass(frozen=True)
 class BertMasking(TextCorruption):
-    """BERT's noise: how many positions (the budget), which (the choice), what stands there instead (the replacement).
+    """BERT's noise: a budget of predictions, a choice of positions, and a replacement of the tokens there.
 
-    A row of n tokens ([CLS] and [SEP] counted, never chosen) gets min(max_predictions, max(1, round(rate n))) predictions at
-    positions drawn without replacement. Each position independently becomes [MASK] with probability `mask_share`, a random
-    token with `random_share`, else stays.
+    A row of n tokens, of which [CLS] and [SEP] count but are never selected, gets min(max_predictions, max(1, round(rate n)))
+    predictions at positions drawn without replacement. Each position independently becomes [MASK] with probability `mask_share`
+    and a random token with probability `random_share`; otherwise it keeps its token.
 
     Attributes:
-      rate: the share of a row's tokens to predict.
-      max_predictions: static number of prediction slots a row; None: rate * length rounded up (20 at 128, 77 at 512).
-      mask_share: share of the predictions whose input is [MASK].
-      random_share: share of the predictions whose input is a random token.
-      random_tokens: "pieces" draws from the vocabulary without its control tokens; "vocabulary" from all of it, as BERT was
-        published; "text" as often as each piece is in the training text (SpanBERT, as published in code), see `fit`.
-      choice: which positions: `SingleTokens`, `WithReplacement` (ELECTRA), `RareTokens` (DistilBERT), `WholeWords`, `WordSpans`
-        (SpanBERT), `WordNgrams` (ALBERT) or `Units` (ERNIE).
-      rounding: of rate n: "nearest", "up" (SpanBERT) or "random", floor(rate n + U) (RoBERTa).
-      counted: what n counts: the "row", or what is "maskable" in it (SpanBERT).
-      drawn_by: whether each "token" draws its replacement, or each "unit" that the choice made (SpanBERT, ERNIE).
-      slot_margin: None: as `max_predictions` says; else there are (rate + slot_margin) * length slots, rounded down (ELECTRA:
+      rate: Share of a row's tokens to predict.
+      max_predictions: Static number of prediction slots per row; None: rate * length rounded up (20 at 128, 77 at 512).
+      mask_share: Share of the predictions whose input is [MASK].
+      random_share: Share of the predictions whose input is a random token.
+      random_tokens: Distribution of random tokens: "pieces", uniform over the vocabulary without its control tokens;
+        "vocabulary", uniform over all of it, as in BERT's published code; "text", by frequency in the training text, as in
+        SpanBERT's published code (see `fit`).
+      choice: Rule that selects positions: `SingleTokens`, `WithReplacement` (ELECTRA), `RareTokens` (DistilBERT), `WholeWords`,
+        `WordSpans` (SpanBERT), `WordNgrams` (ALBERT) or `Units` (ERNIE).
+      rounding: Rounding of rate n: "nearest", "up" (SpanBERT) or "random", floor(rate n + U) (RoBERTa).
+      counted: Tokens that n counts: all of the "row", or the "maskable" ones (SpanBERT).
+      drawn_by: Granularity of the replacement: drawn for each "token", or for each "unit" of the choice (SpanBERT, ERNIE).
+      slot_margin: If given, rows have (rate + slot_margin) * length slots, rounded down, in place of `max_predictions` (ELECTRA:
         0.005, so 19 at 128 and 79 at 512).
-      boundaries: whether rows get what surrounds each unit too, for the span boundary objective (SpanBERT).
-      shuffling: windows of what is left in another order, to be predicted too (StructBERT); None shuffles nothing.
+      boundaries: True to add the features of the span boundary objective (SpanBERT).
+      shuffling: Shuffling of windows among the tokens that are not masked, to be predicted as well (StructBERT); None for none.
     """
 
     rate: float = 0.15
@@ -79,24 +80,24 @@ class BertMasking(TextCorruption):
             )
         if self.boundaries and self.shuffling:
             raise ValueError(
-                "boundaries are True and shuffling is set, but what surrounds a span would be shuffled: leave one out"
+                "boundaries is True and shuffling is set, but shuffling may change the tokens at a boundary: set only one"
             )
         if self.boundaries and not self.choice.merges:
             raise ValueError(
-                f"boundaries are True, and beside what {type(self.choice).__name__} chooses it may choose more: set choice to "
+                f"boundaries is True, but {type(self.choice).__name__} may select tokens next to a unit: set choice to "
                 "@WordSpans(), or boundaries to False"
             )
 
     @override
     def predictions(self, length: int) -> int:
-        """The static number of prediction slots of a row of `length` tokens: masks first, then what is shuffled."""
+        # The slots of masked tokens come first, then those of shuffled ones.
         return self._masks(length) + (self.shuffling.predictions(length) if self.shuffling else 0)
 
     @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        found = features.encoder_features(shape) | features.masked_features(shape)
-        found |= features.span_features(shape) if self.boundaries else {}
-        return found | (features.shuffled_features(shape) if self.shuffling else {})
+        specs = features.encoder_features(shape) | features.masked_features(shape)
+        specs |= features.span_features(shape) if self.boundaries else {}
+        return specs | (features.shuffled_features(shape) if self.shuffling else {})
 
     @property
     @override
@@ -105,7 +106,7 @@ class BertMasking(TextCorruption):
 
     @override
     def fit(self, counts: Callable[[], np.ndarray]) -> Corruption:
-        # It matters to some choices, and to random tokens as in the text.
+        # Only some choices depend on the counts, and random tokens drawn by frequency.
         masking = dataclasses.replace(self, choice=self.choice.fit(counts())) if self.choice.needs_counts else self
         return FittedMasking(masking, counts()) if self.random_tokens == "text" else masking
 
@@ -113,19 +114,19 @@ class BertMasking(TextCorruption):
     def corrupt(
         self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds, counts: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Masks rows; a pure function of its arguments.
+        """Mask rows; a pure function of its arguments.
 
         Args:
-          rows: `encoder_input_tokens` int32[n, length], `encoder_segment_ids` int32[n, length] (0 = padding) and
-            `maskable` bool[n, length] (False at control tokens, unknown ones and padding), among others, which pass through.
-          row_keys: uint64[n], one a row.
-          tokens: the vocabulary's ids.
-          counts: int64[vocabulary], how often each token is in the text; needed where random tokens are as in the text.
+          rows: `encoder_input_tokens` int32[n, length], `encoder_segment_ids` int32[n, length] (0 = padding),
+            `maskable` bool[n, length] (False at control tokens, unknown tokens and padding), and features that are kept.
+          row_keys: uint64[n], one per row.
+          tokens: Ids of the vocabulary.
+          counts: int64[vocabulary], occurrences of each token in the text; required if `random_tokens` is "text".
 
         Returns:
-          rows without `maskable` and `units`, with corrupted `encoder_input_tokens` and with `masked_positions`,
-          `masked_target_tokens` and `masked_loss_weights` [n, predictions]; where they are asked for, the features of
-          `boundary_features`, and `shuffled_loss_weights` [n, predictions], 1 in the slots of shuffled tokens, too.
+          The rows without `maskable` and `units`, with corrupted `encoder_input_tokens`, and with `masked_positions`,
+          `masked_target_tokens` and `masked_loss_weights` [n, predictions]. With `boundaries` they also have the features of
+          `boundary_features`; with `shuffling`, `shuffled_loss_weights` [n, predictions], 1 in the slots of shuffled tokens.
         """
         original = rows["encoder_input_tokens"]
         slots = self._masks(original.shape[1])
@@ -154,30 +155,30 @@ class BertMasking(TextCorruption):
             return uniform_over(np.arange(tokens.size))
         if self.random_tokens == "pieces":
             return uniform_over(tokens.pieces)
-        assert counts is not None, "the noise is not `fit`"
+        assert counts is not None, "call `fit` first"
         of_pieces = np.zeros(tokens.size, np.int64)
         of_pieces[tokens.pieces] = counts[tokens.pieces]
-        # A text without a single piece has nothing to replace, too.
+        # A text without any piece has nothing to replace.
         return as_frequent_as(of_pieces) if of_pieces.any() else uniform_over(tokens.pieces)
 
     def _shuffled(
         self, rows: dict[str, np.ndarray], masked: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds
     ) -> dict[str, np.ndarray]:
-        """The tokens with windows of them shuffled, and the slots of the masks with those of the windows behind them."""
+        """Return the features with shuffled windows: corrupted tokens, and the slots of masks followed by those of windows."""
         assert self.shuffling is not None
         allowed = rows["maskable"].copy()
         row, slot = np.nonzero(masked["masked_loss_weights"])
         allowed[row, masked["masked_positions"][row, slot]] = False
         counted = np.count_nonzero(rows["encoder_segment_ids"], axis=1)
         corrupted, chosen = self.shuffling.shuffle(masked["encoder_input_tokens"], allowed, counted, row_keys)
-        found = masked_targets(rows["encoder_input_tokens"], chosen, tokens.pad)
-        together = {name: np.concatenate([masked[name], value], axis=1) for name, value in found.items()}
+        targets = masked_targets(rows["encoder_input_tokens"], chosen, tokens.pad)
+        slots = {name: np.concatenate([masked[name], value], axis=1) for name, value in targets.items()}
         none = np.zeros_like(masked["masked_loss_weights"])
-        together["shuffled_loss_weights"] = np.concatenate([none, found["masked_loss_weights"]], axis=1)
-        return together | {"encoder_input_tokens": corrupted}
+        slots["shuffled_loss_weights"] = np.concatenate([none, targets["masked_loss_weights"]], axis=1)
+        return slots | {"encoder_input_tokens": corrupted}
 
     def _masks(self, length: int) -> int:
-        """The static number of slots for masks of a row of `length` tokens."""
+        """Return the static number of slots for masked tokens in a row of `length` tokens."""
         if self.slot_margin is not None:
             return min(length, max(1, int((self.rate + self.slot_margin) * length)))
         return self.max_predictions or math.ceil(self.rate * length)
@@ -185,11 +186,11 @@ class BertMasking(TextCorruption):
 
 @dataclass(frozen=True, eq=False)
 class FittedMasking(Corruption):
-    """A `BertMasking` whose random tokens are as frequent as in a text.
+    """`BertMasking` whose random tokens follow the token frequencies of a text.
 
     Attributes:
-      masking: all else.
-      counts: int64[vocabulary], how often each token is in the text.
+      masking: All other settings.
+      counts: int64[vocabulary], occurrences of each token in the text.
     """
 
     masking: BertMasking

@@ -1,4 +1,4 @@
-"""What stands in the input at predicted positions: [MASK], a random token, or the token itself."""
+"""Replacement of the input at predicted positions: by [MASK], by a random token, or by the token itself."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -14,12 +14,12 @@ RandomIds = Callable[[np.ndarray], np.ndarray]
 
 
 def uniform_over(pool: np.ndarray) -> RandomIds:
-    """Random tokens uniform over the ids of `pool` int64[k]."""
+    """Return a sampler that is uniform over the ids in `pool` int64[k]."""
     return lambda words: pool[keys.integers(words, len(pool))]
 
 
 def as_frequent_as(counts: np.ndarray) -> RandomIds:
-    """Random tokens as often as in a text (SpanBERT's released code): `counts` int[size] says how often each id occurs there."""
+    """Return a sampler that draws each id in proportion to its count in `counts` int[size] (SpanBERT's released code)."""
     limits = np.cumsum(counts / counts.sum())
     # Rounding must not let a draw pass the last id that occurs.
     limits[np.flatnonzero(counts)[-1] :] = 1.0
@@ -37,21 +37,21 @@ def replace(
     random_ids: RandomIds,
     drawn_by: DrawnBy = "token",
 ) -> np.ndarray:
-    """BERT's 80/10/10 at the chosen positions (Devlin et al. 2019, appendix A.1).
+    """Apply BERT's 80/10/10 rule at the selected positions (Devlin et al. 2019, appendix A.1).
 
     Args:
-      original: int32[n, length], not changed.
-      chosen: the predicted positions.
-      row_keys: uint64[n], one a row.
-      mask: the id of [MASK].
-      mask_share: how many positions become `mask`.
-      random_share: how many become random tokens; the rest stays.
-      random_ids: draws these, each position its own.
-      drawn_by: "token", each position draws which of the three it is; "unit", all tokens of a word, n-gram or span are the same
+      original: int32[n, length], left unchanged.
+      chosen: Positions to predict.
+      row_keys: uint64[n], one per row.
+      mask: Id of [MASK].
+      mask_share: Share of the positions that become `mask`.
+      random_share: Share of the positions that become random tokens; the others keep their tokens.
+      random_ids: Sampler of the random tokens, one for each position.
+      drawn_by: "token" draws one of the three cases for each position; "unit" draws one for all tokens of a word, n-gram or span
         (Joshi et al. 2020, section 3.1).
 
     Returns:
-      int32[n, length], the corrupted tokens.
+      The corrupted tokens int32[n, length].
     """
     slots = chosen.used.shape[1]
     action = keys.uniform(keys.bits(row_keys, streams.ACTION, slots))
@@ -59,11 +59,11 @@ def replace(
         action = np.take_along_axis(action, chosen.leads, axis=1)
     drawn = random_ids(keys.bits(row_keys, streams.REPLACEMENT, slots))
     corrupted = original.copy()
-    for what, value in (
+    for case, value in (
         (action < mask_share, np.broadcast_to(mask, drawn.shape)),
         ((action >= mask_share) & (action < mask_share + random_share), drawn),
     ):
-        row, slot = np.nonzero(what & chosen.used)
+        row, slot = np.nonzero(case & chosen.used)
         corrupted[row, chosen.positions[row, slot]] = value[row, slot]
     return corrupted
 
@@ -71,15 +71,15 @@ def replace(
 def mask_tokens(
     original: np.ndarray, chosen: np.ndarray, row_keys: np.ndarray, *, mask: int, random_share: float, random_ids: np.ndarray
 ) -> np.ndarray:
-    """`mask` in place of any number of tokens, or of a share of them random ids.
+    """Replace tokens by `mask`, and a share of them by random ids.
 
     Args:
-      original: int32[n, length], not changed.
-      chosen: bool[n, length], the tokens that are replaced.
-      row_keys: uint64[n], one a row.
-      mask: what stands for them.
-      random_share: how many become random ids instead, each by itself.
-      random_ids: int64[k], from which these are drawn uniformly.
+      original: int32[n, length], left unchanged.
+      chosen: bool[n, length], True at the tokens to replace; any number per row.
+      row_keys: uint64[n], one per row.
+      mask: Id that replaces them.
+      random_share: Probability with which each becomes a random id instead.
+      random_ids: int64[k], ids to draw from uniformly.
 
     Returns:
       int32[n, length].
@@ -93,12 +93,12 @@ def mask_tokens(
 
 
 def masked_targets(original: np.ndarray, chosen: Selection, pad: int) -> dict[str, np.ndarray]:
-    """What is to be predicted, as features: `masked_positions`, `masked_target_tokens`, `masked_loss_weights` [n, slots].
+    """Return the prediction slots: `masked_positions`, `masked_target_tokens`, `masked_loss_weights` [n, slots].
 
     Args:
-      original: int32[n, length], the tokens before the noise.
-      chosen: the predicted positions.
-      pad: the target of unused slots.
+      original: int32[n, length], tokens before the noise.
+      chosen: Positions to predict.
+      pad: Target of unused slots.
     """
     targets = np.take_along_axis(original, chosen.positions, axis=1)
     return {

@@ -1,4 +1,4 @@
-"""Selection of the positions to predict: single tokens or whole words (spans and n-grams: `span_selection`)."""
+"""Selection of the positions to predict: single tokens or whole words (for spans and n-grams see `span_selection`)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,9 +18,9 @@ class Selection(NamedTuple):
     """Positions to predict, ascending, in prediction slots.
 
     Attributes:
-      positions: int64[n, slots]; 0 in unused slots, which are the last.
+      positions: int64[n, slots]; 0 in unused slots, which come last.
       used: bool[n, slots].
-      leads: int64[n, slots], the slot of the first token of each slot's unit: its word, n-gram or span.
+      leads: int64[n, slots], slot of the first token of the unit (word, n-gram or span) that a slot belongs to.
     """
 
     positions: np.ndarray
@@ -28,7 +28,7 @@ class Selection(NamedTuple):
     leads: np.ndarray
 
     def unit_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first and the last position of each slot's unit: int64[n, slots] both."""
+        """Return the first and the last position of the unit of each slot: int64[n, slots] each."""
         slots = np.arange(self.leads.shape[1])
         last = np.zeros_like(self.leads)
         row, slot = np.nonzero(self.used)
@@ -41,7 +41,7 @@ class Choice(ABC):
     """Base class of the rules that select the positions to predict; a subclass is a frozen dataclass.
 
     Attributes:
-      merges: True if no position beside a unit is selected.
+      merges: True if adjacent units are merged, so that no position next to a unit is selected.
       needs_units: True if it reads marks of phrases and entities.
       needs_counts: True if it requires `fit`.
     """
@@ -51,19 +51,19 @@ class Choice(ABC):
     needs_counts: ClassVar[bool] = False
 
     def fit(self, counts: np.ndarray) -> "Choice":
-        """Return the rule for a text in which each token of the vocabulary occurs `counts` int64[vocabulary] times."""
+        """Return the rule fitted to a text, given the counts of the vocabulary's tokens in it: int64[vocabulary]."""
         return self
 
     @abstractmethod
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Selection:
-        """Select about `wanted` int64[n] positions of each row, never more than `slots`; see `BertMasking.corrupt`."""
+        """Select about `wanted` int64[n] positions of each row, at most `slots`; `rows` is as in `BertMasking.corrupt`."""
 
 
 @dataclass(frozen=True)
 class SingleTokens(Choice):
-    """Each maskable position by itself, as BERT does: every set of `wanted` positions is equally likely."""
+    """Single tokens, as in BERT: every set of `wanted` maskable positions is equally likely."""
 
     @override
     def choose(
@@ -77,9 +77,10 @@ class SingleTokens(Choice):
 
 @dataclass(frozen=True)
 class WithReplacement(Choice):
-    """`wanted` draws, each from all maskable positions; what is drawn again is predicted once (ELECTRA, as published in code).
+    """Single tokens drawn with replacement (ELECTRA, as in the published code).
 
-    So a row has fewer predictions than `wanted`: of k draws from m positions m (1 - (1 - 1 / m) ** k) on average.
+    Each of `wanted` draws is from all maskable positions, and a position that is drawn twice is predicted once. A row therefore
+    has fewer predictions than `wanted`: k draws from m positions give m (1 - (1 - 1 / m) ** k) on average.
     """
 
     @override
@@ -88,7 +89,7 @@ class WithReplacement(Choice):
     ) -> Selection:
         maskable = rows["maskable"]
         counts = np.count_nonzero(maskable, axis=1)
-        # [n, slots]: which of the maskable positions, then the position itself
+        # [n, slots]: index among the maskable positions, then the position
         nth = keys.integers(keys.bits(row_keys, streams.SELECTION, slots), np.maximum(counts, 1)[:, None])
         positions = np.take_along_axis(np.argsort(~maskable, axis=1, kind="stable"), nth, axis=1)
         row, draw = np.nonzero((np.arange(slots) < wanted[:, None]) & (counts > 0)[:, None])
@@ -99,15 +100,15 @@ class WithReplacement(Choice):
 
 @dataclass(frozen=True)
 class RareTokens(Choice):
-    """Single tokens, rare ones more often: DistilBERT's masking, as published with its code (Sanh et al. 2019).
+    """Single tokens, with rare ones drawn more often: DistilBERT's masking, as in the published code (Sanh et al. 2019).
 
-    A row's positions are drawn one after another without replacement, each with a probability in proportion to
-    max(1, count) ** -exponent, where count is how often its token occurs in the training text. The published code draws 15 % of
-    the tokens of a whole batch at once, so that a row of rare tokens gets more of them; here each row has its own budget, as all
-    noise is a function of one row: rare tokens are favoured within a row, not one row before another.
+    The positions of a row are drawn one after another without replacement, each with a probability proportional to
+    max(1, count) ** -exponent, where count is the number of occurrences of its token in the training text. The published code
+    draws 15 % of the tokens of a whole batch at once, so a row with many rare tokens gets more predictions. Here each row has its
+    own budget, since noise is a function of a single row: rare tokens are favoured within a row, but not one row over another.
 
     Attributes:
-      exponent: 0 makes it `SingleTokens`; 1 gives every token of the vocabulary about the same number of predictions.
+      exponent: 0 is equivalent to `SingleTokens`; 1 gives every token of the vocabulary about the same number of predictions.
     """
 
     needs_counts: ClassVar[bool] = True
@@ -126,15 +127,15 @@ class RareTokens(Choice):
     def choose(
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Selection:
-        raise AssertionError("the choice is not `fit`")
+        raise AssertionError("call `fit` first")
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedTokens(Choice):
-    """Single tokens drawn one after another without replacement, each in proportion to its weight; see `RareTokens`.
+    """Single tokens drawn one after another without replacement, in proportion to their weights (see `RareTokens`).
 
     Attributes:
-      weights: float64[vocabulary], above 0.
+      weights: float64[vocabulary], all positive.
     """
 
     weights: np.ndarray
@@ -144,10 +145,10 @@ class WeightedTokens(Choice):
         self, rows: dict[str, np.ndarray], wanted: np.ndarray, slots: int, row_keys: np.ndarray, tokens: TokenIds
     ) -> Selection:
         maskable = rows["maskable"]
-        # The position whose clock, of this rate, rings first is drawn first: exponential with mean 1 / weight.
+        # Positions in the order of exponential variables of mean 1 / weight are such a sample (Efraimidis and Spirakis 2006).
         waits = -np.log1p(-keys.uniform(keys.bits(row_keys, streams.SELECTION, maskable.shape[1])))
         waits /= self.weights[rows["encoder_input_tokens"]]
-        # Floats that are not negative are in the order of their bits.
+        # Nonnegative floats are ordered as their bits.
         words = waits.view(np.uint64)
         positions, used = draw_positions(maskable, np.minimum(wanted, np.count_nonzero(maskable, axis=1)), slots, words)
         return Selection(positions, used, np.broadcast_to(np.arange(slots), used.shape))
@@ -155,10 +156,10 @@ class WeightedTokens(Choice):
 
 @dataclass(frozen=True)
 class WholeWords(Choice):
-    """All pieces of a word or none: BERT's whole word masking (Devlin et al., as published with the code in May 2019).
+    """Whole words: BERT's whole word masking (Devlin et al., published with the code in May 2019).
 
-    Words are taken in random order; one that would exceed the budget is passed over. Where every word exceeds it, the first of
-    the smallest is taken all the same, if the slots hold it, so that no row is without a prediction.
+    Words are selected in random order, and one that would exceed the budget is skipped. If every word exceeds it, the first of
+    the smallest words is selected anyway, provided that the slots suffice, so that no row is without a prediction.
     """
 
     @override
@@ -169,10 +170,18 @@ class WholeWords(Choice):
 
 
 def whole_words(words: Words, maskable: np.ndarray, wanted: np.ndarray, slots: int, row_keys: np.ndarray) -> Selection:
-    """Whole words in random order, see `WholeWords`; maskable: bool[n, length], the others as in `Choice.choose`."""
+    """Select whole words in random order (see `WholeWords`).
+
+    Args:
+      words: Words of the rows.
+      maskable: bool[n, length], True at the positions that may be predicted.
+      wanted: int64[n], the budget.
+      slots: Number of prediction slots.
+      row_keys: uint64[n], one per row.
+    """
     n, length = words.sizes.shape
     order = in_random_order(words.sizes > 0, keys.bits(row_keys, streams.SELECTION, length))
-    # [length, n]: the words' sizes in this order
+    # [length, n]: sizes of the words in this order
     sizes = np.ascontiguousarray(np.take_along_axis(words.sizes, order, axis=1).T)
     taken = np.zeros((length, n), bool)
     room = room_for_one(words.sizes, wanted, slots)
@@ -187,24 +196,24 @@ def whole_words(words: Words, maskable: np.ndarray, wanted: np.ndarray, slots: i
 
 
 def room_for_one(sizes: np.ndarray, wanted: np.ndarray, slots: int) -> np.ndarray:
-    """The budget, raised to the smallest word's size where that is more and the slots hold it: int64[n].
+    """Return the budget, raised to the size of the smallest word where that is larger and the slots suffice: int64[n].
 
     Args:
       sizes: int64[n, words], 0 where there is no word.
       wanted: int64[n], the budget.
-      slots: how many positions can be predicted.
+      slots: Number of prediction slots.
     """
     smallest = np.where(sizes > 0, sizes, slots + 1).min(axis=1)
     return np.where(smallest <= slots, np.maximum(wanted, smallest), wanted)
 
 
 def to_slots(chosen: np.ndarray, units: np.ndarray, slots: int) -> Selection:
-    """Selection positions as prediction slots.
+    """Assign selected positions to prediction slots.
 
     Args:
-      chosen: bool[n, length], at most `slots` a row.
-      units: int[n, length]; neighbouring chosen positions of the same number belong to one unit.
-      slots: prediction slots.
+      chosen: bool[n, length], at most `slots` per row.
+      units: int[n, length]; neighbouring selected positions with the same number belong to one unit.
+      slots: Number of prediction slots.
     """
     row, position = np.nonzero(chosen)
     counts = np.count_nonzero(chosen, axis=1)

@@ -1,4 +1,4 @@
-"""What surrounds predicted spans, for SpanBERT's span boundary objective (Joshi et al. 2020, section 3.2)."""
+"""Boundaries of predicted spans, for SpanBERT's span boundary objective (Joshi et al. 2020, section 3.2)."""
 
 import numpy as np
 
@@ -7,19 +7,20 @@ from bertfam.corruption.token_ids import TokenIds
 
 
 def boundary_features(rows: dict[str, np.ndarray], chosen: Selection, tokens: TokenIds) -> dict[str, np.ndarray]:
-    """The tokens on both sides of the span of each prediction slot.
+    """Return the positions on both sides of the span of each prediction slot.
 
-    A span counts where both are text: [CLS], [SEP] and padding bound nothing. A word of which a part is predicted is bounded by
-    its own other pieces.
+    A span counts only if the tokens on both sides are text, not [CLS], [SEP] or padding. If only a part of a word is predicted,
+    its other pieces are the boundary.
 
     Args:
       rows: `encoder_input_tokens`, `encoder_segment_ids` int32[n, length].
-      chosen: the predicted positions.
-      tokens: the vocabulary's ids.
+      chosen: Positions to predict.
+      tokens: Ids of the vocabulary.
 
     Returns:
-      `span_left_positions` and `span_right_positions`, the positions before and behind the span, `span_offsets`, how many tokens
-      of the span come before, int32[n, slots], and `span_loss_weights` float32[n, slots]; all 0 where the span does not count.
+      `span_left_positions` and `span_right_positions`, the positions before and after the span; `span_offsets`, the number of
+      tokens of the span before the slot's, all int32[n, slots]; and `span_loss_weights` float32[n, slots]. All are 0 where the
+      span does not count.
     """
     ids, length = rows["encoder_input_tokens"], rows["encoder_input_tokens"].shape[1]
     text = ~tokens.control.take(ids) & (rows["encoder_segment_ids"] > 0)

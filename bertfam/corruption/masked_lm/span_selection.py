@@ -17,23 +17,23 @@ _MOST_WORDS = 1000
 
 def _check_longest(words: int) -> None:
     if not 1 <= words <= _MOST_WORDS:
-        raise ValueError(f"longest {words} is not among 1 to {_MOST_WORDS} words")
+        raise ValueError(f"longest {words} is not between 1 and {_MOST_WORDS} words")
 
 
 @dataclass(frozen=True)
 class WordSpans(Choice):
     """Spans of whole words: SpanBERT (Joshi et al. 2020, section 3.1).
 
-    A span has l words with P(l) proportional to p (1 - p)^(l - 1) on 1 .. longest: for 0.2 and 10, 3.797 in the mean. It begins
-    with the word of an anchor uniform over the tokens that are not chosen yet, passes over what is, and ends early where the
-    text does or, within a word, where the budget is reached. Spans that touch are one span.
+    A span has l words, with P(l) proportional to p (1 - p)^(l - 1) on 1 .. longest; its mean is 3.797 for 0.2 and 10. It begins
+    at the word of an anchor, drawn uniformly from the tokens that are not selected yet. It skips selected tokens, and ends early
+    at the end of the text or, within a word, when the budget is spent. Adjacent spans form one span.
 
     Attributes:
-      p: the geometric distribution's parameter.
-      longest: words of the longest span.
+      p: Parameter of the geometric distribution.
+      longest: Words in the longest span.
     """
 
-    merges: ClassVar[bool] = True  # what is beside a unit is not chosen
+    merges: ClassVar[bool] = True
 
     p: float = 0.2
     longest: int = 10
@@ -44,7 +44,7 @@ class WordSpans(Choice):
         _check_longest(self.longest)
 
     def lengths(self, words: np.ndarray) -> np.ndarray:
-        """Maps random words uint64[...] to lengths of spans int64[...]."""
+        """Map random words uint64[...] to lengths of spans int64[...]."""
         shares = (1 - self.p) ** np.arange(self.longest)
         limits = np.cumsum(shares / shares.sum())[:-1]
         return 1 + np.searchsorted(limits, keys.uniform(words), side="right")
@@ -56,11 +56,11 @@ class WordSpans(Choice):
         words, maskable = find_words(rows, tokens), rows["maskable"]
         length = maskable.shape[1]
         run_ends = words.run_ends()
-        # The next anchor of a random order that is still open is uniform over all that are.
+        # The next open token in a random order is uniform over all open tokens.
         anchors = in_random_order(maskable, keys.bits(row_keys, streams.SELECTION, length))
         draws = keys.bits(row_keys, streams.SPAN_LENGTHS, length)
         room = np.minimum(wanted, np.count_nonzero(maskable, axis=1))
-        # How many positions of each word are open; a span may name words behind the last.
+        # Open positions of each word, padded because a span may extend past the last word.
         left = np.pad(words.sizes, ((0, 0), (0, self.longest)))
         step = np.arange(self.longest)
         for rank in range(length):
@@ -71,13 +71,13 @@ class WordSpans(Choice):
             is_open = left[active, word] > 0
             active, word = active[is_open], word[is_open]
             end = np.minimum(word + self.lengths(draws[active, rank]), run_ends[active, word])
-            # [active, longest]: the span's words, and how many positions of each are taken
+            # [active, longest]: words of the span, and the number of positions taken from each
             span = (active[:, None], word[:, None] + step)
             open_ = np.where(span[1] < end[:, None], left[span], 0)
             taken = np.clip(room[active, None] - (np.cumsum(open_, axis=1) - open_), 0, open_)
             left[span] -= taken
             room[active] -= taken.sum(axis=1)
-        # A word of which a part is taken loses its first positions: [n, length]
+        # [n, length]: a word of which only a part is taken loses its first positions.
         number = np.cumsum(maskable, axis=1)
         before = np.cumsum(words.sizes, axis=1) - left[:, :length]
         chosen = maskable & (number <= np.take_along_axis(before, words.number, axis=1))
@@ -90,12 +90,13 @@ class WordSpans(Choice):
 class WordNgrams(Choice):
     """N-grams of whole words: ALBERT (Lan et al. 2020, section 4.1).
 
-    The words of a row are taken in random order as the first of an n-gram, P(n) proportional to 1/n on 1 .. longest (6/11, 3/11
-    and 2/11), or on as many as there are words before the text ends. An n-gram that would exceed the budget loses words from its
-    end; one of which a token is chosen already is passed over. Where every word exceeds the budget, see `WholeWords`.
+    The words of a row are visited in random order, each as the first of an n-gram with P(n) proportional to 1/n on 1 .. longest
+    (6/11, 3/11 and 2/11), or on the number of words up to the end of the text. An n-gram that would exceed the budget loses words
+    from its end; one that contains a selected token is skipped. If every word exceeds the budget, the rule of `WholeWords`
+    applies.
 
     Attributes:
-      longest: words of the longest n-gram.
+      longest: Words in the longest n-gram.
     """
 
     longest: int = 3
@@ -104,7 +105,7 @@ class WordNgrams(Choice):
         _check_longest(self.longest)
 
     def lengths(self, words: np.ndarray, available: np.ndarray) -> np.ndarray:
-        """Maps random words uint64[...] to n in 1 .. min(longest, available) int64[...], for available >= 1."""
+        """Map random words uint64[...] to n in 1 .. min(longest, available) int64[...], for available >= 1."""
         harmonic = np.cumsum(1 / np.arange(1, self.longest + 1))
         drawn = keys.uniform(words) * harmonic[np.minimum(available, self.longest) - 1]
         return 1 + np.searchsorted(harmonic[:-1], drawn, side="right")
@@ -119,7 +120,7 @@ class WordNgrams(Choice):
         available = np.take_along_axis(words.run_ends() - np.arange(length), order, axis=1)
         draws = keys.bits(row_keys, streams.SPAN_LENGTHS, length)
         step = np.arange(self.longest)
-        # Both reach as far behind the last word as an n-gram may: tokens before each word, and its n-gram (0 = none).
+        # Tokens before each word, and number of its n-gram (0 = none), both padded as far as an n-gram may extend.
         before = np.pad(np.cumsum(words.sizes, axis=1), ((0, 0), (1, self.longest)), mode="edge")
         before[:, 0] = 0
         grams = np.zeros((n, length + self.longest), np.int64)
@@ -129,7 +130,7 @@ class WordNgrams(Choice):
             if not active.size:
                 break
             count = self.lengths(draws[active, rank], available[active, rank])
-            # [active, longest]: the words that the n-gram may have, and its size with each
+            # [active, longest]: words that the n-gram may include, and its size up to each of them
             word = order[active, rank, None]
             gram = (active[:, None], word + step)
             sizes = before[gram[0], gram[1] + 1] - before[gram[0], word]

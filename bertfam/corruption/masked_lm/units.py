@@ -1,4 +1,4 @@
-"""Selection of whole phrases and entities that are marked in the text: ERNIE (Sun et al. 2019, section 3.2)."""
+"""Selection of whole phrases and entities, as marked in the text: ERNIE (Sun et al. 2019, section 3.2)."""
 
 import math
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from bertfam.corruption.masked_lm.selection import Choice, Selection, whole_word
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.corruption.words import words_from_starts
 
-# Of each token: its place in a phrase in the low bits, and in an entity above them.
+# Encoding of a token's marks: its place in a phrase in the low bits, and in an entity in the bits above.
 KINDS = ("phrase", "entity")
 UNIT_BITS = 2
-BEGINS, CONTINUES = 1, 2  # 0: it is in none
+BEGINS, CONTINUES = 1, 2  # 0: in none
 
 
 @dataclass(frozen=True)
 class Units(Choice):
-    """All tokens of a unit or none, units in random order, one that would exceed the budget passed over (see `WholeWords`).
+    """Whole units in random order; one that would exceed the budget is skipped (see `WholeWords`).
 
-    What the units of a row are is drawn for it: single tokens, phrases, or entities, and besides these single tokens again. The
-    paper trains on these three one after another; here a run has one mixture, and three runs, each begun from the last
-    (--init_from), are its stages.
+    The kind of units is drawn for each row: single tokens, phrases or entities. Tokens outside phrases or entities are units of
+    their own. The paper trains on the three kinds one after another; here a run has one mixture of them, and three runs with a
+    warm start from the previous one (--init_from) reproduce its stages.
 
     Attributes:
-      basic: the weight of rows whose units are single tokens.
-      phrase: the weight of rows whose units are phrases.
-      entity: the weight of rows whose units are entities.
+      basic: Weight of rows whose units are single tokens.
+      phrase: Weight of rows whose units are phrases.
+      entity: Weight of rows whose units are entities.
     """
 
     needs_units: ClassVar[bool] = True
@@ -41,10 +41,10 @@ class Units(Choice):
     def __post_init__(self) -> None:
         weights = (self.basic, self.phrase, self.entity)
         if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
-            raise ValueError(f"basic, phrase and entity {weights} are no weights; they must be at least 0, and one above 0")
+            raise ValueError(f"basic, phrase and entity {weights} are no weights: they must be at least 0, and one above 0")
 
     def levels(self, words: np.ndarray) -> np.ndarray:
-        """Maps random words uint64[...] to what the units of a row are: 0 single tokens, 1 phrases, 2 entities."""
+        """Map random words uint64[...] to the kind of a row's units: 0 single tokens, 1 phrases, 2 entities."""
         limits = np.cumsum((self.basic, self.phrase, self.entity))
         return np.searchsorted(limits[:-1] / limits[-1], keys.uniform(words), side="right")
 
@@ -54,6 +54,6 @@ class Units(Choice):
     ) -> Selection:
         units = rows.get("units", np.zeros(rows["maskable"].shape, np.uint8))
         level = self.levels(keys.bits(row_keys, streams.DECISION, 1))
-        # [n, length]: the bits of the row's kind
+        # [n, length]: the two bits for the kind of the row
         place = np.where(level > 0, units >> (UNIT_BITS * np.maximum(level - 1, 0)).astype(np.uint8), 0) & (BEGINS | CONTINUES)
         return whole_words(words_from_starts(place != CONTINUES, rows, tokens), rows["maskable"], wanted, slots, row_keys)

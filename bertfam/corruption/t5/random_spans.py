@@ -1,4 +1,4 @@
-"""Which tokens are noise, in spans of a mean length: T5 (Raffel et al. 2020, section 3.3.4, as in the published code)."""
+"""Noise in spans of a given mean length: T5 (Raffel et al. 2020, section 3.3.4, as in the published code)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,14 +13,15 @@ from bertfam.corruption.t5.random_tokens import Counts, Noise
 
 @dataclass(frozen=True)
 class RandomSpans(Noise):
-    """A share of the tokens in spans that are neither empty nor touch: clear text, span, clear text, ..., span.
+    """Nonempty spans separated by clear text: clear text, span, clear text, ..., span.
 
     A row of n tokens has N = round(density n) tokens of noise, at least 1 and at most n - 1, in round(N / mean_length) spans, at
-    least 1. Every way to cut the noise and the clear text into so many parts is equally likely. A row of one token has no noise.
+    least 1. Every division of the noise and of the clear text into so many parts is equally likely. A row of one token has no
+    noise.
 
     Attributes:
-      density: the share of noise.
-      mean_length: tokens of a span in the mean.
+      density: Share of noise.
+      mean_length: Mean length of a span in tokens.
     """
 
     is_exact: ClassVar[bool] = True
@@ -32,7 +33,7 @@ class RandomSpans(Noise):
         if not 0 < self.density < 1:
             raise ValueError(f"density {self.density} is not in (0, 1)")
         if not 1 <= self.mean_length < float("inf"):
-            raise ValueError(f"mean_length {self.mean_length} is less than 1, or endless")
+            raise ValueError(f"mean_length {self.mean_length} is not a finite number of at least 1")
 
     @property
     @override
@@ -41,21 +42,20 @@ class RandomSpans(Noise):
 
     @override
     def counts(self, lengths: np.ndarray | int) -> Counts:
-        # Clear text stands before each span.
         lengths = np.asarray(lengths, np.int64)
         noise = np.clip(np.rint(lengths * self.density).astype(np.int64), 1, np.maximum(lengths - 1, 1))
         spans = np.maximum(np.rint(noise / self.mean_length).astype(np.int64), 1)
-        spans = np.minimum(spans, lengths - noise)  # each has clear text before it, also where most is noise
+        spans = np.minimum(spans, lengths - noise)  # each span follows clear text, even if most of the row is noise
         noise, spans = np.where(lengths > 1, noise, 0), np.where(lengths > 1, spans, 0)
         return Counts(noise, spans, np.maximum(spans, np.minimum(lengths, 1)), exact=True)
 
     @override
     def draw(self, lengths: np.ndarray, width: int, row_keys: np.ndarray) -> np.ndarray:
         noise, spans, _, _ = self.counts(lengths)
-        most_noise = int(self.counts(width).noise)  # the longest row has most of both
+        most_noise = int(self.counts(width).noise)  # the longest row has the most noise and clear text
         noise_begins = _begins(noise, spans, keys.bits(row_keys, streams.NOISE_SEGMENTS, most_noise))
         clear_begins = _begins(lengths - noise, spans, keys.bits(row_keys, streams.CLEAR_SEGMENTS, width - most_noise))
-        # Span s of the noise begins behind the clear parts 0 .. s, so where clear part s + 1 begins, and the noise before it.
+        # Noise span s begins after the clear parts 0 .. s, which end where clear part s + 1 begins, and after the earlier noise.
         most = int(spans.max(initial=0))
         noise_at, clear_at = _places(noise_begins, noise, most), _places(clear_begins, lengths - noise, most)
         change = np.zeros((len(row_keys), width + 1), np.int8)
@@ -67,9 +67,15 @@ class RandomSpans(Noise):
 
 
 def _begins(items: np.ndarray, parts: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Cuts `items` int[n] into `parts` int[n] that are not empty, uniformly: bool[n, most], whether each item begins a part.
+    """Divide items into nonempty parts; every division is equally likely.
 
-    `words` uint64[n, most] are random.
+    Args:
+      items: int[n], items of each row.
+      parts: int[n], parts of each row.
+      words: uint64[n, most], random.
+
+    Returns:
+      bool[n, most], True at items that begin a part.
     """
     place = np.arange(words.shape[1])
     begins = draw((place > 0) & (place < items[:, None]), parts - 1, words)
@@ -78,7 +84,7 @@ def _begins(items: np.ndarray, parts: np.ndarray, words: np.ndarray) -> np.ndarr
 
 
 def _places(begins: np.ndarray, items: np.ndarray, most: int) -> np.ndarray:
-    """Where each part begins and, behind the last, `items`: int64[n, most + 1]."""
+    """Return the index at which each part begins, followed by `items`: int64[n, most + 1]."""
     row, place = np.nonzero(begins)
     counts = np.count_nonzero(begins, axis=1)
     result = np.repeat(items[:, None], most + 1, axis=1)

@@ -1,4 +1,4 @@
-"""Which tokens are noise, each by itself or all of a beginning: T5 (Raffel et al. 2020, sections 3.2.1 and 3.3)."""
+"""Noise of independent tokens, or of a prefix: T5 (Raffel et al. 2020, sections 3.2.1 and 3.3)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from typing_extensions import override
 
 from bertfam.corruption import keys, streams
 
-_DEVIATIONS = 4  # one row in 30,000 has more
+_DEVIATIONS = 4  # one row in 30,000 exceeds this
 
 
 class Counts(NamedTuple):
-    """How much of rows of n tokens is noise: int64[...] each.
+    """Amount of noise in rows of n tokens: int64[...] each.
 
     Attributes:
-      noise: tokens of noise.
-      spans: runs of them.
-      clear: runs of tokens that are none.
-      exact: whether these are the numbers of every row; else of nearly all rows the most.
+      noise: Tokens of noise.
+      spans: Runs of noise.
+      clear: Runs of clear tokens.
+      exact: True if every row has these counts; False if they are upper bounds for nearly all rows.
     """
 
     noise: np.ndarray
@@ -29,7 +29,7 @@ class Counts(NamedTuple):
 
 
 class Noise(ABC):
-    """Base class of the ways to draw the tokens that are noise; a subclass is a frozen dataclass.
+    """Base class of the distributions of noise tokens; a subclass is a frozen dataclass.
 
     Attributes:
       is_exact: True if all rows of a length have the same `counts`.
@@ -39,17 +39,17 @@ class Noise(ABC):
 
     @property
     def has_short_rows(self) -> bool:
-        """True if a row is a token shorter where its targets would be longer than its inputs, as published."""
+        """True if clean rows lose a token where targets would otherwise be longer than inputs, as published."""
         return False
 
     @property
     def published_density(self) -> float | None:
-        """The share of noise by which published numbers of targets are looked up; None where there are none."""
+        """Share of noise by which published target lengths are looked up; None if there are none."""
         return None
 
     @abstractmethod
     def counts(self, lengths: np.ndarray) -> Counts:
-        """Return how much of rows of `lengths` int64[...] tokens is noise."""
+        """Return the amount of noise in rows of `lengths` int64[...] tokens."""
 
     @abstractmethod
     def draw(self, lengths: np.ndarray, width: int, row_keys: np.ndarray) -> np.ndarray:
@@ -57,8 +57,8 @@ class Noise(ABC):
 
         Args:
           lengths: int64[n], tokens of each row, at most `width`.
-          width: places of a row.
-          row_keys: uint64[n], one a row.
+          width: Positions of a row.
+          row_keys: uint64[n], one per row.
 
         Returns:
           bool[n, width], True at noise.
@@ -67,10 +67,10 @@ class Noise(ABC):
 
 @dataclass(frozen=True)
 class RandomTokens(Noise):
-    """Each token by itself with the same probability; a row may have no noise, and begin and end with it.
+    """Independent tokens, each with the same probability; a row may have no noise, or begin and end with noise.
 
     Attributes:
-      density: the probability.
+      density: Probability that a token is noise.
     """
 
     density: float = 0.15
@@ -86,9 +86,9 @@ class RandomTokens(Noise):
 
     @override
     def counts(self, lengths: np.ndarray) -> Counts:
-        # The most is four standard deviations above the mean.
+        # The bounds are four standard deviations above the mean.
         share, n = self.density, np.asarray(lengths, np.int64)
-        begins = share * (1 - share)  # how likely it is that a span begins, behind the first place
+        begins = share * (1 - share)  # probability that a span begins at a position after the first
         noise = _most(n * share, n * begins, n)
         spans = _most(share + n * begins, n * np.maximum(begins * (1 - 3 * begins), 0), (n + 1) // 2)
         return Counts(noise, spans, np.minimum(spans + 1, (n + 1) // 2), exact=False)
@@ -101,7 +101,7 @@ class RandomTokens(Noise):
 
 @dataclass(frozen=True)
 class RandomPrefix(Noise):
-    """The first p tokens, p uniform in 1 .. n - 1: what a prefix language model reads; a row of one token has none."""
+    """Prefix of p tokens, p uniform in 1 .. n - 1: the input of a prefix language model; a row of one token has no noise."""
 
     @override
     def counts(self, lengths: np.ndarray) -> Counts:
@@ -116,5 +116,5 @@ class RandomPrefix(Noise):
 
 
 def _most(mean: np.ndarray, variance: np.ndarray, at_most: np.ndarray) -> np.ndarray:
-    """What a count of this mean and variance float64[...] hardly ever exceeds: int64[...]."""
+    """Return an upper bound, exceeded only rarely, of counts with this mean and variance float64[...]: int64[...]."""
     return np.minimum(np.ceil(mean + _DEVIATIONS * np.sqrt(variance)).astype(np.int64), at_most)

@@ -1,7 +1,7 @@
-"""What a row's inputs and targets become, given which of its tokens are noise: T5 (Raffel et al. 2020, table 3).
+"""Formats of a row's inputs and targets, given its noise: T5 (Raffel et al. 2020, table 3).
 
-Each way says of every token of a row what stands for it and whether anything does. "Thank you for inviting me to your party last
-week ." with the noise "for inviting" and "last" becomes
+A format keeps, replaces or drops each token of a row. "Thank you for inviting me to your party last week ." with the noise
+"for inviting" and "last" becomes
 
     NoiseToSentinels   Thank you <X> me to your party <Y> week .
     ClearToSentinels   <X> for inviting <Y> last <Z>
@@ -11,7 +11,7 @@ week ." with the noise "for inviting" and "last" becomes
     ShuffleNoise       Thank you last for me to your party inviting week .
     KeepAll            Thank you for inviting me to your party last week .
 
-and ends with the end token. <X>, <Y>, <Z> are the vocabulary's sentinels <extra_id_0>, <extra_id_1>, <extra_id_2>.
+followed by the end token. <X>, <Y>, <Z> are the vocabulary's sentinels <extra_id_0>, <extra_id_1>, <extra_id_2>.
 """
 
 from abc import ABC, abstractmethod
@@ -32,9 +32,9 @@ class Raw(NamedTuple):
 
     Attributes:
       tokens: int32[n, width].
-      real: bool[n, width], what is not padding.
-      noise: bool[n, width], which real tokens are noise.
-      row_keys: uint64[n], one a row.
+      real: bool[n, width], False at padding.
+      noise: bool[n, width], True at tokens of noise.
+      row_keys: uint64[n], one per row.
     """
 
     tokens: np.ndarray
@@ -44,18 +44,23 @@ class Raw(NamedTuple):
 
 
 class Formatted(NamedTuple):
-    """What stands at each place int32[n, columns], and whether anything does bool[n, columns]."""
+    """Formatted rows, not yet compacted.
+
+    Attributes:
+      values: int32[n, columns], token of each column.
+      keep: bool[n, columns], False at columns to drop.
+    """
 
     values: np.ndarray
     keep: np.ndarray
 
 
 class SpanFormat(ABC):
-    """Base class of the forms of inputs and targets; a subclass is a frozen dataclass.
+    """Base class of the formats of inputs and targets; a subclass is a frozen dataclass.
 
     Attributes:
-      sentinels: the number of sentinels it needs: "none", "one", or one for each of the "spans" or "clear" runs.
-      has_noise_only: True if nothing of the clear text is kept.
+      sentinels: Number of sentinels it requires: "none", "one", or one for each of the "spans" or "clear" runs.
+      has_noise_only: True if it drops all clear text.
     """
 
     sentinels: ClassVar[str] = "none"
@@ -63,30 +68,30 @@ class SpanFormat(ABC):
 
     @property
     def aligned(self) -> bool:
-        """True if an empty run of clear text counts before every row."""
+        """True if every row is preceded by an empty run of clear text."""
         return False
 
     def sizes(self, raw: Raw, clear: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """Return how many tokens each place adds int64[n, width] and how many close a row; None where no row can be too long.
+        """Return the tokens that each position adds int64[n, width] and those that close a row; None if no row can be too long.
 
         Args:
-          raw: clean rows and their noise.
-          clear: bool[n, width], where runs of clear text begin.
+          raw: Clean rows and their noise.
+          clear: bool[n, width], True where runs of clear text begin.
         """
         return None
 
     @abstractmethod
     def most(self, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """Return the most tokens that rows of `lengths` int64[...] give, without the end token: int64[...]."""
+        """Return the maximum length of formatted rows of `lengths` int64[...] tokens, without the end token: int64[...]."""
 
     @abstractmethod
     def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
-        """Return the inputs or targets of rows."""
+        """Format rows as inputs or targets."""
 
 
 @dataclass(frozen=True)
 class NoiseToSentinels(SpanFormat):
-    """Each run of noise becomes a sentinel of its own, in their order."""
+    """Clear text, with a sentinel of its own for each run of noise, in order."""
 
     sentinels: ClassVar[str] = "spans"
 
@@ -101,12 +106,12 @@ class NoiseToSentinels(SpanFormat):
 
 @dataclass(frozen=True)
 class ClearToSentinels(SpanFormat):
-    """Each run of clear text becomes a sentinel of its own, in their order, so that each stands before a span of noise.
+    """Noise, with a sentinel of its own for each run of clear text, in order, so that a sentinel precedes each span of noise.
 
     Attributes:
-      aligned: of a row that begins with noise. False, as published in code: nothing stands before that noise, and each later
-        span stands behind another sentinel than the one that stands for it in the inputs of `NoiseToSentinels`. True: it stands
-        behind the first sentinel, so that each span is behind its own.
+      aligned: Handling of rows that begin with noise. False, as in the published code: no sentinel precedes that noise, and each
+        later span follows a different sentinel than the one that replaces it in the inputs of `NoiseToSentinels`. True: the first
+        sentinel precedes it, so that each span follows its own sentinel.
     """
 
     sentinels: ClassVar[str] = "clear"
@@ -125,7 +130,7 @@ class ClearToSentinels(SpanFormat):
     @override
     def write(self, raw: Raw, tokens: TokenIds) -> Formatted:
         values, real, clear = raw.tokens, raw.real, raw.real & ~raw.noise
-        if self.aligned:  # an empty run of clear text is before every row
+        if self.aligned:  # prepend an empty run of clear text to every row
             values, real, clear = (np.concatenate([part[:, :1], part], axis=1) for part in (values, real, clear))
             clear[:, 0] = real[:, 0]
         return _to_sentinels(values, clear, real, tokens)
@@ -133,12 +138,12 @@ class ClearToSentinels(SpanFormat):
 
 @dataclass(frozen=True)
 class MaskNoise(SpanFormat):
-    """Each token of noise becomes the first sentinel, or with `random_share` a random piece.
+    """Text in which each token of noise becomes the first sentinel, or a random piece with probability `random_share`.
 
     The published code draws from all ids but the first three; here control tokens and sentinels are never drawn.
 
     Attributes:
-      random_share: of the noise.
+      random_share: Share of the noise that becomes random pieces.
     """
 
     sentinels: ClassVar[str] = "one"
@@ -162,7 +167,7 @@ class MaskNoise(SpanFormat):
 
 @dataclass(frozen=True)
 class DropNoise(SpanFormat):
-    """The clear text alone."""
+    """Clear text only."""
 
     sentinels: ClassVar[str] = "none"
 
@@ -177,7 +182,7 @@ class DropNoise(SpanFormat):
 
 @dataclass(frozen=True)
 class DropClear(SpanFormat):
-    """The noise alone."""
+    """Noise only."""
 
     has_noise_only: ClassVar[bool] = True
 
@@ -196,7 +201,7 @@ class DropClear(SpanFormat):
 
 @dataclass(frozen=True)
 class ShuffleNoise(SpanFormat):
-    """The tokens of noise change places among themselves, all orders being equally likely."""
+    """Text in which the tokens of noise are shuffled among themselves; all orders are equally likely."""
 
     sentinels: ClassVar[str] = "none"
 
@@ -212,7 +217,7 @@ class ShuffleNoise(SpanFormat):
 
 @dataclass(frozen=True)
 class KeepAll(SpanFormat):
-    """The whole text."""
+    """Whole text."""
 
     sentinels: ClassVar[str] = "none"
 
@@ -226,14 +231,14 @@ class KeepAll(SpanFormat):
 
 
 def run_begins(inside: np.ndarray) -> np.ndarray:
-    """Where each run of True begins in bool[n, width]: bool[n, width]."""
+    """Return True where a run of True begins in bool[n, width]: bool[n, width]."""
     begins = inside.copy()
     begins[:, 1:] &= ~inside[:, :-1]
     return begins
 
 
 def _to_sentinels(values: np.ndarray, inside: np.ndarray, real: np.ndarray, tokens: TokenIds) -> Formatted:
-    """The runs of `inside` as a sentinel each."""
+    """Replace each run of `inside` bool[n, columns] by a sentinel."""
     begins = run_begins(inside)
     result = values.copy()
     row, place = np.nonzero(begins)

@@ -1,4 +1,4 @@
-"""T5's unsupervised objectives (Raffel et al. 2020, table 3): which tokens are noise x what inputs x what targets become."""
+"""T5's unsupervised objectives (Raffel et al. 2020, table 3): combinations of noise, input format and target format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, Start
 
-# Places of targets in the published settings, all of inputs of 512 tokens: (what targets are, share of noise) -> places.
+# Target lengths of the published settings, all with inputs of 512 tokens: (format of targets, share of noise) -> target length.
 _PUBLISHED_INPUTS = 512
 _PUBLISHED_TARGETS: dict[tuple[SpanFormat, float], int] = {
     (ClearToSentinels(), 0.10): 103,
@@ -40,21 +40,21 @@ _PUBLISHED_TARGETS: dict[tuple[SpanFormat, float], int] = {
 
 @dataclass(frozen=True)
 class SpanCorruption(TextCorruption):
-    """T5's noise: an encoder reads what inputs become of a text, a decoder writes what targets become of it.
+    """T5's noise: the encoder reads the corrupted text, and the decoder predicts the targets made from the same text.
 
     The defaults are spans of random length, the objective of the published models; `T5_OBJECTIVES` has all of the paper. Inputs
-    and targets end with the end token. A row's clean text is as long as makes inputs of the row's length: 568 tokens for 512
-    inputs and 114 targets. Noise of another kind than `RandomSpans` has not the same size in every row: there, what would need
-    more targets than there are places, or more sentinels, stays clear, from the end of the row on. (As published such targets are
-    cut off, and sentinels go on into the ids of words.)
+    and targets end with the end token. The clean text of a row is as long as inputs of the row's length require: 568 tokens for
+    512 inputs and 114 targets. The amount of noise is constant only with `RandomSpans`. With other noise, noise that would exceed
+    the target length or the number of sentinels stays clear, from the end of the row. (In the published code such targets are cut
+    off, and sentinels run into the ids of words.)
 
     Attributes:
-      noise: which tokens are noise: `RandomSpans`, `RandomTokens`, or `RandomPrefix`.
-      inputs: what the encoder reads, see `bertfam.corruption.t5.sentinels`.
-      targets: what the decoder writes.
-      max_targets: places of the targets; None: with `RandomSpans` as many as they are, else as published where there is such a
-        number, or as many as all but one row in some ten thousand need.
-      start: what the decoder reads first: "pad" (T5), "eos" (BART), or "bos".
+      noise: Distribution of noise tokens: `RandomSpans`, `RandomTokens`, or `RandomPrefix`.
+      inputs: Format of the encoder's inputs, see `bertfam.corruption.t5.sentinels`.
+      targets: Format of the decoder's targets.
+      max_targets: Target length. None: the exact length with `RandomSpans`; otherwise the published length if there is one, or
+        the length that suffices for all but about one row in ten thousand.
+      start: Token that the decoder reads first: "pad" (T5), "eos" (BART), or "bos".
     """
 
     form: ClassVar[RowForm] = RowForm(framed=False)
@@ -70,11 +70,13 @@ class SpanCorruption(TextCorruption):
         if self.max_targets is not None and self.max_targets < 3:
             raise ValueError(f"max_targets {self.max_targets} is less than 3")
         if self.max_targets is not None and self.noise.is_exact:
-            name = type(self.noise).__name__
-            raise ValueError(f"max_targets is {self.max_targets}, and with {name} all rows have equally many: leave it out")
+            raise ValueError(
+                f"max_targets is {self.max_targets}, but with {type(self.noise).__name__} all rows have the same length: "
+                "leave it out"
+            )
         if self.max_targets is not None and not self.targets.has_noise_only:
             raise ValueError(
-                f"max_targets is {self.max_targets}, which is for targets of the noise alone, ClearToSentinels and DropClear"
+                f"max_targets is {self.max_targets}, but it applies only to ClearToSentinels and DropClear: leave it out"
             )
 
     @property
@@ -89,11 +91,11 @@ class SpanCorruption(TextCorruption):
         there, needed = len(tokens.sentinels), self._sentinels(length)
         if needed and not there:
             raise UserError(
-                "the vocabulary has no sentinel tokens, which SpanCorruption needs: "
+                "the vocabulary has no sentinel tokens, which SpanCorruption requires: "
                 f"choose another vocabulary (bertfam vocab --layout=t5 --sentinels={max(needed, 100)})"
             )
         if needed > there:
-            # Longer rows never need fewer.
+            # The number of sentinels never decreases with the length.
             fits = next((short for short in range(length - 1, 2, -1) if self._sentinels(short) <= there), None)
             fix = f"use rows of at most {fits}, " if fits else "use "
             raise UserError(
@@ -103,16 +105,15 @@ class SpanCorruption(TextCorruption):
 
     @override
     def raw_length(self, length: int) -> int:
-        # At density 0.5 one less where targets would be longer than inputs, as published.
         if length < 3:
             raise UserError(f"rows of {length} tokens are too short for SpanCorruption: use at least 3")
-        # Inputs never shrink when a row grows.
+        # The input length never decreases with the clean length.
         most = 2 * length
         while self._input_lengths(most) <= length and most < 2**20:
             most *= 2
         lengths = np.arange(1, most + 1)
-        found = int(lengths[np.flatnonzero(self._input_lengths(lengths) <= length)[-1]])
-        return found - int(self.noise.has_short_rows and self._target_lengths(found) > length)
+        longest = int(lengths[np.flatnonzero(self._input_lengths(lengths) <= length)[-1]])
+        return longest - int(self.noise.has_short_rows and self._target_lengths(longest) > length)
 
     @override
     def input_length(self, length: int) -> int:
@@ -128,16 +129,7 @@ class SpanCorruption(TextCorruption):
 
     @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        """See `TextCorruption.corrupt`.
-
-        Args:
-          rows: `encoder_input_tokens`, `encoder_segment_ids` int32[n, raw length], text without control tokens.
-          row_keys: uint64[n], one a row.
-          tokens: the vocabulary's ids.
-
-        Returns:
-          what `sequence_rows` gives.
-        """
+        # `rows` has `encoder_input_tokens` and `encoder_segment_ids` int32[n, raw length]: text without control tokens.
         text, real = rows["encoder_input_tokens"], rows["encoder_segment_ids"] > 0
         width, end, pad = text.shape[1], tokens.end_of_text("SpanCorruption"), tokens.pad
         places = self._places(width)
@@ -150,7 +142,7 @@ class SpanCorruption(TextCorruption):
         return sequence_rows(inputs, input_lengths, targets, target_lengths, start, pad)
 
     def _fitting(self, raw: Raw, tokens: TokenIds, places: int) -> np.ndarray:
-        """The noise, less what would need more targets or sentinels than there are: bool[n, width]."""
+        """Return the noise without the part that would exceed the target length or the number of sentinels: bool[n, width]."""
         if self.noise.is_exact:
             return raw.noise
         spans, clear = run_begins(raw.noise), run_begins(raw.real & ~raw.noise)
@@ -168,17 +160,17 @@ class SpanCorruption(TextCorruption):
         return raw.noise & fits
 
     def _input_lengths(self, lengths: np.ndarray | int) -> np.ndarray:
-        """Inputs of clean rows of `lengths` int64[...] tokens at most, the end token included: int64[...]."""
+        """Return the maximum input length of clean rows of `lengths` int64[...] tokens, with the end token: int64[...]."""
         lengths = np.asarray(lengths, np.int64)
         return self.inputs.most(lengths, self.noise.counts(lengths)) + 1
 
     def _target_lengths(self, lengths: np.ndarray | int) -> np.ndarray:
-        """Targets likewise, of nearly all rows."""
+        """Return the maximum target length of nearly all such rows, with the end token: int64[...]."""
         lengths = np.asarray(lengths, np.int64)
         return self.targets.most(lengths, self.noise.counts(lengths)) + 1
 
     def _places(self, width: int) -> int:
-        """Places of the targets of clean rows of `width` tokens."""
+        """Return the target length for clean rows of `width` tokens."""
         if self.max_targets is not None:
             return min(self.max_targets, width + 2)
         if self.noise.published_density is not None and width + 1 == _PUBLISHED_INPUTS:
@@ -188,16 +180,19 @@ class SpanCorruption(TextCorruption):
         return int(self._target_lengths(width))
 
     def _sentinels(self, length: int) -> int:
-        """Sentinels that nearly all rows of `length` need at most."""
+        """Return the number of sentinels that suffices for nearly all rows of `length`."""
         counts = self.noise.counts(np.asarray(self.raw_length(length)))
         needed = {"none": 0, "one": 1, "spans": int(counts.spans), "clear": int(counts.clear)}
         return max(needed[self.inputs.sentinels], needed[self.targets.sentinels])
 
 
 def _within(written: np.ndarray, most: int, closing: int) -> np.ndarray:
-    """How far rows can be followed while at most `most` is written, `closing` behind it included: bool[n, width].
+    """Return a mask of the prefix of each row whose formatted length is at most `most`: bool[n, width].
 
-    `written` int64[n, width] is what each place writes; rows in which nothing is too much are followed to their ends.
+    Args:
+      written: int64[n, width], tokens that each position adds.
+      most: Maximum formatted length.
+      closing: Tokens that close a prefix; a row that fits as a whole does not require them.
     """
     so_far = np.cumsum(written, axis=1)
     fits = so_far + closing <= most
@@ -205,7 +200,7 @@ def _within(written: np.ndarray, most: int, closing: int) -> np.ndarray:
     return fits
 
 
-# Table 3 of the paper, in its order; `replace_spans` is its baseline, and `random_spans` what its models are pretrained on.
+# Table 3 of the paper, in its order. `replace_spans` is the baseline; the published models are pretrained on `random_spans`.
 T5_OBJECTIVES: Mapping[str, SpanCorruption] = {
     "prefix_lm": SpanCorruption(RandomPrefix(), DropClear(), DropNoise()),
     "bert_style": SpanCorruption(RandomTokens(), MaskNoise(random_share=0.1), KeepAll()),

@@ -1,4 +1,4 @@
-"""No noise: supervised pairs of inputs and targets alone (Raffel et al. 2020, section 2.4)."""
+"""Supervised pairs of inputs and targets, without noise (Raffel et al. 2020, section 2.4)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, get_args
@@ -15,11 +15,11 @@ from bertfam.features import FeatureSpec, RowShape, Start
 
 @dataclass(frozen=True)
 class TextToText(TextCorruption):
-    """What a run of pairs alone has in place of noise; with running text in the mixture the noise of that is the run's.
+    """Placeholder for the noise of a run on pairs only; a mixture with running text uses the noise of the text instead.
 
     Attributes:
-      target_tokens: places of the decoder.
-      start: what the decoder reads first: "pad" (T5) or "eos" (BART).
+      target_tokens: Number of decoder positions.
+      start: Token that the decoder reads first: "pad" (T5) or "eos" (BART).
     """
 
     reads_text: ClassVar[bool] = False
@@ -48,5 +48,5 @@ class TextToText(TextCorruption):
 
     @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        # Pairs are finished rows, and TextData.refuse_text refuses running text before.
+        # Pairs are finished rows, and `TextData.refuse_text` rejects running text earlier.
         raise TypeError("TextToText has no noise")

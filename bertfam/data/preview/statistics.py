@@ -10,7 +10,6 @@ import numpy as np
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.preview.records import KINDS, kinds_of, originals, sentences_of
 from bertfam.data.rows.batches import Rows
-from bertfam.data.rows.mixture import parts_of, which_part
 
 _AT_ONCE = 1000
 _BINS = 10
@@ -130,7 +129,7 @@ def measure(found: Statistics, sequence: Rows, first: int, rows: int, tokens: To
       tokens: the vocabulary's ids.
       names: names of the corpora.
     """
-    found.epoch = sum(len(part.examples) for part in parts_of(sequence))
+    found.epoch = sum(len(part.examples) for part in sequence.by_corpus())
     found.corpora.update(dict.fromkeys(names, 0))
     end = first + min(rows, found.epoch)
     for begin in range(first, end, _AT_ONCE):
@@ -139,5 +138,5 @@ def measure(found: Statistics, sequence: Rows, first: int, rows: int, tokens: To
         made = sequence.at(places)
         found.seconds += time.perf_counter() - start
         found.add(made, tokens)
-        found.corpora.update(names[part] for part in which_part(sequence, places))
+        found.corpora.update(names[part] for part in sequence.corpus_at(places))
     return found

@@ -1,5 +1,6 @@
 """Batches as pure functions of the step: order, rows, corruption."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,10 +15,10 @@ from bertfam.data.rows.order import Order
 
 
 class BatchSource(Protocol):
-    """Any rows of any step's global batch."""
+    """Random access to the rows of every step's global batch."""
 
     def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Rows start .. stop-1 of the step's batch, a pure function of its arguments: [stop - start, ...] each."""
+        """Return rows start .. stop-1 of the step's batch, a pure function of its arguments: [stop - start, ...] each."""
         ...
 
 
@@ -26,40 +27,49 @@ class Examples(Protocol):
 
     @property
     def warnings(self) -> list[str]:
-        """What is amiss with the text, a line each."""
+        """Problems of the text, one line each."""
         ...
 
     def __len__(self) -> int: ...
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Rows of the examples int64[n], with what is drawn anew taken from keys uint64[n]."""
+        """Return the rows of examples int64[n], with random draws from the keys uint64[n]: [n, ...] each."""
         ...
 
 
-class Rows(Protocol):
-    """An endless sequence of finished rows."""
+class Rows(ABC):
+    """Base class of endless sequences of finished rows."""
+
+    @abstractmethod
+    def by_corpus(self) -> tuple["CorruptedRows", ...]:
+        """Return the rows of each corpus."""
 
     @property
     def warnings(self) -> list[str]:
-        """What is amiss with the text, a line each."""
-        ...
+        """Problems of the text, one line each."""
+        return [line for part in self.by_corpus() for line in part.examples.warnings]
 
+    @abstractmethod
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
-        """The rows at the places int64[n], a pure function of them: [n, ...] each."""
-        ...
+        """Return the rows at places int64[n] of the sequence, a pure function of them: [n, ...] each."""
+
+    def corpus_at(self, places: np.ndarray) -> np.ndarray:
+        """Return the index in `by_corpus` of the row at each place int64[n]: int64[n]."""
+        return np.zeros_like(places)
 
 
 @dataclass(frozen=True)
 class CorruptedRows(Rows):
-    """A `Rows` over examples.
+    """Rows of one corpus, with noise.
 
     Attributes:
-      order: which example is where.
-      examples: the clean rows.
-      corruption: the noise, drawn anew for each (epoch, example).
-      tokens: the vocabulary's ids.
-      key: what the noise depends on.
-      dupe_factor: epoch e draws what epoch e modulo this number drew; None: every epoch draws anew.
+      order: Order of the examples.
+      examples: Clean rows.
+      corruption: Noise, drawn for each (epoch, example).
+      tokens: Ids of the vocabulary.
+      key: Key of the noise.
+      dupe_factor: Number of epochs after which the draws repeat: epoch e has the draws of epoch e modulo this number. None: every
+        epoch has draws of its own.
     """
 
     order: Order
@@ -69,10 +79,9 @@ class CorruptedRows(Rows):
     key: int
     dupe_factor: int | None = None
 
-    @property
     @override
-    def warnings(self) -> list[str]:
-        return self.examples.warnings
+    def by_corpus(self) -> tuple["CorruptedRows", ...]:
+        return (self,)
 
     @override
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
@@ -85,14 +94,19 @@ class CorruptedRows(Rows):
         return rows
 
     def rows_of(self, epochs: np.ndarray, examples: np.ndarray) -> dict[str, np.ndarray]:
-        """The rows of examples int64[n] as they are in epochs int64[n]: [n, ...] each."""
+        """Return the rows of examples int64[n] in epochs int64[n]: [n, ...] each."""
         row_keys = keys.fold(self.key, epochs if self.dupe_factor is None else epochs % self.dupe_factor, examples)
         return self.corruption.corrupt(self.examples.rows(examples, row_keys), row_keys, self.tokens)
 
 
 @dataclass(frozen=True)
 class Batches(BatchSource):
-    """A `BatchSource`: a sequence of rows, so many at a time."""
+    """Consecutive rows of a sequence as batches.
+
+    Attributes:
+      sequence: The rows.
+      batch_size: Rows of a global batch.
+    """
 
     sequence: Rows
     batch_size: int
@@ -103,12 +117,12 @@ class Batches(BatchSource):
 
 
 def gather_rows(sequences: Sequence[Rows], which: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows out of several sequences with the same features: [n, ...] each.
+    """Gather rows from several sequences with the same features: [n, ...] each.
 
     Args:
-      sequences: where they come from.
-      which: int64[n], the sequence of each row.
-      places: int64[n], its place in that sequence.
+      sequences: The sequences.
+      which: int64[n], index of the sequence that a row comes from.
+      places: int64[n], place of the row in that sequence.
     """
     result: dict[str, np.ndarray] = {}
     for index in np.unique(which) if len(which) else [0]:

@@ -1,4 +1,4 @@
-"""Base classes of the ways in which documents become rows."""
+"""Base classes of row layouts, which divide documents into rows."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
@@ -13,7 +13,7 @@ from bertfam.features import Relation
 
 
 class RowLayout(ABC):
-    """Base class of rows of text; a subclass is a frozen dataclass that gin can configure.
+    """Base class of layouts of running text; a subclass is a frozen dataclass that gin can configure.
 
     Attributes:
       is_running_text: True if rows are available in every `RowForm`.
@@ -25,12 +25,12 @@ class RowLayout(ABC):
 
     @property
     def least_documents(self) -> int:
-        """The smallest number of documents that rows can be made of."""
+        """Minimum number of documents."""
         return 1
 
     @property
     def relation(self) -> Relation | None:
-        """The relation that the labels of sentence pairs describe; None where rows have no labels."""
+        """Relation that the labels of sentence pairs describe; None if rows have no labels."""
         return None
 
     @property
@@ -40,7 +40,7 @@ class RowLayout(ABC):
 
     @property
     def content(self) -> "RowLayout":
-        """The rows that are packed; the rows themselves where they are not packed."""
+        """Layout of the packed rows; the layout itself if it does not pack."""
         return self
 
     def most_examples(self, length: int) -> int:
@@ -48,7 +48,7 @@ class RowLayout(ABC):
         return 1
 
     def check_length(self, length: int) -> None:
-        """Raise UserError where rows of `length` tokens are too short."""
+        """Raise UserError if rows of `length` tokens are too short."""
         return
 
     @abstractmethod
@@ -56,11 +56,11 @@ class RowLayout(ABC):
         """Plan the rows of `length` tokens.
 
         Args:
-          documents: the text.
-          length: tokens of a row.
-          seed: the seed of the plan.
-          tokens: the vocabulary's ids.
-          form: the form of the rows, `FRAMED` unless `is_running_text`.
+          documents: The text.
+          length: Tokens of a row.
+          seed: Seed of the plan.
+          tokens: Ids of the vocabulary.
+          form: Form of the rows, `FRAMED` unless `is_running_text`.
         """
 
 

@@ -1,6 +1,9 @@
-"""Which example stands at a place of an endless sequence of rows: a pure function, so that any place is served at once.
+"""Order of examples in an endless sequence of rows: a pure function of the place, so that any place is computed in constant time.
 
-Batch s of a sequence read in batches of B holds the places s B .. s B + B - 1.
+In batches of B, batch s holds the places s B .. s B + B - 1.
+
+Own code because `tf.random.experimental.index_shuffle` (TensorFlow 2.21), the same keyed permutation, would bring TensorFlow into
+the training process, and `numpy.random.Generator.permutation` (NumPy 2.4.6) stores the permutation of every epoch.
 """
 
 from dataclasses import dataclass
@@ -12,24 +15,24 @@ from typing_extensions import override
 from bertfam.corruption import keys
 
 _ROUNDS = 6
-_SORTED = 64  # elements; with so few, the halves of a Feistel network are too short to give all permutations equally often
+_SORTED = 64  # up to this size a Feistel network has halves too short for all permutations to be equally likely
 
 
 class Order(Protocol):
-    """A way through a fixed number of examples."""
+    """Order of a fixed number of examples."""
 
     def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Epoch int64[n] and example int64[n] at the places int64[n]; example -1 = a padding row."""
+        """Return the epoch int64[n] and the example int64[n] at places int64[n]; example -1 is a padding row."""
         ...
 
 
 @dataclass(frozen=True)
 class Shuffled(Order):
-    """Every example once an epoch, in a new order each epoch (a keyed permutation; nothing is stored).
+    """Every example once per epoch, in a new order each epoch (a keyed permutation, which stores nothing).
 
     Attributes:
-      examples: how many there are.
-      key: what the order depends on.
+      examples: Number of examples.
+      key: Key of the order.
     """
 
     examples: int
@@ -43,10 +46,10 @@ class Shuffled(Order):
 
 @dataclass(frozen=True)
 class Contiguous(Order):
-    """Every example once, in order, then padding rows: evaluation.
+    """Every example once, in order, followed by padding rows, for evaluation.
 
     Attributes:
-      examples: how many there are.
+      examples: Number of examples.
     """
 
     examples: int
@@ -58,14 +61,14 @@ class Contiguous(Order):
 
 @dataclass(frozen=True)
 class Streams(Order):
-    """Side by side, as many streams of successive examples as a batch has rows: row r of a batch goes on where row r of the
-    batch before ended (Dai et al. 2019, "Transformer-XL", section 3.2; models with a memory).
+    """Parallel streams of consecutive examples, one for each row of a batch, for models with a memory.
 
-    An epoch is as many batches as the longest stream; shorter streams end with a padding row.
+    Row r of a batch continues where row r of the previous batch ended (Dai et al. 2019, "Transformer-XL", section 3.2). An epoch
+    has as many batches as the longest stream has examples; shorter streams end with a padding row.
 
     Attributes:
-      examples: how many there are.
-      batch_size: rows of the global batch.
+      examples: Number of examples.
+      batch_size: Rows of the global batch.
     """
 
     examples: int
@@ -83,14 +86,14 @@ class Streams(Order):
 
 
 def permute(values: np.ndarray, size: int, row_keys: np.ndarray) -> np.ndarray:
-    """Applies a permutation of 0 .. size-1 chosen by the key: by sorting drawn words, or a Feistel network with cycle walking.
+    """Apply a keyed permutation of 0 .. size-1: a sort of random words, or a Feistel network with cycle walking.
 
     Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", methods 1, 2 and 3.
 
     Args:
       values: int64[n] in [0, size).
-      size: the number of elements that are permuted.
-      row_keys: uint64[n], which permutation to apply to each value.
+      size: Number of permuted elements.
+      row_keys: uint64[n], key of the permutation to apply to each value.
 
     Returns:
       int64[n] in [0, size).
@@ -103,11 +106,11 @@ def permute(values: np.ndarray, size: int, row_keys: np.ndarray) -> np.ndarray:
     result = values.astype(np.uint64)
     walking = np.arange(len(result))
     while walking.size:
-        # A permutation of the 2**bits < 2 * size values; who leaves 0 .. size-1 walks on until back inside.
+        # A permutation of 2**bits < 2 * size values; a value outside of 0 .. size-1 is permuted again until it is inside.
         left_bits, right_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
         left, right = result[walking] >> right_bits, result[walking] & _mask(right_bits)
         for number in range(_ROUNDS):
-            # The halves change places, and with them their widths; an even number of rounds puts them back.
+            # The halves are swapped, and so are their widths; an even number of rounds restores them.
             left, right = right, left ^ (keys.fold(round_keys[walking, number], right) & _mask(left_bits))
             left_bits, right_bits = right_bits, left_bits
         result[walking] = (left << right_bits) | right

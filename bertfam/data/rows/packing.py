@@ -1,5 +1,9 @@
-"""Packing: several short examples in one row, which do not see each other (Krell et al. 2021, "Efficient Sequence Packing without
-Cross-contamination").
+"""Packing of several short examples into one row, without attention between them.
+
+Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination".
+
+`seqio.utils.trim_and_pack_dataset` (seqio 0.0.20) packs a stream of examples in TensorFlow, so that a row depends on all examples
+before it. Here the plan is made from the lengths alone, and every row can be read at random.
 """
 
 from dataclasses import dataclass
@@ -16,21 +20,21 @@ from bertfam.data.rows.running_text import WholeDocuments
 from bertfam.data.token_cache.documents import Documents
 from bertfam.features import Relation
 
-_TIES = 0x7E5  # what the plan's key is folded with, so that no other draw of the same seed is read
+_TIES = 0x7E5  # folded into the key of the plan, so that it is independent of other draws of the same seed
 
-_TOKENS = ("encoder_input_tokens", "next_tokens")  # what padding's id fills
+_TOKENS = ("encoder_input_tokens", "next_tokens")  # padded with the id of padding, all others with 0
 
 
 @dataclass(frozen=True)
 class Packed(RowLayout):
-    """Rows into which whole examples are packed by their lengths, each with its own [CLS], segment id and positions from 0.
+    """Rows of whole examples packed by length, each with its own [CLS], segment id and positions from 0.
 
-    The plan is fixed by the seed; an example keeps its row in every epoch, and its noise is drawn anew. Pairs are held to the
-    length of the text that they are cut from (`PairExamples.with_fixed_lengths`), so that lengths do not depend on what is drawn.
+    The plan is fixed by the seed: an example keeps its row in every epoch, with new noise. Pairs are limited to the length of the
+    text that they are cut from (`PairExamples.with_fixed_lengths`), so that lengths do not depend on random draws.
 
     Attributes:
-      rows: what is packed.
-      max_examples: at most so many in a row; None: a sixteenth of the row's length.
+      rows: Layout of the examples to pack.
+      max_examples: Maximum number of examples in a row; None: a sixteenth of the row's length.
     """
 
     is_packed: ClassVar[bool] = True
@@ -80,7 +84,7 @@ class PackedExamples:
     """The packed rows of one corpus at one length."""
 
     def __init__(self, inner: PackableExamples, bounds: np.ndarray, order: np.ndarray, length: int, most: int, pad: int) -> None:
-        """Row r holds the examples order[bounds[r]] .. order[bounds[r + 1] - 1] of `inner`."""
+        """Create rows, of which row r holds the examples order[bounds[r]] .. order[bounds[r + 1] - 1] of `inner`."""
         self._inner, self._bounds, self._order = inner, bounds, order
         self._length, self._most, self._pad = length, most, pad
 
@@ -89,45 +93,45 @@ class PackedExamples:
 
     @property
     def warnings(self) -> list[str]:
-        """What is amiss with the text, a line each."""
+        """Problems of the text, one line each."""
         return self._inner.warnings
 
     @property
     def fill(self) -> float:
-        """The share of the rows' places that the plan fills."""
+        """Share of the positions that are not padding."""
         return float(self._inner.lengths.sum() / (len(self) * self._length))
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Builds uncorrupted rows.
+        """Build uncorrupted rows.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          row_keys: uint64[n], what is drawn anew.
+          row_keys: uint64[n], keys of the random draws.
 
         Returns:
-          what the packed rows give, and `encoder_positions` int32[n, length] and `sequence_start_positions` int32[n, most], with
-          their labels and weights [n, most] where there are such; unused ones are 0.
+          The features of the packed examples, `encoder_positions` int32[n, length], `sequence_start_positions` int32[n, most],
+          and the labels and weights of the examples [n, most], if they have any; unused entries are 0.
         """
         first, count = self._bounds[examples], self._bounds[examples + 1] - self._bounds[examples]
         row = np.repeat(np.arange(len(examples)), count)
         nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        found = self._inner.rows(self._order[np.repeat(first, count) + nth], keys.fold(row_keys[row], nth))
-        # [m, length]: the tokens of each example, and where they go
-        real = found["encoder_segment_ids"] > 0
+        inner = self._inner.rows(self._order[np.repeat(first, count) + nth], keys.fold(row_keys[row], nth))
+        # [m, length]: tokens of each example, and their positions in the packed rows
+        real = inner["encoder_segment_ids"] > 0
         lengths = real.sum(axis=1)
         begin = np.cumsum(lengths) - lengths
         offset = begin - np.repeat(begin[np.cumsum(count) - count], count)
         place = np.arange(self._length)
         target = ((row * self._length + offset)[:, None] + place)[real]
-        found["encoder_segment_ids"] = np.broadcast_to((nth + 1).astype(np.int32)[:, None], real.shape)
-        found["encoder_positions"] = np.broadcast_to(place.astype(np.int32), real.shape)
-        found["sequence_start_positions"] = offset.astype(np.int32)[:, None]
+        inner["encoder_segment_ids"] = np.broadcast_to((nth + 1).astype(np.int32)[:, None], real.shape)
+        inner["encoder_positions"] = np.broadcast_to(place.astype(np.int32), real.shape)
+        inner["sequence_start_positions"] = offset.astype(np.int32)[:, None]
         result = {}
-        for name, value in found.items():
+        for name, value in inner.items():
             if value.shape == real.shape:
                 packed = np.full((len(examples), self._length), self._pad if name in _TOKENS else 0, value.dtype)
                 packed.reshape(-1)[target] = value[real]
-            else:  # one of each example
+            else:  # one value per example
                 packed = np.zeros((len(examples), self._most), value.dtype)
                 packed[row, nth] = value[:, 0]
             result[name] = packed
@@ -135,40 +139,40 @@ class PackedExamples:
 
 
 def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """Best-fit decreasing: the longest first, each into the fullest row that has room.
+    """Pack by best-fit decreasing: the longest first, each into the fullest row with enough room.
 
-    Equal lengths are interchangeable, so whole groups of them are placed at once, in an order drawn from the key.
+    Equal lengths are interchangeable, so all examples of a length are placed together, in an order drawn from the key.
 
     Args:
       lengths: int[examples], each from 1 to `capacity`.
-      capacity: of a row.
-      most: examples in a row, at most.
-      key: what decides among equals.
+      capacity: Tokens of a row.
+      most: Maximum number of examples in a row.
+      key: Key of the order among equal lengths.
 
     Returns:
-      bounds int64[rows + 1] and order int64[examples]: row r holds order[bounds[r]] .. order[bounds[r + 1] - 1].
+      Arrays `bounds` int64[rows + 1] and `order` int64[examples]: row r holds order[bounds[r]] .. order[bounds[r + 1] - 1].
     """
     ties = keys.fold(key, _TIES, np.arange(len(lengths)))
     order = np.lexsort((ties, -lengths))
     counts = np.bincount(lengths, minlength=capacity + 1)
-    row_of = np.empty(len(lengths), np.int64)  # of order[i]
+    row_of = np.empty(len(lengths), np.int64)  # row of order[i]
     held = np.zeros(0, np.int64)  # examples in each row
-    rows_with: list[np.ndarray] = [np.zeros(0, np.int64)] * (capacity + 1)  # those with so much room that may take more
+    rows_with: list[np.ndarray] = [np.zeros(0, np.int64)] * (capacity + 1)  # rows by their room, if they may take more
     done = 0
     for length in np.flatnonzero(counts)[::-1].tolist():
         end = done + int(counts[length])
         while done < end:
             room = next((room for room in range(length, capacity + 1) if len(rows_with[room])), None)
             if room is None:
-                each = min(capacity // length, most)
-                new = -(-(end - done) // each)
+                per_row = min(capacity // length, most)
+                new = -(-(end - done) // per_row)
                 taken = np.arange(len(held), len(held) + new)
-                held = np.concatenate([held, np.full(new, each)])
-                row_of[done:end] = np.repeat(taken, each)[: end - done]
-                held[-1] -= new * each - (end - done)
+                held = np.concatenate([held, np.full(new, per_row)])
+                row_of[done:end] = np.repeat(taken, per_row)[: end - done]
+                held[-1] -= new * per_row - (end - done)
                 rooms = capacity - held[taken] * length
-                _give_back(rows_with, taken[:-1], capacity - each * length, held, most)
-                _give_back(rows_with, taken[-1:], int(rooms[-1]), held, most)
+                _return_rows(rows_with, taken[:-1], capacity - per_row * length, held, most)
+                _return_rows(rows_with, taken[-1:], int(rooms[-1]), held, most)
                 done = end
             else:
                 taken = rows_with[room][: end - done]
@@ -176,13 +180,13 @@ def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> tuple[np.nd
                 row_of[done : done + len(taken)] = taken
                 held[taken] += 1
                 done += len(taken)
-                _give_back(rows_with, taken, room - length, held, most)
+                _return_rows(rows_with, taken, room - length, held, most)
     by_row = np.argsort(row_of, kind="stable")
     return np.concatenate([[0], np.cumsum(held)]), order[by_row]
 
 
-def _give_back(rows_with: list[np.ndarray], rows: np.ndarray, room: int, held: np.ndarray, most: int) -> None:
-    """Puts rows that have `room` left back among those that may take more."""
+def _return_rows(rows_with: list[np.ndarray], rows: np.ndarray, room: int, held: np.ndarray, most: int) -> None:
+    """Return rows with `room` left to those that may take more examples."""
     open_rows = rows[held[rows] < most]
     if room and len(open_rows):
         rows_with[room] = np.concatenate([rows_with[room], open_rows])

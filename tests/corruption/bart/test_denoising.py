@@ -187,7 +187,7 @@ def test_insertion():
 def test_vocabularies_and_settings_are_checked():
     for missing in ("cls", "mask"):
         ids = {"cls": 0, "sep": 2, "eos": 2, "mask": 9} | {missing: None}
-        with pytest.raises(UserError, match=f"no {missing} token, which Denoising needs"):
+        with pytest.raises(UserError, match=f"no {missing} token, which Denoising requires"):
             Denoising().check(32, TokenIds(size=10, pad=1, unk=3, **ids))
     Denoising().check(32, BART)
     for settings, message in (({"permute": 1.1}, "permute 1.1"), ({"rotate": -0.1}, "rotate"), ({"insert": 2.0}, "insert")):

@@ -263,7 +263,7 @@ def test_everything_may_be_chosen(rows, tokens, choice):
 @pytest.mark.parametrize("choice", CHOICES[1:], ids=lambda choice: type(choice).__name__)
 def test_a_vocabulary_must_say_what_begins_words(rows, choice):
     tokens = TokenIds(size=60, pad=0, unk=1)
-    with pytest.raises(UserError, match="does not say which pieces begin a word"):
+    with pytest.raises(UserError, match="does not mark the pieces that begin a word"):
         choice.choose(rows, np.ones(400, int), SLOTS, KEYS, tokens)
 
 
@@ -271,8 +271,8 @@ def test_a_vocabulary_must_say_what_begins_words(rows, choice):
     ("make", "message"),
     [
         (lambda: WordSpans(p=1.0), r"p 1.0 is not in \(0, 1\)"),
-        (lambda: WordSpans(longest=0), "longest 0 is not among 1 to 1000 words"),
-        (lambda: WordNgrams(longest=0), "longest 0 is not among 1 to 1000 words"),
+        (lambda: WordSpans(longest=0), "longest 0 is not between 1 and 1000 words"),
+        (lambda: WordNgrams(longest=0), "longest 0 is not between 1 and 1000 words"),
     ],
 )
 def test_settings_of_choices_are_checked(make, message):

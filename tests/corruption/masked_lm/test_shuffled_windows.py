@@ -134,9 +134,9 @@ def test_nothing_fits_between_masks():
     ("make", "message"),
     [
         (lambda: ShuffledWindows(rate=0), r"rate 0 is not in \(0, 1\]"),
-        (lambda: ShuffledWindows(size=1), "size 1 is not among 2 to 100 tokens"),
+        (lambda: ShuffledWindows(size=1), "size 1 is not between 2 and 100 tokens"),
         (lambda: ShuffledWindows(rounding="down"), "rounding 'down' is not one of nearest, up, random"),
-        (lambda: BertMasking(boundaries=True, shuffling=ShuffledWindows()), "boundaries are True and shuffling is set"),
+        (lambda: BertMasking(boundaries=True, shuffling=ShuffledWindows()), "boundaries is True and shuffling is set"),
     ],
 )
 def test_settings_are_checked(make, message):

@@ -97,7 +97,7 @@ def test_a_prefix_is_of_any_length_but_none_and_all():
     [
         (RandomSpans, {"density": 0.0}, "density 0.0"),
         (RandomSpans, {"density": 1.0}, "density 1.0"),
-        (RandomSpans, {"mean_length": 0.5}, "mean_length 0.5 is less than 1"),
+        (RandomSpans, {"mean_length": 0.5}, "mean_length 0.5 is not a finite number of at least 1"),
         (RandomTokens, {"density": 0.0}, "density 0.0"),
         (RandomTokens, {"density": 1.1}, "density 1.1"),
     ],

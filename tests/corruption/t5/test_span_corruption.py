@@ -372,7 +372,7 @@ def test_the_first_token_of_the_decoder():
     for start, token in (("pad", T5.pad), ("eos", EOS)):
         found = SpanCorruption(start=start).corrupt(raw, fold(1, 0), T5)
         assert found["decoder_input_tokens"][0, 0] == token and found["decoder_loss_weights"][0, 0] == 1
-    with pytest.raises(UserError, match="no cls token, which SpanCorruption.start needs"):
+    with pytest.raises(UserError, match="no cls token, which SpanCorruption.start requires"):
         SpanCorruption(start="bos").check(32, T5)
 
 
@@ -380,8 +380,8 @@ def test_the_first_token_of_the_decoder():
     ("settings", "message"),
     [
         ({"max_targets": 2, "noise": RandomTokens()}, "max_targets 2 is less than 3"),
-        ({"max_targets": 50}, "with RandomSpans all rows have equally many"),
-        ({"max_targets": 50, "noise": RandomTokens(), "targets": KeepAll()}, "for targets of the noise alone"),
+        ({"max_targets": 50}, "with RandomSpans all rows have the same length"),
+        ({"max_targets": 50, "noise": RandomTokens(), "targets": KeepAll()}, "it applies only to ClearToSentinels and DropClear"),
     ],
 )
 def test_settings_of_span_corruption_are_checked(settings, message):

@@ -225,10 +225,10 @@ def test_what_a_vocabulary_lacks_is_said_before_anything_is_read():
         check_vocabulary_fits(t5, bare, "vocab", 64)
     with pytest.raises(UserError, match=r"^vocab: rows of 2048 tokens, made of 2274, may need 114 sentinels"):
         check_vocabulary_fits(t5, FULL, "vocab", 2048)
-    with pytest.raises(UserError, match="^vocab: the vocabulary has no cls token, which Denoising needs"):
+    with pytest.raises(UserError, match="^vocab: the vocabulary has no cls token, which Denoising requires"):
         check_vocabulary_fits(bart, TokenIds(size=500, pad=0, unk=1, eos=2, mask=3), "vocab", 64)
     check_vocabulary_fits(bart, bare, "vocab", 64)
-    with pytest.raises(UserError, match="no eos token, which a row of text needs"):
+    with pytest.raises(UserError, match="no eos token, which a row of text requires"):
         check_vocabulary_fits(TextData(rows=Chunks(), corruption=NextTokens()), TokenIds(size=9, pad=0, unk=1), "vocab", 64)
 
 

@@ -133,7 +133,7 @@ def test_real_text_fills_the_rows(cache, tokens):
 
 
 def test_what_cannot_be_packed_is_refused():
-    with pytest.raises(UserError, match="no cls token, which Packed needs"):
+    with pytest.raises(UserError, match="no cls token, which Packed requires"):
         Packed().examples(made([3]), 16, 0, BARE)
     with pytest.raises(ValueError, match="max_examples 1 is less than 2"):
         Packed(max_examples=1)

@@ -114,5 +114,5 @@ def test_unknown_words_are_never_to_be_predicted():
 def test_what_cannot_be_is_refused():
     with pytest.raises(UserError, match="length 2 is too short"):
         FullSentences().examples(made([1]), 2, 0, IDS)
-    with pytest.raises(UserError, match="no eos token, which a row of text needs"):
+    with pytest.raises(UserError, match="no eos token, which a row of text requires"):
         Chunks().examples(made([1]), 8, 0, TokenIds(size=20, pad=0, unk=1))
