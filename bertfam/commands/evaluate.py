@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="another token cache of the same vocabulary (default: the run's own)",
     )
+    flags.add_module_import(parser, "Python module to import first, which registers the task or the model's family; repeatable")
     parser.add_argument("--batches", type=int, metavar="N", help="at most so many batches (default: all)")
     parser.add_argument("--baselines", action="store_true", help="also score predictors that see no context, on the same targets")
     group = parser.add_argument_group(
@@ -54,9 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the model's, whatever the task was registered with. --model_dir may be a Hugging Face folder too.",
     )
     group.add_argument("--task", metavar="NAME", help="registered task or mixture; this command then imports seqio")
-    group.add_argument(
-        "--module_import", action="append", default=[], metavar="MODULE", help="module that registers the task; repeatable"
-    )
     group.add_argument(
         "--max_new_tokens", type=int, metavar="N", help="where an answer is cut (default: as many as the longest targets have)"
     )
@@ -82,7 +80,7 @@ _DEFAULT_SPLIT = "validation"
 _OWN = {
     "text": (("split", "cache_dir", "batches", "baselines"), "held-out text"),
     "blimp": ((), "--blimp, which names the sentences"),
-    "task": (("split", "module_import", "max_new_tokens", "batch_size"), "--task"),
+    "task": (("split", "max_new_tokens", "batch_size"), "--task"),
 }
 
 

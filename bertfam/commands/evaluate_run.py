@@ -11,6 +11,7 @@ import jax
 
 from bertfam import session
 from bertfam.api import LanguageModel, load_networks
+from bertfam.commands import flags
 from bertfam.data import vocabularies
 from bertfam.data.seqio_tasks.corpus import fill_registry
 from bertfam.data.text_data import HeldOut
@@ -75,6 +76,7 @@ def held_out_text(args: argparse.Namespace, split: str) -> int:
 
 def _open(args: argparse.Namespace, split: str) -> Evaluation:
     """Open the run, the token cache, the model and the batches; raises UserError if they do not go together."""
+    flags.import_modules(args)
     run = read_run(args.model_dir)
     cache = session.open_saved_cache(run, to_path(args.model_dir), args.cache_dir)
     model = open_model(args.model_dir, args.step, average=args.average)
@@ -125,12 +127,12 @@ def _read_aux(model: TrainedModel) -> dict[str, Any]:
 
 def task(args: argparse.Namespace, split: str) -> int:
     """Evaluate a seqio task and print; return the exit status."""
+    fill_registry(args.module_import)
     step = _find_step(args)
     networks = load_networks(args.model_dir, step=step, average=args.average).values()
     model = next((network for network in networks if isinstance(network, LanguageModel)), None)
     if model is None:
         raise UserError(f"{args.model_dir} holds an encoder, which writes no text: --task is for models that do")
-    fill_registry(args.module_import)
 
     # This imports seqio, and with it TensorFlow.
     from bertfam.evaluation.seqio_tasks import evaluate, format_results
@@ -155,6 +157,7 @@ def task(args: argparse.Namespace, split: str) -> int:
 def minimal_pairs(args: argparse.Namespace) -> int:
     """Compare the sentences of minimal pairs and print; return the exit status."""
     files = read_pairs(Path(args.blimp), args.limit)
+    flags.import_modules(args)
     step = _find_step(args)
     scores = scorer(load_networks(args.model_dir, step=step, average=args.average))
     if not args.json:

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
     flags.add_average(parser)
+    flags.add_module_import(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -39,6 +40,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.training.model_dir import open_model
 
     check_unused(args.output)
+    flags.import_modules(args)
 
     opened = open_model(args.model_dir, args.step, average=args.average)
     networks = opened.run.objective.split(opened.params)

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
     parser.add_argument("--top_k", type=int, default=5, metavar="K", help="candidates per mask (default: 5)")
+    flags.add_module_import(parser)
     flags.add_json(parser)
 
 
@@ -34,6 +35,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.api import load_networks
     from bertfam.decoding.fill import fill, select_masked_lm
 
+    flags.import_modules(args)
     filled = fill(select_masked_lm(load_networks(args.model_dir, step=args.step)), args.text, args.top_k)
     if args.json:
         results = [

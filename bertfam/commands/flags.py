@@ -69,15 +69,40 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         help="gin file, here or among those shipped with bertfam (runs/..., models/..., objectives/..., meshes/...); "
         "repeatable; later files override earlier ones",
     )
-    group.add_argument(
-        "--module_import",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="Python module to import first, which registers your own configurables; with --task, the module that registers the "
+    add_module_import(
+        group,
+        "Python module to import first, which registers your own configurables; with --task, the module that registers the "
         "task (import configurables by a line `import MODULE` in a gin file then); repeatable",
     )
     parser.set_defaults(gin_bindings=[])
+
+
+_MODULE_IMPORT = (
+    "Python module to import first, which registers what the model is made of, such as a family of your own; repeatable"
+)
+
+
+def add_module_import(parser: argparse._ActionsContainer, description: str = _MODULE_IMPORT) -> None:
+    """Add --module_import; `import_modules` imports the modules, and so does `load_config`."""
+    parser.add_argument("--module_import", action="append", default=[], metavar="MODULE", help=description)
+
+
+def import_modules(args: argparse.Namespace) -> None:
+    """Import the modules of --module_import, except those that register a seqio task: `load_config` says why.
+
+    A command that reads a model folder calls this first, since the folder itself may not name modules to import.
+    """
+    from bertfam.config.imports import import_module
+    from bertfam.config.parse import Import, Origin
+
+    for module in _configurable_modules(args):
+        import_module(Import(module, Origin(f"--module_import={module}")))
+
+
+def _configurable_modules(args: argparse.Namespace) -> list[str]:
+    """Return the modules of --module_import that register configurables."""
+    task = getattr(args, "task", None)
+    return [] if task and task != EMBEDDED else args.module_import
 
 
 def add_model_dir(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -242,7 +267,7 @@ def load_config(args: argparse.Namespace, gin_files: Sequence[str] | None = None
 
     Args:
       args: the flags.
-      gin_files: the gin files; None: those of --gin_file.
+      gin_files: the gin files; None: those of --gin_file. Others belong to the model folder.
       bindings: bindings over those of the files and the text flags, and under those of --gin.NAME=value.
 
     Raises:
@@ -252,9 +277,10 @@ def load_config(args: argparse.Namespace, gin_files: Sequence[str] | None = None
 
     from bertfam.config import load
 
-    modules = () if args.task and args.task != EMBEDDED else args.module_import
     files = args.gin_file if gin_files is None else gin_files
-    config = load([_DEFAULTS, *files], [*text_bindings(args), *bindings, *args.gin_bindings], modules)
+    saved = [name for name in files if name not in args.gin_file]
+    bindings = [*text_bindings(args), *bindings, *args.gin_bindings]
+    config = load([_DEFAULTS, *files], bindings, _configurable_modules(args), saved=saved)
     config = dataclasses.replace(config, files=tuple(files))  # those that messages name
     given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)
     if given and not args.task and not config.refers_to("TextFiles"):

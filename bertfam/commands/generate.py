@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model_dir", type=flags.folder, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
     )
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
+    flags.add_module_import(parser)
     parser.add_argument(
         "--strategy",
         choices=tuple(_FIELDS),
@@ -103,6 +104,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.api import LanguageModel, load
     from bertfam.sharding.mesh import MeshShape
 
+    flags.import_modules(args)
     model = load(args.model_dir, step=args.step)
     if not isinstance(model, LanguageModel):
         raise UserError(f"{args.model_dir} holds an encoder, which writes no text; a masked language model is for bertfam fill")

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Hugging Face folder: config.json, safetensors, tokenizer files",
     )
     parser.add_argument("--output", type=flags.folder, required=True, metavar="MODEL_DIR", help="model folder to create")
+    flags.add_module_import(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -39,6 +40,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.training.checkpoints import Checkpoints
 
     check_unused(args.output)
+    flags.import_modules(args)
     model, params, ignored = huggingface.read(args.input)
     parts = sorted(params)
     vocabulary = vocabularies.load(args.input)
@@ -53,6 +55,7 @@ def main(args: argparse.Namespace) -> int:
             *bindings_of(model, origin, without=("vocab_size",)),
             Override(f"Stage.length = {min(128, model.max_length or 128)}", origin),
         ],
+        args.module_import,
     )
     objective = config.build("Run").objective
     params = objective.joined({next(iter(objective.networks)): params})

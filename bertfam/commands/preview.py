@@ -90,6 +90,7 @@ def main(args: argparse.Namespace) -> int:
     if args.html:
         _check_page(Path(args.html), args.overwrite)
     if args.model_dir:
+        flags.import_modules(args)
         read_run(args.model_dir)
     saved = [str(to_path(args.model_dir) / "config.gin")] if args.model_dir else []
     config = flags.load_config(args, args.gin_file or saved)

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="number of arrangements of the devices (default: 2); with more than there are devices, arrangements repeat",
     )
+    flags.add_module_import(parser)
     flags.add_json(parser)
     flags.add_processes(parser)
 

@@ -13,8 +13,10 @@ from typing import Any
 import jax
 
 from bertfam import session
+from bertfam.commands import flags
 from bertfam.errors import TrainingError, UserError, warn
 from bertfam.multihost.processes import Processes
+from bertfam.multihost.same_code import check_modules
 from bertfam.sharding.mesh import MeshShape
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import Checkpoints, has_training_state, retention, selection
@@ -100,10 +102,12 @@ def _open(args: argparse.Namespace, processes: Processes) -> tuple[Job, Record]:
     with processes.on_all("the run"):
         if args.times < 1:
             raise UserError(f"--times={args.times} is less than 1")
+        flags.import_modules(args)
         saved = session.open_saved_run(model_dir)
         run, vocabulary = saved.run, saved.vocabulary
         if not 1 <= args.step <= run.total_steps:
             raise UserError(f"--step={args.step} is no update of this run, which has 1 to {run.total_steps}")
+    check_modules(processes, args.module_import)
     start = processes.on_first("the checkpoint", lambda: _choose_checkpoint(model_dir, args.step, args.checkpoint))
     with processes.on_all("metrics.jsonl"):
         record = _read_record(model_dir, start, args.step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -13,18 +13,31 @@ from typing import Any
 import gin
 
 from bertfam.config import lint, registry
-from bertfam.config.imports import import_module
+from bertfam.config.imports import check_imported, import_module
 from bertfam.config.parse import Binding, Import, Origin, Override, Reference, parse_file, parse_override, parts, render_binding
 from bertfam.errors import UserError
 
 _LINE = 120
 
 
-def load(gin_files: Sequence[str], bindings: Sequence[str | Override] = (), module_imports: Sequence[str] = ()) -> Config:
+def load(
+    gin_files: Sequence[str],
+    bindings: Sequence[str | Override] = (),
+    module_imports: Sequence[str] = (),
+    *,
+    saved: Collection[str] = (),
+) -> Config:
     """Load and check gin files, then bindings ("NAME = value").
 
     Later values override earlier ones. Modules are imported first. This clears gin's own state, which is global;
     `Config.build` fills it.
+
+    Args:
+      gin_files: the gin files.
+      bindings: bindings over those of the files.
+      module_imports: modules to import.
+      saved: those of the gin files that belong to a model folder. Reading a folder runs no code, so they import only modules
+        that `module_imports` names too or that are imported already.
 
     Raises:
       UserError: for every mistake that can be found without building; the message names the file and line (or the flag)
@@ -33,7 +46,10 @@ def load(gin_files: Sequence[str], bindings: Sequence[str | Override] = (), modu
     gin.clear_config()
     statements: list[Binding | Import] = [Import(module, Origin(f"--module_import={module}")) for module in module_imports]
     for name in gin_files:
-        statements += parse_file(name, f"--gin_file={name}")
+        parsed = list(parse_file(name, f"--gin_file={name}"))
+        if name in saved:
+            check_imported([statement for statement in parsed if isinstance(statement, Import)], module_imports)
+        statements += parsed
     statements += map(parse_override, bindings)
 
     imports = [statement for statement in statements if isinstance(statement, Import)]

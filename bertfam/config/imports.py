@@ -6,6 +6,7 @@ import pkgutil
 import sys
 import sysconfig
 import traceback
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from bertfam.config.parse import Import
@@ -33,6 +34,21 @@ def import_module(statement: Import) -> None:
             ) from error
         summary = next(iter(str(error).splitlines()), "")
         raise UserError(f"{origin}: {_place(error)}: {type(error).__name__}: {summary[:LONGEST]}") from error
+
+
+def check_imported(statements: Iterable[Import], given: Collection[str]) -> None:
+    """Raise UserError for a module of a model folder that the user has not named: reading a folder runs no code.
+
+    Args:
+      statements: the imports of the folder's configuration.
+      given: the modules that the user names; modules that are imported already are permitted too.
+    """
+    for module, origin in statements:
+        if module not in given and module not in sys.modules:
+            raise UserError(
+                f"{origin}: the model needs the module {module}, and reading a folder runs no code: if you trust the module, "
+                f"give --module_import={module} (in Python, import it first)"
+            )
 
 
 def _siblings(name: str) -> list[str]:

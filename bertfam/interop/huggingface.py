@@ -64,7 +64,10 @@ def read(folder: str | Path) -> Imported:
     family = known_families.get(str(content.get("model_type")))
     if family is None:
         known = ", ".join(known_families)
-        raise UserError(f"{folder / 'config.json'}: model_type is {content.get('model_type')!r}, supported: {known}")
+        raise UserError(
+            f"{folder / 'config.json'}: model_type is {content.get('model_type')!r}, supported: {known}; for a family of your "
+            "own give --module_import=MODULE (in Python, import it first)"
+        )
     try:
         config = family.config_from_huggingface(content)
     except UserError as error:

@@ -124,12 +124,12 @@ def saved_init_flags(model_dir: Path) -> dict[str, Any]:
 
 
 def read_run(model_dir: str | Path) -> Run:
-    """Read the configuration of a MODEL_DIR; raises UserError where there is none."""
+    """Read the configuration of a MODEL_DIR; raise UserError if it has none, or needs a module that is not imported yet."""
     path = to_path(model_dir) / "config.gin"
     check_whole(path.parent)
     if not path.is_file():
         raise UserError(f"{model_dir} is no model folder (no config.gin); `bertfam pretrain` or `bertfam import` makes one")
-    return load([str(path)]).build("Run")
+    return load([str(path)], saved=[str(path)]).build("Run")
 
 
 def _check_vocabulary(model_dir: Path, vocabulary: Vocabulary) -> None:

@@ -62,6 +62,9 @@ def make_plan(
     }
 
 
+_NO_ATTENTION = "none"
+
+
 def describe_attention(objective: Objective, shape: RowShape) -> str:
     """Describe the attention backend of training on this process's devices and its reason, by network where they differ."""
     networks = dict(objective.networks)
@@ -79,8 +82,8 @@ def _encoder_attention(config: EncoderConfig, execution: Execution, shape: RowSh
     sizes = (execution.dtype, shape.length, config.head_dim, shape.examples > 1, config.attention_dropout_rate)
     requests = dict.fromkeys(Request.here(*sizes, window=window) for window in config.windows)
     reasons = {request.window: choose(request, execution.attention)[1] for request in requests}
-    if len(reasons) == 1:
-        return next(iter(reasons.values()))
+    if len(reasons) < 2:
+        return next(iter(reasons.values()), _NO_ATTENTION)
     names = {window: "all tokens" if window is None else f"a window of {window}" for window in reasons}
     return "; ".join(f"over {names[window]}, {reason}" for window, reason in reasons.items())
 
@@ -105,8 +108,8 @@ def _attends(request: Request) -> str:
 
 
 def _once_or_by_name(texts: Mapping[str, str], separator: str) -> str:
-    if len(set(texts.values())) == 1:
-        return next(iter(texts.values()))
+    if len(set(texts.values())) < 2:
+        return next(iter(texts.values()), _NO_ATTENTION)
     return "; ".join(f"{name}{separator}{text}" for name, text in texts.items())
 
 

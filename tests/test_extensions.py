@@ -1,0 +1,206 @@
+"""Six extensions of one module outside the package (extensions/toy.py), used as CONTRIBUTING.md says."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import xla
+
+from bertfam import api, cli
+from bertfam.models import families
+
+EXTENSIONS = Path(__file__).parent / "extensions"
+MODULE = "--module_import=toy"
+NOUNS, VERBS = ("cat", "dog", "bird", "horse", "river", "stone"), ("sees", "hears", "follows", "meets", "likes")
+
+
+def write_text(path, documents):
+    """Write documents of six sentences, a sentence a line."""
+    sentences = [f"the {a} {verb} the {b}" for a in NOUNS for verb in VERBS for b in NOUNS]
+    numbers = np.random.default_rng(documents).integers(0, len(sentences), (documents, 6))
+    path.write_text("\n\n".join("\n".join(sentences[number] for number in row) for row in numbers))
+
+
+def run(*words):
+    """Run a command in this process; fail unless it succeeds."""
+    assert cli.main([str(word) for word in words]) == 0
+
+
+def lines(model_dir, split):
+    found = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if line["split"] == split]
+
+
+def assert_same_params(left, right):
+    """Check that two loaded models have the same config and equal parameters, rows of no token aside."""
+    assert left.config == right.config
+    rows, padded = left.config.vocab_size, left.config.padded_vocab_size
+
+    def check(ours, theirs):
+        count = rows if len(ours) == padded else None
+        np.testing.assert_array_equal(ours[:count], theirs[:count])
+
+    jax.tree.map(check, left.params, right.params)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def toy():
+    """The module, imported as a user's program imports it; other test files do not see its family."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXTENSIONS)
+        patch.setattr(families, "_registered", [])
+        import toy
+
+        yield toy
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Folder with text, vocab/ and model/, which a process of `bertfam pretrain` trained with all six extensions."""
+    folder = tmp_path_factory.mktemp("extensions")
+    for name, documents in (("train", 30), ("held-out", 6)):
+        write_text(folder / f"{name}.txt", documents)
+    run("vocab", f"--input={folder / 'train.txt'}", "--size=90", f"--output={folder / 'vocab'}")
+    command = ["pretrain", MODULE, f"--gin_file={EXTENSIONS / 'toy.gin'}", *text(folder), f"--model_dir={folder / 'model'}"]
+    path = os.pathsep.join(map(str, (EXTENSIONS, *filter(None, sys.path))))
+    environment = os.environ | xla.devices() | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-m", "bertfam", *command], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "SignMomentum" in done.stdout and "attention    none" in done.stdout
+    return folder
+
+
+def text(folder):
+    flags = {"input": "train.txt", "validation_input": "held-out.txt", "vocab": "vocab"}
+    return [f"--{name}={folder / path}" for name, path in flags.items()]
+
+
+def test_the_hook_writes_its_metric(folder):
+    model_dir = folder / "model"
+    assert [line["step"] for line in lines(model_dir, "train")] == [1, 2, 3, 4]
+    measured = lines(model_dir, "parameters")
+    assert [line["step"] for line in measured] == [2, 4]
+    leaves = jax.tree.leaves(api.load(model_dir).params)
+    np.testing.assert_allclose(measured[-1]["norm"], np.sqrt(sum(np.sum(np.square(leaf)) for leaf in leaves)), rtol=1e-5)
+
+
+def test_evaluate_gives_the_same_scores(folder, capsys):
+    model_dir = folder / "model"
+    run("evaluate", f"--model_dir={model_dir}", MODULE, "--json")
+    scores, (logged,) = json.loads(capsys.readouterr().out), lines(model_dir, "eval")
+    assert {"toy_loss", "toy_accuracy"} < logged.keys()
+    for name in ("loss", "toy_loss", "toy_accuracy"):
+        np.testing.assert_allclose(scores[name], logged[name], rtol=1e-5)
+
+
+def test_the_run_resumes(folder, tmp_path):
+    model_dir = tmp_path / "model"
+    shutil.copytree(folder / "model", model_dir)
+    run("pretrain", f"--model_dir={model_dir}", MODULE, "--gin.TRAIN_STEPS=6")
+    assert [line["step"] for line in lines(model_dir, "train")] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in lines(model_dir, "parameters")] == [2, 4, 6]
+
+
+def test_export_and_import_keep_the_parameters(folder, tmp_path):
+    theirs, imported = tmp_path / "theirs", tmp_path / "imported"
+    run("export", f"--model_dir={folder / 'model'}", f"--output={theirs}", MODULE)
+    content = json.loads((theirs / "config.json").read_text())
+    assert (content["model_type"], content["architectures"]) == ("toy", ["ToyModel"])
+    model = api.load(folder / "model")
+    assert_same_params(api.load(theirs), model)
+    run("import", f"--input={theirs}", f"--output={imported}", MODULE)
+    assert_same_params(api.load(imported), model)
+
+
+def test_the_family_trains_with_a_built_in_objective(folder, tmp_path, capsys):
+    model_dir, theirs = tmp_path / "model", tmp_path / "theirs"
+    changes = {"TextData.rows": "@FullSentences()", "TextData.corruption": "@BertMasking()", "Run.optimizer": "@AdamW()"}
+    changes |= {"Run.objective": "@Mlm()", "Mlm.model": "%MODEL", "Run.hooks": "()", "TRAIN_STEPS": "2"}
+    flags = [f"--gin.{name}={value}" for name, value in changes.items()]
+    run(
+        "pretrain",
+        MODULE,
+        f"--gin_file={EXTENSIONS / 'toy.gin'}",
+        *flags,
+        f"--cache_dir={folder / 'model/cache'}",
+        f"--model_dir={model_dir}",
+    )
+    run("export", f"--model_dir={model_dir}", f"--output={theirs}", MODULE)
+    assert json.loads((theirs / "config.json").read_text())["architectures"] == ["ToyForMaskedLM"]
+    assert_same_params(api.load(theirs), api.load(model_dir))
+    capsys.readouterr()
+    run("fill", f"--model_dir={theirs}", MODULE, "--json", "the [MASK] sees the dog")
+    assert len(json.loads(capsys.readouterr().out)[0]["masks"]) == 1
+
+
+BERT = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 24}
+ALONE = {
+    "objective": {"Run.objective": "@ToyObjective()", "ToyObjective.model": "%MODEL"},
+    "noise": {"TextData.corruption": "@RepeatedTokens()"},
+    "rows": {"TextData.rows": "@FirstTokens()"},
+    "optimizer": {"Run.optimizer": "@SignMomentum()"},
+    "hook": {"Run.hooks": "(@ParameterNorm(),)"},
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_each_of_the_others_fits_into_a_run_of_built_in_parts(folder, name, capsys):
+    sizes = {f"BertConfig.{name}": str(value) for name, value in BERT.items()}
+    changes = sizes | {"MODEL": "@BertConfig()", "Stage.length": "24", "BATCH_SIZE": "4", "TRAIN_STEPS": "4"} | ALONE[name]
+    files = ["--gin_file=objectives/mlm.gin", "--gin_file=runs/defaults.gin"]
+    run("check", MODULE, *files, *(f"--gin.{name}={value}" for name, value in changes.items()), *text(folder))
+    assert capsys.readouterr().out.endswith("ok\n")
+
+
+@contextlib.contextmanager
+def without_toy():
+    """Block in which the module has not been imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "toy")
+        patch.setattr(families, "_registered", [])
+        yield
+        assert "toy" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "words",
+    (
+        ["evaluate"],
+        ["export", "--output=theirs"],
+        ["fill", "the [MASK]"],
+        ["replay", "--step=1"],
+        ["preview"],
+        ["check"],
+        ["pretrain"],
+        ["pretrain", "--gin_file=runs/quickstart.gin", "--init_from={model}", "--model_dir=new"],
+    ),
+    ids=lambda words: words[0],
+)
+def test_a_folder_imports_no_module(folder, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [word.format(model=folder / "model") for word in words]
+    if not any(word.startswith("--model_dir=") for word in words):
+        words.append(f"--model_dir={folder / 'model'}")
+    else:
+        words += text(folder)
+    with without_toy():
+        assert cli.main(words) == 2
+    error = capsys.readouterr().err.strip()
+    assert f"{folder / 'model/config.gin'}:1: " in error and "--module_import=toy" in error and "\n" not in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_exported_family_that_is_not_registered(folder, tmp_path, capsys):
+    theirs = tmp_path / "theirs"
+    run("export", f"--model_dir={folder / 'model'}", f"--output={theirs}", MODULE)
+    with without_toy():
+        assert cli.main(["fill", f"--model_dir={theirs}", "the [MASK]"]) == 2
+    error = capsys.readouterr().err
+    assert "model_type is 'toy'" in error and "--module_import=MODULE" in error
