@@ -1,0 +1,35 @@
+"""Table of the families, against the table in README.md."""
+
+import re
+from pathlib import Path
+
+from bertfam.interop import huggingface
+from bertfam.models.families import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+
+
+def readme_rows():
+    """Cells of each row of README's table of the family."""
+    section = (ROOT / "README.md").read_text().partition("\n## The family\n")[2]
+    table = section.partition("\n|---|")[2].partition("\n\n")[0].splitlines()[1:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_readme_has_the_families_of_the_table():
+    classes = {name for row in readme_rows() for name in re.findall(r"`(\w+)`", row[4])} - {"transformers"}
+    for family in huggingface.FAMILIES.values():
+        own = set(family.architectures.values())
+        assert classes & own, f"README's table has no class of {family.model_type}"
+        classes -= own
+    assert not classes, "README's table has classes of no family"
+    without_export = [row for row in readme_rows() if row[4].startswith("no export")]
+    assert len(without_export) == sum(family.table is None for family in FAMILIES)
+
+
+def test_readme_names_files_that_exist():
+    for _, objectives, models, *_ in readme_rows():
+        for folder, cell in (("objectives", objectives), ("models", models)):
+            for name in re.findall(r"`([\w*]+)`", cell):
+                folders = (folder, "runs") if folder == "models" else (folder,)
+                assert any(list((ROOT / "gin_configs" / place).glob(f"{name}.gin")) for place in folders), name

@@ -1,0 +1,96 @@
+"""Opening of a run: the steps in their order, and what each leaves to the next."""
+
+import copy
+
+import pytest
+
+from bertfam import cli, session
+from bertfam.commands import check_run
+from bertfam.config import Override, load
+from bertfam.errors import UserError
+from bertfam.training.summary import make_plan
+
+SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32}
+VALUES = {"MODEL": "@BertConfig()", "Stage.length": 32, "BATCH_SIZE": 4, "TRAIN_STEPS": 8}
+VALUES |= {f"BertConfig.{name}": value for name, value in SIZES.items()}
+FILES = ("objectives/mlm.gin", "runs/defaults.gin")
+
+
+@pytest.fixture
+def configuration(cache_dir):
+    values = VALUES | {"TextData.cache_dir": repr(str(cache_dir))}
+    config = load(FILES, [Override(f"{name} = {value}", "test") for name, value in values.items()])
+    run = config.build("Run")
+    return session.Configuration(None, config, run, run.data)
+
+
+def test_each_step_opens_what_the_next_needs(configuration, cache_dir, vocabulary):
+    opened = session.open_vocabulary(configuration)
+    assert configuration.run.objective.model.vocab_size is None
+    assert opened.run.objective.model.vocab_size == opened.vocabulary.size == vocabulary.size
+    assert (opened.cache_directory, opened.cache.directory) == (cache_dir, cache_dir)
+
+    checkpoint = session.describe_checkpoint(None, None)
+    assert (checkpoint.step, checkpoint.resumes, checkpoint.first_step) == (None, False, 0)
+    session.check_checkpoint(configuration, opened, checkpoint)
+
+    model = session.open_model(opened.run, opened.vocabulary)
+    assert model.aux == {}
+    data = session.open_data(model.trainer.run, opened.cache, opened.vocabulary)
+    (training,), (held_out,) = data.training, data.held_out
+    (stage,) = model.trainer.stages
+    for source in (training, held_out.source):
+        rows = source.rows(0, 0, 4)
+        assert {name: rows[name].shape[1:] for name in stage.features} == {
+            name: spec.shape for name, spec in stage.features.items()
+        }
+
+
+def test_auto_is_resolved_and_described(configuration):
+    run = session.open_vocabulary(configuration).run
+    assert run.objective.execution.attention == "auto"
+    trainer = session.open_model(run, session.open_vocabulary(configuration).vocabulary).trainer
+    (stage,) = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, {})["stages"]
+    assert stage["attention"] and "auto" not in stage["attention"]
+
+
+def test_a_run_needs_a_configuration_and_a_folder_of_its_own(tmp_path):
+    with pytest.raises(UserError, match="--gin_file=FILE"):
+        session.find_gin_files([], None)
+    with pytest.raises(UserError, match="--gin_file=FILE"):
+        session.find_gin_files([], tmp_path / "new")
+    assert session.find_gin_files(["a.gin"], tmp_path / "new") == ["a.gin"]
+    (tmp_path / "letter.txt").touch()
+    with pytest.raises(UserError, match=r"letter\.txt"):
+        session.find_gin_files(["a.gin"], tmp_path)
+    (tmp_path / "config.gin").touch()
+    assert session.find_gin_files([], tmp_path) == [str(tmp_path / "config.gin")]
+
+
+def test_a_command_opens_in_order_and_changes_no_flag(cache_dir, monkeypatch, capsys):
+    steps = ("find_gin_files", "open_vocabulary", "describe_checkpoint", "check_checkpoint", "open_model", "open_data")
+    called = []
+
+    def recorded(name, function):
+        def step(*args, **options):
+            called.append(name)
+            return function(*args, **options)
+
+        return step
+
+    for name in steps:
+        monkeypatch.setattr(session, name, recorded(name, getattr(session, name)))
+
+    run, given = check_run.run, []
+
+    def run_with_copy(args):
+        given.append((copy.deepcopy(vars(args)), args))
+        return run(args)
+
+    monkeypatch.setattr(check_run, "run", run_with_copy)
+    flags = [*(f"--gin_file={name}" for name in FILES), *(f"--gin.{name}={value}" for name, value in VALUES.items())]
+    assert cli.main(["check", *flags, f"--cache_dir={cache_dir}"]) == 0
+    assert called == list(steps)
+    ((before, args),) = given
+    assert vars(args) == before
+    assert capsys.readouterr().out.endswith("ok\n")
