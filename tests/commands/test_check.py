@@ -128,8 +128,8 @@ def test_all_that_pretrain_warns_of(trained, tmp_path, monkeypatch, capsys):
     run = ["--gin_file={folder}/run.gin", "--gin.LinearDecay.warmup_steps=30", "--gin.Run.sample_every=5"]
     cached = [f"--cache_dir={tmp_path / 'cache'}"]
     expected = [
-        r"100% of the sentence pairs of (.*) at length 16 have a random second sentence whatever is drawn.*",
-        r"100% of the sentence pairs of (.*) at length 24 have a random second sentence whatever is drawn.*",
+        r"100% of the sentence pairs of (.*) at length 16 have a random second sentence in every epoch.*",
+        r"100% of the sentence pairs of (.*) at length 24 have a random second sentence in every epoch.*",
         r"LinearDecay.warmup_steps 30 is not less than the 24 steps: the peak is never reached",
         re.escape(NO_HELD_OUT.replace("evaluated", "evaluated or sampled")),
     ]

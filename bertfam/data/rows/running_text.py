@@ -1,14 +1,14 @@
-"""Running text as rows: `[CLS] text [SEP]`, or bare text where the vocabulary has no [CLS].
+"""Rows of running text: `[CLS] text [SEP]`, or bare text if the vocabulary has no [CLS].
 
-Text is seen as one line of slots: the tokens of every document and one separator behind each. A row is a range of slots.
+The text is treated as one sequence of slots: the tokens of every document, followed by a separator. A row is a range of slots.
 
-    FullSentences     whole sentences, on over the ends of documents with a separator between (Liu et al. 2019, FULL-SENTENCES)
+    FullSentences     whole sentences, across documents, with a separator between documents (Liu et al. 2019, FULL-SENTENCES)
     DocSentences      whole sentences of one document (Liu et al. 2019, DOC-SENTENCES)
-    Chunks            so many tokens as fit, on over the ends of documents (Radford et al. 2018)
-    WholeDocuments    so many tokens of one document as fit
+    Chunks            as many tokens as fit, across documents (Radford et al. 2018)
+    WholeDocuments    as many tokens of one document as fit
 
-Every token of the text is in one row; a sentence longer than a row is cut. Where a noise asks for it (`RowForm`) rows have no
-[CLS] and [SEP], say where sentences begin, or have the token that follows each.
+Every token of the text is in exactly one row; a sentence longer than a row is cut. If the noise requires it (`RowForm`), rows
+have no [CLS] and [SEP], mark where sentences begin, or have the token that follows each.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,19 @@ from bertfam.data.rows.layout import PackableRows, RowLayout
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 
-# Rows that go on over the ends of documents are begun anew about every hundred thousand tokens, and so planned side by side.
+# Rows across documents restart about every hundred thousand tokens, so that the stretches between can be planned in parallel.
 _LANE = 1 << 17
 _LANES_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
 class TextRows(RowLayout):
-    """What all rows of running text have in common; see the module."""
+    """Base class of rows of running text (see the module).
+
+    Attributes:
+      whole_sentences: True if rows hold whole sentences.
+      across_documents: True if rows cross the ends of documents.
+    """
 
     is_running_text: ClassVar[bool] = True
     whole_sentences: ClassVar[bool]
@@ -38,7 +43,7 @@ class TextRows(RowLayout):
 
     @property
     def gap(self) -> int:
-        """Separators behind a document."""
+        """Number of separators after a document."""
         return 1
 
     @override
@@ -52,7 +57,7 @@ class TextRows(RowLayout):
         frame = _Frame(tokens, form)
         room = length - frame.size
         begins = document_begins(documents, self.gap)
-        inner_ends = begins[1:] - (0 if form.continued else self.gap)  # of what rows hold of each document
+        inner_ends = begins[1:] - (0 if form.continued else self.gap)  # end of the slots of each document that rows hold
         if self.whole_sentences:
             begin, end = _whole_sentences(documents, begins, inner_ends, room, self.across_documents)
         elif self.across_documents:
@@ -70,7 +75,7 @@ class TextRows(RowLayout):
 
 
 class FullSentences(TextRows):
-    """Whole sentences, on over the ends of documents with a separator between."""
+    """Whole sentences, across documents, with a separator between documents."""
 
     whole_sentences, across_documents = True, True
 
@@ -83,10 +88,10 @@ class DocSentences(TextRows, PackableRows):
 
 @dataclass(frozen=True)
 class Chunks(TextRows):
-    """So many tokens as fit, on over the ends of documents.
+    """As many tokens as fit, across documents.
 
     Attributes:
-      separated: whether a separator stands between documents; T5's published rows have none.
+      separated: True to put a separator between documents; T5's published rows have none.
     """
 
     whole_sentences, across_documents = False, True
@@ -100,15 +105,19 @@ class Chunks(TextRows):
 
 
 class WholeDocuments(TextRows, PackableRows):
-    """Documents; one that is longer than a row takes several."""
+    """Whole documents; one that is longer than a row is divided among several."""
 
     whole_sentences, across_documents = False, False
 
 
 class _Frame:
-    """What stands around a row's text: [CLS] and [SEP], or nothing where the vocabulary has no [CLS] or bare rows are asked for.
+    """Control tokens around a row's text: [CLS] and [SEP], or none for bare rows or if the vocabulary has no [CLS].
 
-    Between documents stands [SEP], in bare rows what ends a document; where a vocabulary has only one of them, that one.
+    Documents are separated by [SEP], or in bare rows by the end-of-text token; a vocabulary may have only one of the two.
+
+    Attributes:
+      size: Number of control tokens around the text.
+      separator: Id of the separator.
     """
 
     def __init__(self, tokens: TokenIds, form: RowForm) -> None:
@@ -118,16 +127,17 @@ class _Frame:
 
 
 class TextExamples:
-    """The rows of one corpus at one length."""
+    """Rows of one corpus at one length."""
 
     warnings: ClassVar[list[str]] = []
 
     def __init__(
         self, documents: Documents, begins: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int, frame: _Frame, gap: int
     ) -> None:
-        """Rows of the slots begin int64[rows] .. end int64[rows]; document d begins at slot begins[d], behind `gap` separators.
+        """Create rows of the slots begin int64[rows] .. end int64[rows], where document d begins at slot begins[d].
 
-        Of continued rows these are the slots of the next tokens, and an end-of-text token stands at slot -1.
+        A document is followed by `gap` separators. For continued rows the slots are those of the next tokens, and slot -1 holds
+        an end-of-text token.
         """
         self._documents, self._begins, self._begin, self._end = documents, begins, begin, end
         self._length, self._frame, self._gap = length, frame, gap
@@ -137,55 +147,56 @@ class TextExamples:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each row, its frame included: int64[rows]."""
+        """Tokens of each row, including [CLS] and [SEP]: int64[rows]."""
         return self._end - self._begin + self._frame.size
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Builds uncorrupted rows; nothing is drawn.
+        """Build uncorrupted rows, without random draws.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          row_keys: uint64[n], not used.
+          row_keys: uint64[n], unused.
 
         Returns:
-          `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length];
-          of marked text `units` uint8[n, length] too, and what the form asks for.
+          `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length],
+          `units` uint8[n, length] if the text has marks, and the features that the form requires.
         """
         form = self._frame.form
         if form.continued:
-            found = self._rows(self._begin[examples] - 1, self._end[examples], self._length + 1)
-            return _with_next(found, self._frame.tokens.pad)
-        found = self._rows(self._begin[examples], self._end[examples], self._length)
-        return found | ({"sentence_begins": self._sentence_begins(examples)} if form.sentences else {})
+            return _with_next(
+                self._rows(self._begin[examples] - 1, self._end[examples], self._length + 1), self._frame.tokens.pad
+            )
+        rows = self._rows(self._begin[examples], self._end[examples], self._length)
+        return rows | ({"sentence_begins": self._sentence_begins(examples)} if form.sentences else {})
 
     def _rows(self, begin: np.ndarray, end: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Rows of the slots begin int64[n] .. end int64[n]; see `rows`."""
+        """Return the rows of slots begin int64[n] .. end int64[n], as `rows` does."""
         frame, ids = self._frame, self._frame.tokens
         lead = frame.size // 2
-        # [n, length]: the slot of each place of the row
+        # [n, length]: slot of each position of the row
         place = np.arange(length) - lead
         slot = begin[:, None] + place
         text = (place >= 0) & (slot < end[:, None])
         first = np.searchsorted(self._begins, begin, side="right") - 1
         last = np.searchsorted(self._begins, end - 1, side="right") - 1
-        document = first[:, None]  # [n, 1], or [n, length] where documents end inside of rows
+        document = first[:, None]  # [n, 1], or [n, length] if a document ends within a row
         crossing = last - first
         if crossing.any():
-            # A 1 where a document begins inside the row, summed up along it.
+            # Cumulative sum of a 1 at each position where a document begins within the row.
             row = np.repeat(np.arange(len(begin)), crossing)
-            begun = np.arange(crossing.sum()) - np.repeat(np.cumsum(crossing) - crossing, crossing) + first[row] + 1
+            inner = np.arange(crossing.sum()) - np.repeat(np.cumsum(crossing) - crossing, crossing) + first[row] + 1
             steps = np.zeros(slot.shape, np.int64)
-            np.add.at(steps, (row, self._begins[begun] - begin[row] + lead), 1)
+            np.add.at(steps, (row, self._begins[inner] - begin[row] + lead), 1)
             document = document + np.cumsum(steps, axis=1)
         separator = np.zeros_like(text)
         if self._gap and (crossing.any() or (end == self._begins[last + 1]).any()):
             separator = text & (slot == self._begins[document + 1] - 1)
             text &= ~separator
-        # Before each token stand as many separators as documents. What is no text reads some token too, and is written over.
+        # A token is preceded by the separators of all earlier documents. Positions without text read any token, replaced below.
         index = slot - self._gap * document
         tokens = self._documents.tokens.take(index, mode="clip").astype(np.int32)
         np.copyto(tokens, ids.pad, where=~text)
-        # Nothing can be learnt from predicting that a word is unknown.
+        # Unknown tokens are not predicted: there is nothing to learn from them.
         maskable = text & (tokens != ids.unk)
         tokens[separator] = frame.separator
         size = end - begin + frame.size
@@ -203,12 +214,12 @@ class TextExamples:
         }
 
     def _sentence_begins(self, examples: np.ndarray) -> np.ndarray:
-        """Where sentences of the text begin, the first of each document included: bool[n, length]."""
+        """Return True where sentences of the text begin, including the first of each document: bool[n, length]."""
         starts, bounds = self._documents.sentence_starts, self._documents.sentence_bounds
         begin, end = self._begin[examples], self._end[examples]
         first, last = (np.searchsorted(self._begins, slot, side="right") - 1 for slot in (begin, end - 1))
         low = np.searchsorted(starts, begin - self._gap * first)
-        # A separator that ends a row has the index of the next document's first token, which is not in the row.
+        # A separator at the end of a row has the index of the next document's first token, which is not in the row.
         counts = np.maximum(np.searchsorted(starts, end - self._gap * last) - low, 0)
         row = np.repeat(np.arange(len(examples)), counts)
         sentence = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + low[row]
@@ -220,7 +231,7 @@ class TextExamples:
 
 
 def _with_next(rows: dict[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
-    """Rows with `next_tokens`, of rows int32[n, length + 1] that hold one token more."""
+    """Return rows with `next_tokens`, made from rows int32[n, length + 1] with one more token."""
     tokens, segments = rows["encoder_input_tokens"], rows["encoder_segment_ids"][:, 1:]
     return {
         "encoder_input_tokens": np.where(segments > 0, tokens[:, :-1], pad),
@@ -230,13 +241,13 @@ def _with_next(rows: dict[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
 
 
 def document_begins(documents: Documents, gap: int = 1) -> np.ndarray:
-    """The slot at which each document begins, and the end, with `gap` separators behind each: int64[documents + 1]."""
+    """Return the slot at which each document begins, and the end, with `gap` separators after each: int64[documents + 1]."""
     bounds = documents.sentence_bounds
     return documents.sentence_starts[bounds] + gap * np.arange(len(bounds))
 
 
 def _cut(begin: np.ndarray, end: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts ranges into ranges of `room` and what is left over, in order: int64[ranges] each."""
+    """Cut ranges into pieces of `room`, the last of which may be shorter: begins and ends int64[pieces]."""
     counts = -(-(end - begin) // room)
     number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     starts = np.repeat(begin, counts) + number * room
@@ -246,9 +257,9 @@ def _cut(begin: np.ndarray, end: np.ndarray, room: int) -> tuple[np.ndarray, np.
 def _whole_sentences(
     documents: Documents, begins: np.ndarray, ends: np.ndarray, room: int, across: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of as many whole sentences as fit, of documents that end at slots `ends`: begin int64[rows] and end int64[rows]."""
+    """Divide documents, which end at slots `ends`, into rows of whole sentences: begins int64[rows] and ends int64[rows]."""
     if across:
-        # Lanes begin with the document in which each multiple of a lane's size falls.
+        # A lane begins with the document that contains a multiple of the lane's size.
         lanes = np.unique(np.searchsorted(begins, np.arange(0, begins[-1], _LANE), side="right") - 1)
         lanes = np.append(lanes, len(begins) - 1)
         at_once = _LANES_AT_ONCE
@@ -264,9 +275,9 @@ def _whole_sentences(
 def _walk(
     documents: Documents, begins: np.ndarray, ends: np.ndarray, lanes: np.ndarray, room: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fills rows in all lanes side by side, one row of each at a time; lane i holds the documents lanes[i] .. lanes[i + 1]."""
+    """Fill rows in all lanes in parallel, one row of each at a time; lane i holds the documents lanes[i] .. lanes[i + 1]."""
     begin, end = _pieces(documents, ends, lanes[0], lanes[-1], room)
-    # Which piece each lane is at, and where it is over.
+    # Current piece of each lane, and the end of the lane.
     current, stop = np.searchsorted(begin, begins[lanes[:-1]]), np.searchsorted(begin, begins[lanes[1:]])
     lane = np.arange(len(current))
     rows = []
@@ -282,10 +293,10 @@ def _walk(
 
 
 def _pieces(documents: Documents, ends: np.ndarray, first: int, last: int, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences of the documents first .. last as ranges of slots, those longer than a row cut: int64[pieces] each."""
+    """Return the sentences of documents first .. last as ranges of slots, with long ones cut: int64[pieces] each."""
     bounds = documents.sentence_bounds[first : last + 1].astype(np.int64)
     starts = documents.sentence_starts[bounds[0] : bounds[-1] + 1].astype(np.int64)
-    before = np.repeat(np.arange(first, last), np.diff(bounds))  # separators that stand before each sentence
+    before = np.repeat(np.arange(first, last), np.diff(bounds))  # separators before each sentence
     sentence_ends = starts[1:] + before
     sentence_ends[bounds[1:] - bounds[0] - 1] = ends[first:last]
     return _cut(starts[:-1] + before, sentence_ends, room)

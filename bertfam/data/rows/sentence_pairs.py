@@ -1,4 +1,4 @@
-"""Labelled pairs of sentences: BERT's (Devlin et al. 2019, appendix A.2, as published with the code), ALBERT's, StructBERT's."""
+"""Labelled sentence pairs of BERT (Devlin et al. 2019, appendix A.2, as in the published code), ALBERT and StructBERT."""
 
 import copy
 from dataclasses import dataclass
@@ -15,13 +15,12 @@ from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, Relation
 
-# Streams of a chunk's key (its plan) and of an example's key (drawn anew each epoch).
+# Streams of a chunk's key (its plan) and of an example's key (new draws each epoch).
 _SHORT, _TARGET, _PLANNED_SPLIT, _PLANNED_NEXT = range(4)
 _SPLIT, _NEXT, _DOCUMENT, _SENTENCE, _TRIM_A, _TRIM_B = range(16, 22)
 PairUnit = Literal["segment", "sentence"]
 IS_NEXT, IS_RANDOM = 0, 1
-# By relation: the shares of pairs whose B is random and of those that are swapped (BERT's are an option), and the labels of next,
-# random and swapped.
+# By relation: the shares of pairs with a random B and of swapped pairs (an option for BERT); labels of next, random, swapped.
 _SHARES: dict[Relation, tuple[float, float]] = {"order": (0.0, 1 / 2), "structure": (1 / 3, 1 / 3)}
 _LABELS: dict[Relation, tuple[int, ...]] = {"next": (IS_NEXT, IS_RANDOM), "order": (0, 1, 1), "structure": (1, 0, 2)}
 _LEARNT: dict[Relation, str] = {
@@ -35,17 +34,17 @@ _STRETCH = 1 << 17  # tokens
 
 @dataclass(frozen=True)
 class SentencePairs(PackableRows):
-    """`[CLS] A [SEP] B [SEP]` where B continues A, comes from another document, or is what A continues.
+    """`[CLS] A [SEP] B [SEP]` where B continues A, comes from another document, or precedes A.
 
-    A document is cut into chunks of sentences of at least length-3 tokens, or in a document that is drawn with
-    `short_sequence_rate` of at least a number uniform in [2, length-3], the same for all its chunks. A is the chunk's first
-    a sentences, a uniform; B is the rest of the chunk, or where a random one is drawn (and always where the chunk has one
-    sentence) as many sentences from a random place of a random other document as fill the target; the next chunk then begins
-    where A ended. Where a swap is drawn A and B change places. A pair that is too long loses tokens of the longer side, from the
-    front or the back with equal chance. The chunks are fixed by the seed; splits, labels, negatives and cuts are drawn anew each
-    epoch.
+    A document is cut into chunks of sentences with at least length-3 tokens. With probability `short_sequence_rate` a document
+    has shorter chunks instead, of at least a number of tokens that is uniform in [2, length-3] and the same for all its chunks. A
+    is the chunk's first a sentences, with a uniform. B is the rest of the chunk. If a random B is drawn, and always if the chunk
+    has one sentence, B is instead as many sentences from a random place of a random other document as fill the target, and the
+    next chunk begins where A ended. If a swap is drawn, A and B are exchanged. A pair that is too long loses tokens of the longer
+    side, from the front or the back with equal probability. The chunks are fixed by the seed; splits, labels, negatives and cuts
+    are drawn for each epoch.
 
-    What is drawn and how it is labelled depends on the relation that is asked for:
+    The draws and labels depend on the relation:
 
       next        (BERT)  B is next: 0, random: 1; the latter with `random_next_rate`
       order       (ALBERT, Lan et al. 2020, section 3.1)  in order: 0, swapped: 1; a half each
@@ -54,19 +53,19 @@ class SentencePairs(PackableRows):
     With `unit` "sentence" a chunk is two sentences instead, however short: A is one, B is one (Liu et al. 2019, SENTENCE-PAIR;
     the chunks described above are its SEGMENT-PAIR).
 
-    In all three relations a chunk of one sentence has nothing to continue it or to be swapped with: its B is random, with that
-    label. For "order" that label is 1, as in ALBERT's published script, so that in texts of short documents the label tells
-    topics apart rather than order; `PairExamples.warnings` says when that is often.
+    In all three relations a chunk of one sentence has no text to continue it or to be swapped with: its B is random, with that
+    label. For "order" that label is 1, as in ALBERT's published script, so that in texts of short documents the label reflects
+    topics rather than order; `PairExamples.warnings` reports it if such chunks are frequent.
 
     Attributes:
-      short_sequence_rate: the share of documents that are cut into shorter chunks.
-      random_next_rate: the share of pairs whose B is random, where the chunk allows both; of the relation "next" alone.
-      relation: what the labels say, "next", "order" or "structure".
-      unit: what A and B are, a "segment" of as many sentences as fit or one "sentence" each; the latter needs no
+      short_sequence_rate: Share of documents that are cut into shorter chunks.
+      random_next_rate: Share of pairs with a random B, where the chunk allows both; for the relation "next" only.
+      relation: Meaning of the labels: "next", "order" or "structure".
+      unit: Size of A and B: a "segment" of as many sentences as fit, or one "sentence" each, which ignores
         `short_sequence_rate`.
     """
 
-    least_documents: ClassVar[int] = 2  # B comes from another one
+    least_documents: ClassVar[int] = 2  # a random B comes from another document
 
     short_sequence_rate: float = 0.1
     random_next_rate: float = 0.5
@@ -87,7 +86,7 @@ class SentencePairs(PackableRows):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """The shares of pairs whose B is random and of pairs that are swapped, where the chunk allows all."""
+        """Shares of pairs with a random B and of swapped pairs, among chunks of more than one sentence."""
         return _SHARES.get(self.relation, (self.random_next_rate, 0.0))
 
     @override
@@ -113,10 +112,10 @@ class SentencePairs(PackableRows):
 
 
 def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Walks all documents side by side, one chunk of each at a time; long ones are cut into stretches that begin chunks anew.
+    """Plan the chunks of all documents in parallel, one chunk of each at a time, starting anew in each stretch of a document.
 
     Returns:
-      document int64[chunks], first sentence int64[chunks], sentences int64[chunks] and target int64[chunks], by document.
+      The document, first sentence, number of sentences and target tokens of each chunk, by document: int64[chunks] each.
     """
     starts = documents.sentence_starts
     room = length - 3
@@ -126,7 +125,7 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
     target = np.where(short, 2 + keys.integers(keys.bits(key, _TARGET, 1)[:, 0], room - 1), room)
     of_sentences = config.unit == "sentence"
     if of_sentences:
-        target = np.ones_like(target)  # the least that a random B is filled up to: one sentence
+        target = np.ones_like(target)  # a random B is filled up to at least one token, thus one sentence
     stretch = np.arange(len(current))
     parts = []
     while stretch.size:
@@ -145,11 +144,11 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
 
 
 def stretches(documents: Documents) -> tuple[np.ndarray, ...]:
-    """Documents, those of more than about a hundred thousand tokens cut between sentences.
+    """Return stretches of documents: whole ones, and those of more than about a hundred thousand tokens cut between sentences.
 
     Returns:
-      document int64[stretches], number of the first chunk (apart in each stretch of a document) int64[stretches], first sentence
-      int64[stretches] and the sentence after the last int64[stretches].
+      The document, the number of the first chunk (distinct in each stretch of a document), the first sentence and the sentence
+      after the last of each stretch: int64[stretches] each.
     """
     starts, bounds = documents.sentence_starts, documents.sentence_bounds.astype(np.int64)
     tokens = np.diff(starts[bounds])
@@ -157,7 +156,7 @@ def stretches(documents: Documents) -> tuple[np.ndarray, ...]:
     document = np.repeat(np.arange(len(documents)), counts)
     number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
     first = np.searchsorted(starts, starts[bounds[document]] + number * _STRETCH)
-    # A sentence that is longer than a stretch leaves nothing to those that would begin inside of it.
+    # Stretches that would begin within a sentence longer than a stretch are empty.
     first = np.minimum(first, bounds[document + 1])
     end = np.where(np.append(document[1:], -1) == document, np.append(first[1:], 0), bounds[document + 1])
     real = first < end
@@ -165,13 +164,13 @@ def stretches(documents: Documents) -> tuple[np.ndarray, ...]:
 
 
 def sentences_to(starts: np.ndarray, first: np.ndarray, tokens: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """How many sentences from `first` on hold at least `tokens` tokens, at least one, none from `end` on: int64[n]."""
+    """Return the number of sentences from `first` that hold at least `tokens` tokens; at least one, none past `end`: int64[n]."""
     last = np.searchsorted(starts, starts[first] + tokens, side="left")
     return np.clip(last - first, 1, end - first)
 
 
 class PairExamples:
-    """The examples of one corpus at one length: rows by index, a batch at a time."""
+    """Sentence pairs of one corpus at one length."""
 
     def __init__(
         self,
@@ -194,13 +193,13 @@ class PairExamples:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each row at most, [CLS] and [SEP] included: int64[rows]."""
+        """Maximum number of tokens of each row, including [CLS] and [SEP]: int64[rows]."""
         return self._room + 3
 
     def with_fixed_lengths(self) -> "PairExamples":
-        """The same pairs, none longer than its own chunk: a random B fills the room of the text that it replaces, if it can.
+        """Return the same pairs, each limited to the length of its chunk, so that rows can be packed.
 
-        So the length of each is known whatever is drawn, and rows can be packed.
+        A random B fills the space of the text that it replaces, if its document has enough text.
         """
         starts = self._documents.sentence_starts
         fitted = copy.copy(self)
@@ -212,31 +211,31 @@ class PairExamples:
 
     @property
     def always_random(self) -> float:
-        """The share of chunks of one sentence, whose B is random whatever is drawn."""
+        """Share of chunks of one sentence, whose B is always random."""
         return float(np.mean(self._count == 1))
 
     @property
     def warnings(self) -> list[str]:
-        """What is amiss with the text, a line each."""
+        """Problems of the text, one line each."""
         if self._config.shares[0] == 1 or self.always_random <= _MANY:
             return []
         return [
             f"{self.always_random:.0%} of the sentence pairs of {self._documents.name} at length {self._length} have a random "
-            f"second sentence whatever is drawn, as their text is a single sentence; {_LEARNT[self._config.relation]} learns "
+            f"second sentence in every epoch, because their text is a single sentence; {_LEARNT[self._config.relation]} learns "
             "little from that: give longer documents, or shorter sentences (see --input_format)"
         ]
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Builds uncorrupted rows.
+        """Build uncorrupted rows.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          row_keys: uint64[n], what is drawn anew.
+          row_keys: uint64[n], keys of the random draws.
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable`
-          bool[n, length], `sequence_start_positions` int32[n, 1], and of the relation the labels int32[n, 1] and their weights
-          float32[n, 1], such as `next_sentence_labels` and `next_sentence_weights`; of marked text `units` uint8[n, length] too.
+          bool[n, length], `sequence_start_positions` int32[n, 1], the labels int32[n, 1] and weights float32[n, 1] of the
+          relation, such as `next_sentence_labels` and `next_sentence_weights`, and `units` uint8[n, length] for marked text.
         """
         starts = self._documents.sentence_starts
         first, count = self._first[examples], self._count[examples]
@@ -268,11 +267,11 @@ class PairExamples:
         }
 
     def _negatives(self, row_keys: np.ndarray, own: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draws B from another document: token start int64[n] and length int64[n], about `wanted` tokens."""
+        """Draw B from another document, with about `wanted` tokens: first token int64[n] and length int64[n]."""
         starts, bounds = self._documents.sentence_starts, self._documents.sentence_bounds
         wanted = np.maximum(wanted, 1)
         if self._is_fitted:
-            # Any sentence of the other documents, or the last before it from which there is so much text.
+            # Any sentence of the other documents, or the last one before it that is followed by enough text.
             size = bounds[own + 1] - bounds[own]
             sentence = keys.integers(keys.bits(row_keys, _SENTENCE, 1)[:, 0], bounds[-1] - size)
             sentence += np.where(sentence >= bounds[own], size, 0)
@@ -290,28 +289,29 @@ class PairExamples:
 def frame_segments(
     documents: Documents, length: int, ids: TokenIds, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Rows `[CLS] A [SEP] B [SEP]`; `[CLS] A [SEP]` where B has no token.
+    """Return rows `[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]` where B is empty.
 
     Args:
-      documents: the text.
-      length: places of a row.
-      ids: the vocabulary's.
-      a, b: where their text begins int64[n] and how long it is int64[n].
+      documents: The text.
+      length: Positions of a row.
+      ids: Ids of the vocabulary.
+      a: First token int64[n] and length int64[n] of A.
+      b: First token int64[n] and length int64[n] of B.
 
     Returns:
-      `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length]; of
-      marked text `units` uint8[n, length] too.
+      `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length], and
+      `units` uint8[n, length] if the text has marks.
     """
     (a_start, a_length), (b_start, b_length) = a, b
-    # [n, length]: the place in the row, and what is there of [CLS] A [SEP] B [SEP]. Control tokens and padding read some
-    # token too: taking everything and writing over it is twice as fast as taking the text alone.
+    # [n, length]: position in the row, and the part of [CLS] A [SEP] B [SEP] there. Control tokens and padding read any token,
+    # replaced below: reading all positions and overwriting some is twice as fast as reading only the text.
     place = np.arange(length, dtype=np.int32)
     a_end, end = (a_length + 1).astype(np.int32), (a_length + b_length + 1 + (b_length > 0)).astype(np.int32)
     after_a, real = place > a_end[:, None], place <= end[:, None]
     source = np.where(after_a, (b_start - a_end - 1)[:, None], (a_start - 1)[:, None]) + place
     tokens = documents.tokens.take(source, mode="clip").astype(np.int32)
     np.copyto(tokens, ids.pad, where=~real)
-    # Nothing can be learnt from predicting that a word is unknown.
+    # Unknown tokens are not predicted: there is nothing to learn from them.
     maskable = real & (tokens != ids.unk)
     row = np.arange(len(tokens))
     cls, sep = (ids.require(name, "a row of two segments") for name in ("cls", "sep"))
@@ -330,7 +330,7 @@ def frame_segments(
 
 
 def _excess(a: np.ndarray, b: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens A and B lose when the longer one (B if equal) gives a token up until both fit into `room`."""
+    """Return the tokens that A and B lose if the longer one (B if equal) loses one at a time until both fit into `room`."""
     excess = np.maximum(a + b - room, 0)
     uneven = np.minimum(excess, np.abs(a - b))
     even = excess - uneven

@@ -1,7 +1,7 @@
-"""Pairs of inputs and targets as rows: `inputs </s>` for the encoder, `targets </s>` for the decoder (Raffel et al. 2020).
+"""Rows of input-target pairs: `inputs </s>` for the encoder, `targets </s>` for the decoder (Raffel et al. 2020).
 
-What is longer than its place is cut, and the end-of-text token stays. Packed, several pairs stand in a row, and those of the
-encoder and of the decoder by the same numbers see each other alone.
+Inputs and targets that are too long are cut, and keep their end-of-text token. A packed row holds several pairs, and attention is
+restricted to equal segment ids in the encoder and the decoder.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from bertfam.features import Start
 
 @dataclass(frozen=True)
 class TextPairs:
-    """How pairs become rows.
+    """Layout of input-target pairs.
 
     Attributes:
-      packed: whether several stand in a row. The plan is fixed by the seed; rows of running text in the same run have positions
-        too then, from 0.
-      max_examples: at most so many in a row; None: a sixteenth of the row's length.
+      packed: True to pack several pairs into a row. The plan is fixed by the seed. Rows of running text in the same run then have
+        positions as well, from 0.
+      max_examples: Maximum number of pairs in a row; None: a sixteenth of the row's length.
     """
 
     packed: bool = False
@@ -34,39 +34,39 @@ class TextPairs:
     def __post_init__(self) -> None:
         if self.max_examples is not None and (self.max_examples < 2 or not self.packed):
             raise UserError(
-                f"TextPairs.max_examples is {self.max_examples}: it must be at least 2, and goes with TextPairs.packed = True"
+                f"TextPairs.max_examples is {self.max_examples}: it must be at least 2, and requires TextPairs.packed = True"
             )
 
     def most_examples(self, length: int) -> int:
-        """Pairs in a row, at most."""
+        """Return the maximum number of pairs in a row."""
         return (self.max_examples or max(2, length // 16)) if self.packed else 1
 
     def examples(self, documents: Documents, size: tuple[int, int], seed: int, frame: "PairFrame") -> "TextToTextExamples":
-        """Plans the rows.
+        """Plan the rows.
 
         Args:
-          documents: of pairs.
-          size: places of the encoder and of the decoder.
-          seed: what decides among equals where rows are packed.
-          frame: what stands around inputs and targets.
+          documents: The pairs.
+          size: Positions of the encoder and of the decoder.
+          seed: Seed of the packing plan.
+          frame: Control tokens around inputs and targets.
         """
         if min(size) <= frame.size:
-            raise UserError(f"rows of {size[0]} and {size[1]} places are too short for pairs; use at least {frame.size + 1} each")
+            raise UserError(f"rows of {size[0]} and {size[1]} tokens are too short for pairs; use at least {frame.size + 1} each")
         return TextToTextExamples(documents, size, self.most_examples(size[0]) if self.packed else 0, seed, frame)
 
 
 class PairFrame:
-    """What stands around inputs and targets: nothing before them and </s> behind (T5), or <s> and </s> (BART).
+    """Control tokens around inputs and targets: </s> after them (T5), or <s> and </s> around them (BART).
 
     Attributes:
-      lead: what they begin with; None: nothing.
-      end: what they end with.
-      start: what the decoder reads first.
-      pad: what fills rows up.
+      lead: Id of the first token; None for no such token.
+      end: Id of the last token.
+      start: Id of the token that the decoder reads first.
+      pad: Id of padding.
     """
 
     def __init__(self, tokens: TokenIds, start: Start) -> None:
-        """Of a model whose decoder reads `start` first: T5's reads padding, BART's </s>."""
+        """Create the frame for a decoder that reads `start` first: padding in T5, </s> in BART."""
         self.lead = tokens.cls if start == "eos" else None
         self.end = tokens.end_of_text("a pair of texts")
         self.start = start_id(start, tokens, "a pair of texts")
@@ -74,15 +74,15 @@ class PairFrame:
 
     @property
     def size(self) -> int:
-        """Tokens around a text."""
+        """Number of control tokens around a text."""
         return 1 if self.lead is None else 2
 
 
 class TextToTextExamples:
-    """The rows of one corpus of pairs."""
+    """Rows of one corpus of pairs."""
 
     def __init__(self, documents: Documents, size: tuple[int, int], most: int, seed: int, frame: PairFrame) -> None:
-        """Of `size` places each; `most` pairs in a row, or 0: not packed."""
+        """Create rows of `size` positions in the encoder and decoder, with up to `most` pairs each, or unpacked if it is 0."""
         assert documents.pairs
         self._documents, self._size, self._frame = documents, size, frame
         starts = documents.sentence_starts
@@ -90,7 +90,7 @@ class TextToTextExamples:
         self._counts = np.minimum(lengths, np.array(size) - frame.size)
         self.warnings = _warnings(documents.name, lengths, self._counts, size)
         if most:
-            # One size that stands for both: the larger share of the row.
+            # A pair is packed by one size: the larger of the shares that its inputs and targets take of a row.
             longest, full = max(size), self._counts + frame.size
             shares = np.maximum.reduce([-(-full[:, side] * longest // size[side]) for side in (0, 1)])
             self._bounds, self._order = pack(shares, longest, most, seed)
@@ -102,16 +102,16 @@ class TextToTextExamples:
 
     @property
     def fill(self) -> tuple[float, float]:
-        """The shares of the encoder's and of the decoder's places that are filled."""
+        """Shares of the encoder's and of the decoder's positions that are not padding."""
         inputs, targets = (self._counts + self._frame.size).sum(axis=0) / (len(self) * np.array(self._size))
         return float(inputs), float(targets)
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Finished rows; nothing is drawn.
+        """Build finished rows, without random draws.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          row_keys: uint64[n], not used.
+          row_keys: uint64[n], unused.
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids`, `encoder_positions` int32[n, length];
@@ -139,17 +139,20 @@ class TextToTextExamples:
     def _side(
         self, side: int, pairs: np.ndarray, row: np.ndarray, nth: np.ndarray, rows: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens, the token before each, segment ids and positions of one side: int32[rows, places] each.
+        """Return tokens, the token before each, segment ids and positions of one side: int32[rows, length] each.
 
         Args:
           side: 0 for inputs, 1 for targets.
-          pairs, row, nth: int64[m], which pairs, in which row, as the how many-th there.
+          pairs: int64[m], indices of the pairs.
+          row: int64[m], row of each pair.
+          nth: int64[m], index of each pair within its row.
+          rows: Number of rows.
         """
         frame, width = self._frame, self._size[side]
         size = self._counts[pairs, side] + frame.size
         begin = np.cumsum(size) - size
         within = np.arange(size.sum()) - np.repeat(begin, size)
-        # Where each text begins in its row: behind those of the same row.
+        # Each text begins where the previous text of its row ends.
         of_row = np.concatenate([[0], np.cumsum(np.bincount(row, size, rows))[:-1]]).astype(np.int64)
         place = np.repeat(row * width + begin - of_row[row], size) + within
         source = np.repeat(self._documents.sentence_starts[2 * pairs + side], size) + within - (frame.size - 1)
@@ -161,19 +164,19 @@ class TextToTextExamples:
         before[begin] = frame.start
 
         def placed(values: np.ndarray, rest: int) -> np.ndarray:
-            found = np.full(rows * width, rest, np.int32)
-            found[place] = values
-            return found.reshape(rows, width)
+            result = np.full(rows * width, rest, np.int32)
+            result[place] = values
+            return result.reshape(rows, width)
 
         return placed(tokens, frame.pad), placed(before, frame.pad), placed(np.repeat(nth + 1, size), 0), placed(within, 0)
 
 
 @dataclass(frozen=True)
 class FeatureSubset(Corruption):
-    """A `Corruption` that leaves rows as they are, but for features that others of the run do not have.
+    """`Corruption` that only drops the features that other rows of the run do not have.
 
     Attributes:
-      names: of the features.
+      names: Names of the features to keep.
     """
 
     names: tuple[str, ...]
@@ -185,11 +188,11 @@ class FeatureSubset(Corruption):
 
 @dataclass(frozen=True)
 class WithPositions(Corruption):
-    """A `Corruption` of rows of one example that adds the positions that packed rows of the same run have: from 0.
+    """`Corruption` of rows of one example that adds positions from 0, as packed rows of the same run have.
 
     Attributes:
-      corruption: the noise.
-      names: of the features.
+      corruption: The noise.
+      names: Names of the features of the run.
     """
 
     corruption: Corruption
@@ -197,23 +200,23 @@ class WithPositions(Corruption):
 
     @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        found = self.corruption.corrupt(rows, row_keys, tokens)
+        result = self.corruption.corrupt(rows, row_keys, tokens)
         for name in self.names:
-            if name.endswith("coder_positions") and name not in found:
-                segments = found[name.replace("_positions", "_segment_ids")]
-                found[name] = np.where(segments > 0, np.arange(segments.shape[1]), 0).astype(np.int32)
-        return found
+            if name.endswith("coder_positions") and name not in result:
+                segments = result[name.replace("_positions", "_segment_ids")]
+                result[name] = np.where(segments > 0, np.arange(segments.shape[1]), 0).astype(np.int32)
+        return result
 
 
 def _warnings(name: str, lengths: np.ndarray, kept: np.ndarray, size: tuple[int, int]) -> list[str]:
     cut = (lengths > kept).sum(axis=0).tolist()
     settings = ("Stage.length", "Stage.length (of @TextToText(): TextToText.target_tokens)")
     lines = [
-        f"{many:,} of the {len(lengths):,} pairs of {name} have {what} of more than {room} tokens, which are cut: make {setting} "
-        "larger, or leave them so"
+        f"{many:,} of the {len(lengths):,} pairs of {name} have {what} of more than {room} tokens, which are cut: raise "
+        f"{setting} to keep them whole"
         for many, what, room, setting in zip(cut, ("inputs", "targets"), size, settings, strict=True)
         if many
     ]
     if empty := int((lengths[:, 0] == 0).sum()):
-        lines.append(f"{empty:,} of the {len(lengths):,} pairs of {name} have no inputs: the encoder reads their end alone")
+        lines.append(f"{empty:,} of the {len(lengths):,} pairs of {name} have no inputs: the encoder reads only their end token")
     return lines

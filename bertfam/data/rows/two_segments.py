@@ -1,4 +1,4 @@
-"""ELECTRA's rows: two segments of running text and no label (Clark et al. 2020; shares as in the published data script)."""
+"""Rows of ELECTRA: two segments of running text without a label (Clark et al. 2020; rates as in the published data script)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ from bertfam.data.rows.sentence_pairs import frame_segments, sentences_to, stret
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 
-# Streams of a chunk's key (its plan) and of an example's key (drawn anew each epoch).
+# Streams of a chunk's key (its plan) and of an example's key (new draws each epoch).
 _SHORT, _TARGET = range(2)
 _SINGLE, _BEYOND = range(16, 18)
 _SHORTEST = 5
@@ -24,18 +24,18 @@ _SHORTEST = 5
 class TwoSegments(RowLayout):
     """`[CLS] A [SEP] B [SEP]` where B continues A, or `[CLS] A [SEP]`.
 
-    A document is cut into chunks of sentences of at least as many tokens as a row has, or with `short_row_rate` as a number
-    uniform in [5, length] says. A is the chunk's sentences that together stay below half of that number (less the three control
-    tokens), one at least, and with even chance the sentence that passes it too; B is the rest. With `single_segment_rate` A is
-    all. What does not fit into the row is cut off at its end and not read. The chunks are fixed by the seed; what A is is drawn
-    anew each epoch.
+    A document is cut into chunks of sentences with at least as many tokens as a row, or, with probability `short_row_rate`, as a
+    number uniform in [5, length]. A is the chunk's first sentences whose total stays below half of that number (less the three
+    control tokens), at least one, and with probability 1/2 also the sentence that exceeds it; B is the rest. With probability
+    `single_segment_rate` A is the whole chunk. Text that does not fit is cut off at the end of the row and not read. The chunks
+    are fixed by the seed; A is drawn for each epoch.
 
-    The published script gives a short sentence behind the first of B to A where it still fits, so that sentences change places;
+    The published script moves a short sentence after the first of B to A if it still fits, which changes the order of sentences;
     here text keeps its order.
 
     Attributes:
-      single_segment_rate: the share of rows of one segment, besides those whose chunk ends with A.
-      short_row_rate: the share of shorter chunks.
+      single_segment_rate: Share of rows of one segment, in addition to those whose chunk ends with A.
+      short_row_rate: Share of shorter chunks.
     """
 
     single_segment_rate: float = 0.1
@@ -60,10 +60,10 @@ class TwoSegments(RowLayout):
 
 
 def _plan(config: TwoSegments, documents: Documents, length: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Walks all documents side by side, one chunk of each at a time.
+    """Plan the chunks of all documents in parallel, one chunk of each at a time.
 
     Returns:
-      first sentence int64[chunks], sentences int64[chunks] and target int64[chunks], by document.
+      The first sentence, number of sentences and target tokens of each chunk, by document: int64[chunks] each.
     """
     starts = documents.sentence_starts
     document, chunk, current, end = stretches(documents)
@@ -86,7 +86,7 @@ def _plan(config: TwoSegments, documents: Documents, length: int, seed: int) -> 
 
 
 class SegmentExamples:
-    """The examples of one corpus at one length: rows by index, a batch at a time."""
+    """Segment pairs of one corpus at one length."""
 
     warnings: ClassVar[list[str]] = []
 
@@ -107,11 +107,11 @@ class SegmentExamples:
         return len(self._first)
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Builds uncorrupted rows.
+        """Build uncorrupted rows.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          row_keys: uint64[n], what is drawn anew.
+          row_keys: uint64[n], keys of the random draws.
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length].
@@ -120,7 +120,7 @@ class SegmentExamples:
         first, count, half = self._first[examples], self._count[examples], (self._target[examples] - 3) // 2
         begin, end = starts[first], starts[first + count]
         single, beyond = (keys.uniform(keys.bits(row_keys, stream, 1)[:, 0]) for stream in (_SINGLE, _BEYOND))
-        # Sentences of A: as many as stay below the half, and one more by the toss of a coin.
+        # Sentences of A: as many as stay below the half, and with probability 1/2 one more.
         inside = np.clip(np.searchsorted(starts, begin + half, side="left") - 1 - first, 1, count)
         inside = np.minimum(inside + ((starts[first + inside] - begin < half) & (beyond < 0.5)), count)
         inside = np.where(single < self._config.single_segment_rate, count, inside)

@@ -285,7 +285,7 @@ def test_mistakes(made, tmp_path):
         TextData(corruption=TextToText()).training(cache, vocabulary.token_ids, LENGTH, 4, 0)
     with pytest.raises(UserError, match="TextPairs.packed: pairs .* BertMasking has not both"):
         TextData(pairs=TextPairs(packed=True))
-    with pytest.raises(UserError, match="must be at least 2, and goes with TextPairs.packed = True"):
+    with pytest.raises(UserError, match="must be at least 2, and requires TextPairs.packed = True"):
         TextPairs(max_examples=4)
     with pytest.raises(UserError, match="too short for pairs; use at least 2 each"):
         TextPairs().examples(made_pairs((1, 1)), (8, 1), 0, PairFrame(BARE, "pad"))
