@@ -24,11 +24,11 @@ import optax
 from typing_extensions import override
 
 from bertfam.config import register
-from bertfam.corruption import keys, streams
+from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, RowForm, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.layout import RowLayout
-from bertfam.data.rows.sentence_pairs import framed
+from bertfam.data.rows.sentence_pairs import frame_segments
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, encoder_features, masked_features
@@ -244,6 +244,8 @@ class ToyObjective(Objective):
 
 # -- Noise
 
+_STREAM = 1  # of the random words of a row's key; the rows themselves use the streams 16 to 31
+
 
 @register
 @dataclass(frozen=True)
@@ -273,7 +275,7 @@ class RepeatedTokens(TextCorruption):
         original, allowed = rows["encoder_input_tokens"], rows["maskable"]
         slots = self.predictions(original.shape[1])
         # [batch, length]: random numbers of the row's key alone, so that any process computes the same row
-        lots = np.where(allowed, keys.uniform(keys.bits(row_keys, streams.CHOOSE, original.shape[1])), 2.0)
+        lots = np.where(allowed, keys.uniform(keys.bits(row_keys, _STREAM, original.shape[1])), 2.0)
         counts = np.minimum(slots, np.ceil(self.rate * np.count_nonzero(allowed, axis=1)).astype(int))
         used = np.arange(slots) < counts[:, None]
         # [batch, slots]: ascending where they are used, 0 elsewhere
@@ -329,7 +331,7 @@ class Beginnings:
         """Return the rows of the examples int64[n]; nothing is drawn."""
         starts = self.documents.sentence_starts[self.documents.sentence_bounds]
         begin, end = starts[examples], starts[examples + 1]
-        return framed(
+        return frame_segments(
             self.documents, self.length, self.tokens, (begin, np.minimum(end - begin, self.length - 2)), (end, np.zeros_like(end))
         )
 
