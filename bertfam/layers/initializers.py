@@ -1,5 +1,6 @@
-"""Initializers of parameters, boxed with their logical axis names."""
+"""Initializers of parameters, boxed with their logical axis names, and their keys."""
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,11 @@ import flax.linen as nn
 import jax
 
 Initializer = jax.nn.initializers.Initializer
+
+
+def named_key(key: jax.Array, name: str) -> jax.Array:
+    """Derive the key of a part's initial values from its name, so that they do not depend on the other parts of a model."""
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def truncated_normal(deviation: float) -> Initializer:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads import pretraining
+from bertfam.layers.initializers import named_key
 
 _EXECUTION = Execution()
 _COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
@@ -125,8 +126,8 @@ def init_on_hidden(config: EncoderConfig, head: nn.Module, key: jax.Array) -> An
 
 def init_encoder_parts(config: EncoderConfig, key: jax.Array, parts: frozenset[str], heads: Mapping[str, nn.Module]) -> Any:
     """Initialize the parameters of the encoder, and of the heads that are among `parts`, boxed."""
-    params = {"encoder": init_encoder(config, key)}
-    params |= {name: init_on_hidden(config, head, key) for name, head in heads.items() if name in parts}
+    params = {"encoder": init_encoder(config, named_key(key, "encoder"))}
+    params |= {name: init_on_hidden(config, head, named_key(key, name)) for name, head in heads.items() if name in parts}
     if "mlm_head" in parts:
-        params["mlm_head"] = init_masked_lm_head(config, key, params["encoder"])
+        params["mlm_head"] = init_masked_lm_head(config, named_key(key, "mlm_head"), params["encoder"])
     return params

@@ -16,6 +16,7 @@ from bertfam.layers.attention import Row
 from bertfam.layers.embeddings import Table
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.pretraining import Head, LmHead
+from bertfam.layers.initializers import named_key
 from bertfam.layers.key_value_cache import Cache
 
 _EXECUTION = Execution()
@@ -196,16 +197,15 @@ def logits(
 
 def init_language_model(config: LanguageModelConfig, key: jax.Array) -> dict[str, Any]:
     """Initialize the parameters of all parts, boxed with logical axis names."""
-    table, encoder, decoder, head = jax.random.split(key, 4)
-    params = {"embeddings": config.embeddings().init(table)["params"]}
+    params = {"embeddings": config.embeddings().init(named_key(key, "embeddings"))["params"]}
     words = nn.meta.unbox(params["embeddings"])["table"]
     tokens = jnp.zeros((1, 1), jnp.int32)
     row: dict[str, Any] = {"segment_ids": tokens, "positions": None, "train": False}
     if config.has_encoder:
-        params["encoder"] = config.encoder().init(encoder, words, tokens, **row)["params"]
+        params["encoder"] = config.encoder().init(named_key(key, "encoder"), words, tokens, **row)["params"]
         row |= {"encoded": jnp.zeros((1, 1, config.hidden_size), jnp.float32), "encoded_segment_ids": tokens}
-    params["decoder"] = config.decoder().init(decoder, words, tokens, **row)["params"]
-    own = config.lm_head().init(head, words, method="weights").get("params", {})
+    params["decoder"] = config.decoder().init(named_key(key, "decoder"), words, tokens, **row)["params"]
+    own = config.lm_head().init(named_key(key, "lm_head"), words, method="weights").get("params", {})
     return params | ({"lm_head": own} if own else {})
 
 

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from bertfam.features import FeatureSpec, RowShape
 from bertfam.layers.execution import Execution
+from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import put_positions
 from bertfam.layers.sampling import keys_of_rows, sample
 from bertfam.models.electra import ElectraConfig, replaced_token_head
@@ -114,10 +115,10 @@ class Electra(Objective):
 
     @override
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
-        keys = jax.random.split(key, 3)
-        encoder = init_encoder(self.model, keys[0], shape.length)
-        head = init_on_hidden(self.model, replaced_token_head(self.model), keys[1])
-        generator, carry, aux = self._masked(GENERATOR).init(keys[2], shape)
+        of_discriminator = named_key(key, DISCRIMINATOR)
+        encoder = init_encoder(self.model, named_key(of_discriminator, "encoder"), shape.length)
+        head = init_on_hidden(self.model, replaced_token_head(self.model), named_key(of_discriminator, "rtd_head"))
+        generator, carry, aux = self._masked(GENERATOR).init(named_key(key, GENERATOR), shape)
         return self.joined({DISCRIMINATOR: {"encoder": encoder, "rtd_head": head}, GENERATOR: generator}), carry, aux
 
     @override

@@ -10,6 +10,7 @@ from typing_extensions import override
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, encoder_features, masked_features
 from bertfam.layers.execution import Execution
+from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import gather_positions
 from bertfam.models.encoder import EncoderConfig, init_encoder, init_masked_lm_head, word_table
 from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions, Sum, Tree, masked_cross_entropy
@@ -42,9 +43,9 @@ class Mlm(Objective):
 
     @override
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
-        keys = jax.random.split(key, 4)
-        encoder = init_encoder(self.model, keys[0], shape.length)
-        return {"encoder": encoder, "mlm_head": init_masked_lm_head(self.model, keys[3], encoder)}, {}, {}
+        encoder = init_encoder(self.model, named_key(key, "encoder"), shape.length)
+        head = init_masked_lm_head(self.model, named_key(key, "mlm_head"), encoder)
+        return {"encoder": encoder, "mlm_head": head}, {}, {}
 
     @override
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from bertfam.features import FeatureSpec, RowShape, Sentences
 from bertfam.layers.heads.pretraining import ClassificationHead
+from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import gather_positions
 from bertfam.models.encoder import init_on_hidden, pooler, sentence_head
 from bertfam.objectives.mlm import Mlm
@@ -41,10 +42,10 @@ class MlmOfPairs(Mlm):
 
     @override
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
-        keys = jax.random.split(key, 4)
         params, carry, aux = super().init(key, shape)
-        params["pooler"] = init_on_hidden(self.model, pooler(self.model), keys[1])
-        params[self.sentences.head] = init_on_hidden(self.model, self._head, keys[2])
+        params["pooler"] = init_on_hidden(self.model, pooler(self.model), named_key(key, "pooler"))
+        name = self.sentences.head
+        params[name] = init_on_hidden(self.model, self._head, named_key(key, name))
         return params, carry, aux
 
     @override

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from bertfam.features import FeatureSpec, RowShape, span_features
 from bertfam.layers.heads.span_boundary import SpanBoundaryHead
+from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import gather_positions
 from bertfam.models.encoder import word_table
 from bertfam.objectives.mlm import Mlm
@@ -52,8 +53,8 @@ class MlmSbo(Mlm):
         params, carry, aux = super().init(key, shape)
         side = jnp.zeros((1, 1, self.model.hidden_size), jnp.float32)
         table = word_table({"encoder": nn.meta.unbox(params["encoder"])})
-        key = jax.random.split(key, 4)[1]
-        params["sbo_head"] = self._head.init(key, side, side, jnp.zeros((1, 1), jnp.int32), table)["params"]
+        offsets = jnp.zeros((1, 1), jnp.int32)
+        params["sbo_head"] = self._head.init(named_key(key, "sbo_head"), side, side, offsets, table)["params"]
         return params, carry, aux
 
     @override
