@@ -1,4 +1,8 @@
-"""Old module paths, which keep working with one warning each: for imports and for dotted names of configurables in gin."""
+"""Names of earlier versions: old module paths, and gin parameters that a class no longer has.
+
+An old path keeps working with one warning, for imports and for dotted names of configurables in gin. A retired parameter is
+accepted with its former default, which every config.gin of an earlier version states.
+"""
 
 import importlib
 import importlib.abc
@@ -7,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
@@ -39,6 +44,57 @@ MODULES = {
     "bertfam.partitioning": "bertfam.sharding",
     "bertfam.partitioning.mesh": "bertfam.sharding.mesh",
     "bertfam.partitioning.rules": "bertfam.sharding.rules",
+}
+
+
+class Retired(NamedTuple):
+    """Gin parameter that a configurable no longer has.
+
+    Attributes:
+      default: its former default there, the only value that is accepted.
+      owner: name of the configurable that has the parameter now.
+    """
+
+    default: Any
+    owner: str
+
+
+def _retired(owner: str, **defaults: Any) -> dict[str, Retired]:
+    return {parameter: Retired(default, owner) for parameter, default in defaults.items()}
+
+
+_GPT2_ONLY = _retired("Gpt2Config", scale_attention=True, scale_attention_by_layer=False)
+_OPT_ONLY = _retired("OptConfig", position_offset=0, embedding_size=None)
+_PALM_ONLY = _retired(
+    "PalmConfig",
+    head_size=None,
+    num_key_value_heads=None,
+    rotary_theta=None,
+    gated=False,
+    norm_bias=True,
+    scale_logits=False,
+    table_initializer_range=None,
+)
+
+# Selector of a configurable -> its retired parameters.
+PARAMETERS: dict[str, dict[str, Retired]] = {
+    "bertfam.models.gpt.GptConfig": {
+        **_GPT2_ONLY,
+        **_OPT_ONLY,
+        **_PALM_ONLY,
+        **_retired("OptConfig", block="post_norm", last_norm=False),
+    },
+    "bertfam.models.gpt2.Gpt2Config": {
+        **_OPT_ONLY,
+        **_PALM_ONLY,
+        **_retired("OptConfig", block="pre_norm", last_norm=True),
+    },
+    "bertfam.models.opt.OptConfig": {**_GPT2_ONLY, **_PALM_ONLY},
+    "bertfam.models.palm.PalmConfig": {
+        **_GPT2_ONLY,
+        **_OPT_ONLY,
+        **_retired("OptConfig", block="parallel", last_norm=True),
+    },
 }
 
 

@@ -57,10 +57,11 @@ def load(
         import_module(statement)
 
     complete = [lint.complete(statement) for statement in statements if isinstance(statement, Binding)]
-    live = {binding.key: binding for binding in complete}
+    live: lint.Bindings = {binding.key: binding for binding in complete}
     lint.check_duplicates(complete)
     lint.check_macros(complete, live)
     lint.check_scopes(complete)
+    live = lint.drop_retired(live)
     lint.check_types(live)
     modules = tuple(dict.fromkeys(statement.module for statement in imports))
     return Config(lint.reduce(live), modules, tuple(gin_files))

@@ -8,6 +8,7 @@ from typing import Any
 
 import gin
 
+from bertfam import moved
 from bertfam.config import hints, registry
 from bertfam.config.parse import Binding, Macro, Origin, Reference, parts, render
 from bertfam.errors import UserError, warn
@@ -32,6 +33,8 @@ def label(binding: Binding) -> str:
 def complete(binding: Binding) -> Binding:
     """Return the binding with its complete selector and with current names in place of old module paths.
 
+    A retired parameter passes; `drop_retired` checks its value once macros are known.
+
     Raises:
       UserError: if it names a configurable or parameter that does not exist.
     """
@@ -44,7 +47,7 @@ def complete(binding: Binding) -> Binding:
     binding = dataclasses.replace(binding, selector=_current_name(binding.selector, binding.origin))
     selector = _selector(binding.selector, binding.origin)
     known = registry.parameters(selector)
-    if known is not None and binding.parameter not in known:
+    if known is not None and binding.parameter not in known and _retired(selector, binding.parameter) is None:
         hint = did_you_mean(binding.parameter, known, f"it has {', '.join(known) or 'none'}")
         raise UserError(f"{binding.origin}: {binding.selector} has no parameter {binding.parameter}{hint}")
     return dataclasses.replace(binding, selector=selector)
@@ -162,6 +165,31 @@ def _scopes(bindings: Iterable[Binding]) -> set[str]:
             scopes = part.scopes if isinstance(part, Reference) else tuple(part.name.split("/"))
             entered |= {"/".join(scopes[: end + 1]) for end in range(len(scopes))}
     return entered
+
+
+def drop_retired(live: Bindings) -> Bindings:
+    """Return the bindings without those of retired parameters (`bertfam.moved.PARAMETERS`).
+
+    Raises:
+      UserError: if one has another value than its former default.
+    """
+    kept = {}
+    for key, binding in live.items():
+        retired = _retired(binding.selector, binding.parameter)
+        if retired is None:
+            kept[key] = binding
+        elif resolve(binding.value, live) != retired.default:
+            name = registry.short_name(binding.selector)
+            raise UserError(
+                f"{binding.origin}: {label(binding)} is {render(binding.value)}{macro_origins(binding.value, live)}, but "
+                f"{binding.parameter} is now an option of {retired.owner}, not of {name}; use @{retired.owner}(), or delete "
+                f"the line for the former default, {render(retired.default)}"
+            )
+    return kept
+
+
+def _retired(selector: str, parameter: str) -> moved.Retired | None:
+    return moved.PARAMETERS.get(selector, {}).get(parameter)
 
 
 def check_types(live: Bindings) -> None:

@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import flax.linen as nn
+from typing_extensions import override
+
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
-from bertfam.models.decoder import Block, DecoderConfig
-from bertfam.models.gpt2 import BUFFERS, FIXED, read_values, stack_entries, write_values
+from bertfam.layers.blocks import PostNormBlock
+from bertfam.models.decoder import DecoderConfig
+from bertfam.models.gpt2 import BUFFERS, read_values, stack_entries, write_values
 from bertfam.models.mapping import Entry, LanguageModelFamily, check_is, language_model_architectures
 
 
@@ -17,8 +21,15 @@ class GptConfig(DecoderConfig):
 
     published_vocab_size: ClassVar[int | None] = 40_478
 
-    block: Block = "post_norm"
-    last_norm: bool = False
+    @property
+    @override
+    def block_class(self) -> type[nn.Module]:
+        return PostNormBlock
+
+    @property
+    @override
+    def last_norm(self) -> bool:
+        return False
 
 
 # Of their `afn`: "gelu" is the approximation by tanh.
@@ -41,8 +52,7 @@ def config_to_huggingface(config: GptConfig) -> dict[str, Any]:
       UserError: for what transformers' GPT cannot represent.
     """
     theirs = GptConfig(hidden_size=config.hidden_size, num_heads=config.num_heads, feed_forward_size=4 * config.hidden_size)
-    fixed = ("block", "last_norm", "feed_forward_size", "scale_attention", "scale_attention_by_layer")
-    check_is(config, theirs, *FIXED, *fixed)
+    check_is(config, theirs, "feed_forward_size", "use_bias")
     if config.activation not in _WRITTEN_ACTIVATIONS:
         known = ", ".join(_WRITTEN_ACTIVATIONS)
         raise UserError(f"GptConfig.activation = {config.activation!r} has no place in transformers' class, which has {known}")

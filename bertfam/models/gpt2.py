@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from bertfam.errors import UserError
+from bertfam.layers.blocks import Maker
+from bertfam.layers.execution import Execution
 from bertfam.models.decoder import DecoderConfig
 from bertfam.models.mapping import (
     WRITTEN_ACTIVATIONS,
@@ -25,12 +30,26 @@ class Gpt2Config(DecoderConfig):
     """Configuration of a GPT-2; the defaults are GPT-2 small. See `DecoderConfig`.
 
     Kernels whose products are added to the residual sum start smaller by sqrt of their number (section 2.3).
+
+    Attributes:
+      scale_attention: True to divide scores by sqrt(width of a head).
+      scale_attention_by_layer: True to divide scores by the number of the layer, from 1; each layer is then compiled, as
+        "unroll" does.
     """
 
     published_vocab_size: ClassVar[int | None] = 50_257
 
     max_length: int = 1024
     scale_residual_init: bool = True
+    scale_attention: bool = True
+    scale_attention_by_layer: bool = False
+
+    @override
+    def attentions(self, execution: Execution) -> tuple[Maker, ...]:
+        (attention,) = super().attentions(execution)
+        scale = self.head_dim**-0.5 if self.scale_attention else 1.0
+        layers = range(self.num_layers if self.scale_attention_by_layer else 1)
+        return tuple(partial(attention, scale=scale / (1 + layer)) for layer in layers)
 
 
 # their name -> ours; these have no default that fits every model
@@ -95,27 +114,13 @@ def config_to_huggingface(config: Gpt2Config) -> dict[str, Any]:
     Raises:
       UserError: for what transformers' GPT-2 cannot represent.
     """
-    check_is(config, Gpt2Config(), *FIXED, "block", "last_norm")
+    check_is(config, Gpt2Config(), "use_bias")
     return {
         "model_type": "gpt2",
         **write_values(config, _FLAGS),
         "n_inner": config.feed_forward_size,
         "activation_function": WRITTEN_ACTIVATIONS[config.activation],
     }
-
-
-# Fields for which neither GPT nor GPT-2 has a place.
-FIXED = (
-    "head_size",
-    "num_key_value_heads",
-    "rotary_theta",
-    "position_offset",
-    "embedding_size",
-    "gated",
-    "use_bias",
-    "norm_bias",
-    "scale_logits",
-)
 
 
 def stack_entries(words: str, positions: str, config: DecoderConfig) -> tuple[Entry, ...]:

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+import flax.linen as nn
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.features import Start
 from bertfam.layers.activations import Activation
+from bertfam.layers.blocks import PostNormBlock, PreNormBlock
 from bertfam.models.decoder import DecoderConfig
 from bertfam.models.gpt2 import TOKENS
 from bertfam.models.mapping import (
@@ -22,6 +26,9 @@ from bertfam.models.mapping import (
     stated,
 )
 
+Block = Literal["post_norm", "pre_norm"]
+_BLOCKS: dict[Block, type[nn.Module]] = {"post_norm": PostNormBlock, "pre_norm": PreNormBlock}
+
 
 @dataclass(frozen=True)
 class OptConfig(DecoderConfig):
@@ -29,21 +36,51 @@ class OptConfig(DecoderConfig):
 
     OPT-350M has the word table 512 wide and normalises after each residual sum: `embedding_size` 512, `block` "post_norm", and no
     `last_norm`. Initial values are those of section 2.2: a deviation of 0.006, divided by sqrt(2 num_layers) where products are
-    added to the residual sum. There is no dropout on embeddings.
+    added to the residual sum. There is no dropout on embeddings. Every prompt begins with </s>, as of the published tokenizer.
+
+    Attributes:
+      block: place of a layer's norms: "post_norm", after each residual sum; "pre_norm", before each sublayer.
+      last_norm: True if a LayerNorm follows the last layer.
+      position_offset: rows of the position table that lie before that of position 0 and are never read.
+      embedding_size: embedding dimension of the word table, with linear projections to `hidden_size` and back; None:
+        `hidden_size`, without projections.
     """
 
     published_vocab_size: ClassVar[int | None] = 50_272
 
     max_length: int = 2048
+    block: Block = "pre_norm"
+    last_norm: bool = True
     position_offset: int = 2
+    embedding_size: int | None = None
     activation: Activation = "relu"
     embedding_dropout_rate: float = 0.0
     initializer_range: float | None = 0.006
     scale_residual_init: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_at_least(position_offset=0, embedding_size=1)
+        self._check_among(block=_BLOCKS)
+
     @property
+    @override
+    def block_class(self) -> type[nn.Module]:
+        return _BLOCKS[self.block]
+
+    @property
+    @override
+    def position_rows(self) -> int:
+        return self.position_offset + self.max_length
+
+    @property
+    @override
+    def table_width(self) -> int:
+        return self.embedding_size or self.hidden_size
+
+    @property
+    @override
     def start(self) -> Start:
-        """Start token of the decoder: the published tokenizer puts </s> before each text."""
         return "eos"
 
 
@@ -60,19 +97,7 @@ _NUMBERS = {"dropout": "dropout_rate", "attention_dropout": "attention_dropout_r
 _FLAGS = {"enable_bias": "use_bias", "tie_word_embeddings": "tie_embeddings"}
 _VALUES = _SIZES | _NUMBERS | _FLAGS
 # Fields for which their class has no place.
-_FIXED = (
-    "head_size",
-    "num_key_value_heads",
-    "rotary_theta",
-    "position_offset",
-    "gated",
-    "norm_bias",
-    "scale_attention",
-    "scale_attention_by_layer",
-    "scale_logits",
-    "embedding_dropout_rate",
-    "layer_norm_epsilon",
-)
+_FIXED = ("position_offset", "embedding_dropout_rate", "layer_norm_epsilon")
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> OptConfig:
@@ -110,7 +135,7 @@ def config_to_huggingface(config: OptConfig) -> dict[str, Any]:
     """
     check_is(config, OptConfig(), *_FIXED)
     before = config.block == "pre_norm"
-    if config.block == "parallel" or config.last_norm and not before:
+    if config.last_norm and not before:
         raise UserError(
             f"OptConfig.block = {config.block!r} with last_norm = {config.last_norm} has no place in transformers' class: a "
             "model like it cannot be written"

@@ -31,7 +31,7 @@ FAMILIES = {
 SMALL_OPT = {"do_layer_norm_before": False, "word_embed_proj_dim": 24}  # as the published one of 350 million is
 LAYER_SCALES = {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}
 OPTIONS = [
-    ("openai-gpt", {}, {"activation": "gelu_tanh", "block": "post_norm", "last_norm": False}),
+    ("openai-gpt", {}, {"activation": "gelu_tanh", "last_norm": False}),
     ("openai-gpt", {"afn": "silu", "tie_word_embeddings": False}, {"activation": "silu", "tie_embeddings": False}),
     ("gpt2", {}, {"activation": "gelu_tanh", "feed_forward_size": 128}),
     (
@@ -163,9 +163,9 @@ SIZES = {"vocab_size": 9, "num_layers": 1, "hidden_size": 8, "num_heads": 2, "fe
     [
         (GptConfig(**SIZES | {"feed_forward_size": 31}), "GptConfig.feed_forward_size = 31 has no place .* which has 32"),
         (GptConfig(**SIZES, activation="gelu"), "GptConfig.activation = 'gelu' has no place .* which has gelu_tanh, relu, silu"),
-        (GptConfig(**SIZES, block="pre_norm"), "GptConfig.block = 'pre_norm' has no place"),
-        (Gpt2Config(**SIZES, num_key_value_heads=1), "Gpt2Config.num_key_value_heads = 1 has no place"),
-        (Gpt2Config(**SIZES, last_norm=False), "Gpt2Config.last_norm = False has no place"),
+        (GptConfig(**SIZES, use_bias=False), "GptConfig.use_bias = False has no place"),
+        (Gpt2Config(**SIZES, use_bias=False), "Gpt2Config.use_bias = False has no place"),
+        (OptConfig(**SIZES, position_offset=1), "OptConfig.position_offset = 1 has no place"),
         (OptConfig(**SIZES, embedding_dropout_rate=0.1), "OptConfig.embedding_dropout_rate = 0.1 has no place"),
         (OptConfig(**SIZES, block="post_norm"), "OptConfig.block = 'post_norm' with last_norm = True has no place"),
         (PalmConfig(**SIZES), "transformers has no class for a PalmConfig"),
