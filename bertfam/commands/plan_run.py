@@ -1,11 +1,11 @@
-"""Body of `bertfam plan`: compiles the programs of a run for slices, and reports what they need."""
+"""Implementation of `bertfam plan`: compiles the programs of a run for slices, and reports memory, cost and fit."""
 
 import argparse
 import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import jax
 from bertfam.commands import flags, plan_search
 from bertfam.data import vocabularies
 from bertfam.errors import UserError, warn
-from bertfam.planning.advice import Advice, advice_text, advise, least_devices, most_rows
+from bertfam.planning.advice import Advice, Builder, advice_text, advise, least_devices, most_rows
 from bertfam.planning.programs import KINDS, Job, Kind, jobs
 from bertfam.planning.report import Row, largest_text, tables
 from bertfam.planning.report import row as make_row
@@ -23,8 +23,6 @@ from bertfam.planning.slices import Slice
 from bertfam.sharding.chips import memory_bytes
 from bertfam.training.run import Run
 from bertfam.training.summary import duration
-
-Builder = Callable[[Sequence[str]], Run]
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,9 @@ class Results:
 
     Attributes:
       rows: a row for each program on each slice.
-      shardings: the split of every parameter, moment and feature, by slice.
+      shardings: shardings of every parameter, moment and feature, by slice.
       advice: advice by slice, as a value and as text, for the slices on which a training step does not fit.
-      most_rows: the most rows a device by slice.
+      most_rows: largest number of rows per device, by slice.
     """
 
     rows: list[Row]
@@ -58,14 +56,14 @@ def run(args: argparse.Namespace, slices: Sequence[Slice]) -> int:
     if args.search:
         return plan_search.search(args, build, slices[0], _report)
     run = build(())
-    planned = _lay_out(run, slices, args.program)
-    split = {one.slice.name: shardings(one.jobs[0].trainer) for one in planned if args.shardings and one.jobs}
-    rows = _compile([(one.slice, job) for one in planned for job in one.jobs])
+    plans = _lay_out(run, slices, args.program)
+    split = {plan.slice.name: shardings(plan.jobs[0].trainer) for plan in plans if args.shardings and plan.jobs}
+    rows = _compile([(plan.slice, job) for plan in plans for job in plan.jobs])
     advice = {} if args.no_advice else _advise(build, slices, rows)
     most = _find_most_rows(run, slices) if args.most_rows else {}
     results = Results(rows, split, advice, most)
     if args.json:
-        _print_json(results, run, planned[0].jobs[0], show_shardings=args.shardings)
+        _print_json(results, run, plans[0].jobs[0], show_shardings=args.shardings)
     else:
         _print_text(results, run)
     return 0
@@ -73,17 +71,17 @@ def run(args: argparse.Namespace, slices: Sequence[Slice]) -> int:
 
 def _lay_out(run: Run, slices: Sequence[Slice], programs: Sequence[Kind] | None) -> list[Planned]:
     """Lay the programs out on every slice; raises UserError for sizes that do not divide, before anything is compiled."""
-    planned = []
+    plans = []
     for slice in slices:
         devices = slice.devices()
         try:
-            planned.append(Planned(slice, jobs(run, run.mesh.build(devices), programs or KINDS)))
+            plans.append(Planned(slice, jobs(run, run.mesh.build(devices), programs or KINDS)))
         except UserError as error:
             raise UserError(f"{slice.name}: {error}") from error
-    compiled = {job.kind for one in planned for job in one.jobs}
+    compiled = {job.kind for plan in plans for job in plan.jobs}
     if missing := [kind for kind in programs or () if kind not in compiled]:
-        raise UserError(f"the run has no program to {' or '.join(missing)}; leave --program={missing[0]} out")
-    return planned
+        raise UserError(f"the run has no program to {' or '.join(missing)}; remove --program={missing[0]}")
+    return plans
 
 
 def _print_json(results: Results, run: Run, job: Job, *, show_shardings: bool) -> None:
@@ -104,7 +102,8 @@ def _print_text(results: Results, run: Run) -> None:
     for _, text in results.advice.values():
         print(f"\n{text}")
     for name, count in results.most_rows.items():
-        print(f"\n{name}: as compiled, {count:,} rows of {run.stages[-1].length} a device fit at once (the most, to an eighth)")
+        length = run.stages[-1].length
+        print(f"\n{name}: at most {count:,} rows of {length} tokens per device fit at once (as compiled, to an eighth)")
 
 
 def _report(line: str) -> None:
@@ -113,19 +112,19 @@ def _report(line: str) -> None:
 
 
 def _make_builder(args: argparse.Namespace) -> Builder:
-    """Return a function that builds the run from its gin files and some more lines of gin.
+    """Return a function that builds the run from its gin files and additional lines of gin.
 
-    The vocabulary has the size that the flags give, or else the configuration's, or else that of the family's published models.
+    The vocabulary size is from the flags, else from the configuration, else from the family's published models.
     """
     if args.vocab and args.vocab_size is not None:
-        raise UserError("--vocab and --vocab_size both say how many tokens there are; give one of them")
+        raise UserError("--vocab and --vocab_size both set the vocabulary size; give one of them")
     if args.vocab_size is not None and args.vocab_size < 1:
         raise UserError(f"--vocab_size={args.vocab_size} must be at least 1")
     run: Run = flags.load_files(args).build("Run")
     if None in run.objective.teachers.values():
         raise UserError(
-            f"{type(run.objective).__name__} has no teacher: plan the config.gin that bertfam distill has written, or bind the "
-            "teacher as it does"
+            f"{type(run.objective).__name__} has no teacher: plan the config.gin that bertfam distill wrote, or bind the "
+            "teacher in the same way"
         )
     model: Any = run.objective.model
     size = args.vocab_size
@@ -134,8 +133,8 @@ def _make_builder(args: argparse.Namespace) -> Builder:
     elif size is None and model.vocab_size is None:
         size = model.published_vocab_size
         if size is None:
-            raise UserError(f"{type(model).__name__} has no vocabulary of its own: give --vocab_size=N or --vocab=DIR")
-        warn([f"taking the {size:,} tokens of the family's published models; --vocab_size=N or --vocab=DIR for others"])
+            raise UserError(f"the vocabulary size of {type(model).__name__} is unknown: give --vocab_size=N or --vocab=DIR")
+        warn([f"using the vocabulary size {size:,} of the family's published models; set it by --vocab_size=N or --vocab=DIR"])
 
     def build(lines: Sequence[str]) -> Run:
         run: Run = flags.load_files(args, lines).build("Run")
@@ -147,38 +146,38 @@ def _make_builder(args: argparse.Namespace) -> Builder:
 def _compile(jobs: Sequence[tuple[Slice, Job]]) -> list[Row]:
     """Compile the programs, and report the progress on stderr."""
     rows: list[Row] = []
-    began = time.monotonic()
+    start = time.monotonic()
     for done, (slice, job) in enumerate(jobs):
-        left = f", about {duration((time.monotonic() - began) / done * (len(jobs) - done))} left" if done else ""
+        left = f", about {duration((time.monotonic() - start) / done * (len(jobs) - done))} left" if done else ""
         _report(f"[{done + 1}/{len(jobs)}] {slice.name}: {job.name}{left}")
         rows.append(make_row(job.compile(largest=10), slice))
-    took = duration(time.monotonic() - began)
+    took = duration(time.monotonic() - start)
     _report(f"compiled {len(jobs)} program{'s' * (len(jobs) > 1)} in {took}")
     return rows
 
 
 def _advise(build: Builder, slices: Sequence[Slice], rows: Sequence[Row]) -> dict[str, tuple[Advice | None, str]]:
     """Return advice by slice, as a value and as text, for the slices on which a training step does not fit."""
-    found = {}
+    result = {}
     for slice in slices:
         devices = slice.devices()
         memory = memory_bytes(devices[0])
         if memory and any(row["slice"] == slice.name and row["kind"] == "train" and not row["fits"] for row in rows):
-            _report(f"{slice.name}: looking for a change that fits")
+            _report(f"{slice.name}: searching for a change that fits")
             advice = advise(build, devices, memory, _report)
             least = None if advice else least_devices(build(()), memory)
-            found[slice.name] = advice, advice_text(advice, slice.name, len(devices), memory, least)
-    return found
+            result[slice.name] = advice, advice_text(advice, slice.name, len(devices), memory, least)
+    return result
 
 
 def _find_most_rows(run: Run, slices: Sequence[Slice]) -> dict[str, int]:
-    """Return the most rows a device by slice; a slice whose memory is not known gets a warning instead."""
-    found = {}
+    """Return the largest number of rows per device, by slice; warn about a slice whose memory is unknown."""
+    result = {}
     for slice in slices:
         devices = slice.devices()
         if memory := memory_bytes(devices[0]):
-            _report(f"{slice.name}: looking for the most rows that fit")
-            found[slice.name] = most_rows(run, devices, memory, _report)
+            _report(f"{slice.name}: searching for the most rows that fit")
+            result[slice.name] = most_rows(run, devices, memory, _report)
         else:
-            warn([f"{slice.name}: nobody knows the memory of {devices[0].device_kind}, nor how many rows fit"])
-    return found
+            warn([f"{slice.name}: the memory of {devices[0].device_kind} is unknown, so --most_rows is skipped"])
+    return result

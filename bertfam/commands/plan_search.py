@@ -12,7 +12,7 @@ from bertfam.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bertfam.planning.advice import Make, Tell
+    from bertfam.planning.advice import Builder, Report
     from bertfam.planning.slices import Slice
 
 # Flags of `bertfam plan` without effect on a search, which compiles only the training step.
@@ -22,18 +22,18 @@ _OTHERS = ("program", "shardings", "no_advice", "most_rows")
 def check(args: argparse.Namespace, slices: Sequence[Slice]) -> None:
     """Raise UserError for incompatible flags and for a file that cannot be written."""
     if args.search != bool(args.output) or (args.search and len(slices) > 1):
-        raise UserError("--search and --output=FILE go together, for one --slice")
+        raise UserError("--search requires --output=FILE and a single --slice, and --output requires --search")
     if not args.search:
         return
     if other := next((flag for flag in _OTHERS if getattr(args, flag)), None):
-        raise UserError(f"--{other} does not go with --search, which is for the training step alone: leave it out")
+        raise UserError(f"--{other} has no effect with --search, which plans the training step only: remove it")
     if Path(args.output).exists():
-        raise UserError(f"--output={args.output} exists; name a file that does not")
+        raise UserError(f"--output={args.output} already exists; choose another file")
     if not Path(args.output).parent.is_dir():
-        raise UserError(f"--output={args.output}: there is no folder {Path(args.output).parent}; make it first")
+        raise UserError(f"--output={args.output}: folder {Path(args.output).parent} does not exist; create it")
 
 
-def search(args: argparse.Namespace, make: Make, slice: Slice, tell: Tell) -> int:
+def search(args: argparse.Namespace, build: Builder, slice: Slice, report: Report) -> int:
     """Write the fastest layout of the run's training step on the slice; return the exit status."""
     import json
 
@@ -44,16 +44,16 @@ def search(args: argparse.Namespace, make: Make, slice: Slice, tell: Tell) -> in
     devices = slice.devices()
     chip, memory = chip_of(devices[0]), memory_bytes(devices[0])
     if chip is None or memory is None:
-        raise UserError(f"--search: the speed and memory of {devices[0].device_kind} are not known; name another --slice")
-    layouts = search(make, devices, chip, memory, tell)
-    described, best = rows(layouts, chip, memory), layouts[0]
+        raise UserError(f"--search: the speed and memory of {devices[0].device_kind} are unknown; choose another --slice")
+    layouts = search(build, devices, chip, memory, report)
+    table_rows, best = rows(layouts, chip, memory), layouts[0]
     if not fits(best, memory):
-        raise UserError(f"--search: none of the {len(layouts)} layouts that were compiled fits {slice.name}; take more chips")
+        raise UserError(f"--search: none of the {len(layouts)} compiled layouts fits {slice.name}; use more chips")
     write_text(Path(args.output), gin_text(best, slice.name, memory, _command(args)))
     print(
-        json.dumps({"layouts": described, "output": args.output})
+        json.dumps({"layouts": table_rows, "output": args.output})
         if args.json
-        else f"{table(described)}\n\nwritten to {args.output}"
+        else f"{table(table_rows)}\n\nwritten to {args.output}"
     )
     return 0
 

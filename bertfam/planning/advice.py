@@ -1,4 +1,4 @@
-"""The smallest change with which a run fits its devices, found by compiling; and the most rows that fit."""
+"""Smallest change that makes a run fit its devices, and the most rows that fit, both by compiling."""
 
 import dataclasses
 import functools
@@ -16,30 +16,30 @@ from bertfam.sharding.mesh import MeshShape, slices_of
 from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
 
-# Of a device's memory; the rest is for what is in no program, as the batches to come.
+# Fraction of a device's memory that programs may use; the rest is for arrays outside any program, such as prefetched batches.
 _SHARE = 0.97
-# What is estimated to need more than so many times the memory is not compiled; estimates were up to so much too high.
+# A run is not compiled if its estimate exceeds the memory by this factor; estimates were too high by up to this factor.
 _SLACK = 1.15
-# The most programs that are compiled for one piece of advice.
+# Largest number of programs that are compiled for one piece of advice.
 _TRIES = 8
 _GIB = 2**30
 
-Make = Callable[[Sequence[str]], Run]
-Tell = Callable[[str], None]
+Builder = Callable[[Sequence[str]], Run]
+Report = Callable[[str], None]
 
 
-def silently(line: str) -> None:
-    """Tells nothing."""
+def no_report(line: str) -> None:
+    """Discard a line."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A change that fits.
+    """Change with which a run fits.
 
     Attributes:
-      lines: of gin, for a file that is given after the others.
-      costs: of each line or two, what it costs, in words.
-      bytes: that the compiled program needs on each device.
+      lines: lines of gin, for a file that is given after the others.
+      costs: cost of each change, as text.
+      bytes: memory of the compiled program on each device.
     """
 
     lines: tuple[str, ...]
@@ -47,16 +47,16 @@ class Advice:
     bytes: int
 
 
-def advise(make: Make, devices: Sequence[jax.Device], memory: int, tell: Tell = silently) -> Advice | None:
-    """The first of `changes` with which all training steps of a run fit; None where none of the likely ones does.
+def advise(build: Builder, devices: Sequence[jax.Device], memory: int, report: Report = no_report) -> Advice | None:
+    """Return the first of `changes` with which all training steps of a run fit; None if none of the likely ones does.
 
     Args:
-      make: gives the sized run with lines of gin added to its files.
-      devices: of the slice.
+      build: returns the sized run with lines of gin added to its files.
+      devices: devices of the slice.
       memory: bytes that a device has.
-      tell: is given a line for each that is compiled.
+      report: is called with a line for each change that is compiled.
     """
-    run = make(())
+    run = build(())
     tries, seen = 0, [run]
     for chosen in changes(run, len(devices), slices_of(devices)):
         changed = functools.reduce(lambda run, change: change.apply(run), chosen, run)
@@ -64,15 +64,15 @@ def advise(make: Make, devices: Sequence[jax.Device], memory: int, tell: Tell = 
         try:
             if changed in seen or not _may_fit(changed, len(devices), slices_of(devices), _SLACK * usable(memory)):
                 continue
-            if make(lines) != changed:  # the run's files bind it in another way, as in a scope
+            if build(lines) != changed:  # the run's files bind the value elsewhere, such as in a scope
                 continue
             seen.append(changed)
-            tell(f"trying {', '.join(lines)}")
-            needed = needed_bytes(changed, devices)
-        except UserError:  # sizes do not divide, or the run's files have no such name
+            report(f"trying {', '.join(lines)}")
+            required = required_bytes(changed, devices)
+        except UserError:  # sizes do not divide, or the run's files do not have this name
             continue
-        if needed <= usable(memory):
-            return Advice(lines, tuple(change.cost for change in chosen), needed)
+        if required <= usable(memory):
+            return Advice(lines, tuple(change.cost for change in chosen), required)
         tries += 1
         if tries == _TRIES:
             break
@@ -80,64 +80,64 @@ def advise(make: Make, devices: Sequence[jax.Device], memory: int, tell: Tell = 
 
 
 def usable(memory: int) -> int:
-    """The bytes that a program may need on a device that has so many."""
+    """Return the bytes that a program may use on a device with the given memory."""
     return int(_SHARE * memory)
 
 
-def needed_bytes(run: Run, devices: Sequence[jax.Device]) -> int:
-    """What the largest training step needs on each device, as compiled.
+def required_bytes(run: Run, devices: Sequence[jax.Device]) -> int:
+    """Compile the training steps and return the bytes that the largest one requires on each device.
 
     Raises:
-      UserError: where sizes do not divide over the mesh.
+      UserError: if sizes do not divide over the mesh.
     """
-    found = compile_programs(run, run.mesh.build(devices), TRAINING)
-    return max(program.memory.total for program in found.values())
+    programs = compile_programs(run, run.mesh.build(devices), TRAINING)
+    return max(program.memory.total for program in programs.values())
 
 
-def most_rows(run: Run, devices: Sequence[jax.Device], memory: int, tell: Tell = silently) -> int:
-    """The most rows a device, in one microbatch of the last stage, with which its step fits, as compiled; 0: not even one.
+def most_rows(run: Run, devices: Sequence[jax.Device], memory: int, report: Report = no_report) -> int:
+    """Return the most rows per device, in one microbatch of the last stage, with which its step fits; 0 if one row does not.
 
-    They are found to an eighth: from what is estimated to fit it goes to where what was compiled says that the memory ends.
+    The result is exact to an eighth. The search starts at the estimate and continues with the memory of the compiled programs.
 
     Args:
-      run: sized.
-      devices: of the slice.
+      run: sized run.
+      devices: devices of the slice.
       memory: bytes that a device has.
-      tell: is given a line for each number that is compiled.
+      report: is called with a line for each number of rows that is compiled.
 
     Raises:
-      UserError: where sizes do not divide over the mesh.
+      UserError: if sizes do not divide over the mesh.
     """
     count, slices = len(devices), slices_of(devices)
     sizes = dict(zip(AXES, run.mesh.sizes(count, slices), strict=True))
     parts = math.prod(sizes[axis] for axis in run.mesh.rules.axes("batch"))
 
-    def of(rows: int) -> Run:
+    def with_rows(rows: int) -> Run:
         stage = dataclasses.replace(run.stages[-1], batch_size=rows * parts)
         return dataclasses.replace(run, stages=(stage,), microbatches=1)
 
-    few, many = (estimate(of(rows), count, slices=slices).total for rows in (1, 2))
-    without, room = 2 * few - many, usable(memory)
-    rows = max((room - without) // (many - few), 1)
+    one_row, two_rows = (estimate(with_rows(rows), count, slices=slices).total for rows in (1, 2))
+    constant, room = 2 * one_row - two_rows, usable(memory)
+    rows = max((room - constant) // (two_rows - one_row), 1)
     fitting, too_many = 0, None
     while True:
-        tell(f"trying {rows:,} row{'' if rows == 1 else 's'} a device")
-        needed = needed_bytes(of(rows), devices)
-        if needed <= room:
+        report(f"trying {rows:,} row{'' if rows == 1 else 's'} per device")
+        required = required_bytes(with_rows(rows), devices)
+        if required <= room:
             fitting = rows
         else:
             too_many = rows
         step = max((too_many or fitting) // 8, 1)
         if too_many is not None and too_many - fitting <= step:
             return fitting
-        likely = (room - without) * rows // max(needed - without, 1)
+        likely = (room - constant) * rows // max(required - constant, 1)
         rows = max(min(likely, 8 * rows), fitting + step)
         if too_many is not None:
             rows = min(rows, too_many - step)
 
 
 def least_devices(run: Run, memory: int) -> int | None:
-    """How many devices are enough by estimate, with all split and recomputed and a row a device at a time; None: no number is."""
+    """Estimate the least number of devices that fit one row each, with everything sharded and recomputed; None if none does."""
     mesh = MeshShape(data=1, fsdp=-1, rules=run.mesh.rules)
     least = dataclasses.replace(with_remat(run, "full"), mesh=mesh, microbatches=1)
     for devices in (2**power for power in range(14)):
@@ -151,28 +151,28 @@ def least_devices(run: Run, memory: int) -> int | None:
 
 
 def _may_fit(run: Run, devices: int, slices: int, memory: float) -> bool:
-    """Whether the estimates of all stages say so."""
+    """Return whether the estimates of all stages fit the memory."""
     return all(estimate(run, devices, slices=slices, stage=stage).total <= memory for stage in range(len(run.stages)))
 
 
 def advice_text(advice: Advice | None, slice: str, devices: int, memory: int, least: int | None) -> str:
-    """What is advised for a slice, in words and lines to paste.
+    """Format the advice for a slice, with lines of gin to paste.
 
     Args:
-      advice: what fits.
-      slice: its name.
-      devices: how many it has.
-      memory: bytes that a device of it has.
-      least: of how many devices the slice must be where nothing fits, by estimate; None where that is not known.
+      advice: the change that fits; None if no change does.
+      slice: name of the slice.
+      devices: number of its devices.
+      memory: bytes that a device has.
+      least: estimated number of devices that are enough if no change fits; None if it is unknown.
     """
     if advice is None:
         if least is None:
-            hope = "no slice is estimated to hold it"
+            alternative = "by estimate it fits no slice"
         elif least > devices:
-            hope = f"estimated to need {least:,} devices or more like these"
+            alternative = f"by estimate it requires {least:,} or more of these devices"
         else:
-            hope = "by estimate another mesh or a smaller batch may: try --search"
-        return f"{slice}: none of the changes that were tried fits; {hope}"
-    needs = f"{advice.bytes / _GIB:.2f} of {memory / _GIB:.2f} GiB"
+            alternative = "by estimate another mesh or a smaller batch may fit: try --search"
+        return f"{slice}: the run fits with none of the changes that were tried; {alternative}"
+    memory_text = f"{advice.bytes / _GIB:.2f} of {memory / _GIB:.2f} GiB"
     lines = [*(f"  # {cost}" for cost in advice.costs), *(f"  {line}" for line in advice.lines)]
-    return "\n".join([f"{slice}: compiled, {needs}, with these lines in a file that is the last --gin_file:", *lines])
+    return "\n".join([f"{slice}: {memory_text} as compiled, with these lines in a file given as the last --gin_file:", *lines])

@@ -1,4 +1,4 @@
-"""A lower bound of a program's time: no program does its work faster than its chips calculate, read, write and send."""
+"""Lower bound on the time of a program, from the speed of its chips: compute, memory, and links within and between slices."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from bertfam.planning.hlo.memory import Memory
 from bertfam.sharding.chips import Chip
 from bertfam.sharding.mesh import slices_of
 
-# The only axis along which devices may be of several slices.
+# The only axis along which devices may belong to different slices.
 _BETWEEN_SLICES = "replica"
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Seconds that one run of a program takes at least, by what it needs; each is an estimate from sizes and published speeds.
+    """Least seconds of one run of a program by resource, estimated from sizes and published speeds.
 
     Attributes:
-      compute: matrix products, at the peak.
-      memory: what must be read and written once.
-      ici: what goes over the links of a slice, all of them busy in both directions.
-      dcn: what goes from slice to slice.
+      compute: matrix products at peak speed.
+      memory: one pass over the bytes that must be read and written.
+      ici: communication within a slice, with all links busy in both directions.
+      dcn: communication between slices.
     """
 
     compute: float
@@ -32,23 +32,23 @@ class Bound:
 
     @property
     def seconds(self) -> float:
-        """Of all, as if they ran beside one another."""
+        """Bound of the program if all resources are used at the same time."""
         return max(vars(self).values())
 
     @property
     def binds(self) -> str:
-        """What takes longest."""
+        """Name of the resource that takes longest."""
         return max(vars(self), key=lambda name: vars(self)[name])
 
 
 def bound(chip: Chip, *, flops: float, moved: float, sent: tuple[float, float]) -> Bound:
-    """The bound of a program.
+    """Return the bound of a program.
 
     Args:
-      chip: what the devices are, or are parts of.
+      chip: chip that the devices are, or are part of.
       flops: matrix-product FLOPs of a device.
-      moved: bytes that a device reads and writes at least; see `moved_bytes`.
-      sent: bytes that a device sends at least; see `sent_bytes`.
+      moved: least bytes that a device reads and writes, from `moved_bytes`.
+      sent: least bytes that a device sends, from `sent_bytes`.
     """
     within, between = sent
     return Bound(
@@ -59,50 +59,50 @@ def bound(chip: Chip, *, flops: float, moved: float, sent: tuple[float, float]) 
     )
 
 
-def moved_bytes(memory: Memory, again: int = 0) -> int:
-    """What a device reads and writes at least: parameters, and all that a step changes in and out.
+def moved_bytes(memory: Memory, reread: int = 0) -> int:
+    """Return the least bytes that a device reads and writes: parameters, batch, and everything that a step updates.
 
-    A step looks whether the whole gradient is finite before it uses it, so gradients are written and read too.
+    A step checks that the whole gradient is finite before it uses it, so gradients are written and read too.
 
     Args:
-      memory: of the program.
-      again: bytes of parameters that are read more than once; see `Job`.
+      memory: memory of the program.
+      reread: bytes of parameters that are read more than once; see `Job`.
     """
     changed = memory.parameters + 2 * (memory.optimizer + memory.gradients) if memory.gradients else 0
-    return memory.parameters + again + memory.batch + changed
+    return memory.parameters + reread + memory.batch + changed
 
 
-def sent_bytes(found: Iterable[Collective], mesh: jax.sharding.Mesh) -> tuple[float, float]:
-    """Bytes that a device sends at least in one run: to others of its slice, and to other slices.
+def sent_bytes(collectives: Iterable[Collective], mesh: jax.sharding.Mesh) -> tuple[float, float]:
+    """Return the least bytes that a device sends in one run, within its slice and to other slices.
 
     Args:
-      found: the program's collectives; those in loops of unknown length count once.
-      mesh: their devices.
+      collectives: collectives of the program; those in loops of unknown length count once.
+      mesh: mesh of the program.
     """
     within = between = 0.0
-    several = slices_of(list(mesh.devices.flat))
-    for each in found:
-        slices = min(several, each.devices) if _BETWEEN_SLICES in each.axes else 1
-        inner, outer = _sent(each.kind, each.devices // slices, slices)
-        within += inner * each.total
-        between += outer * each.total
+    slice_count = slices_of(list(mesh.devices.flat))
+    for collective in collectives:
+        slices = min(slice_count, collective.devices) if _BETWEEN_SLICES in collective.axes else 1
+        inner, outer = _sent_fractions(collective.kind, collective.devices // slices, slices)
+        within += inner * collective.total
+        between += outer * collective.total
     return within, between
 
 
-def _sent(kind: str, inside: int, slices: int) -> tuple[float, float]:
-    """Of a collective's bytes what each device must send at the least, within its slice and to others.
+def _sent_fractions(kind: str, inside: int, slices: int) -> tuple[float, float]:
+    """Return the least fractions of a collective's bytes that a device sends, within its slice and to other slices.
 
     Args:
-      kind: of the collective.
-      inside: how many devices of each slice talk.
-      slices: of how many slices they are.
+      kind: kind of the collective.
+      inside: number of participating devices in each slice.
+      slices: number of slices.
     """
-    # To each place its own part, ...
+    # A different part to each device.
     if kind in ("all-to-all", "ragged-all-to-all"):
         return (inside - 1) / (inside * slices), (slices - 1) / slices
-    # ... all to one place, ...
+    # Everything to one device.
     if kind == "collective-permute":
         return (0.0, 1.0) if slices > 1 else (1.0, 0.0)
-    # ... or what is brought together in each slice, so that a device sends its share of it to others.
+    # Each slice combines its parts first, so that a device sends only its share to other slices.
     ways = 2 if kind == "all-reduce" else 1
     return ways * (inside - 1) / inside, ways * (slices - 1) / slices / inside

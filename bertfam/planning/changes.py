@@ -1,4 +1,4 @@
-"""Changes of a run that need less memory: what they make of it, and the lines of gin that do the same."""
+"""Changes of a run that reduce its memory, with the lines of gin that make them."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,7 @@ from bertfam.sharding.mesh import MeshShape
 from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
 
-# What is recomputed, the cheaper first.
+# Levels of recomputation and their costs, the cheapest first.
 REMATS = {
     "none": "recomputes nothing",
     "dots": "recomputes all but products with weights",
@@ -21,12 +21,12 @@ REMATS = {
 
 @dataclass(frozen=True)
 class Change:
-    """A change.
+    """Change of a run.
 
     Attributes:
-      apply: makes it.
-      lines: of gin, which make it when they come after a run's own.
-      cost: what it costs, in words.
+      apply: function that returns the changed run.
+      lines: lines of gin that make the same change after the run's own files.
+      cost: cost of the change, as text.
     """
 
     apply: Callable[[Run], Run]
@@ -35,36 +35,36 @@ class Change:
 
 
 def changes(run: Run, devices: int, slices: int = 1) -> Iterator[tuple[Change, ...]]:
-    """What to try, one after another: single changes, pairs, and more; the cheaper first. Some do not divide.
+    """Yield combinations of changes to try: single changes, then pairs and more, the cheapest first; some do not divide.
 
-    A smaller chunk of logits, more recomputation and more microbatches change nothing that is learned; then the optimizer's state
-    is split, then parameters; last comes a smaller batch.
+    Smaller chunks of logits, more recomputation and more microbatches come first, then sharding of the optimizer state, then of
+    the parameters. None of them changes training. The last one does: a smaller batch.
     """
     sizes = dict(zip(AXES, run.mesh.sizes(devices, slices), strict=True))
     kinds = [_chunks(run), _remats(run), _microbatches(run), _meshes(run) if sizes["data"] > 1 else []]
     order = {change: place for place, change in enumerate(itertools.chain(*kinds))}
-    found = [tuple(filter(None, each)) for each in itertools.product(*([None, *kind] for kind in kinds))]
-    found.sort(key=lambda each: (len(each), sum(order[change] for change in each)))
-    yield from found[1:]
-    least = tuple(kind[-1] for kind in (kinds[0], kinds[1], kinds[3]) if kind)
-    yield from ((*least, change) for change in _batches(run))
+    combinations = [tuple(filter(None, chosen)) for chosen in itertools.product(*([None, *kind] for kind in kinds))]
+    combinations.sort(key=lambda chosen: (len(chosen), sum(order[change] for change in chosen)))
+    yield from combinations[1:]
+    smallest = tuple(kind[-1] for kind in (kinds[0], kinds[1], kinds[3]) if kind)
+    yield from ((*smallest, change) for change in _batches(run))
 
 
 def with_remat(run: Run, remat: str) -> Run:
-    """The run with something else recomputed."""
+    """Return the run with another level of recomputation."""
     objective: Any = run.objective
     return _with_objective(run, execution=dataclasses.replace(objective.execution, remat=remat))
 
 
 def mesh_lines(shape: MeshShape, old: MeshShape | None = None) -> tuple[str, ...]:
-    """Lines that make a mesh of this shape: all of it, or what differs from another and from the defaults; but for its rules."""
+    """Return gin lines for a mesh of this shape, without its rules: all axes, or those that differ from `old` or the defaults."""
     default = MeshShape()
-    told = {
+    values = {
         name: value
         for name in (*AXES, "zero1")
         if (value := getattr(shape, name)) != getattr(default, name) or old is None or value != getattr(old, name)
     }
-    return ("Run.mesh = @MeshShape()", *(f"MeshShape.{name} = {value}" for name, value in told.items()))
+    return ("Run.mesh = @MeshShape()", *(f"MeshShape.{name} = {value}" for name, value in values.items()))
 
 
 def _chunks(run: Run) -> list[Change]:
@@ -87,17 +87,17 @@ def _microbatches(run: Run) -> list[Change]:
         Change(
             partial(dataclasses.replace, microbatches=count),
             (f"Run.microbatches = {count}",),
-            "computes the same batch in pieces, one after another",
+            "computes the same batch in pieces, one after the other",
         )
         for count in counts
     ]
 
 
 def _meshes(run: Run) -> list[Change]:
-    """Of a mesh with several devices along data."""
+    """Return changes of a mesh with several devices along data."""
     splits = [
-        (dataclasses.replace(run.mesh, zero1=True), "splits the optimizer's state over data"),
-        (dataclasses.replace(run.mesh, data=1, fsdp=-1, zero1=False), "splits parameters, gathering them where they are used"),
+        (dataclasses.replace(run.mesh, zero1=True), "shards the optimizer state over data"),
+        (dataclasses.replace(run.mesh, data=1, fsdp=-1, zero1=False), "shards parameters and gathers them where they are used"),
     ]
     return [
         Change(partial(dataclasses.replace, mesh=shape), mesh_lines(shape, run.mesh), cost)
@@ -107,7 +107,7 @@ def _meshes(run: Run) -> list[Change]:
 
 
 def _batches(run: Run) -> Iterator[Change]:
-    """Halves, where all stages have one batch size, which most run files name by a macro."""
+    """Yield halved batch sizes if all stages have the same one; most run files bind it by a macro."""
     (batch, *others) = set(map(_batch_of, run.stages))
     while not others and (batch := batch // 2):
         stages = tuple(dataclasses.replace(stage, batch_size=batch) for stage in run.stages)
@@ -115,7 +115,7 @@ def _batches(run: Run) -> Iterator[Change]:
             yield Change(
                 partial(dataclasses.replace, stages=stages),
                 (f"{name} = {batch}",),
-                "takes a smaller batch, which changes what is learned",
+                "uses a smaller batch, which changes training",
             )
 
 

@@ -1,4 +1,4 @@
-"""All ways to run a step on some devices, with what they are estimated to need."""
+"""Layouts of a training step on a number of devices, with estimates of memory and time."""
 
 import dataclasses
 import itertools
@@ -18,68 +18,68 @@ from bertfam.sharding.placement import check_batch
 from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
 
-# The tokens of shorter rows are not split.
-_LONG = 2048
-# The axis that talks in every layer: no more devices than a host has chips, at the most.
-_MOST_TENSOR = 8
+# Shorter rows are not sharded over sequence.
+_MIN_LENGTH = 2048
+# Largest size of the axis tensor, which communicates in every layer: the number of chips of a host.
+_MAX_TENSOR = 8
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A way to run a step on some devices.
+    """Mesh, recomputation and microbatches of a training step.
 
     Attributes:
-      run: with its mesh, recomputation and microbatches.
-      estimated: what it needs, by estimate.
-      at_least: its bound, by estimate.
-      program: compiled; None: not yet.
+      run: run with these settings.
+      estimated: estimate of a step.
+      bound: lower bound on the time of a step, estimated or from the compiled program.
+      program: compiled program; None before it is compiled.
     """
 
     run: Run
     estimated: Estimate
-    at_least: Bound
+    bound: Bound
     program: Program | None = None
 
     @property
     def bytes(self) -> int:
-        """What it needs of each device, as far as is known."""
+        """Memory on each device, as compiled or else estimated."""
         return self.estimated.total if self.program is None else self.program.memory.total
 
     @property
     def order(self) -> tuple[float, float]:
-        """The fastest is the least: by the bound, then by all that it is the largest of."""
-        return self.at_least.seconds, sum(vars(self.at_least).values())
+        """Sort key, the fastest first: the bound, then the sum over all resources."""
+        return self.bound.seconds, sum(vars(self.bound).values())
 
 
 def layouts(run: Run, devices: int, slices: int, chip: Chip, memory: int) -> list[Layout]:
-    """All layouts that divide and are estimated to fit, in all stages, the one with the lowest estimated bound first.
+    """Return all layouts that divide and are estimated to fit in all stages, the lowest estimated bound first.
 
     Args:
-      run: sized; bounds are those of its `heaviest` stage.
-      devices: how many there are.
-      slices: how many they are of.
-      chip: what they are, or are parts of.
-      memory: bytes of one.
+      run: sized run; the bounds are for its `heaviest` stage.
+      devices: number of devices.
+      slices: number of slices that they belong to.
+      chip: chip that the devices are, or are part of.
+      memory: bytes that a device has.
     """
-    found = []
+    fitting = []
     stage = heaviest(run)
     for mesh, remat in itertools.product(_meshes(run, devices, slices), REMATS):
         parts = AbstractMesh(mesh.sizes(devices, slices), AXES)
         for count in (2**power for power in range(run.stages[stage].batch_size.bit_length())):
             changed = dataclasses.replace(with_remat(run, remat), mesh=mesh, microbatches=count)
             try:
-                for each in run.stages:
-                    check_batch(each.batch_size, count, parts, mesh.rules)
-                estimates = {each: estimate(changed, devices, slices=slices, stage=each) for each in stages_of(run)}
-            except UserError:  # does not divide, nor will more microbatches
+                for batch_size in (stage.batch_size for stage in run.stages):
+                    check_batch(batch_size, count, parts, mesh.rules)
+                estimates = {index: estimate(changed, devices, slices=slices, stage=index) for index in stages_of(run)}
+            except UserError:  # the batch does not divide, nor does it into more microbatches
                 break
-            if all(each.total <= memory for each in estimates.values()):
-                found.append(Layout(changed, estimates[stage], estimates[stage].bound(chip)))
-    return sorted(found, key=lambda layout: layout.order)
+            if all(estimated.total <= memory for estimated in estimates.values()):
+                fitting.append(Layout(changed, estimates[stage], estimates[stage].bound(chip)))
+    return sorted(fitting, key=lambda layout: layout.order)
 
 
-def described(run: Run) -> str:
-    """A layout in words: fsdp 8 x tensor 4, remat full, 4 microbatches."""
+def describe_layout(run: Run) -> str:
+    """Describe a layout: fsdp 8 x tensor 4, remat full, 4 microbatches."""
     axes = [f"{axis} {size}" for axis in AXES if (size := getattr(run.mesh, axis)) > 1]
     zero1 = ", zero1" if run.mesh.zero1 else ""
     return (
@@ -89,16 +89,16 @@ def described(run: Run) -> str:
 
 
 def heaviest(run: Run) -> int:
-    """The stage whose step has most FLOPs."""
+    """Return the index of the stage whose step has the most FLOPs."""
     return max(stages_of(run), key=lambda stage: run.stages[stage].batch_size * run.objective.flops(run.shape(stage)))
 
 
 def _meshes(run: Run, devices: int, slices: int) -> Iterator[MeshShape]:
-    """All shapes with the run's rules that are worth a look."""
+    """Yield all mesh shapes that are worth estimating, with the run's rules."""
     within = devices // slices
     for sequence, tensor in itertools.product(_divisors(within), _divisors(within)):
-        is_long = max(stage.length for stage in run.stages) >= _LONG
-        if tensor > _MOST_TENSOR or (sequence > 1 and not is_long) or within % (sequence * tensor):
+        is_long = max(stage.length for stage in run.stages) >= _MIN_LENGTH
+        if tensor > _MAX_TENSOR or (sequence > 1 and not is_long) or within % (sequence * tensor):
             continue
         for fsdp in _divisors(within // (sequence * tensor)):
             data = within // (sequence * tensor * fsdp)

@@ -1,4 +1,4 @@
-"""The programs that a run needs on a mesh, compiled without data and without the devices: training, evaluation, decoding."""
+"""Ahead-of-time compilation of a run's programs for a mesh: training, evaluation, decoding; without data or devices."""
 
 import re
 import time
@@ -26,26 +26,27 @@ from bertfam.training.trainer import Trainer
 Kind = Literal["train", "evaluate", "decode"]
 KINDS: tuple[Kind, ...] = ("train", "evaluate", "decode")
 TRAINING: tuple[Kind, ...] = ("train",)
-# Prompts that each device of a batch's axes goes on from.
+# Number of prompts per device of the batch's mesh axes.
 _PROMPTS = 8
-# Bytes of a number in a product: TPUs round it to bfloat16, whatever `Execution.dtype` is, and their compiler does that once.
-_PRODUCTS = 2
-# A decoder's tables, of which few rows are read, and what makes keys and values of a source.
+# Bytes of an operand of a matrix product: TPUs round it to bfloat16 for any `Execution.dtype`, and their compiler does so once.
+_OPERAND_BYTES = 2
+# Parameters that generated tokens after the first do not read in full: embedding tables, and kernels for keys and values of a
+# source.
 _READ_ONCE = re.compile(r"decoder/(embeddings|.*cross_attention/(key|value))/")
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program that was compiled, or that the compiler found too large for the memory of a device.
+    """Compiled program, or one that is too large for the memory of a device.
 
     Attributes:
-      job: what it does.
-      compiled: None where it is too large.
-      too_large: the compiler's words then, else None.
-      seconds: that compiling took.
-      largest: the largest arrays, where `Job.compile` was asked for them.
-      written: the optimised program as the compiler has written it down, "" where it has not.
+      job: job that was compiled.
+      compiled: the compiled program; None if it is too large.
+      too_large: message of the compiler if it is too large, else None.
+      seconds: time that compiling took.
+      largest: largest arrays, if `Job.compile` was called with their number.
+      dump_text: optimized HLO from the compiler's dump; "" if there is none.
     """
 
     job: "Job"
@@ -53,54 +54,55 @@ class Program:
     too_large: str | None
     seconds: float
     largest: tuple[Allocation, ...] = ()
-    written: str = ""
+    dump_text: str = ""
 
     @cached_property
     def text(self) -> str:
-        """The optimised program; "" where it is too large."""
+        """The optimized HLO text; "" if the program is too large."""
         if self.compiled is None:
             return ""
         # JAX cannot read some programs for TPUs back from the compiler (libtpu 0.0.52: "async-update instruction").
-        return self.written or self.compiled.as_text() or ""
+        return self.dump_text or self.compiled.as_text() or ""
 
     @cached_property
     def memory(self) -> Memory:
-        """What it needs of a device's memory, also where that is more than there is."""
+        """Memory that it requires on a device, even if that exceeds the memory of the device."""
         trainer = self.job.trainer
-        whole, batch, gradients = trainer.abstract_state, trainer.abstract_batch(self.job.stage), 0
-        state = whole if self.job.kind == "train" else whole._replace(opt_state={}, average={})
+        full_state, batch, gradients = trainer.abstract_state, trainer.abstract_batch(self.job.stage), 0
+        state = full_state if self.job.kind == "train" else full_state._replace(opt_state={}, average={})
         if self.job.kind == "train":
             gradients = 1 if trainer.run.microbatches == 1 else 2
         if self.job.kind == "decode":
             batch = {}
         if self.compiled is not None:
-            found = memory(self.compiled, state, batch, gradients=gradients)
+            result = memory(self.compiled, state, batch, gradients=gradients)
         else:
             limit = memory_bytes(trainer.mesh.devices.flat[0]) or 0
-            found = memory_of_too_large(self.too_large or "", state, batch, limit=limit, gradients=gradients)
+            result = memory_of_too_large(self.too_large or "", state, batch, limit=limit, gradients=gradients)
         if self.job.kind == "evaluate":
-            found = replace(found, optimizer=sum(map(local_bytes, jax.tree.leaves((whole.opt_state, whole.average)))))
-        return found
+            optimizer = sum(map(local_bytes, jax.tree.leaves((full_state.opt_state, full_state.average))))
+            result = replace(result, optimizer=optimizer)
+        return result
 
     def fits(self, memory: int | None) -> bool:
-        """Whether it fits devices that have so many bytes; None: nobody knows how many."""
+        """Return whether it fits devices with the given bytes of memory; None means unknown."""
         return self.compiled is not None and (memory is None or self.memory.total <= memory)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A program to compile.
+    """Program to compile.
 
     Attributes:
-      kind: what for.
-      stage: of the run, whose shape it has.
-      rows: of the whole batch; of texts to write, how many.
-      length: tokens of a row; of texts to write, of a prompt (or source) and what is written.
-      flops: matrix-product FLOPs of one run of it on all devices, counted from the model's sizes.
-      again: bytes of parameters that a device reads at the least after it has read all of them once: for each further token that
-        is written those that make it; else 0.
-      trainer: of the run on the mesh.
-      lower: gives the program that is still to be compiled.
+      kind: purpose of the program.
+      stage: stage of the run that sets its shape.
+      rows: rows of the global batch; for decoding, the number of generated texts.
+      length: tokens of a row; for decoding, of a prompt (or source) and the generated text together.
+      flops: matrix-product FLOPs of one run on all devices, computed from the model's sizes.
+      reread: least bytes of parameters that a device reads after it has read all of them once: for each further generated token
+        the parameters that compute it; otherwise 0.
+      trainer: trainer of the run on the mesh.
+      lower: returns the lowered program.
     """
 
     kind: Kind
@@ -108,57 +110,57 @@ class Job:
     rows: int
     length: int
     flops: int
-    again: int
+    reread: int
     trainer: Trainer
     lower: Callable[[], jax.stages.Lowered]
 
     @property
     def name(self) -> str:
-        """As in tables: train 256 x 128."""
+        """Name in tables: train 256 x 128."""
         return f"{self.kind} {self.rows} x {self.length}"
 
     def compile(self, largest: int = 0) -> Program:
-        """Compiles it; what is too large for the devices is told by the result, all other errors are raised.
+        """Compile the program; a result that is too large for the devices says so, all other errors are raised.
 
         Args:
-          largest: so many of the largest arrays are found, too.
+          largest: number of largest arrays to include.
         """
-        began = time.monotonic()
+        start = time.monotonic()
         lowered = self.lower()
-        writes = largest or self.trainer.mesh.devices.flat[0].platform == "tpu"
+        dumps = largest or self.trainer.mesh.devices.flat[0].platform == "tpu"
         with temporary_dump() as dump:
             try:
-                compiled, too_large = lowered.compile(compiler_options=dump.options if writes else None), None
+                compiled, too_large = lowered.compile(compiler_options=dump.options if dumps else None), None
             except jax.errors.JaxRuntimeError as error:
                 if _OUT_OF_MEMORY not in str(error):
                     raise
                 compiled, too_large = None, str(error)
-            found = tuple(dump.largest(largest)) if largest else ()
-            return Program(self, compiled, too_large, time.monotonic() - began, found, dump.text)
+            arrays = tuple(dump.largest(largest)) if largest else ()
+            return Program(self, compiled, too_large, time.monotonic() - start, arrays, dump.text)
 
 
 def jobs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> list[Job]:
-    """The programs of a sized run on a mesh.
+    """Return the programs of a sized run on a mesh.
 
-    There is a step of training for each length of its stages, with the largest batch of that length; a step of evaluation, and
-    for models that write text the greedy decoding of a batch, for the longest rows.
+    There is a training step for each row length of its stages, with the largest batch of that length. For the longest rows
+    there is an evaluation step and, for models with a decoder, greedy decoding of a batch.
 
     Raises:
-      UserError: where sizes do not divide over the mesh.
+      UserError: if sizes do not divide over the mesh.
     """
     trainer = Trainer(run, mesh)
     stages = stages_of(run)
     longest = max(stages, key=lambda stage: run.stages[stage].length)
-    found = [_training(trainer, stage) for stage in stages] if "train" in kinds else []
+    result = [_training(trainer, stage) for stage in stages] if "train" in kinds else []
     if "evaluate" in kinds:
-        found.append(_evaluation(trainer, longest))
+        result.append(_evaluation(trainer, longest))
     if "decode" in kinds and "decoder" in trainer.abstract_state.params:
-        found.append(_decoding(trainer, longest))
-    return found
+        result.append(_decoding(trainer, longest))
+    return result
 
 
 def stages_of(run: Run) -> list[int]:
-    """Of each length of rows the stage with the largest batch."""
+    """Return the index of the stage with the largest batch for each row length."""
     largest: dict[int, int] = {}
     for index, stage in enumerate(run.stages):
         if stage.length not in largest or stage.batch_size > run.stages[largest[stage.length]].batch_size:
@@ -167,7 +169,7 @@ def stages_of(run: Run) -> list[int]:
 
 
 def compile_programs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> dict[str, Program]:
-    """The programs by their names, compiled; see `jobs`."""
+    """Compile the programs of `jobs`; return them by name."""
     return {job.name: job.compile() for job in jobs(run, mesh, kinds)}
 
 
@@ -187,7 +189,7 @@ def _sizes(trainer: Trainer, stage: int) -> tuple[int, int, int]:
 
 
 def _decoding(trainer: Trainer, stage: int) -> Job:
-    """Prompts of half a row, to which a decoder writes the other half; an encoder-decoder reads a row and writes its targets."""
+    """Return the decoding of half a row from a prompt of the other half, or of the targets of a row for an encoder-decoder."""
     run, mesh = trainer.run, trainer.mesh
     config: Any = run.objective.model
     shape = run.shape(stage)
@@ -197,16 +199,16 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
     split = NamedSharding(mesh, partition_spec(("batch",), rules))
     rows = _PROMPTS * mesh.size // split.shard_shape((mesh.size,))[0]
 
-    def whole(length: int | None = None, dtype: Any = jnp.int32) -> Any:
+    def global_array(length: int | None = None, dtype: Any = jnp.int32) -> Any:
         return jax.ShapeDtypeStruct((rows,) if length is None else (rows, length), dtype, sharding=split)
 
     def lower() -> jax.stages.Lowered:
-        tokens = whole(1 if config.has_encoder else length)
+        tokens = global_array(1 if config.has_encoder else length)
         with jax.set_mesh(mesh), nn.logical_axis_rules(rules.items()):
             return decode.lower(
                 trainer.abstract_state.params,
-                Prompts(tokens, whole(), whole(dtype=jnp.bool_)),
-                Source(whole(length), whole(length)) if config.has_encoder else None,
+                Prompts(tokens, global_array(), global_array(dtype=jnp.bool_)),
+                Source(global_array(length), global_array(length)) if config.has_encoder else None,
                 None,
                 config=config,
                 strategy=Greedy(),
@@ -216,16 +218,17 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
                 execution=run.objective.execution,
             )
 
-    # Of a prompt the last token's logits alone are computed, and nobody reads the last token that is written.
-    unread = 0 if config.has_encoder else (length - 1) * 2 * config.table_width * config.require_vocab_size
+    # Logits of a prompt are computed for its last token only, and the last generated token is not read.
+    skipped = 0 if config.has_encoder else (length - 1) * 2 * config.table_width * config.require_vocab_size
     read = config.flops(length, new) if config.has_encoder else config.flops(0, length + new - 1)
-    return Job("decode", stage, rows, length + new, rows * (read // 3 - unread), (new - 1) * _of_a_token(trainer), trainer, lower)
+    flops, reread = rows * (read // 3 - skipped), (new - 1) * _token_bytes(trainer)
+    return Job("decode", stage, rows, length + new, flops, reread, trainer, lower)
 
 
-def _of_a_token(trainer: Trainer) -> int:
-    """Bytes of a device's parameters that each token is made with, as products read them: of decoder and head."""
+def _token_bytes(trainer: Trainer) -> int:
+    """Return the bytes per device of decoder and head that are read to generate a token, as operands of matrix products."""
     params: Any = trainer.abstract_state.params
     head = "lm_head" if "kernel" in params.get("lm_head", {}) else "embeddings"
     leaves, _ = jax.tree_util.tree_flatten_with_path({name: params[name] for name in ("decoder", head)})
     read = [leaf for path, leaf in leaves if not _READ_ONCE.match(path_name(path))]
-    return sum(local_bytes(leaf) // leaf.dtype.itemsize for leaf in read) * _PRODUCTS
+    return sum(local_bytes(leaf) // leaf.dtype.itemsize for leaf in read) * _OPERAND_BYTES

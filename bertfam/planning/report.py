@@ -1,4 +1,4 @@
-"""A program on a slice as numbers for JSON, and many of them as tables for people."""
+"""Report of programs on slices, as JSON and as tables."""
 
 import dataclasses
 import math
@@ -19,18 +19,18 @@ Row = Mapping[str, Any]
 
 
 def row(program: Program, slice: Slice) -> dict[str, Any]:
-    """All that is known of a program on a slice; bytes and bounds are of one device, FLOPs of all of them together."""
+    """Return the figures of a program on a slice; bytes and bounds are for one device, FLOPs for all of them together."""
     job, mesh = program.job, program.job.trainer.mesh
     device = mesh.devices.flat[0]
-    chip, limit, needs = chip_of(device), memory_bytes(device), program.memory
-    found = collectives(program.text, mesh) if program.compiled else []
+    chip, limit, memory = chip_of(device), memory_bytes(device), program.memory
+    communication = collectives(program.text, mesh) if program.compiled else []
     least = None
     if chip is not None and program.compiled:
         flops = job.flops / mesh.size
-        least = bound(chip, flops=flops, moved=moved_bytes(needs, job.again), sent=sent_bytes(found, mesh))
+        least = bound(chip, flops=flops, moved=moved_bytes(memory, job.reread), sent=sent_bytes(communication, mesh))
     attention = None
     if job.kind == "train":
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # what it computes for a trace is computed here
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # constants of the trace are computed on this machine
             attention = describe_attention(job.trainer.run.objective, job.trainer.run.shape(job.stage))
     return {
         "slice": slice.name,
@@ -47,57 +47,58 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
         "microbatches": job.trainer.run.microbatches if job.kind == "train" else 1,
         "attention": attention,
         "fits": program.fits(limit),
-        "memory": dataclasses.asdict(needs) | {"total": needs.total},
+        "memory": dataclasses.asdict(memory) | {"total": memory.total},
         "memory_limit": limit,
         "collectives": [
             {"kind": kind, "axes": list(axes), "bytes": size}
-            for kind, sizes in by_axes(found).items()
+            for kind, sizes in by_axes(communication).items()
             for axes, size in sizes.items()
         ],
-        # Bytes of those in loops that run until the data says so, which are counted once above.
-        "collectives_counted_once": sum(each.total for each in found if each.times is None),
+        # Bytes of collectives in loops of unknown length, which are counted once above.
+        "collectives_counted_once": sum(collective.total for collective in communication if collective.times is None),
         "flops": job.flops,
         "bound": None if least is None else dataclasses.asdict(least) | {"seconds": least.seconds, "binds": least.binds},
-        "largest": [dataclasses.asdict(each) for each in program.largest],
+        "largest": [dataclasses.asdict(allocation) for allocation in program.largest],
         "compile_seconds": round(program.seconds, 1),
     }
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Memory and work of programs, a line each."""
+    """Format memory and work of programs as tables, one line per program."""
     return f"{_memory_table(rows)}\n\n{_work_table(rows)}\n\n{_NOTES}"
 
 
 _NOTES = """\
-program: rows of the whole batch x tokens; rows, GiB, MB: of one device, as compiled; gradients*: an estimate, as the parameters.
-at least*: a lower bound of the time, from FLOPs, bytes and published speeds, and what binds; an estimate, not a measurement."""
+program: rows of the global batch x tokens; rows, GiB, MB: of one device, as compiled; gradients*: estimated, as many as
+  parameters.
+at least*: lower bound on the time from FLOPs, bytes and published speeds, and the resource that binds; not a measurement."""
 
 
 def largest_text(row: Row, count: int = 6) -> str:
-    """The largest arrays of a program, and whose they are."""
+    """Format the largest arrays of a program, with the modules that compute them."""
     lines = [f"{row['slice']}, {row['program']}: the largest arrays"]
-    for each in row["largest"][:count]:
-        lines.append(f"  {each['bytes'] / _GIB:8.2f} GiB  {each['shape']:<28} {each['where']}")
+    for array in row["largest"][:count]:
+        lines.append(f"  {array['bytes'] / _GIB:8.2f} GiB  {array['shape']:<28} {array['where']}")
     return "\n".join(lines)
 
 
 def _memory_table(rows: Sequence[Row]) -> str:
     head = ("slice", "chips", "mesh", "program", "rows", "params", "optimizer", "gradients*", "temporary", "total", "of", "fits")
     body = []
-    for each in rows:
-        memory, limit = each["memory"], each["memory_limit"]
+    for row in rows:
+        memory, limit = row["memory"], row["memory_limit"]
         rest = memory["temporaries"] + memory["batch"] + memory["code"] + memory["other"]
         parts = [memory["parameters"], memory["optimizer"], memory["gradients"], rest, memory["total"]]
         body.append(
             (
-                each["slice"],
-                str(each["chips"]),
-                mesh_text(each["mesh"]),
-                each["program"],
-                f"{each['rows_per_device']:g}",
+                row["slice"],
+                str(row["chips"]),
+                mesh_text(row["mesh"]),
+                row["program"],
+                f"{row['rows_per_device']:g}",
                 *(f"{size / _GIB:.2f}" for size in parts),
                 "?" if limit is None else f"{limit / _GIB:.2f}",
-                "yes" if each["fits"] else "NO",
+                "yes" if row["fits"] else "NO",
             )
         )
     return "GiB of each device\n" + columns(head, body, left=(0, 2, 3))
@@ -106,41 +107,42 @@ def _memory_table(rows: Sequence[Row]) -> str:
 def _work_table(rows: Sequence[Row]) -> str:
     head = ("slice", "program", "FLOP", "at least*", "binds", "MB sent and received, by kind and mesh axes")
     body = []
-    for each in rows:
-        found = sorted(each["collectives"], key=lambda one: -one["bytes"])
-        talk = [f"{one['kind']} {'+'.join(one['axes'])} {one['bytes'] / 1e6:,.0f}" for one in found if one["bytes"] >= 5e5]
-        if each["collectives_counted_once"]:
-            talk.append(f"{_three_digits(each['collectives_counted_once'] / 1e6)} of them a turn of a loop of unknown length")
-        least = each["bound"]
+    for row in rows:
+        largest = sorted(row["collectives"], key=lambda entry: -entry["bytes"])
+        sent = [f"{one['kind']} {'+'.join(one['axes'])} {one['bytes'] / 1e6:,.0f}" for one in largest if one["bytes"] >= 5e5]
+        if row["collectives_counted_once"]:
+            once = _three_digits(row["collectives_counted_once"] / 1e6)
+            sent.append(f"{once} of them per iteration of a loop of unknown length")
+        least = row["bound"]
         body.append(
             (
-                each["slice"],
-                each["program"],
-                si(each["flops"]).strip(),
+                row["slice"],
+                row["program"],
+                si(row["flops"]).strip(),
                 milliseconds(least["seconds"]) if least else "?",
                 least["binds"] if least else "?",
-                ", ".join(talk) or "-",
+                ", ".join(sent) or "-",
             )
         )
     return columns(head, body, left=(0, 1, 4, 5))
 
 
 def milliseconds(seconds: float) -> str:
-    """A time as the tables have it: 5.68 ms, 13,600 ms."""
+    """Format a time for the tables: 5.68 ms, 13,600 ms."""
     return f"{_three_digits(seconds * 1e3)} ms"
 
 
 def _three_digits(number: float) -> str:
-    return f"{float(f'{number:.3g}'):,g}"  # 1,230, where .3g alone gives 1.23e+03
+    return f"{float(f'{number:.3g}'):,g}"  # 1,230; .3g alone gives 1.23e+03
 
 
 def mesh_text(mesh: Mapping[str, int]) -> str:
-    """The axes of more than one device: fsdp 8 x tensor 4."""
+    """Format the mesh axes with more than one device: fsdp 8 x tensor 4."""
     return " x ".join(f"{axis} {size}" for axis, size in mesh.items() if size > 1) or "1 device"
 
 
 def columns(head: Sequence[str], body: Sequence[Sequence[str]], left: Sequence[int]) -> str:
-    """A table; the columns `left` are flush left."""
+    """Format a table; the columns `left` are left-aligned."""
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
     return "\n".join(
         "  ".join(

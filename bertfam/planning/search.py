@@ -1,4 +1,4 @@
-"""The fastest layout of a run on a slice: the best by estimate are compiled."""
+"""Search for the fastest layout of a run on a slice: the best layouts by estimate are compiled."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from typing import Any
 import jax
 
 from bertfam.errors import UserError
-from bertfam.planning.advice import Make, Tell, silently, usable
+from bertfam.planning.advice import Builder, Report, no_report, usable
 from bertfam.planning.bounds import Bound, bound, moved_bytes, sent_bytes
 from bertfam.planning.changes import mesh_lines
 from bertfam.planning.hlo.collectives import collectives
-from bertfam.planning.layouts import Layout, described, heaviest, layouts
+from bertfam.planning.layouts import Layout, describe_layout, heaviest, layouts
 from bertfam.planning.programs import TRAINING, Program, jobs
 from bertfam.planning.report import columns
 from bertfam.sharding.chips import Chip
@@ -20,86 +20,89 @@ from bertfam.sharding.mesh import slices_of
 from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
 
-# How many layouts are compiled.
+# Number of layouts that are compiled.
 COMPILED = 5
 _GIB = 2**30
 
 
-def search(make: Make, devices: Sequence[jax.Device], chip: Chip, memory: int, tell: Tell = silently) -> list[Layout]:
-    """The best layouts by estimate, one of a mesh, compiled: those that fit first, the one with the lowest bound foremost.
+def search(build: Builder, devices: Sequence[jax.Device], chip: Chip, memory: int, report: Report = no_report) -> list[Layout]:
+    """Compile the best layouts by estimate, one per mesh.
 
     Args:
-      make: gives the sized run with lines of gin added to its files.
-      devices: of the slice.
-      chip: what they are, or are parts of.
-      memory: bytes of one.
-      tell: is given a line for each that is compiled.
+      build: returns the sized run with lines of gin added to its files.
+      devices: devices of the slice.
+      chip: chip that the devices are, or are part of.
+      memory: bytes that a device has.
+      report: is called with a line for each layout that is compiled.
+
+    Returns:
+      The compiled layouts, those that fit first, each group in order of the bound.
 
     Raises:
-      UserError: where none divides, or is estimated to fit, or where lines of gin do not make it of the run.
+      UserError: if no layout divides or is estimated to fit, or if lines of gin cannot change the run to a layout.
     """
-    run = make(())
-    tell(f"estimating the layouts of {len(devices)} devices")
+    run = build(())
+    report(f"estimating the layouts of {len(devices)} devices")
     left = layouts(run, len(devices), slices_of(devices), chip, usable(memory))
     if not left:
         raise UserError(
-            f"no mesh of {len(devices)} devices is estimated to hold this run, however much is recomputed: take more chips"
+            f"by estimate no mesh of {len(devices)} devices fits this run, even with full recomputation: use more chips"
         )
     done: list[Layout] = []
     while left and len(done) < COMPILED:
         layout = left[0]
-        tell(f"[{len(done) + 1}/{COMPILED}] {described(layout.run)}")
-        made = _made(make, layout.run)
-        (job,) = (job for job in jobs(made, made.mesh.build(devices), TRAINING) if job.stage == heaviest(run))
+        report(f"[{len(done) + 1}/{COMPILED}] {describe_layout(layout.run)}")
+        laid_out = _build_layout(build, layout.run)
+        (job,) = (job for job in jobs(laid_out, laid_out.mesh.build(devices), TRAINING) if job.stage == heaviest(run))
         program = job.compile()
-        done.append(dataclasses.replace(layout, run=made, program=program, at_least=_bound_of(program, layout, chip)))
-        if fits(done[-1], memory):  # others of this mesh are no better
-            left = [each for each in left if _sizes(each) != _sizes(layout)]
-        else:  # those that are estimated to need as much will not either
-            too_much = program.memory.total / layout.estimated.total
-            left = [each for each in left[1:] if each.estimated.total * too_much <= usable(memory)]
+        done.append(dataclasses.replace(layout, run=laid_out, program=program, bound=_bound_of(program, layout, chip)))
+        if fits(done[-1], memory):  # other layouts of this mesh are no better
+            left = [other for other in left if _sizes(other) != _sizes(layout)]
+        else:  # layouts with an estimate as large do not fit either
+            factor = program.memory.total / layout.estimated.total
+            left = [other for other in left[1:] if other.estimated.total * factor <= usable(memory)]
     return sorted(done, key=lambda layout: (not fits(layout, memory), layout.order))
 
 
 def fits(layout: Layout, memory: int) -> bool:
-    """Whether it fits devices that have so many bytes."""
+    """Return whether a compiled layout fits devices with the given bytes of memory."""
     return layout.program is not None and layout.program.fits(usable(memory))
 
 
-def rows(found: Sequence[Layout], chip: Chip, memory: int) -> list[dict[str, Any]]:
-    """The compiled layouts with their estimates beside them, as JSON: bytes of a device, and bounds in seconds."""
+def rows(layouts: Sequence[Layout], chip: Chip, memory: int) -> list[dict[str, Any]]:
+    """Return the compiled layouts and their estimates as JSON: bytes per device, and bounds in seconds."""
     return [
         {
-            "layout": described(each.run),
-            "mesh": {name: getattr(each.run.mesh, name) for name in (*AXES, "zero1")},
-            "remat": each.run.objective.execution.remat,
-            "microbatches": each.run.microbatches,
-            "estimated_bytes": each.estimated.total,
-            "bytes": each.bytes,
-            "fits": fits(each, memory),
-            "estimated_bound": dataclasses.asdict(each.estimated.bound(chip)),
-            "bound": dataclasses.asdict(each.at_least) if each.program and each.program.compiled else None,
+            "layout": describe_layout(layout.run),
+            "mesh": {name: getattr(layout.run.mesh, name) for name in (*AXES, "zero1")},
+            "remat": layout.run.objective.execution.remat,
+            "microbatches": layout.run.microbatches,
+            "estimated_bytes": layout.estimated.total,
+            "bytes": layout.bytes,
+            "fits": fits(layout, memory),
+            "estimated_bound": dataclasses.asdict(layout.estimated.bound(chip)),
+            "bound": dataclasses.asdict(layout.bound) if layout.program and layout.program.compiled else None,
         }
-        for each in found
+        for layout in layouts
     ]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The same for people."""
+    """Format the rows as a table."""
     head = ("layout", "GiB est.*", "GiB", "fits", "at least est.*", "at least*", "binds", "network est.*", "network*")
     body = []
     for row in rows:
-        guess, bounds = row["estimated_bound"], row["bound"]
+        estimated, bounds = row["estimated_bound"], row["bound"]
         body.append(
             (
                 row["layout"],
                 f"{row['estimated_bytes'] / _GIB:.2f}",
                 f"{row['bytes'] / _GIB:.2f}",
                 "yes" if row["fits"] else "NO",
-                _time(max(guess.values())),
+                _time(max(estimated.values())),
                 _time(max(bounds.values())) if bounds else "-",
                 max(bounds, key=bounds.get) if bounds else "-",
-                _time(guess["ici"] + guess["dcn"], 3),
+                _time(estimated["ici"] + estimated["dcn"], 3),
                 _time(bounds["ici"] + bounds["dcn"], 3) if bounds else "-",
             )
         )
@@ -112,22 +115,22 @@ def _time(seconds: float, digits: int = 4) -> str:
 
 _NOTES = """\
 GiB of each device, as compiled; est.*: estimated before compiling, from a trace of the gradient.
-at least*: a lower bound of a step, from FLOPs (with what is computed twice), bytes and published speeds; not measured.
-network*: of sending alone, as a part of that bound; of two with the same bound the one with less in all comes first."""
+at least*: lower bound on the time of a step, from FLOPs (including recomputation), bytes and published speeds; not measured.
+network*: the same for communication alone. Layouts with the same bound are ordered by the sum over all resources."""
 
 
 def gin_text(layout: Layout, slice: str, memory: int, command: str) -> str:
-    """A gin file that makes this layout of the run, whatever mesh it had, and says where it comes from.
+    """Format a gin file that changes the run to this layout, with its origin in the header.
 
     Args:
-      layout: compiled.
-      slice: the name of the slice.
-      memory: bytes of one of its devices.
-      command: that found it, in one line.
+      layout: compiled layout.
+      slice: name of the slice.
+      memory: bytes that a device of it has.
+      command: command line of the search, in one line.
     """
-    run, least = layout.run, layout.at_least
+    run, least = layout.run, layout.bound
     lines = [
-        f"# {type(run.objective.model).__name__} on {slice}: {described(run)}.",
+        f"# {type(run.objective.model).__name__} on {slice}: {describe_layout(run)}.",
         "#",
         f"#   {command}",
         "#",
@@ -144,27 +147,27 @@ def _lines(run: Run) -> tuple[str, ...]:
     return (*mesh_lines(run.mesh), f"Run.microbatches = {run.microbatches}", f'Execution.remat = "{remat}"')
 
 
-def _made(make: Make, wanted: Run) -> Run:
-    """The run that a layout's lines make; raises UserError where that is another layout."""
-    made = make(_lines(wanted))
-    bound = {
-        "MeshShape": made.mesh == wanted.mesh,
-        "Run.microbatches": made.microbatches == wanted.microbatches,
-        "Execution.remat": made.objective.execution.remat == wanted.objective.execution.remat,
+def _build_layout(build: Builder, wanted: Run) -> Run:
+    """Build the run with the gin lines of a layout; raises UserError if it has another layout."""
+    built = build(_lines(wanted))
+    matches = {
+        "MeshShape": built.mesh == wanted.mesh,
+        "Run.microbatches": built.microbatches == wanted.microbatches,
+        "Execution.remat": built.objective.execution.remat == wanted.objective.execution.remat,
     }
-    if kept := [name for name, is_wanted in bound.items() if not is_wanted]:
+    if kept := [name for name, is_equal in matches.items() if not is_equal]:
         raise UserError(
-            f"the search would write {' and '.join(kept)} into its file, which the run binds by --gin flags or in a scope, over "
-            "any file: leave these out"
+            f"the search cannot set {' and '.join(kept)} in its file, because --gin flags or a scope of the run override "
+            "every file; remove these bindings"
         )
-    return made
+    return built
 
 
 def _bound_of(program: Program, layout: Layout, chip: Chip) -> Bound:
-    """From what was compiled, but for the FLOPs, which count what is computed twice."""
+    """Return the bound from the compiled program, except for the FLOPs, which include recomputation."""
     mesh = program.job.trainer.mesh
-    found = collectives(program.text, mesh) if program.compiled else []
-    return bound(chip, flops=layout.estimated.flops, moved=moved_bytes(program.memory), sent=sent_bytes(found, mesh))
+    communication = collectives(program.text, mesh) if program.compiled else []
+    return bound(chip, flops=layout.estimated.flops, moved=moved_bytes(program.memory), sent=sent_bytes(communication, mesh))
 
 
 def _sizes(layout: Layout) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Slices by name, as Google's or as the TPU compiler has them, and their devices: of chips that nobody here has."""
+"""TPU slices by their Google Cloud or compiler names, with devices for ahead-of-time compilation."""
 
 import importlib.util
 import math
@@ -21,12 +21,12 @@ HERE = "here"
 
 @dataclass(frozen=True)
 class _Offer:
-    """The slices of a kind of chip.
+    """Slices that Google offers for a kind of chip.
 
     Attributes:
-      shapes: chips along the wires of each; the names count up with them.
-      per_chip: what a name counts of a chip, 1 of itself or 2 TensorCores; None: no name is known.
-      prefixes: what a name may begin with, the compiler's first.
+      shapes: topology of each slice, in the order of their sizes.
+      per_chip: units per chip in a slice's name: 1, or 2 if it counts TensorCores; None: there are no such names.
+      prefixes: prefixes of the names, the compiler's first.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -39,12 +39,12 @@ class _Offer:
         return f"{self.prefixes[0]}-{math.prod(shape) * self.per_chip}"
 
     def has(self, shape: tuple[int, ...]) -> bool:
-        """Cubes of 4 x 4 x 4 may be put together in any way, up to 96 of them."""
+        """Return whether the shape is offered; up to 96 cubes of 4 x 4 x 4 may be combined in any way."""
         cubes = len(shape) == len(self.shapes[0]) == 3 and not any(size % 4 for size in shape)
         return shape in self.shapes or (cubes and 0 < math.prod(shape) <= 6144)
 
 
-# From cloud.google.com/tpu/docs, pages v5e, v6e, v5p and tpu7x. Asked for a shape that is none, the compiler ends the process.
+# From cloud.google.com/tpu/docs, pages v5e, v6e, v5p and tpu7x. For a shape that does not exist, the compiler aborts the process.
 _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _SMALL_CUBES = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), (4, 4, 4), (4, 4, 8), (4, 8, 8), (8, 8, 8), (8, 8, 16))
 _CUBES = (*_SMALL_CUBES, (8, 16, 16), (16, 16, 16), (16, 16, 24))
@@ -59,13 +59,13 @@ _EXAMPLES = "v5e-16, v5p-128, v6e-256, v5e:4x4, 2xv5e-256 (two slices), or here 
 
 @dataclass(frozen=True)
 class Slice:
-    """One slice or several alike, or the devices that are here.
+    """One slice, several equal slices, or the devices of this machine.
 
     Attributes:
-      name: as it was asked for.
-      kind: of its chips, as in the table of chips; "" of `here`.
-      shape: chips along the wires of one slice; () of `here`.
-      count: how many slices.
+      name: name as given by the user.
+      kind: kind of chip, as in `bertfam.sharding.chips`; "" for `here`.
+      shape: topology of one slice; () for `here`.
+      count: number of slices.
     """
 
     name: str
@@ -75,75 +75,76 @@ class Slice:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is what this process has."""
+        """True for the devices of this machine."""
         return self.name == HERE
 
     @property
     def topology(self) -> str:
-        """In the compiler's words: 2xv5e:4x4; "" of `here`."""
+        """Name for the compiler: 2xv5e:4x4; "" for `here`."""
         several = f"{self.count}x" if self.count > 1 else ""
         return f"{several}{self.kind}:{_times(self.shape)}" if self.kind else ""
 
     def devices(self) -> Sequence["jax.Device"]:
-        """Its devices: those of this process, or such as programs can only be compiled for.
+        """Return the devices of this machine, or of a slice, for which programs can be compiled but not run.
 
         Raises:
-          UserError: without the TPU compiler, or with one that does not go with JAX.
+          UserError: if the TPU compiler is not installed, or does not work with this version of JAX.
         """
         import jax
 
         if self.is_here:
             return jax.devices()
         if importlib.util.find_spec("libtpu") is None:
-            raise UserError(f"the slice {self.name} needs the TPU compiler, which needs no TPU: pip install 'bertfam[tpu]'")
+            raise UserError(f"--slice={self.name} requires the TPU compiler (it runs without a TPU): pip install 'bertfam[tpu]'")
         from jax.experimental.topologies import get_topology_desc
 
         os.environ |= _COMPILER
         options: dict[str, Any] = {"num_slices": self.count} if self.count > 1 else {}
         if math.prod(self.shape) == 1:
-            options["chips_per_host_bounds"] = (1, 1, 1)  # older compilers take every host for one of 2 x 2
+            options["chips_per_host_bounds"] = (1, 1, 1)  # older compilers assume that every host has 2 x 2 chips
         try:
-            found = get_topology_desc(platform="tpu", topology_name=f"{self.kind}:{_times(self.shape)}", **options)
-        except Exception as error:  # whatever kind JAX's releases raise
+            topology = get_topology_desc(platform="tpu", topology_name=f"{self.kind}:{_times(self.shape)}", **options)
+        except Exception as error:  # its class depends on the release of JAX
             versions = f"libtpu {metadata.version('libtpu')} and jax {metadata.version('jax')}"
             raise UserError(
-                f"{versions} do not plan the slice {self.name} together ({str(error).splitlines()[0]}): "
+                f"{versions} cannot compile for --slice={self.name} together ({str(error).splitlines()[0]}): "
                 "pip install --upgrade 'bertfam[tpu]'"
             ) from error
-        return found.devices
+        return topology.devices
 
 
 def parse(name: str) -> Slice:
-    """The slice of a name; raises UserError for one that Google does not offer, naming the nearest that it does."""
+    """Parse the name of a slice; raises UserError for one that Google does not offer, and names the nearest ones."""
     if name == HERE:
         return Slice(HERE)
-    found = re.fullmatch(r"(?:([1-9]\d*)x)?([a-z]\w*?)(?:-([1-9]\d*)|:([1-9]\d*(?:x[1-9]\d*)+))", name.lower())
-    if not found:
-        raise UserError(f"--slice={name} is no slice; write {_EXAMPLES}")
-    several, prefix, number, wires = found.groups()
+    match = re.fullmatch(r"(?:([1-9]\d*)x)?([a-z]\w*?)(?:-([1-9]\d*)|:([1-9]\d*(?:x[1-9]\d*)+))", name.lower())
+    if not match:
+        raise UserError(f"--slice={name} is not a slice; write {_EXAMPLES}")
+    count, prefix, number, dimensions = match.groups()
     kind = next((kind for kind, offer in _OFFERS.items() if prefix in offer.prefixes), None)
     if kind is None:
         raise UserError(f"--slice={name}: {_unknown(prefix)}")
     offer = _OFFERS[kind]
-    shape = tuple(map(int, wires.split("x"))) if wires else _counted(name, offer, int(number))
+    shape = tuple(map(int, dimensions.split("x"))) if dimensions else _shape_of_size(name, offer, int(number))
     if not offer.has(shape):
         raise UserError(f"--slice={name}: Google offers no such slice; the nearest are {_nearest(offer, math.prod(shape))}")
-    return Slice(name, kind, shape, int(several or 1))
+    return Slice(name, kind, shape, int(count or 1))
 
 
 def prepare(slices: Sequence[Slice]) -> None:
-    """Sets what JAX reads of the environment; to be called before JAX is imported.
+    """Set the environment variables that JAX reads; call this before JAX is imported.
 
     Args:
-      slices: with `here` among them nothing is set, and JAX uses the accelerators of this machine; else it looks for none.
+      slices: slices to plan; with `here` among them nothing is set, and JAX uses the accelerators of this machine; otherwise it
+        uses the CPU.
     """
-    if "jax" not in sys.modules and not any(each.is_here for each in slices):
+    if "jax" not in sys.modules and not any(slice.is_here for slice in slices):
         os.environ |= _JAX
 
 
-# What the compiler reads as it is loaded.
+# Variables that the compiler reads when it is loaded.
 _COMPILER = {
-    "TPU_SKIP_MDS_QUERY": "1",  # no question to the metadata server that only TPU machines have
+    "TPU_SKIP_MDS_QUERY": "1",  # do not query the metadata server, which only TPU machines have
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     **libtpu.PLACEHOLDERS,
     "TPU_MIN_LOG_LEVEL": "3",
@@ -151,32 +152,32 @@ _COMPILER = {
 }
 _JAX = {
     "JAX_PLATFORMS": "cpu",
-    "JAX_ENABLE_COMPILATION_CACHE": "false",  # it could write, but not read, programs for devices that are not here
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # it can write, but not read, programs for devices that are not attached
 }
 
 
 def _unknown(prefix: str) -> str:
     if prefix == "v4":
-        return "the compiler takes a v4 chip for two devices and its machine for one, so that no plan would hold; plan for v5p"
-    return f"chips of the kind {prefix} are not known; write {_EXAMPLES}"
+        return "v4 is not supported, because its compiler counts two devices per chip and its machine one; plan for v5p"
+    return f"unknown kind of chip {prefix}; write {_EXAMPLES}"
 
 
-def _counted(name: str, offer: _Offer, number: int) -> tuple[int, ...]:
-    """The shape of the slice whose name has this number."""
+def _shape_of_size(name: str, offer: _Offer, number: int) -> tuple[int, ...]:
+    """Return the topology of the slice with this number in its name."""
     if offer.per_chip is None:
         kind = offer.prefixes[0]
-        raise UserError(f"--slice={name}: write {kind} slices by their topology, as {kind}:2x2x1 or {kind}:4x4x4")
+        raise UserError(f"--slice={name}: name {kind} slices by their topology, such as {kind}:2x2x1 or {kind}:4x4x4")
     shape = next((shape for shape in offer.shapes if math.prod(shape) * offer.per_chip == number), None)
     if shape is None:
-        chips = "" if offer.per_chip == 1 else f" ({offer.prefixes[0]} counts TensorCores, {offer.per_chip} a chip)"
+        chips = "" if offer.per_chip == 1 else f" ({offer.prefixes[0]} counts TensorCores, {offer.per_chip} per chip)"
         nearest = _nearest(offer, number / offer.per_chip)
         raise UserError(f"--slice={name}: Google offers no such slice{chips}; the nearest are {nearest}")
     return shape
 
 
 def _nearest(offer: _Offer, chips: float) -> str:
-    near = sorted(offer.shapes, key=lambda shape: abs(math.log(math.prod(shape) / chips)))[:2]
-    return " and ".join(f"{offer.name(shape)} ({_times(shape)})" for shape in sorted(near, key=math.prod))
+    nearest = sorted(offer.shapes, key=lambda shape: abs(math.log(math.prod(shape) / chips)))[:2]
+    return " and ".join(f"{offer.name(shape)} ({_times(shape)})" for shape in sorted(nearest, key=math.prod))
 
 
 def _times(shape: Sequence[int]) -> str:

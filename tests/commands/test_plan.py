@@ -32,7 +32,7 @@ def test_progress_is_all_that_stderr_has(planned):
     assert first == "[1/2] v5e-1: train 8 x 16"
     assert second.startswith("[2/2] 2xv5p-8: train 8 x 16, about ")
     assert last.startswith("compiled 2 programs in ")
-    assert advising == "v5e-1: looking for a change that fits" and planned[0]["advice"] == {"v5e-1": None}
+    assert advising == "v5e-1: searching for a change that fits" and planned[0]["advice"] == {"v5e-1": None}
 
 
 def test_a_run_that_one_chip_does_not_hold(planned):
@@ -80,7 +80,7 @@ def test_the_devices_that_are_here(capsys):
     assert cli.main([*words, "--vocab_size=100"]) == 0
     out, err = capsys.readouterr()
     assert err.startswith("[1/1] here: evaluate 8 x 16\ncompiled 1 program in ")
-    assert err.endswith("bertfam: warning: here: nobody knows the memory of cpu, nor how many rows fit\n")
+    assert err.endswith("bertfam: warning: here: the memory of cpu is unknown, so --most_rows is skipped\n")
     assert "encoder/layers/attention/query/kernel  [layers 1, embed 128, heads 2, head_dim 64]  and of the optimizer" in out
     assert "evaluate 8 x 16" in out
 
@@ -88,7 +88,7 @@ def test_the_devices_that_are_here(capsys):
 def test_the_vocabulary_of_the_published_models(capsys):
     assert cli.main([*TINY, "--slice=here", "--program=evaluate", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert "taking the 30,522 tokens of the family's published models" in err
+    assert "using the vocabulary size 30,522 of the family's published models" in err
     assert json.loads(out)["vocab_size"] == 30522
 
 

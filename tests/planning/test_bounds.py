@@ -70,4 +70,4 @@ def test_what_is_moved():
     assert moved_bytes(Memory(parameters=100, optimizer=200, batch=7, gradients=100, **sizes)) == 807
     evaluation = Memory(parameters=100, optimizer=200, batch=7, gradients=0, **sizes)
     assert moved_bytes(evaluation) == 107
-    assert moved_bytes(evaluation, again=900) == 1007
+    assert moved_bytes(evaluation, reread=900) == 1007

@@ -14,7 +14,7 @@ import xla
 from bertfam.config.build import load
 from bertfam.errors import UserError
 from bertfam.planning.estimate import estimate
-from bertfam.planning.layouts import described, heaviest, layouts
+from bertfam.planning.layouts import describe_layout, heaviest, layouts
 from bertfam.sharding.chips import CHIPS
 from bertfam.sharding.mesh import MeshShape
 
@@ -108,7 +108,7 @@ def test_the_order_of_layouts():
     chip = next(chip for chip in CHIPS if chip.name == "v5e")
     found = layouts(run, 8, 1, chip, chip.hbm_bytes)
     # Nothing that fits in any way gains by splitting parameters, pieces, or computing anything twice.
-    assert described(found[0].run).endswith("1 microbatch")
+    assert describe_layout(found[0].run).endswith("1 microbatch")
     assert found[0].order <= found[-1].order
     assert {layout.run.mesh.tensor for layout in found} == {1, 2}  # heads
     middle = sorted(layout.estimated.total for layout in found)[len(found) // 2]

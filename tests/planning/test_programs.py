@@ -43,7 +43,7 @@ def test_decoding(mesh):
     assert decoder.name == "decode 32 x 64"
     # After the first each of them reads, in two bytes, layers, last norm and 1,024 rows of the table, but no positions.
     layer = 4 * 128 * 128 + 2 * 128 * 512 + (4 + 4 + 1) * 128 + 512
-    assert decoder.again == 31 * 2 * (2 * layer + 2 * 128 + 1024 * 128)
+    assert decoder.reread == 31 * 2 * (2 * layer + 2 * 128 + 1024 * 128)
     # 63 tokens are read, of which 32 have logits; attention to those before, causal, counts half.
     products = 63 * 2 * (2 * (4 * 128 * 128 + 2 * 128 * 512) + 63 * 2 * 128) + 32 * 2 * 128 * 1000
     assert decoder.flops == 32 * products
@@ -55,7 +55,7 @@ def test_decoding(mesh):
     cross = params["decoder"]["layers"]["cross_attention"]
     read = [params["decoder"]["layers"], params["decoder"]["norm"], params["embeddings"]]
     once = sum(leaf.size for part in ("key", "value") for leaf in jax.tree.leaves(cross[part]))
-    assert answers.again == (new - 1) * 2 * (sum(leaf.size for leaf in jax.tree.leaves(read)) - once)
+    assert answers.reread == (new - 1) * 2 * (sum(leaf.size for leaf in jax.tree.leaves(read)) - once)
 
 
 def test_attention_is_chosen_for_the_devices_of_the_mesh(mesh):

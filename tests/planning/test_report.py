@@ -44,7 +44,7 @@ def test_times_have_no_powers_of_ten():
 
 def test_loops_whose_turns_nobody_knows_are_told():
     told = tables([ROW | {"collectives_counted_once": 1_234_000_000}])
-    assert "all-gather fsdp 1,234, 1,230 of them a turn of a loop of unknown length" in told
+    assert "all-gather fsdp 1,234, 1,230 of them per iteration of a loop of unknown length" in told
 
 
 def test_the_largest_arrays():

@@ -53,7 +53,7 @@ def test_without_the_compiler(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as caught:
         parse("v5e-16").devices()
-    assert str(caught.value) == "the slice v5e-16 needs the TPU compiler, which needs no TPU: pip install 'bertfam[tpu]'"
+    assert str(caught.value) == "--slice=v5e-16 requires the TPU compiler (it runs without a TPU): pip install 'bertfam[tpu]'"
     parse("here").devices()
 
 
@@ -63,6 +63,6 @@ def test_a_compiler_that_does_not_go_with_jax(monkeypatch):
 
     monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", fails)
     with pytest.raises(
-        UserError, match=r"^libtpu \S+ and jax \S+ do not plan the slice v5e-16 together \(the PJRT API is 0.99\)"
+        UserError, match=r"^libtpu \S+ and jax \S+ cannot compile for --slice=v5e-16 together \(the PJRT API is 0.99\)"
     ):
         parse("v5e-16").devices()
