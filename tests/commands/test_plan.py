@@ -38,7 +38,7 @@ def test_progress_is_all_that_stderr_has(planned):
 def test_a_run_that_one_chip_does_not_hold(planned):
     row = planned[0]["programs"][0]
     assert (row["slice"], row["topology"], row["chips"], row["fits"]) == ("v5e-1", "v5e:1x1", 1, False)
-    assert "rows of 16 on tpu" in row["attention"]
+    assert "rows of 16 tokens on tpu" in row["attention"]
     table = 128 * 4 * 10_000_000
     memory = row["memory"]
     assert memory["parameters"] == pytest.approx(table, rel=0.02)
