@@ -11,7 +11,7 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
 # Huge pages for large arrays on Linux: without them a CPU step of the quickstart spends a fifth of its time on page faults.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test mutants tpu-golden lint format
+.PHONY: quickstart test quick mutants tpu-golden lint format
 
 # Train a small BERT on the documentation of the installed Python packages, evaluate it, export it and fill in masks.
 quickstart: $(VENV)/installed
@@ -29,6 +29,12 @@ quickstart: $(VENV)/installed
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest -n 2
+
+# The part of the tests that starts few processes: all but those of commands, benchmarks and crashes, and the catalogue of mistakes.
+QUICK = $(filter-out tests/benchmarks/ tests/commands/ tests/crashes/ tests/__pycache__/,$(wildcard tests/*/)) \
+  tests/commands/catalogue $(wildcard tests/test_*.py)
+quick: $(VENV)/installed-test
+	$(BIN)/python -m pytest -n 2 $(QUICK)
 
 # Break forty lines of the package, one at a time, and check that the tests notice. Takes a quarter of an hour.
 mutants: $(VENV)/installed-test
