@@ -271,10 +271,10 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
     counts = {split: job.cache.counts(split) for split in SPLITS}
     plan = make_plan(job.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
     if not processes.alone:
-        plan["processes"] = {"told_by": processes.source, "hosts": processes.hosts}
+        plan["processes"] = {"source": processes.source, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)
     if initial.warm_start:
-        print(initial.warm_start.told(), flush=True)
+        print(initial.warm_start.description, flush=True)
     return plan
 
 

@@ -57,7 +57,7 @@ def train(
                 compiled_stage = stage
                 log.stragglers.pause()
             phase_timer.begin(TRAINING)
-            batch, idle = batches.take(log.busy)
+            batch, idle = batches.get(log.busy)
             phase_timer.move(idle, WAITING)
             _inspect(trainer, step + 1, state, batch, log)
             log.stragglers.before_update(log.busy(), idle)

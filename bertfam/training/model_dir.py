@@ -1,15 +1,15 @@
 """MODEL_DIR: the files of a run, and how later commands read them.
 
-config.gin        the complete configuration; loads by itself
-fingerprint.json  what the tokens depend on: text, vocabulary
-start.json        the flags of --init_from, where the run began with them
-plan.json         what was printed before training
-vocab/            the vocabulary
-cache/            the token cache, unless the run names another
-checkpoints/      Orbax
-metrics.jsonl     one object a line, and TensorBoard event files
-compilations/     what was compiled for an accelerator, unless JAX_COMPILATION_CACHE_DIR names another folder
-plugins/profile/  of --profile_steps
+config.gin        complete configuration, without includes
+fingerprint.json  fingerprint of the text and the vocabulary
+start.json        warm-start flags (--init_from) of a run that has them
+plan.json         plan of the run, printed before training
+vocab/            vocabulary
+cache/            token cache, unless the run names another folder
+checkpoints/      Orbax checkpoints
+metrics.jsonl     metrics, one object per line; TensorBoard event files are beside it
+compilations/     compiled programs for accelerators, unless JAX_COMPILATION_CACHE_DIR names another folder
+plugins/profile/  profiles of --profile_steps
 """
 
 import json
@@ -34,13 +34,13 @@ from bertfam.training.run import Run, check_resumable, check_same_model
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Contents of a MODEL_DIR opened for evaluation, filling and export.
+    """Model of a MODEL_DIR, opened for evaluation, filling and export.
 
     Attributes:
-      run: the configuration, with the vocabulary's size.
-      vocabulary: the vocabulary.
-      step: the checkpoint's step.
-      params: the parameters, whole on the first device; of an imported model only the heads that it came with.
+      run: configuration, with the vocabulary's size.
+      vocabulary: vocabulary of the model.
+      step: step of the checkpoint.
+      params: parameters, unsharded on the first device; an imported model has only the heads that it was imported with.
     """
 
     run: Run
@@ -50,12 +50,12 @@ class TrainedModel:
 
 
 START = "start.json"
-# What a run may have left before its config.gin.
+# Names that a run may have written before its config.gin.
 _OWN = ("cache", "checkpoints", "vocab", "plan.json", "fingerprint.json", START, "metrics.jsonl")
 
 
 def check_folder(model_dir: Path) -> None:
-    """Raise UserError if MODEL_DIR cannot be made, is a file, or a folder of something else than a run."""
+    """Raise UserError if MODEL_DIR cannot be made, is a file, or is a folder with other contents than a run."""
     if not model_dir.exists():
         check_writable(model_dir)
         return
@@ -70,18 +70,18 @@ def check_resumes(model_dir: Path, run: Run, given: Sequence[str | Path], step: 
     """Raise UserError if a sized run cannot resume from a step in MODEL_DIR, or start from an imported model there.
 
     Args:
-      model_dir: of the run that has begun, or of the model.
-      run: what is to go on.
-      given: the vocabularies that it is given.
-      step: of the checkpoint.
+      model_dir: folder of the run or the imported model.
+      run: sized run to resume or start.
+      given: vocabularies that the command names.
+      step: step of the checkpoint.
     """
     for folder in given:
         check_vocabulary(folder, model_dir)
-    began = read_run(model_dir).sized(vocabularies.load(model_dir / "vocab").size)
+    saved = read_run(model_dir).sized(vocabularies.load(model_dir / "vocab").size)
     if has_training_state(model_dir, step):
-        check_resumable(began, run, step)
+        check_resumable(saved, run, step)
     else:
-        check_same_model(began.objective.model, run.objective.model)
+        check_same_model(saved.objective.model, run.objective.model)
 
 
 def prepare_folder(
@@ -92,13 +92,18 @@ def prepare_folder(
     vocabulary: Vocabulary | None,
     start: Mapping[str, Any] | None = None,
 ) -> None:
-    """Make MODEL_DIR, or update its files; a run that already has a vocabulary keeps it (None).
+    """Make MODEL_DIR, or update its files; partially written files of a killed process are deleted.
 
-    What a killed process had begun to write is deleted. `start` has the flags of --init_from that a new run begins with: until
-    it has a checkpoint, the folder alone says by them where it starts (see `saved_init_flags`).
+    Args:
+      model_dir: folder of the run.
+      config: configuration to save.
+      plan: plan of the run.
+      fingerprint: fingerprint of text and vocabulary.
+      vocabulary: vocabulary to save; None for a run that already has one.
+      start: warm-start flags of a new run; `saved_init_flags` returns them until the run has a checkpoint.
 
     Raises:
-      UserError: something cannot be written.
+      UserError: if a file cannot be written.
     """
     try:
         make_folder(model_dir)
@@ -118,7 +123,7 @@ def prepare_folder(
 
 
 def saved_init_flags(model_dir: Path) -> dict[str, Any]:
-    """Read the --init_from flags of the run, by name; {} if it started from new parameters."""
+    """Read the warm-start flags of the run, by name; {} if it has none."""
     path = model_dir / START
     return read_json(path) if path.is_file() else {}
 
@@ -133,30 +138,33 @@ def read_run(model_dir: str | Path) -> Run:
 
 
 def _check_vocabulary(model_dir: Path, vocabulary: Vocabulary) -> None:
-    """Check that the vocabulary is the one that the model was trained with; an imported model records none."""
+    """Raise UserError if the model was trained with another vocabulary; an imported model has no record of it."""
     path = model_dir / "fingerprint.json"
     if path.is_file() and read_json(path).get("vocabulary") != vocabulary.fingerprint:
-        raise UserError(f"{model_dir / 'vocab'} is not the vocabulary that the model was trained with: put that back")
+        raise UserError(f"{model_dir / 'vocab'} is not the vocabulary that the model was trained with; restore that")
 
 
 def open_model(model_dir: str | Path, step: int | None = None, *, average: bool = False) -> TrainedModel:
-    """Read a MODEL_DIR's configuration, vocabulary and parameters of a step, by default the newest.
+    """Read the configuration, the vocabulary and the parameters of a MODEL_DIR.
 
-    `average` reads the moving average of the parameters in their place.
+    Args:
+      model_dir: folder of the run or the imported model.
+      step: step of the checkpoint; None: the newest undamaged one.
+      average: whether to read the moving average of the parameters instead of the parameters.
 
     Raises:
-      UserError: where one of them is missing.
+      UserError: if one of them is missing or damaged.
     """
     run = read_run(model_dir)
     vocabulary = vocabularies.load(to_path(model_dir) / "vocab")
     _check_vocabulary(to_path(model_dir), vocabulary)
     run = run.sized(vocabulary.size)
     checkpoints = Checkpoints(model_dir, read_only=True)
-    found = selection.find(model_dir, step, ("average" if average else "params",))
+    step = selection.find(model_dir, step, ("average" if average else "params",))
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    parts = checkpoints.parts(found)
+    parts = checkpoints.parts(step)
     shapes = {name: shape for name, shape in nn.meta.unbox(run.boxed_params()).items() if name in parts}
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
-    params = checkpoints.restore_params(found, like, average=average)
+    params = checkpoints.restore_params(step, like, average=average)
     checkpoints.close()
-    return TrainedModel(run, vocabulary, found, params)
+    return TrainedModel(run, vocabulary, step, params)

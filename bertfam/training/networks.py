@@ -15,16 +15,16 @@ from bertfam.storage.paths import to_path
 from bertfam.training.model_dir import open_model
 
 ENCODER = "encoder"  # name of the only network of a Hugging Face folder
-GENERATOR = "generator"  # its name where it has a decoder
+GENERATOR = "generator"  # name of one with a decoder
 
 
 class Network(NamedTuple):
-    """A network with its parameters.
+    """Network with its parameters.
 
     Attributes:
-      config: its sizes.
-      params: the parameters of its encoder or decoder and of its heads.
-      vocabulary: its vocabulary.
+      config: configuration of the model.
+      params: parameters of the encoder or decoder and of the heads.
+      vocabulary: vocabulary of the model.
     """
 
     config: Any
@@ -70,7 +70,7 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
 
 
 def read_network(path: str | Path, *, step: int | None = None, network: str | None = None) -> Network:
-    """Read one network of a folder; `network` names it, None is the first.
+    """Read one network of a folder: the one named `network`, or the first if that is None.
 
     Raises:
       UserError: as `read_networks`, or if no network has that name.

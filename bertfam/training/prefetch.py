@@ -69,18 +69,18 @@ class Prefetcher:
             self._waiting.append(self._pool.submit(self._make, self._next))
             self._next += 1
 
-    def take(self, busy: Callable[[], bool] = lambda: False) -> tuple[Batch, float]:
-        """Return the next step's batch, and the seconds waited for it while the devices were not `busy`; `refill` afterwards.
+    def get(self, busy: Callable[[], bool] = lambda: False) -> tuple[Batch, float]:
+        """Return the next batch and the seconds waited for it while the devices were not `busy`; call `refill` afterwards.
 
         Exceptions raised while building the batch are raised here.
         """
-        making, idle = self._waiting.popleft(), 0.0
-        while not making.done():
+        future, idle = self._waiting.popleft(), 0.0
+        while not future.done():
             began, was_busy = time.monotonic(), busy()
-            wait([making], _POLL_SECONDS)
+            wait([future], _POLL_SECONDS)
             if not was_busy:
                 idle += time.monotonic() - began
-        return making.result(), idle
+        return future.result(), idle
 
     def close(self) -> None:
         """Stop and drop unfinished batches."""

@@ -1,4 +1,4 @@
-"""Stages of a run."""
+"""Stages of a run, each with its row length and batch size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _MOST_SIZES = 100
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps of one shape.
+    """Consecutive steps with one batch shape.
 
     Attributes:
       steps: number of updates.
@@ -64,10 +64,10 @@ class Ramp(Stage):
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages of the ramp."""
-        last, each = self.sizes - 1, self.steps // self.sizes
+        last, steps_per_size = self.sizes - 1, self.steps // self.sizes
         rise = (self.batch_size - self.first_batch_size) / last
         inner = (max(round((self.first_batch_size + rise * i) / self.multiple), 1) * self.multiple for i in range(1, last))
-        steps = [each] * last + [self.steps - each * last]
+        steps = [steps_per_size] * last + [self.steps - steps_per_size * last]
         sizes = (self.first_batch_size, *inner, self.batch_size)
         return tuple(Stage(count, self.length, size) for count, size in zip(steps, sizes, strict=True))
 

@@ -37,7 +37,7 @@ class TrainState(NamedTuple):
 def new_state(
     objective: Objective, optimizer: optax.GradientTransformation, key: jax.Array, shape: RowShape, *, averaged: bool = False
 ) -> TrainState:
-    """Make a fresh state whose parameters, and the copies of them, are boxed with logical axis names.
+    """Make a fresh state whose parameters, and their copies, are boxed with logical axis names.
 
     Args:
       objective: objective, which initialises the parameters.

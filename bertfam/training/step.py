@@ -99,7 +99,7 @@ def make_gradient(
         (value, (carry, metrics)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
         return gradient, carry, metrics | {"loss": Sum(value, jnp.ones(()))}
 
-    def of_batch(state: TrainState, batch: Batch) -> tuple[Any, Any, Metrics]:
+    def gradient_of_batch(state: TrainState, batch: Batch) -> tuple[Any, Any, Metrics]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
         denominators = objective.denominators(batch)
 
@@ -126,7 +126,7 @@ def make_gradient(
         metrics[EMPTY] = Sum(1 - some, jnp.ones(()))
         return gradient, carry, metrics
 
-    return of_batch
+    return gradient_of_batch
 
 
 def interleaved(batch: Batch, pieces: int) -> dict[str, jax.Array]:

@@ -23,7 +23,7 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def make_plan(
     run: Run, mesh: jax.sharding.Mesh, state: Any, tensors: Any, counts: Mapping[str, Mapping[str, int]]
 ) -> dict[str, Any]:
-    """Return the plan as JSON.
+    """Return the plan of a run, a dict that can be written as JSON.
 
     Args:
       run: the sized run.
@@ -93,18 +93,18 @@ def _traced_attention(objective: Objective, shape: RowShape) -> str:
     batch = {name: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype) for name, spec in objective.features(shape).items()}
     key = jax.random.key(0)
     trees = jax.eval_shape(lambda key: nn.meta.unbox(objective.init(key, shape)), key)
-    with choices() as found:
+    with choices() as chosen:
         jax.eval_shape(
             lambda params, carry, aux, batch: objective.loss(params, carry, aux, batch, key=key, train=True).terms, *trees, batch
         )
-    return _once_or_by_name({_attends(request): reason for request, reason in found.items()}, ", ")
+    return _once_or_by_name({_attended(request): reason for request, reason in chosen.items()}, ", ")
 
 
-def _attends(request: Request) -> str:
-    """Describe the tokens that an attention goes over."""
+def _attended(request: Request) -> str:
+    """Describe the tokens that an attention request covers."""
     if request.key_length is not None:
-        return "over what was encoded"
-    return "over what came before" if request.causal else "over all tokens"
+        return "over the encoder's output"
+    return "over previous tokens" if request.causal else "over all tokens"
 
 
 def _once_or_by_name(texts: Mapping[str, str], separator: str) -> str:
@@ -139,7 +139,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     if several := plan.get("processes"):
         hosts = several["hosts"]
         lines.append(
-            f"processes    {len(hosts)} on {len(set(hosts))} host{'' if len(set(hosts)) == 1 else 's'} ({several['told_by']}); "
+            f"processes    {len(hosts)} on {len(set(hosts))} host{'' if len(set(hosts)) == 1 else 's'} ({several['source']}); "
             f"process 0 is on {hosts[0]}"
         )
     for name, size in plan["aux_bytes_per_device"].items():

@@ -1,4 +1,4 @@
-"""Trainer: the state of a run on a mesh, and the programs that train, evaluate and inspect it; `loop` calls them."""
+"""Trainer: state of a run on a mesh, and the programs that train, evaluate and inspect it; `loop` calls them."""
 
 import time
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class StageProgram:
 
 
 class Trainer:
-    """Sized run on a mesh; it checks everything that can be checked before compiling."""
+    """Sized run on a mesh, with everything checked that can be checked before compiling."""
 
     def __init__(self, run: Run, mesh: jax.sharding.Mesh, phase_timer: PhaseTimer | None = None) -> None:
         """Check the run against the mesh; raises UserError if a size does not divide over it."""
@@ -120,7 +120,7 @@ class Trainer:
         return checkpoints.restore(step, self.abstract_state)
 
     def from_imported(self, checkpoints: Checkpoints, step: int) -> TrainState:
-        """Make a fresh state with a checkpoint's parameters, those of an imported model; heads that it lacks are new."""
+        """Make a fresh state with the parameters of an imported model's checkpoint; heads that it lacks are initialised."""
         state, parts = self.new_state(), checkpoints.parts(step)
         like = {name: part for name, part in self.abstract_state.params.items() if name in parts}
         return self.with_params(state, state.params | checkpoints.restore_params(step, like))
@@ -190,8 +190,8 @@ class Trainer:
             return program.batch(held_out.source, step)
 
         with jax.set_mesh(self.mesh), self._axis_rules():
-            asked = (stop or Stop()).ask
-            metrics = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, held_out.steps, asked)
+            interrupted = (stop or Stop()).ask
+            metrics = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, held_out.steps, interrupted)
         if metrics is None:
             return None
         terms = {name: metrics.pop(TERM + name, 0.0) for name in self.run.objective.coefficients}

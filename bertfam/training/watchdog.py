@@ -1,4 +1,7 @@
-"""Watchdog that ends a process stuck in one phase, because another process exited or a device or disk hangs."""
+"""Watchdog that ends a process stuck in one phase, because another process exited or a device or disk hangs.
+
+`faulthandler.dump_traceback_later` (Python 3.11) was considered. It can only exit with status 1, and it knows no phases.
+"""
 
 import faulthandler
 import os
@@ -11,7 +14,7 @@ from contextlib import contextmanager
 from bertfam.training.logs.phase_timer import PhaseTimer
 
 EXIT_CODE = 76  # distinct from 1, 2, 75, 77 and 128 + N, for schedulers
-_LONG = 3600.0  # seconds
+_LONG_PHASE_SECONDS = 3600.0
 
 
 @contextmanager
@@ -35,10 +38,10 @@ def watch(phase_timer: PhaseTimer, seconds: float, process: int = 0, later: floa
 
 def _watch(phase_timer: PhaseTimer, seconds: float, process: int, later: float, over: threading.Event) -> None:
     # Time before the start does not count, such as waiting for process 0 to build a token cache.
-    began, left = time.monotonic(), 0.05
+    start, left = time.monotonic(), 0.05
     while not over.wait(min(max(left, 0.05), 1.0)):
         phase = phase_timer.now
-        left = max(phase.since, began) + max(seconds, _LONG if phase.long else 0) + later - time.monotonic()
+        left = max(phase.since, start) + max(seconds, _LONG_PHASE_SECONDS if phase.long else 0) + later - time.monotonic()
         if left < 0:
             faulthandler.dump_traceback(all_threads=True)
             print(

@@ -104,7 +104,7 @@ def test_tokens_begin_as_they_would_on_any_mesh_or_anew(trained, rewritten, tmp_
         done = bertfam(*words, *flags, f"--model_dir={tmp_path / name}", **environment)
         assert done.returncode == 0, done.stderr
         found[name] = arrays(tmp_path / name, 1)
-        assert ("; the optimizer's moments come along" in done.stdout) == (name == "data")
+        assert ("; with the optimizer's moments" in done.stdout) == (name == "data")
     rows = {piece: row for row, piece in enumerate(vocabularies.load(trained.model_dir / "vocab").pieces(range(300)))}
     pieces = vocabularies.load(rewritten / "vocab").pieces(range(250))
     lacking = [row for row, piece in enumerate(pieces) if piece not in rows]
@@ -186,11 +186,11 @@ def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp
         (["--init_optimizer"], "--init_optimizer says what is taken of --init_from; give that too, or leave it out"),
         (
             ["--init_from={weights}", "--init_optimizer"],
-            "{weights} holds a model without its optimizer's state; leave --init_optimizer out",
+            "{weights} holds a model without an optimizer state; leave --init_optimizer out",
         ),
         (
             ["--init_from={exported}", "--init_optimizer"],
-            "{exported} is no folder of a run (no config.gin), and only runs have an optimizer's state; leave --init_optimizer ",
+            "{exported} is not the folder of a run (no config.gin) and has no optimizer state; leave --init_optimizer ",
         ),
         (
             ["--init_from={model}", "--init_optimizer", "--gin.Run.optimizer=@Lamb()"],

@@ -204,7 +204,7 @@ def test_two_processes_take_over_rows_and_moments_as_one_does(trained, two, rewr
         (told,) = [line for line in done.stdout.splitlines() if line.startswith("starts from ")]
         found.append((told, arrays(tmp_path / name, 1)))
     (line, one), (other, both) = found
-    assert line == other and "0 begin with" not in line and line.endswith("; the optimizer's moments come along")
+    assert line == other and "0 begin with" not in line and line.endswith("; with the optimizer's moments")
     assert one.keys() == both.keys()
     for name, value in one.items():
         rows = 250 if "['word']" in name or name.endswith("['mlm_head']['bias']") else None

@@ -314,5 +314,5 @@ def test_each_kind_of_model_has_its_command(folder, random_model, capsys):
     assert "holds an encoder, which writes no text; a masked language model is for bertfam fill" in capsys.readouterr().err
     assert cli.main(["fill", f"--model_dir={folder}", "a [MASK]"]) == 2
     assert "the model has a decoder and no masks to fill; use bertfam generate" in capsys.readouterr().err
-    with pytest.raises(UserError, match="holds a model that writes text, and teachers are encoders; name the folder of one"):
+    with pytest.raises(UserError, match="holds a model with a decoder, but a teacher must be an encoder"):
         open_teacher(str(folder))

@@ -151,8 +151,8 @@ def test_settings():
     assert both.networks == {"encoder_decoder": T5} and both.decoder_start == "pad" and both.flops(SHAPE) == T5.flops(16, 16)
     assert describe_attention(both, SHAPE._replace(targets=8)) == (
         "over all tokens, xla: the fastest backend for float32 rows of 16 tokens on cpu; "
-        "over what came before, xla: the fastest backend for float32 rows of 8 tokens on cpu; "
-        "over what was encoded, xla: the fastest backend for float32 rows of 8 tokens on cpu"
+        "over previous tokens, xla: the fastest backend for float32 rows of 8 tokens on cpu; "
+        "over the encoder's output, xla: the fastest backend for float32 rows of 8 tokens on cpu"
     )
     for name, value in (("z_loss", -1.0), ("z_loss", float("nan")), ("label_smoothing", 1.0), ("chunk", 0)):
         with pytest.raises(ValueError, match=name):

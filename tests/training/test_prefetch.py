@@ -24,7 +24,7 @@ def test_batches_come_in_order_and_at_most_so_far_ahead():
 
     batches = Prefetcher(make, 5, 25, depth=3)
     for step in range(5, 25):
-        assert batches.take()[0] == {"x": step}
+        assert batches.get()[0] == {"x": step}
         batches.refill()
         time.sleep(0.002)
         with lock:
@@ -40,9 +40,9 @@ def test_an_error_of_the_thread_is_raised_where_its_batch_is_taken():
         return {"x": step}
 
     batches = Prefetcher(make, 0, 10)
-    assert [batches.take()[0]["x"] for _ in range(2)] == [0, 1]
+    assert [batches.get()[0]["x"] for _ in range(2)] == [0, 1]
     with pytest.raises(OSError, match="the disk is gone"):
-        batches.take()
+        batches.get()
     batches.close()
 
 
@@ -55,7 +55,7 @@ def test_closing_drops_what_is_under_way():
         return {"x": step}
 
     batches = Prefetcher(make, 0, 1000, depth=8)
-    batches.take()
+    batches.get()
     began = time.monotonic()
     batches.close()
     assert time.monotonic() - began < 0.2 and len(started) <= 3
@@ -80,14 +80,14 @@ def test_only_the_wait_of_idle_devices_counts():
         return busy
 
     batches = Prefetcher(make, 0, 3, depth=1)
-    assert batches.take(opening(0, True)) == ({"x": 0}, 0.0)
+    assert batches.get(opening(0, True)) == ({"x": 0}, 0.0)
     batches.refill()
-    batch, idle = batches.take(opening(1, False))
+    batch, idle = batches.get(opening(1, False))
     assert batch == {"x": 1} and idle > 0
     gates[2].set()
     batches.refill()
     batches._waiting[0].result()
-    assert batches.take(opening(2, False)) == ({"x": 2}, 0.0) and asked.count(2) == 0
+    assert batches.get(opening(2, False)) == ({"x": 2}, 0.0) and asked.count(2) == 0
     batches.close()
 
 

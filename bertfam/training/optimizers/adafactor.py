@@ -1,4 +1,8 @@
-"""Adafactor: second moments of a matrix from the means of its rows and columns."""
+"""Adafactor: second moments of a matrix from the means of its rows and columns.
+
+`optax.scale_by_factored_rms` (optax 0.2.8) was considered. It factors the two largest axes of a leaf, which are not the rows and
+columns of an attention kernel [layers, embed, heads, head_dim].
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from typing_extensions import override
 
 from bertfam.training.optimizers.base import Optimizer
 from bertfam.training.optimizers.tensors import Tensor, Tree, is_boxed, map_tensors, transform_tensors, weight_decay
@@ -26,15 +31,15 @@ class Adafactor(Optimizer):
     is not clipped: the clipping of u takes its place.
 
     Attributes:
-      factored: whether matrices keep their row and column means alone.
+      factored: whether matrices keep only the means of their rows and columns.
       min_size_to_factor: matrices with fewer rows or columns are not factored.
-      decay_power: how fast the memory of v grows.
-      clipping_threshold: the largest root mean square of u; None does not clip.
+      decay_power: exponent of the decay of v, beta = 1 - t^-decay_power.
+      clipping_threshold: largest root mean square of u; None does not clip.
       scale_by_parameter: whether u is multiplied by the root mean square of the tensor.
-      epsilon: added to squared gradients.
-      epsilon_scale: the least that u is multiplied by.
-      b1: decay of a momentum of u; None keeps none.
-      weight_decay: of everything but biases and norm scales.
+      epsilon: constant added to squared gradients.
+      epsilon_scale: smallest factor that u is multiplied by.
+      b1: decay of a momentum of u; None keeps no momentum.
+      weight_decay: weight decay of everything but biases and norm scales.
     """
 
     schedule: Schedule = InverseSquareRoot()
@@ -58,8 +63,8 @@ class Adafactor(Optimizer):
             if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)} is not above 0")
 
+    @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
-        """max(epsilon_scale, rms(theta)) u + weight_decay theta."""
         parts = [self._second_moment(tensors)]
         if (threshold := self.clipping_threshold) is not None:
             parts.append(transform_tensors(lambda tensor, u, _: u / jnp.maximum(1.0, _rms(tensor, u) / threshold), tensors))

@@ -7,6 +7,7 @@ has no dtype for the second moment, and names its counter `count` where existing
 from dataclasses import dataclass
 
 import optax
+from typing_extensions import override
 
 from bertfam.training.optimizers.base import MomentDtype, Optimizer
 from bertfam.training.optimizers.moments import scale_by_moments
@@ -23,10 +24,10 @@ class AdamW(Optimizer):
     Attributes:
       b1: decay of the first moment.
       b2: decay of the second moment.
-      epsilon: added to the root of the second moment.
-      weight_decay: of everything but biases and norm scales.
-      mu_dtype: of the first moment in memory.
-      nu_dtype: of the second moment in memory; bfloat16 is refused where it would round the changes away (b2 above 0.99).
+      epsilon: constant added to the root of the second moment.
+      weight_decay: weight decay of everything but biases and norm scales.
+      mu_dtype: dtype of the first moment in memory.
+      nu_dtype: dtype of the second moment in memory; bfloat16 is refused if it would round the changes away (b2 above 0.99).
     """
 
     b1: float = 0.9
@@ -42,8 +43,8 @@ class AdamW(Optimizer):
         self._check_not_negative("epsilon", "weight_decay")
         self._check_dtypes([("b1", "mu_dtype"), ("b2", "nu_dtype")])
 
+    @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
-        """m^ / (sqrt(v^) + epsilon) + weight_decay theta."""
         return self._direction(tensors, corrected=True)
 
     def _direction(self, tensors: Tree, *, corrected: bool) -> optax.GradientTransformation:
@@ -54,7 +55,7 @@ class AdamW(Optimizer):
 
 @dataclass(frozen=True)
 class BertAdam(AdamW):
-    """The optimizer of the original TensorFlow code of BERT, ALBERT's fine-tuning and ELECTRA: AdamW without bias correction.
+    """AdamW without bias correction, as in the original TensorFlow code of BERT, ALBERT's fine-tuning and ELECTRA.
 
     theta -= rate (m / (sqrt(v) + epsilon) + weight_decay theta), with a schedule that decays from step 0 on, so that the rate
     drops where the warm-up ends.
@@ -62,6 +63,6 @@ class BertAdam(AdamW):
 
     schedule: Schedule = LinearDecay(variant="bert")
 
+    @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
-        """m / (sqrt(v) + epsilon) + weight_decay theta."""
         return self._direction(tensors, corrected=False)

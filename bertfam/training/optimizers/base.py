@@ -21,10 +21,10 @@ class Optimizer(ABC):
     """Frozen config of an optax transformation.
 
     Attributes:
-      schedule: the learning rate.
-      clip_norm: the gradient's largest global norm; None does not clip.
-      layer_decay: each layer's rate is that of the layer above times this, as in fine-tuning (see `layer_rates`).
-      layer_count: "plain", or "electra" as its published code counts: one layer more below the heads.
+      schedule: learning-rate schedule.
+      clip_norm: largest global norm of the gradient; None does not clip.
+      layer_decay: factor between the rates of a layer and the layer above, as in fine-tuning (see `layer_rates`).
+      layer_count: "plain", or "electra" to count one more layer below the heads, as ELECTRA's published code does.
     """
 
     schedule: Schedule = LinearDecay()
@@ -42,12 +42,12 @@ class Optimizer(ABC):
     def build(self, total_steps: int, params: Tree) -> optax.GradientTransformationExtraArgs:
         """Build the optax transformation of a run.
 
-        Its `update(gradient, state, params, step=step)` takes the rate of that step: a skipped update does not put the
-        schedule off.
+        Its `update(gradient, state, params, step=step)` uses the rate of that step, so that skipped updates do not delay the
+        schedule, as they would with the counter of `optax.scale_by_schedule` (optax 0.2.8).
 
         Args:
-          total_steps: of the run.
-          params: the parameters or their shapes, boxed with logical axis names, by which stacked layers are recognized.
+          total_steps: number of updates of the run.
+          params: parameters or their shapes, boxed with logical axis names, by which stacked layers are recognised.
         """
         tensors = describe(params)
         parts = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
@@ -72,7 +72,7 @@ class Optimizer(ABC):
 
     def _check_dtypes(self, moments: Sequence[tuple[str, str]]) -> None:
         for decay, dtype in moments:
-            # A number of 16 bits has 8 of mantissa: an average that changes by less than 1/256 a step would stand still.
+            # bfloat16 has 8 bits of mantissa: an average that changes by less than 1/256 per step would not change at all.
             if getattr(self, dtype) == "bfloat16" and 1 - getattr(self, decay) < 0.0099:
                 raise ValueError(
                     f"{dtype} bfloat16 cannot follow a moment with {decay} {getattr(self, decay)}, whose changes it rounds away; "

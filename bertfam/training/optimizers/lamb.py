@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import optax
+from typing_extensions import override
 
 from bertfam.training.optimizers.adam import AdamW
 from bertfam.training.optimizers.tensors import Tensor, Tree, transform_tensors
@@ -20,17 +21,17 @@ class Lamb(AdamW):
 
     u = m / (sqrt(v) + epsilon) + weight_decay theta;  theta -= rate (|theta| / |u|) u
 
-    The norms are of one layer's tensor, heads and their features together. The ratio is not clipped; it is 1 where a norm is 0,
-    and for biases and norm scales.
+    The norms are of one layer's tensor, heads and their features together. The ratio is not clipped; it is 1 if a norm is 0, and
+    for biases and norm scales.
 
     Attributes:
-      bias_correction: whether m and v are corrected as in the paper; ALBERT's code does not.
+      bias_correction: whether the bias of m and v is corrected, as in the paper; ALBERT's code does not.
     """
 
     bias_correction: bool = False
 
+    @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
-        """(|theta| / |u|) u."""
         return optax.chain(self._direction(tensors, corrected=self.bias_correction), transform_tensors(_trusted, tensors))
 
 

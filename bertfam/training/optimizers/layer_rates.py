@@ -1,9 +1,9 @@
 """Layer-wise decay of the rate (Clark et al. 2020, appendix B; Yang et al. 2019, appendix A.4).
 
-With L layers and a decay d, heads have the whole rate, layer L has d of it, layer 1 has d ** L and the embeddings have
-d ** (L + 1). All that is neither in a stack of layers nor in a module called `embeddings` is a head: the pooler too. ELECTRA's
-own code counts one more below the heads: layer L has d ** 2, layer 1 d ** (L + 1) and the embeddings d ** (L + 2). Where an
-encoder and a decoder have stacks of their own, each counts from its own end, and the embeddings lie under the longer one.
+With L layers and a decay d, heads have the full rate, layer L has d times the rate, layer 1 d ** L and the embeddings
+d ** (L + 1). Everything outside of stacks of layers and of modules called `embeddings` is a head, the pooler included. ELECTRA's
+published code counts one more layer below the heads: layer L has d ** 2, layer 1 d ** (L + 1) and the embeddings d ** (L + 2).
+The stacks of an encoder and a decoder each count from their own end, and the embeddings are below the longer one.
 """
 
 from typing import Literal
@@ -43,7 +43,7 @@ def layer_rates(decay: float, tensors: Tree, count: Count = "plain") -> dict[str
 
 
 def _shares(decay: float, layers: int, count: Count) -> np.ndarray:
-    """float64[layers], from layer 1 up."""
+    """Compute the shares of the rate, from layer 1 up: float64[layers]."""
     return decay ** (np.arange(layers, 0, -1.0) + (count == "electra"))
 
 

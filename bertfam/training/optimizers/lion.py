@@ -1,8 +1,9 @@
-"""Lion: the sign of an interpolated momentum."""
+"""Lion: sign of an interpolated momentum."""
 
 from dataclasses import dataclass
 
 import optax
+from typing_extensions import override
 
 from bertfam.training.optimizers.base import MomentDtype, Optimizer
 from bertfam.training.optimizers.tensors import Tree, weight_decay
@@ -15,10 +16,10 @@ class Lion(Optimizer):
     theta -= rate (sign(b1 m + (1 - b1) g) + weight_decay theta);  m = b2 m + (1 - b2) g
 
     Attributes:
-      b1: how much of the step's direction is momentum.
+      b1: share of the momentum in the direction of the update.
       b2: decay of the momentum.
-      weight_decay: of everything but biases and norm scales.
-      mu_dtype: of the momentum in memory.
+      weight_decay: weight decay of everything but biases and norm scales.
+      mu_dtype: dtype of the momentum in memory.
     """
 
     b1: float = 0.9
@@ -32,6 +33,6 @@ class Lion(Optimizer):
         self._check_not_negative("weight_decay")
         self._check_dtypes([("b2", "mu_dtype")])
 
+    @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
-        """sign(b1 m + (1 - b1) g) + weight_decay theta."""
         return optax.chain(optax.scale_by_lion(self.b1, self.b2, self.mu_dtype), weight_decay(self.weight_decay, tensors))

@@ -10,6 +10,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
+from typing_extensions import override
 
 from bertfam.training.optimizers.base import MomentDtype, Optimizer
 from bertfam.training.optimizers.moments import scale_by_moments
@@ -17,7 +18,7 @@ from bertfam.training.optimizers.tensors import Tensor, Tree, transform_tensors,
 
 # Jordan 2024: the quintic with the steepest start that takes singular values into about [0.7, 1.2].
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-_MOST_ITERATIONS = 100  # they are compiled one by one
+_MOST_ITERATIONS = 100  # the loop is unrolled
 _TINY = 1e-7
 
 
@@ -28,21 +29,21 @@ class Muon(Optimizer):
     m = momentum m + g;  o = NewtonSchulz(g + momentum m);  theta -= rate (scale o + weight_decay theta)
 
     Each layer is a matrix of its own; an attention kernel is the matrix [embed, heads * head_dim]. Embeddings, heads,
-    biases and norms are AdamW's.
+    biases and norms are updated by AdamW.
 
     Attributes:
       momentum: decay of m.
       nesterov: whether the gradient is added once more; False computes o from m alone.
-      iterations: of Newton and Schulz; 5 takes every singular value to about 1.
+      iterations: number of Newton-Schulz iterations; 5 bring every singular value to about 1.
       scale: "match_adamw" multiplies o by 0.2 sqrt(max(rows, columns)), which makes an update as large as AdamW's and lets both
         share a rate (Liu et al. 2025, "Muon is scalable for LLM training", equation 4); "original" by
         sqrt(max(1, columns / rows)), columns being the outputs.
-      adam_rate: the rate of AdamW's part as a multiple of the schedule's; with "original" it wants about 0.01 to 0.1.
+      adam_rate: rate of AdamW's part as a multiple of the schedule's; with "original", about 0.01 to 0.1 works.
       adam_b1: decay of AdamW's first moment.
       adam_b2: decay of AdamW's second moment.
-      adam_epsilon: added to the root of AdamW's second moment.
-      weight_decay: of everything but biases and norm scales.
-      mu_dtype: of the momentum, and AdamW's first moment, in memory.
+      adam_epsilon: constant added to the root of AdamW's second moment.
+      weight_decay: weight decay of everything but biases and norm scales.
+      mu_dtype: dtype of the momentum, and of AdamW's first moment, in memory.
     """
 
     momentum: float = 0.95
@@ -64,8 +65,8 @@ class Muon(Optimizer):
         if not 1 <= self.iterations <= _MOST_ITERATIONS:
             raise ValueError(f"iterations {self.iterations} is not among 1 to {_MOST_ITERATIONS}; 5 are enough")
 
+    @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
-        """scale o + weight_decay theta for matrices of stacks; AdamW's direction times adam_rate for the rest."""
         dtypes = {"mu_dtype": self.mu_dtype, "nu_dtype": "float32"}
         adam = scale_by_moments(self.adam_b1, self.adam_b2, self.adam_epsilon, corrected=True, **dtypes)
         momentum = optax.trace(self.momentum, self.nesterov, self.mu_dtype)
@@ -78,9 +79,9 @@ class Muon(Optimizer):
         assert tensor.matrix is not None
         rows, columns = tensor.matrix
         # [layers, rows..., columns...] -> [layers, rows, columns]
-        found = newton_schulz(momentum.reshape(-1, rows, columns), self.iterations)
+        update = newton_schulz(momentum.reshape(-1, rows, columns), self.iterations)
         scale = 0.2 * math.sqrt(max(rows, columns)) if self.scale == "match_adamw" else math.sqrt(max(1.0, columns / rows))
-        return scale * found.reshape(momentum.shape)
+        return scale * update.reshape(momentum.shape)
 
 
 def _is_ours(tensor: Tensor) -> bool:

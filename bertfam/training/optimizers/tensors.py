@@ -24,13 +24,14 @@ _NOT_DECAYED = ("bias", "scale")
 
 @dataclass(frozen=True)
 class Tensor:
-    """A parameter; no pytree node, so that a tree of them is mapped over beside trees of arrays.
+    """Description of a parameter; not a pytree node, so that trees of it can be mapped over together with trees of arrays.
 
     Attributes:
-      path: its names from the outside in: ("encoder", "layers", "attention", "query", "kernel").
-      shape: with the layers in front where it is stacked.
-      axes: logical names of its axes.
-      before, after: how many layers of the same network come before and after those of its stack.
+      path: names from the outermost module to the parameter: ("encoder", "layers", "attention", "query", "kernel").
+      shape: shape, with the layers first if it is stacked.
+      axes: logical names of the axes.
+      before: number of layers of the same network before those of its stack.
+      after: number of layers of the same network after those of its stack.
     """
 
     path: tuple[str, ...]
@@ -46,23 +47,23 @@ class Tensor:
 
     @property
     def network(self) -> tuple[str, ...] | None:
-        """The names above "layers" or "first_layers", whose layers are counted together; None outside of such a stack."""
+        """Path of the module with "layers" or "first_layers", which are counted together; None outside of such a stack."""
         return next((self.path[:place] for place, name in enumerate(self.path) if name in (FIRST, AXIS)), None)
 
     @property
     def own(self) -> tuple[int, ...]:
-        """The axes of one layer's tensor: all, but for the layers."""
+        """Axes of one layer's tensor: all except that of the layers."""
         return tuple(range(int(self.stacked), len(self.shape)))
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """The axes that a matrix's columns run over, its outputs: the last, and the heads with their features."""
+        """Axes of a matrix's columns, the outputs: the last axis, or heads and head_dim together."""
         both = self.axes[-2:] == ("heads", "head_dim")
         return self.own[-2:] if both else self.own[-1:]
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The axes that a matrix's rows run over, its inputs; () for a vector."""
+        """Axes of a matrix's rows, the inputs; () for a vector."""
         return tuple(axis for axis in self.own if axis not in self.columns)
 
     @property
@@ -88,10 +89,10 @@ def describe(params: Tree) -> Tree:
 
     tensors = jax.tree_util.tree_map_with_path(tensor, params, is_leaf=is_boxed)
     lengths: dict[tuple[str, ...], int] = {}
-    for found in jax.tree.leaves(tensors):
-        if found.stacked and found.network is not None:
-            stack = found.path[: len(found.network) + 1]
-            lengths[stack] = max(lengths.get(stack, 0), found.shape[0])
+    for leaf in jax.tree.leaves(tensors):
+        if leaf.stacked and leaf.network is not None:
+            stack = leaf.path[: len(leaf.network) + 1]
+            lengths[stack] = max(lengths.get(stack, 0), leaf.shape[0])
 
     def placed(tensor: Tensor) -> Tensor:
         network = tensor.network

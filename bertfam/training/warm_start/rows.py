@@ -1,4 +1,4 @@
-"""A tensor of another model in the place of a new one."""
+"""Copies of another model's tensors, with rows matched between the vocabularies."""
 
 import jax
 import numpy as np
@@ -6,14 +6,14 @@ import numpy as np
 from bertfam.data.vocabularies.matching import Origins
 
 
-def taken(names: tuple[str | None, ...], fresh: jax.Array, value: np.ndarray, origins: Origins) -> jax.Array:
-    """Copy a tensor of the other model over a new one; in a vocabulary axis, only tokens with origins.
+def copied(names: tuple[str | None, ...], fresh: jax.Array, value: np.ndarray, origins: Origins) -> jax.Array:
+    """Copy a tensor of the other model over a new one; along a vocabulary axis, only rows of tokens with origins.
 
     Args:
-      names: logical names of its axes.
-      fresh: the new one.
-      value: the other model's, whose table may have another number of rows.
-      origins: of the rows.
+      names: logical names of the axes.
+      fresh: new tensor.
+      value: tensor of the other model, whose vocabulary axis may have another length.
+      origins: origins of the rows of the vocabulary axis.
     """
     if "vocab" not in names:
         return jax.make_array_from_callback(fresh.shape, fresh.sharding, lambda index: value[index])
