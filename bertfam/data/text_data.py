@@ -1,4 +1,4 @@
-"""Where a run's rows come from: corpora, vocabulary, cache, rows, noise."""
+"""Data of a run: corpora, vocabulary, token cache, rows and noise."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,26 +26,27 @@ from bertfam.storage.paths import to_path
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
 _PLAN, _ORDER, _NOISE = range(3)
-# Held-out rows and their masks are the same for every run and seed, so that losses compare.
+# Held-out rows and their masks are the same for every run and seed, so that losses are comparable.
 _HELD_OUT_SEED = 0
 
 
 @dataclass(frozen=True)
 class TextData:
-    """Running text as rows, and pairs of inputs and targets, alone or in a mixture with it.
+    """Rows of running text, of pairs of inputs and targets, or of a mixture of both.
 
     Attributes:
-      corpus: the text, or several in a mixture; None where `cache_dir` holds a token cache already.
-      vocabulary: the folder of the vocabulary; None where `cache_dir` holds a token cache already.
-      cache_dir: the token cache, built there where it is missing; None: MODEL_DIR/cache.
-      rows: how documents become rows.
-      pairs: how pairs do, of corpora that hold such (`PairFiles`, `SeqioTask` with pairs). They have no noise, and the shape of
-        the rows that the noise makes.
-      corruption: the noise: `BertMasking`, or for decoders `NextTokens`, T5's `SpanCorruption`, BART's `Denoising`; `TextToText`
-        for pairs alone.
-      order: "shuffled", or "streams" for models with a memory: row r of a batch goes on where row r of the batch before ended.
-      dupe_factor: how many times each example is drawn - its noise, its pair - before the draws come again in another order, as
-        in BERT's published data with a `dupe_factor` (Liu et al. 2019, static masking); None: anew each epoch (dynamic masking).
+      corpus: A corpus, or a mixture of several; None if `cache_dir` holds a token cache.
+      vocabulary: Folder of the vocabulary; None if `cache_dir` holds a token cache.
+      cache_dir: Folder of the token cache, which is built there if it is missing; None: MODEL_DIR/cache.
+      rows: Layout of running text.
+      pairs: Layout of pairs, for corpora of pairs (`PairFiles`, `SeqioTask` with pairs). They have no noise, and their rows have
+        the shape of those that the noise makes.
+      corruption: Noise: `BertMasking`, or for decoders `NextTokens`, T5's `SpanCorruption` and BART's `Denoising`; `TextToText`
+        for pairs only.
+      order: "shuffled", or "streams" for models with a memory: row r of a batch continues where row r of the previous one ended.
+      dupe_factor: Number of epochs with draws of their own (noise and sentence pairs), after which the draws repeat in another
+        order, as in BERT's published data with a `dupe_factor` (static masking, Liu et al. 2019). None: new draws in every epoch
+        (dynamic masking).
     """
 
     corpus: Corpus | Mixture | None = None
@@ -61,73 +62,73 @@ class TextData:
         if self.order not in get_args(Order):
             raise UserError(f"TextData.order is {self.order!r}: it must be one of {', '.join(get_args(Order))}")
         if self.order == "streams" and self.rows.is_packed:
-            raise UserError('TextData.order = "streams" needs rows that follow each other, and packed ones do not: use @Chunks()')
+            raise UserError('TextData.order = "streams" requires consecutive rows, not packed ones: use @Chunks()')
         self._check_form()
         if self.pairs.packed:
             self._check_pairs("TextPairs.packed")
         if self.dupe_factor is not None and self.dupe_factor < 1:
-            raise ValueError(f"dupe_factor {self.dupe_factor} is less than 1; None draws anew each epoch")
+            raise ValueError(f"dupe_factor {self.dupe_factor} is less than 1; None draws anew in every epoch")
         for name, fix in (("vocabulary", "name its folder"), ("cache_dir", "name a folder, or leave it out for MODEL_DIR/cache")):
             if getattr(self, name) == "":
                 raise UserError(f"TextData.{name} is empty: {fix}")
 
     @property
     def needs_units(self) -> bool:
-        """Whether the noise reads marks of phrases and entities, so that text must be a `MarkedText`."""
+        """True if the noise reads marks of phrases and entities, so that the text must be a `MarkedText`."""
         return self.corruption.needs_units
 
     def _check_form(self) -> None:
-        """Refuses rows that are of another form than the noise needs."""
+        """Raise UserError if the rows do not have the form that the noise requires."""
         noise, rows = type(self.corruption).__name__, self.rows
         inner = rows.content
         if rows.is_packed and not self.corruption.packs:
             fix = f"@{type(inner).__name__}()" if inner.is_running_text else "@WholeDocuments()"
-            raise UserError(f"{noise} makes rows of one example each, and packed ones have several: set TextData.rows = {fix}")
+            raise UserError(f"{noise} makes rows of one example each, but packed rows have several: set TextData.rows = {fix}")
         if self.corruption.form != FRAMED and not inner.is_running_text:
             where = "Packed.rows = @WholeDocuments()" if rows.is_packed else "TextData.rows = @Chunks()"
-            raise UserError(f"{noise} is for rows of running text, and not for those of {type(inner).__name__}: set {where}")
+            raise UserError(f"{noise} requires rows of running text, not {type(inner).__name__}: set {where}")
         if self.corruption.form.continued and not inner.separated:
-            raise UserError(f"{noise} learns where texts end, and {type(inner).__name__}.separated is False: leave it out")
+            raise UserError(f"{noise} predicts where documents end, but {type(inner).__name__}.separated is False: leave it out")
 
     def _check_pairs(self, what: str) -> None:
-        """Refuses pairs where the noise makes no rows with an encoder and a decoder."""
+        """Raise UserError if the noise makes no rows with an encoder and a decoder, as pairs require."""
         if self.corruption.decoder_start is None:
             raise UserError(
-                f"{what}: pairs of inputs and targets need an encoder and a decoder, and {type(self.corruption).__name__} has "
-                "not both: train an encoder-decoder, as models/t5_1_1_small.gin, and set TextData.corruption = @TextToText(), "
-                "or to a noise with both, as @SpanCorruption()"
+                f"{what}: pairs of inputs and targets require an encoder and a decoder, but {type(self.corruption).__name__} has "
+                "only one of them: train an encoder-decoder, such as models/t5_1_1_small.gin, with TextData.corruption = "
+                "@TextToText() or a noise with both, such as @SpanCorruption()"
             )
 
     def check_marks(self) -> None:
-        """Refuses text without marks where the noise needs them."""
+        """Raise UserError if a corpus has no marks, no pairs or no text that the noise requires."""
         for name, corpus in self.corpora.items():
-            called = "the text" if name == TEXT else f"corpus {name}"
+            label = "the text" if name == TEXT else f"corpus {name}"
             if not corpus.units:
-                self._check_units(called, None)
+                self._check_units(label, None)
             if corpus.pairs:
-                self._check_pairs(called)
+                self._check_pairs(label)
             elif not self.corruption.reads_text:
-                self.refuse_text(called)
+                self.refuse_text(label)
 
     def _check_units(self, name: str, units: np.ndarray | None) -> None:
         if units is None and self.needs_units:
             raise UserError(
                 f"{name} has no marks of phrases and entities, which Units masks: give the text with --marks=given or "
-                "--marks=names, or set BertMasking.choice to another, as @WholeWords()"
+                "--marks=names, or set BertMasking.choice to another rule, such as @WholeWords()"
             )
 
     def check_length(self, length: int) -> None:
-        """Refuses rows that are too short for their kind, or for as many predictions and examples as they are asked to hold."""
+        """Raise UserError if rows are too short for their layout, or for the configured number of predictions or examples."""
         self.rows.check_length(self.corruption.raw_length(length))
         shape = self.shape(length)
-        for what, count, of in (("predictions", shape.predictions, self.corruption), ("examples", shape.examples, self.rows)):
+        for what, count, part in (("predictions", shape.predictions, self.corruption), ("examples", shape.examples, self.rows)):
             if count > length:
-                name = f"{type(of).__name__}.max_{what}"
-                raise UserError(f"{count} {what} do not fit into a row of {length} tokens; make {name} smaller")
+                name = f"{type(part).__name__}.max_{what}"
+                raise UserError(f"{count} {what} do not fit into a row of {length} tokens: lower {name}")
 
     @property
     def corpora(self) -> dict[str, Corpus]:
-        """The texts by name, as the token cache keeps them; none where `corpus` is None."""
+        """Corpora by their names in the token cache; empty if `corpus` is None."""
         if self.corpus is None:
             return {}
         if isinstance(self.corpus, Mixture):
@@ -136,26 +137,26 @@ class TextData:
 
     @property
     def reads_seqio(self) -> bool:
-        """Whether any text comes from a seqio task, which only a child process may read."""
+        """True if a corpus reads a seqio task, which only a child process may do."""
         return any(corpus.bare.reads_seqio for corpus in self.corpora.values())
 
     def shape(self, length: int) -> RowShape:
-        """The static sizes of rows of `length` tokens."""
+        """Return the static sizes of rows of `length` tokens."""
         noise = self.corruption
         examples = max(self.rows.most_examples(length), self.pairs.most_examples(noise.input_length(length)))
         return RowShape(noise.input_length(length), noise.predictions(length), examples, noise.target_length(length))
 
     def features(self, length: int) -> dict[str, FeatureSpec]:
-        """What the rows of `length` tokens have."""
+        """Return the features of rows of `length` tokens."""
         shape, relation = self.shape(length), self.rows.relation
-        found = self.corruption.features(shape)
-        if shape.targets:  # a decoder's rows have no labels of sentences
-            return found
+        specs = self.corruption.features(shape)
+        if shape.targets:  # rows for decoders have no labels of sentence pairs
+            return specs
         labels = SENTENCES[relation].features(shape) if relation else start_features(shape) if shape.examples > 1 else {}
-        return found | labels
+        return specs | labels
 
     def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> Examples:
-        """The clean rows of which the noise makes rows of `length` tokens; the plan of some needs a seed."""
+        """Return the clean rows from which the noise makes rows of `length` tokens, planned with `seed`."""
         if documents.pairs:
             self._check_pairs(documents.name)
             start = self.corruption.decoder_start
@@ -168,23 +169,23 @@ class TextData:
         return self.rows.examples(documents, length, seed, tokens, self.corruption.form)
 
     def rows_of(self, documents: Documents) -> RowLayout | TextPairs:
-        """How documents become rows: `rows` or `pairs`."""
+        """Return the layout of the documents: `rows` or `pairs`."""
         return self.pairs if documents.pairs else self.rows
 
     def least_documents(self, pairs: bool) -> int:
-        """Documents that rows of running text, or of pairs, need."""
+        """Return the minimum number of documents of running text, or of pairs."""
         return 1 if pairs else self.rows.least_documents
 
     @staticmethod
     def refuse_text(name: str) -> None:
-        """Raises the UserError of running text in a run that is for pairs alone."""
+        """Raise the UserError about running text in a run on pairs only."""
         raise UserError(
-            f"{name} is running text, and TextToText is for pairs of inputs and targets alone: set TextData.corruption to the "
-            "noise of the text, as @SpanCorruption(); pairs stay without"
+            f"{name} is running text, but TextToText is for pairs of inputs and targets only: set TextData.corruption to the "
+            "noise of the text, such as @SpanCorruption(), which does not change pairs"
         )
 
     def cache_directory(self, model_dir: str | Path) -> Path:
-        """Where the token cache of a run in MODEL_DIR lies."""
+        """Return the folder of the token cache of a run in MODEL_DIR."""
         return to_path(self.cache_dir) if self.cache_dir else to_path(model_dir) / "cache"
 
     def training(
@@ -198,11 +199,11 @@ class TextData:
         *,
         split: str = "train",
     ) -> Batches:
-        """The batches of one stage, without end; every epoch has new noise and, if shuffled, a new order."""
+        """Return the endless batches of one stage; every epoch has new noise and, if shuffled, a new order."""
         if isinstance(self.corpus, Mixture) and self.corpus.names != cache.corpora:
             raise UserError(
-                f"{cache.directory} holds {', '.join(cache.corpora)} and Mixture.names are {', '.join(self.corpus.names)}: "
-                "give the cache of these, or name no cache"
+                f"{cache.directory} holds the corpora {', '.join(cache.corpora)}, but Mixture.names are "
+                f"{', '.join(self.corpus.names)}: give the cache of these corpora, or none"
             )
         parts = tuple(self._part(cache, name, tokens, length, seed, stage, split) for name in cache.corpora)
         if len(parts) == 1:
@@ -211,7 +212,7 @@ class TextData:
             return Batches(replace(rows, order=streams) if self.order == "streams" else rows, batch_size)
         if self.order == "streams":
             raise UserError(
-                f'TextData.order = "streams" goes through one corpus, and {cache.directory} holds {len(parts)}: use "shuffled"'
+                f'TextData.order = "streams" requires a single corpus, but {cache.directory} holds {len(parts)}: use "shuffled"'
             )
         sizes = [len(part.examples) for part in parts]
         share = self.corpus.shares(sizes) if isinstance(self.corpus, Mixture) else shares(sizes)
@@ -227,9 +228,10 @@ class TextData:
         split: str = "validation",
         at_most: int | None = None,
     ) -> "HeldOut | None":
-        """A split's rows, each once; None where the split has too few documents.
+        """Return the rows of a split, each once; None if the split has too few documents.
 
-        `at_most` so many batches are a sample of the rows of all corpora, drawn without replacement, the same for everyone.
+        If there are more than `at_most` batches, the rows are a sample of all corpora, drawn without replacement and the same in
+        every run.
         """
         parts = tuple(
             self._part(cache, name, tokens, length, _HELD_OUT_SEED, 0, split)
@@ -240,7 +242,7 @@ class TextData:
             return None
         parts = tuple(replace(part, order=Contiguous(len(part.examples))) for part in parts)
         steps = -(-sum(len(part.examples) for part in parts) // batch_size)
-        # Of all rows in their order the first would be those of the first corpus, and of packed ones the fullest.
+        # In order, the first rows would all be from the first corpus, or the fullest ones if they are packed.
         is_sample = at_most is not None and at_most < steps
         rows = ConcatenatedRows(parts, _HELD_OUT_SEED if is_sample else None)
         return HeldOut(Batches(rows, batch_size), min(steps, at_most or steps), batch_size)
@@ -248,7 +250,7 @@ class TextData:
     def _part(
         self, cache: TokenCache, name: str, tokens: TokenIds, length: int, seed: int, stage: int, split: str
     ) -> CorruptedRows:
-        """The shuffled rows of one corpus."""
+        """Return the shuffled rows of one corpus."""
         number = cache.corpora.index(name)
         documents = cache.documents(split, name)
         self._check_units(documents.name, documents.units)
@@ -266,7 +268,13 @@ class TextData:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows to evaluate on: `steps` batches; the last is filled with rows of weight 0."""
+    """Rows for evaluation.
+
+    Attributes:
+      source: Batches of the rows; the last one is filled up with rows of weight 0.
+      steps: Number of batches.
+      batch_size: Rows of a batch.
+    """
 
     source: Batches
     steps: int

@@ -98,5 +98,5 @@ def test_another_mixture_than_the_cache_holds_is_refused(folder, tmp_path):
         f"--model_dir={tmp_path / 'model'}",
     )
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert "holds one, many, json and Mixture.names are one, some, json" in done.stderr
+    assert "holds the corpora one, many, json, but Mixture.names are one, some, json" in done.stderr
     assert not (tmp_path / "model").exists()

@@ -89,7 +89,7 @@ def test_everything_is_in_the_page_as_text(folder):
         for found in record["predictions"]:
             assert f"{found['input']}{found['kind']}×1" in page.text.replace("<U+202E>", "\u202e").replace("<U+200B>", "\u200b")
     assert len(re.findall(r"Row\d+\d+example", page.text)) == 12
-    assert page.text.count("placesofpadding,weight0") == sum(record["padding"] > 0 for record in records)
+    assert page.text.count("positionsofpadding,weight0") == sum(record["padding"] > 0 for record in records)
     assert sum(tag == "article" for tag, _ in page.elements) == sum(len(record["examples"]) for record in records)
     assert any(len(record["examples"]) > 1 for record in records)
     assert "Statisticsof20rows" in page.text
@@ -147,5 +147,7 @@ def test_what_cannot_be_seen_is_spelt_out():
     found = Page(raw)
     assert found.bdi.count(shown) == 5 and found.elements.count(("title", {})) == 1  # heading, about, text, token and target
     assert {tag for tag, _ in found.elements} <= ALLOWED
-    assert f"{shown}xrandom×0.5" in found.text and "3tokens,Bisrandom" in found.text and "2placesofpadding,weight0" in found.text
+    assert (
+        f"{shown}xrandom×0.5" in found.text and "3tokens,Bisrandom" in found.text and "2positionsofpadding,weight0" in found.text
+    )
     assert "100.0%<b>oftherowsarefromthiscorpus" in found.text

@@ -63,8 +63,8 @@ def test_what_is_read_and_written_is_shown(cached, capsys, tmp_path, kind):
                 assert example["inputs"] is None and example["input_text"] is None
             count = f"{len(read)} inputs, " if kind == "t5" else ""
             shown.append(f"  example {example['segment']}: {count}{len(example['targets'])} targets")
-            shown += [f"    reads  {' '.join(read)}"] + ["    begins <pad>"] * (kind == "t5")
-            shown.append(f"    writes {' '.join(example['targets'])}")
+            shown += [f"    inputs  {' '.join(read)}"] + ["    start   <pad>"] * (kind == "t5")
+            shown.append(f"    targets {' '.join(example['targets'])}")
             targets += len(example["targets"])
     assert lines[: len(shown)] == shown
     places = np.size([record["features"]["decoder_target_tokens"] for record in records])
@@ -78,7 +78,7 @@ def test_what_is_read_and_written_is_shown(cached, capsys, tmp_path, kind):
     assert cli.main([*words, f"--html={page}"]) == 0
     html = page.read_text()
     assert html.count("<article") == sum(len(record["examples"]) for record in records)
-    assert html.count(">writes</span>") == html.count("<article") and "real targets" in html
+    assert html.count(">targets</span>") == html.count("<article") and "real targets" in html
 
 
 def test_rows_with_more_spans_than_sentinels_are_refused(cached, capsys):

@@ -19,14 +19,14 @@ def decoder_records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corp
     """Decode rows to one JSON object each.
 
     Args:
-      rows: finished features with a decoder's, [n, ...] each.
-      vocabulary: of their ids.
-      corpora: the name of the corpus that each of the n rows is from.
+      rows: Finished features, including those of a decoder, [n, ...] each.
+      vocabulary: Vocabulary of the ids.
+      corpora: Name of the corpus of each of the n rows.
 
     Returns:
-      for each row its `corpus`; its `examples` (`segment`; the pieces of the `inputs` of the encoder, null where there is none;
-      the `decoder_inputs` and `targets`, with the `weights` of these; `input_text` and `target_text` without control tokens); the
-      places that are `padding` by part, "encoder" and "decoder"; and `features`, every array as lists.
+      For each row its `corpus`; its `examples` (`segment`; the pieces of the encoder's `inputs`, or null without an encoder; the
+      `decoder_inputs`, `targets` and their `weights`; `input_text` and `target_text` without control tokens); the number of
+      positions of `padding` by part, "encoder" and "decoder"; and `features`, every array as lists.
     """
     result = []
     for index in range(len(rows[TARGETS])):
@@ -60,8 +60,8 @@ class DecoderStatistics(Statistics):
     """Counts over rows for decoders.
 
     Attributes:
-      targets: places of a decoder's row.
-      counts: places, real places and unknown ones of each part, targets with weight, and marks of noise that the encoder reads.
+      targets: Positions of the decoder in a row.
+      counts: Positions, tokens and unknown tokens of each part, targets with weight, and marks of noise in the encoder's inputs.
     """
 
     targets: int = 0
@@ -79,7 +79,7 @@ class DecoderStatistics(Statistics):
                 marks = [*tokens.sentinels, *([] if tokens.mask is None else [tokens.mask])]
                 self.counts["marks"] += int((real & np.isin(ids, marks)).sum())
         real = rows["decoder_segment_ids"] > 0
-        if tokens.unk != tokens.pad:  # a vocabulary that spells every text has no other id for it
+        if tokens.unk != tokens.pad:  # a vocabulary that can spell every text has no id of its own for unknown text
             self.counts["unknown"] += int((real & (rows[TARGETS] == tokens.unk)).sum())
         self.counts["weighted"] += int((rows["decoder_loss_weights"] > 0).sum())
         self.tokens = self.counts[f"{parts[0]}_real"]
@@ -92,7 +92,7 @@ class DecoderStatistics(Statistics):
 
     @override
     def shares(self) -> dict[str, float]:
-        # Shares of the places, of the inputs (`noise_marks`), and of the targets (`unknown`, `weighted`).
+        # Shares of the positions, of the inputs (`noise_marks`), and of the targets (`unknown`, `weighted`).
         count = self.counts
         shares = {}
         if count["encoder_places"]:

@@ -16,14 +16,14 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Seq
     """Decode rows to one JSON object each.
 
     Args:
-      rows: finished features, [n, ...] each.
-      vocabulary: of their ids.
-      corpora: the name of the corpus that each of the n rows is from.
+      rows: Finished features, [n, ...] each.
+      vocabulary: Vocabulary of the ids.
+      corpora: Name of the corpus of each of the n rows.
 
     Returns:
-      for each row its `corpus`; its `pieces` as the model sees them and its `original` ones, both without the `padding` (places);
-      the `predictions` in it (`position`, `segment` of the example, `original`, `input`, `kind`: one of KINDS, and `weight`); its
-      `examples` (`segment`, `begin` and `end` in the row, `next_sentence`: what its label says of B, "next", "random" or
+      For each row its `corpus`; its `pieces` as the model sees them and its `original` ones, both without `padding` (a number of
+      positions); its `predictions` (`position`, `segment` of the example, `original`, `input`, `kind`: one of KINDS, and
+      `weight`); its `examples` (`segment`, `begin` and `end` in the row, `next_sentence`: the label of B, "next", "random" or
       "previous", or null, and the `text` before the noise); `next_sentence` of the only example, or null; and `features`, every
       array as lists.
     """
@@ -100,7 +100,7 @@ def sentences_of(rows: Mapping[str, np.ndarray]) -> Sentences | None:
 
 
 def _used(segments: np.ndarray) -> int:
-    """Return the number of places of a row up to the last that is not padding."""
+    """Return the number of positions of a row up to the last that is not padding."""
     real = np.flatnonzero(segments)
     return int(real[-1]) + 1 if real.size else 0
 

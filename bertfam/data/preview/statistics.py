@@ -20,17 +20,17 @@ class Statistics:
     """Counts over rows, from which the shares are computed.
 
     Attributes:
-      length: places of a row.
-      rows: how many rows were counted.
-      epoch: rows in an epoch of all corpora.
-      tokens: places that are not padding, control tokens included.
-      unknown: unknown tokens among them, before the noise.
-      kinds: predictions by kind, see `records.KINDS`.
-      bounded: predictions of spans that have text on both sides; None if rows do not record it.
-      labels: label of sentence pairs, such as "next_sentence_random" -> examples.
-      lengths: tokens of an example -> examples.
-      corpora: name of a corpus -> its rows.
-      seconds: time spent on making the rows.
+      length: Positions of a row.
+      rows: Number of counted rows.
+      epoch: Rows in an epoch of all corpora.
+      tokens: Positions that are not padding, including control tokens.
+      unknown: Unknown tokens among them, before the noise.
+      kinds: Predictions by kind, see `records.KINDS`.
+      bounded: Predictions of spans that have text on both sides; None if rows do not record it.
+      labels: Label of sentence pairs, such as "next_sentence_random" -> examples.
+      lengths: Tokens of an example -> examples.
+      corpora: Name of a corpus -> its rows.
+      seconds: Time spent on making the rows.
     """
 
     length: int
@@ -82,7 +82,7 @@ class Statistics:
         return self.lengths.total()
 
     def shares(self) -> dict[str, float]:
-        """Return shares of the places, of the tokens (`unknown`, `predicted`), of the predictions, of the labelled examples."""
+        """Return shares of positions, of tokens (`unknown`, `predicted`), of predictions and of labelled examples."""
         predicted = self.kinds.total()
         shares = {
             "real_tokens": self.tokens / max(self.rows * self.length, 1),
@@ -118,25 +118,27 @@ class Statistics:
         return [(max(high - width + 1, 1), high, counts[index]) for index, high in reversed(list(enumerate(longest)))]
 
 
-def measure(found: Statistics, sequence: Rows, first: int, rows: int, tokens: TokenIds, names: tuple[str, ...]) -> Statistics:
+def measure(
+    statistics: Statistics, sequence: Rows, first: int, rows: int, tokens: TokenIds, names: tuple[str, ...]
+) -> Statistics:
     """Make and count rows.
 
     Args:
-      found: statistics to update and return.
-      sequence: the rows.
-      first: index of the first row to count.
-      rows: number of rows, limited to one epoch.
-      tokens: the vocabulary's ids.
-      names: names of the corpora.
+      statistics: Statistics to update and return.
+      sequence: The rows.
+      first: Index of the first row to count.
+      rows: Number of rows, limited to one epoch.
+      tokens: Ids of the vocabulary.
+      names: Names of the corpora.
     """
-    found.epoch = sum(len(part.examples) for part in sequence.by_corpus())
-    found.corpora.update(dict.fromkeys(names, 0))
-    end = first + min(rows, found.epoch)
+    statistics.epoch = sum(len(part.examples) for part in sequence.by_corpus())
+    statistics.corpora.update(dict.fromkeys(names, 0))
+    end = first + min(rows, statistics.epoch)
     for begin in range(first, end, _AT_ONCE):
         places = np.arange(begin, min(begin + _AT_ONCE, end), dtype=np.int64)
         start = time.perf_counter()
         made = sequence.at(places)
-        found.seconds += time.perf_counter() - start
-        found.add(made, tokens)
-        found.corpora.update(names[part] for part in sequence.corpus_at(places))
-    return found
+        statistics.seconds += time.perf_counter() - start
+        statistics.add(made, tokens)
+        statistics.corpora.update(names[part] for part in sequence.corpus_at(places))
+    return statistics

@@ -9,11 +9,11 @@ from bertfam.data.preview.statistics import Statistics
 from bertfam.data.preview.visible import visible
 from bertfam.data.text_data import TEXT
 
-LEGEND = "{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted; each weighs 1 in the loss, or N with *N"
-SHUFFLED_LEGEND = "{word~other} shuffled with its neighbours and predicted, {word~word} too, in its old place by chance"
+LEGEND = "{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted; each has weight 1 in the loss, or N with *N"
+SHUFFLED_LEGEND = "{word~other} shuffled with its neighbours and predicted, {word~word} as well, back in its place by chance"
 DECODER_LEGEND = (
-    "reads: the inputs of the encoder, or of a decoder alone; begins: what the decoder reads first, which then reads its own "
-    "targets; writes: the targets; each weighs 1 in the loss, or N with *N"
+    "inputs: of the encoder, or of a decoder without one; start: the first input of the decoder, which then reads its own "
+    "targets; targets: each has weight 1 in the loss, or N with *N"
 )
 _BAR = 40
 _CODES = {"masked": "33", "random": "35", "kept": "36", "shuffled": "34", "heading": "1", "quiet": "2"}
@@ -21,12 +21,16 @@ _CODES = {"masked": "33", "random": "35", "kept": "36", "shuffled": "34", "headi
 
 @dataclass(frozen=True)
 class Paint:
-    """Painter of text in terminal colours, or without."""
+    """Text in terminal colours, or plain.
+
+    Attributes:
+      coloured: True to use colours.
+    """
 
     coloured: bool
 
-    def __call__(self, what: str, text: str) -> str:
-        return f"\x1b[{_CODES[what]}m{text}\x1b[0m" if self.coloured else text
+    def __call__(self, style: str, text: str) -> str:
+        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.coloured else text
 
 
 def row_lines(record: Mapping[str, Any], number: int, paint: Paint) -> Iterator[str]:
@@ -38,8 +42,8 @@ def row_lines(record: Mapping[str, Any], number: int, paint: Paint) -> Iterator[
         yield paint("heading", f"row {number}: {decoder_summary(record)}")
         for example in record["examples"]:
             yield f"  example {example['segment']}: {decoder_example_summary(example)}"
-            for what, pieces in decoder_parts(example):
-                yield f"    {paint('quiet', f'{what:6}')} {' '.join(pieces)}"
+            for label, pieces in decoder_parts(example):
+                yield f"    {paint('quiet', f'{label:7}')} {' '.join(pieces)}"
         return
     pieces = _marked(record, paint)
     types = record["features"]["encoder_token_type_ids"]
@@ -83,40 +87,40 @@ def decoder_example_summary(example: Mapping[str, Any]) -> str:
 
 def decoder_parts(example: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """Yield the inputs, the decoder's first input and the targets of an example for a decoder, each with its label."""
-    reads = example["decoder_inputs"] if example["inputs"] is None else example["inputs"]
-    yield "reads", [visible(piece) for piece in reads]
+    inputs = example["decoder_inputs"] if example["inputs"] is None else example["inputs"]
+    yield "inputs", [visible(piece) for piece in inputs]
     if example["inputs"] is not None:
-        yield "begins", [visible(piece) for piece in example["decoder_inputs"][:1]]
+        yield "start", [visible(piece) for piece in example["decoder_inputs"][:1]]
     weighted = zip(example["targets"], example["weights"], strict=True)
-    yield "writes", [visible(piece) if weight == 1 else f"{visible(piece)}*{weight:g}" for piece, weight in weighted]
+    yield "targets", [visible(piece) if weight == 1 else f"{visible(piece)}*{weight:g}" for piece, weight in weighted]
 
 
 def _from(record: Mapping[str, Any]) -> str:
     return "" if record["corpus"] == TEXT else f", from {record['corpus']}"
 
 
-def statistics_lines(found: Statistics) -> Iterator[str]:
+def statistics_lines(statistics: Statistics) -> Iterator[str]:
     """Format statistics: shares, numbers, corpora, and bars of the lengths."""
-    yield f"{found.rows:,} rows of {found.size}:"
-    yield "  " + "  ".join(f"{name} {value:.1%}" for name, value in found.shares().items())
-    yield "  " + ", ".join(f"{value} {name}" for name, value in found.numbers().items())
-    if len(found.corpora) > 1:
-        yield "  from " + "  ".join(f"{name} {share:.1%}" for name, share in found.of_corpora().items())
+    yield f"{statistics.rows:,} rows of {statistics.size}:"
+    yield "  " + "  ".join(f"{name} {value:.1%}" for name, value in statistics.shares().items())
+    yield "  " + ", ".join(f"{value} {name}" for name, value in statistics.numbers().items())
+    if len(statistics.corpora) > 1:
+        yield "  from " + "  ".join(f"{name} {share:.1%}" for name, share in statistics.of_corpora().items())
     yield "lengths of the examples in tokens:"
-    bins = found.histogram()
+    bins = statistics.histogram()
     most = max(count for _, _, count in bins) or 1
-    width = len(str(found.length))
+    width = len(str(statistics.length))
     for low, high, count in bins:
         bar = "#" * -(-count * _BAR // most)
-        yield f"  {low:{width}}-{high:{width}} {bar:{_BAR}} {count / max(found.examples, 1):.1%}"
+        yield f"  {low:{width}}-{high:{width}} {bar:{_BAR}} {count / max(statistics.examples, 1):.1%}"
 
 
 def _marked(record: Mapping[str, Any], paint: Paint) -> list[str]:
     """Return the pieces, with marks at those that are predicted."""
     pieces = [visible(piece) for piece in record["pieces"]]
-    for found in record["predictions"]:
-        original, seen, weight = visible(found["original"]), pieces[found["position"]], found["weight"]
-        kept, between = found["kind"] == "kept", "~" if found["kind"] == "shuffled" else ">"
-        text = f"{{{original}}}" if kept else f"{{{original}{between}{seen}}}"
-        pieces[found["position"]] = paint(found["kind"], text if weight == 1 else f"{text}*{weight:g}")
+    for prediction in record["predictions"]:
+        original, seen = visible(prediction["original"]), pieces[prediction["position"]]
+        kind, weight = prediction["kind"], prediction["weight"]
+        text = f"{{{original}}}" if kind == "kept" else f"{{{original}{'~' if kind == 'shuffled' else '>'}{seen}}}"
+        pieces[prediction["position"]] = paint(kind, text if weight == 1 else f"{text}*{weight:g}")
     return pieces

@@ -5,7 +5,7 @@ _BLANK = {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range
 
 
 def visible(text: str) -> str:
-    """Return `text` with control, format, zero-width and unassigned characters, and spaces but the common one, as <U+202E>."""
+    """Return `text` with control, format, zero-width and unassigned characters, and unusual spaces, spelt out as <U+202E>."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if char.isprintable() and ord(char) not in _BLANK else f"<U+{ord(char):04X}>" for char in text)

@@ -268,7 +268,7 @@ def test_streams_go_on_from_batch_to_batch(cache, tokens):
     again = source.rows(steps, 0, 8)  # the next epoch: the same text, other noise
     assert np.array_equal(restore(again), restore(source.rows(0, 0, 8)))
     assert not np.array_equal(again["masked_positions"], source.rows(0, 0, 8)["masked_positions"])
-    with pytest.raises(UserError, match="packed ones do not"):
+    with pytest.raises(UserError, match="requires consecutive rows, not packed ones"):
         TextData(rows=Packed(), order="streams")
     with pytest.raises(UserError, match="'strems': it must be one of shuffled, streams"):
         TextData(order="strems")
@@ -276,7 +276,7 @@ def test_streams_go_on_from_batch_to_batch(cache, tokens):
         corpora=("a", "b"), directory="cache", documents=lambda split, _: cache.documents(split, "text")
     )
     for corpus in (None, Mixture((LISTS, LISTS), ("a", "b"))):
-        with pytest.raises(UserError, match="goes through one corpus, and cache holds 2"):
+        with pytest.raises(UserError, match="requires a single corpus, but cache holds 2"):
             TextData(corpus, rows=Chunks(), order="streams").training(several, tokens, LENGTH, 8, seed=1)
 
 
@@ -297,5 +297,5 @@ def test_static_masking_draws_again_what_it_drew(data, cache, tokens):
 
 
 def test_a_dupe_factor_is_at_least_one():
-    with pytest.raises(ValueError, match="dupe_factor 0 is less than 1; None draws anew each epoch"):
+    with pytest.raises(ValueError, match="dupe_factor 0 is less than 1; None draws anew in every epoch"):
         TextData(dupe_factor=0)

@@ -276,14 +276,14 @@ def test_pairs_alone(made):
 
 def test_mistakes(made, tmp_path):
     folder, corpora, vocabulary = made
-    with pytest.raises(UserError, match="pairs of inputs and targets need an encoder and a decoder, and NextTokens has not both"):
+    with pytest.raises(UserError, match="pairs of inputs and targets require an encoder and a decoder, but NextTokens has"):
         data(made, "sorting", corruption=NextTokens()).check_marks()
-    with pytest.raises(UserError, match="the text is running text, and TextToText is for pairs"):
+    with pytest.raises(UserError, match="the text is running text, but TextToText is for pairs"):
         data(made, "sorting", "text", corruption=TextToText()).check_marks()
     cache = TokenCache(folder / "cache")
-    with pytest.raises(UserError, match=r"\(text\) is running text, and TextToText"):
+    with pytest.raises(UserError, match=r"\(text\) is running text, but TextToText"):
         TextData(corruption=TextToText()).training(cache, vocabulary.token_ids, LENGTH, 4, 0)
-    with pytest.raises(UserError, match="TextPairs.packed: pairs .* BertMasking has not both"):
+    with pytest.raises(UserError, match="TextPairs.packed: pairs .* BertMasking has only one"):
         TextData(pairs=TextPairs(packed=True))
     with pytest.raises(UserError, match="must be at least 2, and requires TextPairs.packed = True"):
         TextPairs(max_examples=4)
