@@ -68,13 +68,13 @@ def membership(given: Membership, environ: Variables = os.environ, attribute: At
     if len({(place.count, place.index) for place in detected}) > 1:
         sources = ", ".join(f"{place.source} says process {place.index} of {place.count}" for place in detected)
         raise UserError(f"launchers disagree: {sources}; give --coordinator, --num_processes and --process_index")
-    found = detected[0] if detected else given
+    result = detected[0] if detected else given
     values = {name: getattr(given, name) for name in ("coordinator", "count", "index") if getattr(given, name) is not None}
-    found = replace(found, source=f"{found.source} and flags" if values and detected else found.source, **values)
-    flags = {"--coordinator": found.coordinator, "--num_processes": found.count, "--process_index": found.index}
+    result = replace(result, source=f"{result.source} and flags" if values and detected else result.source, **values)
+    flags = {"--coordinator": result.coordinator, "--num_processes": result.count, "--process_index": result.index}
     if missing := [flag for flag, value in flags.items() if value is None]:
-        raise UserError(f"{' and '.join(missing)} missing: a run of several processes needs all of {', '.join(flags)}")
-    return found
+        raise UserError(f"{' and '.join(missing)} missing: a run of several processes requires all of {', '.join(flags)}")
+    return result
 
 
 def _slurm(environ: Variables) -> Membership | None:

@@ -34,13 +34,13 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
     Raises:
       UserError: if the three are inconsistent, or a process does not connect in time.
     """
-    found = membership(Membership("flags", coordinator, count, index))
-    if found is None:
+    member = membership(Membership("flags", coordinator, count, index))
+    if member is None:
         yield Processes()
         return
-    coordinator, count, index = found.coordinator, found.count, found.index
+    coordinator, count, index = member.coordinator, member.count, member.index
     assert coordinator is not None and count is not None and index is not None
-    origin = "" if found.source == "flags" else f" (from {found.source})"
+    origin = "" if member.source == "flags" else f" (from {member.source})"
     host, port = _address(coordinator)
     if not 1 <= count < 2**16:
         raise UserError(f"--num_processes={count} must be at least 1 and below 2^16")
@@ -50,7 +50,7 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         raise UserError(f"--initialization_timeout={seconds:g} must be above 0")
     links, other_links, third = (meet(host, port, index, count, seconds) for _ in range(3))
     exit_status, over = ExitStatusLinks(third), threading.Event()
-    processes = Processes(index, links, other_links, exit_status, source=found.source)
+    processes = Processes(index, links, other_links, exit_status, source=member.source)
     try:
         processes.hosts = processes.others.hosts = processes.gather("host names", socket.gethostname())
         check_code(processes)

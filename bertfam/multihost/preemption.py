@@ -22,7 +22,7 @@ EXIT_CODE = os.EX_TEMPFAIL  # 75: not finished; the same command resumes
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ROUND = 1.0  # seconds
 _LONGEST = 1000  # calls of `ask` in a round
-_WHAT = "a step"
+_STEP = "a step"
 
 
 class Stop:
@@ -50,27 +50,27 @@ class Stop:
             self.due = wish
             return wish
         if self._round is None:
-            self._begin(wish, 1)
+            self._start_round(wish, 1)
             return False
         if self._asks < self._end:
             return False
-        began, since = self._round
-        answers = self._processes.collect(_WHAT)
+        first_ask, start = self._round
+        answers = self._processes.collect(_STEP)
         self._round = None
         self.due = any(wished for wished, *_ in answers)
         self.messages = [message for *_, message in answers]
         if self.due:
             return True
-        asked = self._asks - began
-        seconds = (time.monotonic() - since) / asked
+        asked = self._asks - first_ask
+        seconds = (time.monotonic() - start) / asked
         # At most twice as many as before: the first steps are dispatched asynchronously and seem to take no time.
-        self._begin(wish, min(max(int(_ROUND / max(seconds, 1e-9)), 1), 2 * asked, _LONGEST))
+        self._start_round(wish, min(max(int(_ROUND / max(seconds, 1e-9)), 1), 2 * asked, _LONGEST))
         # Process 0 decides the length of each round and sends it in the round before.
         self._end = self._asks + answers[0][1]
         return False
 
-    def _begin(self, wish: bool, asks: int) -> None:
-        self._processes.offer(_WHAT, [wish, asks, self.message()])
+    def _start_round(self, wish: bool, asks: int) -> None:
+        self._processes.offer(_STEP, [wish, asks, self.message()])
         self._round, self._end = (self._asks, time.monotonic()), self._asks + 1
 
     def barrier(self, what: str) -> None:
@@ -84,7 +84,7 @@ class Stop:
     def finish_round(self) -> None:
         """Complete the round in progress, if there is one."""
         if self._round is not None:
-            self._processes.collect(_WHAT)
+            self._processes.collect(_STEP)
             self._round = None
 
 

@@ -1,6 +1,10 @@
 """Processes that train one model: synchronization, agreement and a common exit status.
 
 Only process 0 prints; it also reports the errors of other processes, with their numbers.
+
+`jax.experimental.multihost_utils` (jax 0.10.2) was considered. `process_allgather`, which its barrier and its comparison use
+too, is a computation on all devices: it requires an initialized JAX and arrays of equal shapes, occupies the devices that
+train, and cannot name a process that is missing. Values here are JSON over the sockets of the rendezvous.
 """
 
 import sys
@@ -108,12 +112,12 @@ class Processes:
                     print(f"bertfam: waiting for {describe_processes(missing)}: {what}", file=sys.stderr, flush=True)
                 for other in [other for other, link in missing.items() if link.connection in ready]:
                     values[other] = missing.pop(other).receive()
-            found = [values[index] for index in range(len(values))]
+            gathered = [values[index] for index in range(len(values))]
             for other, link in enumerate(self._links, 1):  # noqa: B007
-                link.send(found)
+                link.send(gathered)
         except ConnectionLost:
             raise self._exit_of(other, what) from None
-        return found
+        return gathered
 
     def explain(self, error: BaseException) -> BaseException:
         """Return the cause of a JAX error: `ProcessExited` if another process left a collective."""
@@ -151,8 +155,8 @@ class Processes:
         status = min(filter(None, known), default=1) if len(known) == len(ended) else LOST
         if known and not self.first:
             return ProcessExited(status)
-        who, logs = (self.place(*ended), "its log") if len(ended) == 1 else (describe_processes(ended), "their logs")
-        return ProcessExited(status, f"bertfam: error: {who} exited while the others waited for {what}; see {logs}")
+        names, logs = (self.place(*ended), "its log") if len(ended) == 1 else (describe_processes(ended), "their logs")
+        return ProcessExited(status, f"bertfam: error: {names} exited while the others waited for {what}; see {logs}")
 
     @contextmanager
     def on_all(self, what: str) -> Iterator[None]:

@@ -1,8 +1,9 @@
 """Rendezvous of the processes of a run over plain sockets, before JAX starts, so that a missing process can be named.
 
-`jax.distributed.initialize` ends a process with a stack dump when another is missing, without naming it. So the processes
-first connect to the coordinator's port, where each sends its index to process 0. Process 0 then frees the port for JAX, and the
-connections remain for messages outside of JAX: one JSON value per line.
+`jax.distributed.initialize` alone was considered. If a process is missing, it aborts the others with a stack dump and status 134
+(jax 0.10.2), and does not name the missing one. So the processes first connect to the coordinator's port, where each sends its
+index to process 0. Process 0 then frees the port for JAX, and the connections remain for messages outside of JAX: one JSON value
+per line.
 """
 
 import contextlib
@@ -129,28 +130,28 @@ def meet(host: str, port: int, index: int, count: int, seconds: float) -> list[L
 
 def _gather(port: int, count: int, seconds: float) -> list[Link]:
     end = time.monotonic() + seconds
-    found: dict[int, Link] = {}
+    connected: dict[int, Link] = {}
     with _listen(port) as listener:
         while True:
             # A process that disconnected, perhaps to be restarted, does not count.
-            found = {index: link for index, link in found.items() if not link.is_gone()}
-            if len(found) == count - 1:
+            connected = {index: link for index, link in connected.items() if not link.is_gone()}
+            if len(connected) == count - 1:
                 break
             listener.settimeout(max(end - time.monotonic(), 1e-3))
             try:
                 link = Link(listener.accept()[0])
             except TimeoutError:
-                missing = [index for index in range(1, count) if index not in found]
+                missing = [index for index in range(1, count) if index not in connected]
                 _refuse(
-                    found.values(),
+                    connected.values(),
                     f"{describe_processes(missing)} of {count} did not connect to port {port} within {seconds:g} s: start them "
                     "with the same --coordinator, or raise --initialization_timeout",
                 )
             if hello := _hello(link):
-                if wrong := _mistake(hello, count, found):
-                    _refuse([*found.values(), link], wrong)
-                found[hello["index"]] = link
-    links = [found[index] for index in range(1, count)]
+                if mistake := _mistake(hello, count, connected):
+                    _refuse([*connected.values(), link], mistake)
+                connected[hello["index"]] = link
+    links = [connected[index] for index in range(1, count)]
     for link in links:
         with contextlib.suppress(ConnectionLost):  # the next receive reports it
             link.send({})
@@ -184,13 +185,14 @@ def _versions() -> str:
     return f"bertfam {__version__} and jax {metadata.version('jax')}"
 
 
-def _mistake(hello: dict[str, Any], count: int, found: dict[int, Link]) -> str | None:
+def _mistake(hello: dict[str, Any], count: int, connected: dict[int, Link]) -> str | None:
+    """Return why a greeting does not match process 0; None if it matches."""
     index = hello["index"]
     if hello["versions"] != _versions():
         return f"process {index} has {hello['versions']} and process 0 {_versions()}; install the same everywhere"
     if hello["count"] != count:
         return f"process {index} was started with --num_processes={hello['count']}, process 0 with --num_processes={count}"
-    if index in found and not found[index].is_gone():
+    if index in connected and not connected[index].is_gone():
         return f"two processes were started with --process_index={index}; number them from 0 to {count - 1}"
     return None
 
@@ -204,12 +206,12 @@ def _refuse(links: Iterable[Link], line: str) -> NoReturn:
 
 def _join(host: str, port: int, index: int, count: int, seconds: float) -> Link:
     end = time.monotonic() + seconds
-    why = ""
+    reason = ""
     while (left := end - time.monotonic()) > 0:
         try:
             connection = socket.create_connection((host, port), timeout=left)
         except OSError as error:  # process 0 does not listen yet, or its name does not resolve yet
-            why = error.strerror or str(error)
+            reason = error.strerror or str(error)
             time.sleep(_RETRY)
             continue
         if connection.getsockname() == connection.getpeername():
@@ -229,6 +231,6 @@ def _join(host: str, port: int, index: int, count: int, seconds: float) -> Link:
             raise SystemExit(2)
         return link
     raise UserError(
-        f"process {index} could not connect to process 0 at {host}:{port} within {seconds:g} s ({why}): start process 0 there "
+        f"process {index} could not connect to process 0 at {host}:{port} within {seconds:g} s ({reason}): start process 0 there "
         "with --process_index=0, or raise --initialization_timeout"
     )

@@ -348,8 +348,8 @@ def test_one_process_asks_nobody():
     [
         (
             "--num_processes=2",
-            "--coordinator and --process_index missing: a run of several processes needs all of --coordinator, --num_processes, "
-            "--process_index",
+            "--coordinator and --process_index missing: a run of several processes requires all of --coordinator, "
+            "--num_processes, --process_index",
         ),
         (
             "--coordinator=here --num_processes=2 --process_index=0",

@@ -116,7 +116,7 @@ WRONG = {
     "a Job whose size nobody says": (
         Membership("flags", "a:1"),
         JOB,
-        "--num_processes missing: a run of several processes needs all of --coordinator, --num_processes, --process_index",
+        "--num_processes missing: a run of several processes requires all of --coordinator, --num_processes, --process_index",
     ),
 }
 
