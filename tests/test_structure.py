@@ -229,6 +229,12 @@ def test_folders_are_small():
     check("KNOWN_FULL_FOLDERS")
 
 
+def test_test_files_have_names_of_their_own():
+    # pytest imports them as top-level modules, of which two cannot share a name.
+    counts = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("conftest.py", "__init__.py"))
+    assert not [name for name, count in counts.items() if count > 1]
+
+
 def test_every_folder_has_a_level():
     folders = {folder_of(module) for module in read_modules()} - {""}
     assert not folders - {folder for level in LEVELS for folder in level}

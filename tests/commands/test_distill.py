@@ -288,7 +288,7 @@ def test_hidden_states_alone(trained, tmp_path, capsys):
         (["--layers=0", "--init_from={model}"], "--layers and --init_from both say what the student starts as; give one"),
         (["--layers=0;1"], "--layers=0;1: write numbers with commas between, as 0,2,4, or random"),
         (["--gin.DistilBertConfig.num_layers=3"], "Distillation: the student has 3 layers and the teacher 2: name the layers"),
-        (["--gin.DistilBertConfig.hidden_size=32"], "Distillation: the teacher {model} is 16 wide and the student 32, so that "),
+        (["--gin.DistilBertConfig.hidden_size=32"], "Distillation: the teacher {model} is 16 wide and the student 32"),
         (
             ["--gin.DistilBertConfig.feed_forward_size=64"],
             "layer 0 of the teacher has feed_forward/intermediate/bias (32,), and the student's (64,): the student cannot start",

@@ -182,7 +182,7 @@ GPU = Request("gpu", "bfloat16", CUDNN_FROM_LENGTH, 64, compute_capability=9.0)
         ({"window": 64}, "xla", "not cudnn, because tokens see no further than 32 others on each side"),
         ({"compute_capability": 7.5}, "xla", "compute capability 7.5"),
         ({"return_weights": True}, "reference", "not xla, because attention weights are requested"),
-        ({"dropout_rate": 0.1}, "cudnn", "attention dropout 0.1 is left out"),
+        ({"dropout_rate": 0.1}, "cudnn", "attention dropout 0.1 is not applied"),
         ({"bias": True, "causal": True, "key_length": 512, "scale": 1.0}, "cudnn", "fastest"),
         ({"platform": "cpu"}, "xla", "on cpu"),
         ({"platform": "tpu"}, "xla", "on tpu"),
@@ -201,7 +201,7 @@ def test_auto_takes_the_fastest_that_can_and_says_why(change, name, words):
         ("cudnn", {"dtype": "float32"}, "the dtype is float32"),
         ("cudnn", {"platform": "cpu"}, "the platform is cpu"),
         ("cudnn", {"window": 64}, "no further than 32 others"),
-        ("xla", {"return_weights": True}, "attention probabilities"),
+        ("xla", {"return_weights": True}, "attention weights are requested"),
         ("xla", {"dropout_rate": 0.1}, "attention_dropout_rate is 0.1"),
     ],
 )
