@@ -1,1 +1,1 @@
-"""Programs that measure bertfam beside its peers; see README.md here."""
+"""Benchmarks of bertfam and its peers; README.md describes them."""

@@ -1,8 +1,8 @@
-"""A GPT-2 training step with its logits whole, and with chunks of them: memory, time, and that both say the same.
+"""Memory, time and loss of a GPT-2 training step with all logits at once, and with chunked logits.
 
     python -m benchmarks.cross_entropy --model gpt2_small --rows 32 --length 1024
 
-Each way is a process of its own, since a device tells only the highest use of memory that it has seen.
+Each variant runs in a process of its own, since a device reports only its peak memory.
 """
 
 import argparse
@@ -15,8 +15,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from typing_extensions import override
 
-from benchmarks.measuring import table
+from benchmarks.measurement import table
 from bertfam.config import load
 from bertfam.corruption.next_tokens import NextTokens
 from bertfam.data.rows.running_text import Chunks
@@ -35,24 +36,24 @@ _VOCABULARY = 50_257
 
 @dataclass(frozen=True)
 class Whole(CausalLm):
-    """The causal language model with the logits of a batch in one piece."""
+    """Causal language model that computes all logits of a batch at once."""
 
+    @override
     def loss(self, params: Any, carry: Any, aux: Any, batch: Any, *, key: Any, train: bool) -> LossOut:
-        """See `CausalLm.loss`."""
         hidden = self.decoded(params, batch, key=key, train=train)[0]
-        found = logits(self.model, params, hidden, self.execution)
-        loss, accuracy = masked_cross_entropy(found, batch["decoder_target_tokens"], batch["decoder_loss_weights"])
+        all_logits = logits(self.model, params, hidden, self.execution)
+        loss, accuracy = masked_cross_entropy(all_logits, batch["decoder_target_tokens"], batch["decoder_loss_weights"])
         return LossOut({"lm": loss}, carry, {"lm_loss": Sum(loss, accuracy.weight), "lm_accuracy": accuracy})
 
 
-WAYS = {"whole": Whole, "chunked": CausalLm}
+VARIANTS = {"whole": Whole, "chunked": CausalLm}
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Prints what one way takes, as JSON."""
+    """Measure one variant and print the figures as JSON."""
     model = load([f"models/{args.model}.gin", "objectives/causal_lm.gin", "runs/defaults.gin"], ["TRAIN_STEPS=1"])
     config = model.build("Run").objective.model
-    objective = WAYS[args.way](config, execution=Execution("bfloat16", "unroll")).sized(_VOCABULARY)
+    objective = VARIANTS[args.variant](config, execution=Execution("bfloat16", "unroll")).sized(_VOCABULARY)
     stage = Stage(10_000, args.length, args.rows)
     trainer = Trainer(
         Run(objective, TextData(rows=Chunks(), corruption=NextTokens()), (stage,)), MeshShape().build(jax.devices()[:1])
@@ -75,36 +76,36 @@ def measure(args: argparse.Namespace) -> None:
         seconds.append(time.monotonic() - began)
     stats = jax.devices()[0].memory_stats() or {}
     loss = metrics["lm_loss"]
-    found = {
+    figures = {
         "peak": stats.get("peak_bytes_in_use"),
         "seconds": float(np.median(seconds[len(seconds) // 3 :])),
         "loss": float(loss.total / loss.weight),
         "device": jax.devices()[0].device_kind,
     }
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 def main() -> int:
-    """Measures each way and prints the table."""
+    """Measure each variant and print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="gpt2_small", help="file of gin_configs/models (default: %(default)s)")
-    parser.add_argument("--rows", type=int, default=32, help="of a batch (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=32, help="rows of a batch (default: %(default)s)")
     parser.add_argument("--length", type=int, default=1024, help="tokens of a row (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=30, help="updates that are timed (default: %(default)s)")
-    parser.add_argument("--way", choices=WAYS, help="measure this one here, as JSON")
+    parser.add_argument("--steps", type=int, default=30, help="number of timed updates (default: %(default)s)")
+    parser.add_argument("--variant", choices=VARIANTS, help="measure this variant in this process and print JSON")
     args = parser.parse_args()
-    if args.way:
+    if args.variant:
         measure(args)
         return 0
     lines = []
-    for way in WAYS:
-        command = [sys.executable, "-m", "benchmarks.cross_entropy", *sys.argv[1:], f"--way={way}"]
+    for variant in VARIANTS:
+        command = [sys.executable, "-m", "benchmarks.cross_entropy", *sys.argv[1:], f"--variant={variant}"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        found = json.loads(done.stdout.splitlines()[-1])
-        peak = f"{found['peak'] / 2**30:.2f}" if found["peak"] else "-"
-        rate = args.rows * args.length / found["seconds"]
-        lines.append([way, peak, f"{found['seconds'] * 1e3:.1f}", f"{rate / 1e3:,.0f}", f"{found['loss']:.5f}"])
-    print(f"{args.model}, {args.rows} rows of {args.length} tokens, on {found['device']}, jax {jax.__version__}\n")
+        figures = json.loads(done.stdout.splitlines()[-1])
+        peak = f"{figures['peak'] / 2**30:.2f}" if figures["peak"] else "-"
+        rate = args.rows * args.length / figures["seconds"]
+        lines.append([variant, peak, f"{figures['seconds'] * 1e3:.1f}", f"{rate / 1e3:,.0f}", f"{figures['loss']:.5f}"])
+    print(f"{args.model}, {args.rows} rows of {args.length} tokens, on {figures['device']}, jax {jax.__version__}\n")
     print(table(["logits", "peak GiB", "ms a step", "k tokens/s", f"loss after {args.steps} updates"], lines))
     return 0
 

@@ -1,4 +1,4 @@
-"""How fast text becomes rows, beside Hugging Face datasets and seqio, on the same cores in one run.
+"""Speed of building rows from text, compared with Hugging Face datasets and seqio on the same cores in one run.
 
 python -m benchmarks.data --input 'books/*.txt.gz' --input_format paragraphs --vocab vocab --json data.json
 """
@@ -25,7 +25,7 @@ from benchmarks.data_entrants import (
     row_entrants,
     seek_entrants,
 )
-from benchmarks.measuring import Entrant, Measured, machine, measure, run_job, table, versions
+from benchmarks.measurement import Entrant, Measured, machine, measure, run_job, table, versions
 from bertfam import __version__
 from bertfam.data import vocabularies
 from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
@@ -42,7 +42,7 @@ Column = tuple[str, Callable[[Measured], str]]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One table: who takes part, the figure that is compared (the more the better if a rate), and the columns."""
+    """Table of a benchmark: its entrants, the compared figure (the higher the better, unless it is seconds), and its columns."""
 
     title: str
     entrants: Callable[[Inputs], list[Entrant]]
@@ -66,7 +66,7 @@ def _first_epoch(measured: Measured) -> str:
 
 def _planned(name: str) -> Callable[[Measured], str]:
     def show(measured: Measured) -> str:
-        if "documents" not in measured.runs[0]:  # a stream, which plans as it goes
+        if "documents" not in measured.runs[0]:  # a stream, which plans nothing in advance
             return ""
         amounts = {
             "documents": measured.figure("documents"),
@@ -120,13 +120,13 @@ BENCHMARKS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures and prints; returns the exit status."""
+    """Measure and print the tables; return the exit status."""
     parser = _parser()
     args = parser.parse_args(arguments)
     if not 1 <= args.processes <= cores():
-        parser.error(f"--processes={args.processes}: each has a core of its own, and there are {cores()}")
+        parser.error(f"--processes={args.processes}: each process needs a core of its own, and there are {cores()}")
     if args.repeats < 1 or args.batch_size < 1:
-        parser.error("--repeats and --batch_size are at least 1")
+        parser.error("--repeats and --batch_size must be at least 1")
     try:
         return _run(args, shlex.join(["python", "-m", "benchmarks.data", *(sys.argv[1:] if arguments is None else arguments)]))
     except UserError as error:
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, command: str) -> int:
-    peers = _peers_there() and not args.without_peers
+    peers = _has_peers() and not args.without_peers
     with tempfile.TemporaryDirectory(prefix="bertfam-benchmark-", dir=args.folder) as folder:
         inputs = _inputs(args, Path(folder), peers)
         report: dict[str, Any] = {
@@ -171,32 +171,38 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--input", action="append", metavar="GLOB", help="text; repeatable; default: the documentation of installed packages"
     )
-    parser.add_argument("--input_format", choices=tuple(INPUT_FORMATS), default="sentences", help="what the files hold")
+    parser.add_argument("--input_format", choices=tuple(INPUT_FORMATS), default="sentences", help="format of the files")
     parser.add_argument(
         "--vocab", metavar="DIR", help=f"WordPiece vocabulary; default: {_VOCABULARY_SIZE} pieces learnt from --input"
     )
     parser.add_argument(
-        "--processes", type=int, default=cores(), metavar="N", help="of the parallel builds, a core each (all cores)"
+        "--processes",
+        type=int,
+        default=cores(),
+        metavar="N",
+        help="processes of the parallel builds, one core each (default: all cores)",
     )
-    parser.add_argument("--only", action="append", choices=tuple(BENCHMARKS), help="run this one; repeatable; default: all")
-    parser.add_argument("--batch_size", type=int, default=256, metavar="ROWS", help="of a batch (256)")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs that count, after one that does not (3)")
-    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="that a rate is measured for in each run (3)")
+    parser.add_argument(
+        "--only", action="append", choices=tuple(BENCHMARKS), help="run only this benchmark; repeatable; default: all"
+    )
+    parser.add_argument("--batch_size", type=int, default=256, metavar="ROWS", help="rows of a batch (256)")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="measured runs, after a warm-up run (3)")
+    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="duration of each measurement of a rate (3)")
     parser.add_argument("--without_peers", action="store_true", help="measure bertfam alone")
-    parser.add_argument("--folder", metavar="DIR", help="where the temporary folder is made (the system's place)")
-    parser.add_argument("--json", metavar="FILE", help="write all figures of all runs there")
+    parser.add_argument("--folder", metavar="DIR", help="parent of the temporary folder (default: the system's)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures of all runs to this file")
     return parser
 
 
-def _peers_there() -> bool:
+def _has_peers() -> bool:
     missing = [name for name in ("datasets", "transformers", "torch", "seqio") if importlib.util.find_spec(name) is None]
     if missing:
-        print(f"without peers: {', '.join(missing)} not installed (pip install 'bertfam[benchmarks]')", file=sys.stderr)
+        print(f"measuring without peers: {', '.join(missing)} not installed (pip install 'bertfam[benchmarks]')", file=sys.stderr)
     return not missing
 
 
 def _inputs(args: argparse.Namespace, folder: Path, peers: bool) -> Inputs:
-    """Finds the text and writes the vocabulary, as all sides read it, into the folder."""
+    """Find the text and write the vocabulary, which all entrants read, into the folder."""
     input_format: InputFormat = args.input_format if args.input else "sentences"
     patterns = args.input or [str(PythonDocs().extract() / "train.txt.gz")]
     corpus = TextFiles(train=tuple(patterns), input_format=input_format, validation_fraction=0.0)
@@ -211,7 +217,7 @@ def _inputs(args: argparse.Namespace, folder: Path, peers: bool) -> Inputs:
 
 
 def _prepare(inputs: Inputs, names: Sequence[str]) -> None:
-    """Builds what rows are made from, outside of all clocks."""
+    """Build the caches that rows are made from, without timing it."""
     if set(names) <= {"build"}:
         return
     run_job(inputs.builder(BERTFAM, inputs.processes, inputs.cache), inputs.folder)
@@ -240,7 +246,7 @@ def _table(benchmark: Benchmark, results: Sequence[Measured]) -> str:
 
 
 def _ratio(result: Measured, results: Sequence[Measured], name: str) -> str:
-    """How many times as fast as the fastest peer at the same work."""
+    """Compute the speed relative to the fastest peer at the same work."""
     peers = [other.figure(name) for other in results if other.entrant.peer and other.entrant.work == result.entrant.work]
     if result.entrant.peer or not peers:
         return ""

@@ -1,12 +1,13 @@
-"""bertfam's part of the data benchmark: each function is a job and returns figures."""
+"""Jobs of bertfam in the data benchmark; each function is a job and returns figures."""
 
 import itertools
 import time
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
-from benchmarks.steady import forget, steady
+from benchmarks.throughput import drop_from_page_cache, measure_throughput
 from bertfam.corruption.corruption import Corruption
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.token_ids import TokenIds
@@ -33,14 +34,15 @@ ROWS: dict[str, SentencePairs | FullSentences | WholeDocuments | Chunks | Packed
 
 
 class _Clean(Corruption):
-    """No noise."""
+    """Corruption without noise."""
 
+    @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
         return rows
 
 
 def build(files: list[str], input_format: InputFormat, vocabulary: str, processes: int, output: str) -> dict[str, float]:
-    """Text to a token cache; 1 process: this one does it all."""
+    """Build a token cache from text; with 1 process, this one does all the work."""
     corpus = TextFiles(train=tuple(files), input_format=input_format, validation_fraction=0.0)
     loaded = vocabularies.load(vocabulary)
     begin = time.perf_counter()
@@ -57,20 +59,20 @@ def build(files: list[str], input_format: InputFormat, vocabulary: str, processe
 
 
 def rows(cache: str, kind: str, length: int, batch_size: int, noise: bool, seconds: float) -> dict[str, float]:
-    """From a token cache to finished batches."""
+    """Make finished batches from a token cache."""
     tokens = vocabularies.load(Path(cache) / "vocab").token_ids
     begin = time.perf_counter()
     batches, documents, examples = _open(cache, kind, length, batch_size, tokens, BertMasking() if noise else _Clean())
     planned = time.perf_counter() - begin
     endless = (batches.rows(step, 0, batch_size) for step in itertools.count())
-    figures = steady(endless, _rows, _tokens, seconds)
+    figures = measure_throughput(endless, _rows, _tokens, seconds)
     return figures | {"prepare_seconds": planned, "rows": examples, "documents": documents}
 
 
 def seek(cache: str, kind: str, length: int, batch_size: int, step: int) -> dict[str, float]:
-    """From nothing opened to the batch of a step."""
+    """Open a token cache and make the batch of a step."""
     tokens = vocabularies.load(Path(cache) / "vocab").token_ids
-    forget(cache)
+    drop_from_page_cache(cache)
     begin = time.perf_counter()
     batches, _, _ = _open(cache, kind, length, batch_size, tokens, BertMasking())
     opened = time.perf_counter()
@@ -83,7 +85,7 @@ def seek(cache: str, kind: str, length: int, batch_size: int, step: int) -> dict
 def _open(
     cache: str, kind: str, length: int, batch_size: int, tokens: TokenIds, corruption: Corruption
 ) -> tuple[Batches, int, int]:
-    """The batches, and how many documents and rows an epoch has."""
+    """Return the batches, and the number of documents and rows of an epoch."""
     documents = TokenCache(cache).documents("train", "text")
     examples = ROWS[kind].examples(documents, length, _PLAN, tokens)
     batches = Batches(CorruptedRows(Shuffled(len(examples), _ORDER), examples, corruption, tokens, _NOISE), batch_size)

@@ -1,10 +1,10 @@
-"""Who takes part in the data benchmark, and with what work."""
+"""Entrants of the data benchmark and their work."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Entrant
+from benchmarks.measurement import Entrant
 from bertfam.data.corpora.formats import InputFormat
 
 BERTFAM, DATASETS, SEQIO = "bertfam", "datasets", "seqio"
@@ -13,16 +13,16 @@ SEEK_STEP = 1_000_000
 
 @dataclass(frozen=True)
 class Inputs:
-    """What all work is done on.
+    """Inputs and settings of all entrants.
 
     Attributes:
-      folder: a temporary one, for everything that is written.
-      files: of text.
-      input_format: one of `INPUT_FORMATS`.
-      vocabulary: a folder with tokenizer.json.
-      processes: of the parallel builds.
-      batch_size: rows.
-      seconds: that a rate is measured for.
+      folder: temporary folder for everything that is written.
+      files: text files.
+      input_format: format of the files, one of `INPUT_FORMATS`.
+      vocabulary: vocabulary folder with tokenizer.json.
+      processes: number of processes of the parallel builds.
+      batch_size: rows of a batch.
+      seconds: duration of each measurement of a rate.
       peers: whether the peers run too.
     """
 
@@ -37,16 +37,16 @@ class Inputs:
 
     @property
     def cache(self) -> str:
-        """The token cache that rows are made from."""
+        """Folder of the token cache that rows are made from."""
         return str(self.folder / "cache")
 
     @property
     def tokenised(self) -> str:
-        """The peer's tokenised dataset."""
+        """Folder of the peer's tokenised dataset."""
         return str(self.folder / "tokenised")
 
     def builder(self, program: str, processes: int, output: str) -> Entrant:
-        """Text to a cache, or to the peer's."""
+        """Return the entrant that builds a token cache, or the peer's tokenised dataset."""
         arguments = {"files": self.files, "input_format": self.input_format, "vocabulary": self.vocabulary}
         return Entrant(
             program,
@@ -59,13 +59,13 @@ class Inputs:
 
 
 def build_entrants(inputs: Inputs) -> list[Entrant]:
-    """Text to cache, in one process and in several."""
+    """Return the entrants that build a cache from text, in one process and in several."""
     counts = sorted({1, inputs.processes})
     return [inputs.builder(program, count, str(inputs.folder / "built")) for count in counts for program in (BERTFAM, DATASETS)]
 
 
 def row_entrants(inputs: Inputs) -> list[Entrant]:
-    """Pairs of 128, and running text of 128 and 512, with their noise."""
+    """Return the entrants for noisy rows: pairs of 128 tokens, and running text of 128 and 512."""
     works = (
         ("pairs of 128", 128, ("sentence pairs",), "sentence_pairs"),
         ("text of 128", 128, ("full sentences", "concatenate and cut"), "blocks"),
@@ -82,7 +82,7 @@ def row_entrants(inputs: Inputs) -> list[Entrant]:
 
 
 def packing_entrants(inputs: Inputs) -> list[Entrant]:
-    """Rows of 512 without noise, packed, a document a row and cut anywhere, and packed ones with noise."""
+    """Return the entrants for rows of 512: packed, a document per row, and cut anywhere, without noise; and packed with noise."""
     arguments = _common(inputs) | {"cache": inputs.cache, "length": 512}
     job = "benchmarks.data_seqio:packed_documents"
     return [
@@ -96,7 +96,7 @@ def packing_entrants(inputs: Inputs) -> list[Entrant]:
 
 
 def seek_entrants(inputs: Inputs) -> list[Entrant]:
-    """From nothing opened to the batch of a far step."""
+    """Return the entrants that open a cache and make the batch of a distant step."""
     entrants = []
     for kind, length in (("full sentences", 128), ("sentence pairs", 128), ("packed documents", 512)):
         arguments = {"cache": inputs.cache, "kind": kind, "length": length, "batch_size": inputs.batch_size, "step": SEEK_STEP}

@@ -1,4 +1,4 @@
-"""The same work with Hugging Face datasets, tokenizers and transformers' collator: each function is a job and returns figures."""
+"""Jobs of Hugging Face datasets, tokenizers and the collator of transformers; each function is a job and returns figures."""
 
 import itertools
 import random
@@ -11,11 +11,11 @@ from typing import Any
 import datasets
 from tokenizers import Tokenizer
 
-from benchmarks.steady import forget, steady
+from benchmarks.throughput import drop_from_page_cache, measure_throughput
 from bertfam.data.corpora.formats import InputFormat
 from bertfam.data.corpora.text_files import TextFiles
 
-# Format -> the loader of datasets that reads it.
+# Format -> loader of datasets that reads it.
 LOADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sentences": ("text", {"sample_by": "paragraph"}),
     "paragraphs": ("text", {"sample_by": "paragraph"}),
@@ -23,12 +23,12 @@ LOADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "jsonl": ("json", {}),
     "parquet": ("parquet", {"columns": ["text"]}),
 }
-_CHARACTERS = 1_000_000  # at once, as bertfam's
+_CHARACTERS = 1_000_000  # per batch, as in bertfam
 _SEED = 1
 
 
 def build(files: list[str], input_format: InputFormat, vocabulary: str, processes: int, output: str) -> dict[str, float]:
-    """Text to a tokenised dataset on disk: a row a document, its sentences as lists of ids."""
+    """Build a tokenised dataset on disk, in which a row is a document with its sentences as lists of ids."""
     corpus = TextFiles(train=tuple(files), input_format=input_format)
     tokenizer = Tokenizer.from_file(str(Path(vocabulary) / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
@@ -38,7 +38,7 @@ def build(files: list[str], input_format: InputFormat, vocabulary: str, processe
         documents = [corpus.sentences(document) for document in lines]
         sentences = [sentence for document in documents for sentence in document]
         ids = (encoding.ids for encoding in tokenizer.encode_batch_fast(sentences, add_special_tokens=False))
-        tokenised = ([found for found in itertools.islice(ids, len(document)) if found] for document in documents)
+        tokenised = ([sentence for sentence in itertools.islice(ids, len(document)) if sentence] for document in documents)
         return {"sentences": list(filter(None, tokenised))}
 
     loader, settings = LOADERS[input_format]
@@ -80,7 +80,7 @@ def build(files: list[str], input_format: InputFormat, vocabulary: str, processe
 def sentence_pairs(
     tokenised: str, vocabulary: str, length: int, batch_size: int, tensors: str, seconds: float
 ) -> dict[str, float]:
-    """Pairs made once, in memory, and new masks each time."""
+    """Make batches of sentence pairs, which are built once in memory and masked anew each time."""
     collator = _collator(vocabulary, tensors)
     begin = time.perf_counter()
     documents = datasets.load_from_disk(tokenised)["sentences"][:]
@@ -91,7 +91,7 @@ def sentence_pairs(
 
 
 def blocks(tokenised: str, vocabulary: str, length: int, batch_size: int, tensors: str, seconds: float) -> dict[str, float]:
-    """Documents, each [CLS] text [SEP], one after another and cut into blocks, and new masks each time."""
+    """Make batches of blocks, cut from the concatenated documents, each [CLS] text [SEP], and masked anew each time."""
     collator = _collator(vocabulary, tensors)
     with tempfile.TemporaryDirectory(dir=Path(tokenised).parent) as cache:
         begin = time.perf_counter()
@@ -102,16 +102,16 @@ def blocks(tokenised: str, vocabulary: str, length: int, batch_size: int, tensor
 
 
 def save_blocks(tokenised: str, vocabulary: str, length: int, output: str) -> dict[str, float]:
-    """The blocks on disk, for `seek`."""
+    """Write the blocks to disk, for `seek`."""
     with tempfile.TemporaryDirectory(dir=Path(tokenised).parent) as cache:
         _group(tokenised, length, _collator(vocabulary, "np").tokenizer, str(Path(cache) / "blocks.arrow")).save_to_disk(output)
     return {}
 
 
 def seek(blocks: str, vocabulary: str, batch_size: int, step: int) -> dict[str, float]:
-    """From nothing opened to the batch of a step of prepared blocks, shuffled anew each epoch."""
+    """Open prepared blocks, shuffled anew each epoch, and make the batch of a step."""
     collator = _collator(vocabulary, "np")
-    forget(blocks)
+    drop_from_page_cache(blocks)
     begin = time.perf_counter()
     dataset = datasets.load_from_disk(blocks)
     epoch, place = divmod(step * batch_size, len(dataset))
@@ -124,7 +124,7 @@ def seek(blocks: str, vocabulary: str, batch_size: int, step: int) -> dict[str, 
 
 
 def _collator(vocabulary: str, tensors: str) -> Any:
-    """transformers' masks with its defaults: 15 %, 80/10/10; `tensors` is "np" or "pt"."""
+    """Return the masking collator of transformers with its defaults, 15 % and 80/10/10; `tensors` is "np" or "pt"."""
     import torch
     from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
@@ -138,11 +138,13 @@ def _steady(examples: Any, collator: Any, batch_size: int, seconds: float) -> di
 
     loader = DataLoader(examples, batch_size, shuffle=True, collate_fn=collator, num_workers=0)
     endless = itertools.chain.from_iterable(itertools.repeat(loader))
-    return steady(endless, lambda batch: len(batch["input_ids"]), lambda batch: int(batch["attention_mask"].sum()), seconds)
+    return measure_throughput(
+        endless, lambda batch: len(batch["input_ids"]), lambda batch: int(batch["attention_mask"].sum()), seconds
+    )
 
 
 def _group(tokenised: str, length: int, tokenizer: Any, file: str) -> datasets.Dataset:
-    """Blocks with the masks of special tokens, so that the collator need not look for them; the rest of a batch is dropped."""
+    """Return blocks with masks of the special tokens, so that the collator need not find them; remainders are dropped."""
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
 
     def group(batch: dict[str, list[list[list[int]]]]) -> dict[str, list[list[int]]]:
@@ -170,7 +172,7 @@ def _group(tokenised: str, length: int, tokenizer: Any, file: str) -> datasets.D
 
 
 def _pairs(documents: list[list[list[int]]], length: int, tokenizer: Any, draw: random.Random) -> Iterator[dict[str, Any]]:
-    """BERT's pairs with next-sentence labels, document by document (Devlin et al. 2019, appendix A.2)."""
+    """Yield BERT's pairs with next-sentence labels, document by document (Devlin et al. 2019, appendix A.2)."""
     cls, sep, room = tokenizer.cls_token_id, tokenizer.sep_token_id, length - 3
     for number, document in enumerate(documents):
         target = room if draw.random() >= 0.1 else draw.randint(2, room)
@@ -187,7 +189,7 @@ def _pairs(documents: list[list[list[int]]], length: int, tokenizer: Any, draw: 
             if is_random:
                 other = draw.randrange(len(documents) - 1)
                 b = _from(documents[other + (other >= number)], target - len(a), draw)
-                place = split  # what B left is the next chunk's
+                place = split  # the sentences that B does not use start the next chunk
             else:
                 b = list(itertools.chain.from_iterable(document[split:place]))
             _trim(a, b, room, draw)
@@ -201,17 +203,17 @@ def _pairs(documents: list[list[list[int]]], length: int, tokenizer: Any, draw: 
 
 
 def _from(document: list[list[int]], wanted: int, draw: random.Random) -> list[int]:
-    """At least `wanted` tokens from a random sentence on, if there are so many."""
-    found: list[int] = []
+    """Return at least `wanted` tokens from a random sentence on, if there are enough."""
+    tokens: list[int] = []
     for sentence in itertools.islice(document, draw.randrange(len(document)), None):
-        found += sentence
-        if len(found) >= wanted:
+        tokens += sentence
+        if len(tokens) >= wanted:
             break
-    return found
+    return tokens
 
 
 def _trim(a: list[int], b: list[int], room: int, draw: random.Random) -> None:
-    """Takes from the longer until both fit, in one cut: from the front or the back of each token by a coin."""
+    """Shorten the longer segment until both fit, removing each token from the front or the back at random."""
     excess = max(0, len(a) + len(b) - room)
     uneven = min(excess, abs(len(a) - len(b)))
     even = excess - uneven

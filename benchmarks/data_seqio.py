@@ -1,4 +1,4 @@
-"""seqio's packing of the same rows, through tf.data: each function is a job and returns figures."""
+"""Job of seqio: packing of the same rows through tf.data; the function returns figures."""
 
 import time
 
@@ -6,19 +6,19 @@ import numpy as np
 import tensorflow as tf
 from seqio.utils import trim_and_pack_dataset
 
-from benchmarks.steady import steady
+from benchmarks.throughput import measure_throughput
 from bertfam.data import vocabularies
 from bertfam.data.rows.running_text import TextExamples, WholeDocuments
 from bertfam.data.token_cache.cache import TokenCache
 
 
 def packed_documents(cache: str, length: int, batch_size: int, seconds: float) -> dict[str, float]:
-    """Documents, those longer than a row cut, each [CLS] text [SEP], packed as they come."""
+    """Pack documents, each [CLS] text [SEP] and cut to the length of a row, in their order."""
     opened = TokenCache(cache)
     tokens = vocabularies.load(opened.vocabulary_directory).token_ids
     examples = WholeDocuments().examples(opened.documents("train", "text"), length, 0, tokens)
     inputs, lengths = _flat(examples, length)
-    tf.constant(0)  # TensorFlow itself starts outside of the clock
+    tf.constant(0)  # start TensorFlow before timing
     begin = time.perf_counter()
     ragged = tf.RaggedTensor.from_row_lengths(tf.constant(inputs), tf.constant(lengths))
     pieces = tf.data.Dataset.from_tensor_slices({"inputs": ragged}).shuffle(10_000, seed=1).repeat()
@@ -28,17 +28,17 @@ def packed_documents(cache: str, length: int, batch_size: int, seconds: float) -
     options.threading.max_intra_op_parallelism = 1
     batches = dataset.with_options(options).as_numpy_iterator()
     prepared = time.perf_counter() - begin
-    figures = steady(batches, lambda batch: len(batch["inputs"]), _tokens, seconds)
+    figures = measure_throughput(batches, lambda batch: len(batch["inputs"]), _tokens, seconds)
     return figures | {"prepare_seconds": prepared, "rows": round(lengths.sum() / figures["tokens_per_row"])}
 
 
 def _flat(examples: TextExamples, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """All rows' tokens without padding, one after another, and the rows' lengths."""
+    """Return the concatenated tokens of all rows without padding, and the lengths of the rows."""
     parts = []
     for first in range(0, len(examples), 1024):
         rows = examples.rows(np.arange(first, min(first + 1024, len(examples))), np.zeros(0, np.uint64))
         parts.append(rows["encoder_input_tokens"][rows["encoder_segment_ids"] > 0])
-    # The packer takes 0 for padding, whatever the vocabulary's is.
+    # The packer treats 0 as padding, whatever the vocabulary's padding id is.
     return np.concatenate(parts) + 1, examples.lengths
 
 

@@ -1,10 +1,10 @@
-"""DistilBERT's ablation in small: a teacher, then students with and without each term, beside the masked language model alone.
+"""Small version of DistilBERT's ablation: a teacher, students with and without each loss term, and masked language models.
 
 python -m benchmarks.distillation --cache books --output distilled --teacher_steps 8000 --student_steps 2000 --devices 0,0,0
 
-Every run is a `bertfam` command of its own, which goes on where it was stopped: the same line again does what is left. A device
-that is named n times takes n students at once. All runs have the same rows, masks (15 % of all tokens alike, so that losses are
-those of other tables) and held-out text; the students have the same steps, rates and dropout.
+Every run is a `bertfam` command of its own that resumes where it was stopped, so the same command line continues interrupted
+work. A device that is named n times trains n students at a time. All runs have the same rows, masks (single tokens at 15 %, so
+that losses compare with those of other tables) and held-out text; the students have the same steps, rates and dropout.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.measuring import table
+from benchmarks.measurement import table
 from benchmarks.training_runs import metrics, run_all, seconds, tokens_per_second
 
 _RUN = """\
@@ -48,12 +48,12 @@ Execution.layers = "unroll"
 
 
 class Kind(NamedTuple):
-    """A row of the table.
+    """Row of the table.
 
     Attributes:
-      title: in the table.
-      distilled: whether the teacher has a part in it.
-      flags: of the command.
+      title: title in the table.
+      distilled: whether the run has a teacher.
+      flags: further flags of the command.
     """
 
     title: str
@@ -75,67 +75,70 @@ _DEFAULT = tuple(name for name in STUDENTS if name != "mlm_warm")
 _COLUMNS = {
     "mlm_loss": "held-out MLM loss",
     "mlm_accuracy": "accuracy",
-    "teacher_agreement": "as the teacher",
+    "teacher_agreement": "agreement with teacher",
     "soft_loss": "L_ce",
     "cosine_loss": "L_cos",
 }
 
 
 def main() -> int:
-    """Trains what is left to train, and prints the table."""
+    """Train the unfinished runs and print the table; return the exit status."""
     args = _arguments()
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
-    # Runs share what they compile; students differ in their terms only.
+    # Runs share compiled programs.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str((output / "compilations").absolute()))
-    began = time.monotonic()
+    start = time.monotonic()
     devices = args.devices.split(",") if args.devices else []
     for names, places in (((TEACHER,), devices[:1]), (args.runs, devices)):
         run_all({name: [_command(name, args, output)] for name in names}, output, places)
-    found = _table(args, output, time.monotonic() - began)
-    (output / "table.md").write_text(found)
-    print(f"\n{found}", end="", flush=True)
+    result = _table(args, output, time.monotonic() - start)
+    (output / "table.md").write_text(result)
+    print(f"\n{result}", end="", flush=True)
     return 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.distillation", description=__doc__.splitlines()[0])
-    parser.add_argument("--cache", required=True, metavar="DIR", help="token cache, as `bertfam cache` builds one")
+    parser.add_argument("--cache", required=True, metavar="DIR", help="token cache, built by `bertfam cache`")
     parser.add_argument("--output", required=True, metavar="DIR", help="folder of all runs, logs and table.md")
     for name, default, what in (
         ("teacher_steps", 8000, "updates of the teacher"),
         ("student_steps", 2000, "updates of each student"),
         ("teacher_layers", 6, "layers of the teacher"),
         ("student_layers", 3, "layers of the students"),
-        ("hidden_size", 512, "width of all"),
+        ("hidden_size", 512, "hidden size of all models"),
         ("batch_size", 512, "rows of an update"),
         ("length", 128, "tokens of a row"),
-        ("eval_batches", 8, "batches of an evaluation, a sample of the held-out rows that is the same for all"),
-        ("evaluations", 4, "evaluations of a run"),
+        ("eval_batches", 8, "batches of an evaluation, the same held-out rows for all runs"),
+        ("evaluations", 4, "number of evaluations of each run"),
     ):
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{what} ({default})")
     parser.add_argument("--teacher_peak", type=float, default=1e-3, metavar="RATE", help="learning rate (1e-3)")
     parser.add_argument("--student_peak", type=float, default=1e-3, metavar="RATE", help="learning rate (1e-3)")
-    parser.add_argument("--dtype", default="bfloat16", metavar="NAME", help="of activations (bfloat16)")
+    parser.add_argument("--dtype", default="bfloat16", metavar="NAME", help="dtype of the activations (bfloat16)")
     parser.add_argument(
-        "--devices", default="", metavar="N,N,...", help="CUDA devices, one student at a time on each; 0,0: two on the first"
+        "--devices",
+        default="",
+        metavar="N,N,...",
+        help="CUDA devices, one student at a time on each; 0,0: two at a time on the first",
     )
     parser.add_argument(
         "--runs",
         type=lambda words: tuple(words.split(",")),
         default=_DEFAULT,
         metavar="NAME,NAME,...",
-        help=f"which students, of {', '.join(STUDENTS)} ({', '.join(_DEFAULT)})",
+        help=f"students to train, of {', '.join(STUDENTS)} ({', '.join(_DEFAULT)})",
     )
     args = parser.parse_args()
     unknown = [name for name in args.runs if name not in STUDENTS]
     if unknown:
-        parser.error(f"--runs: {unknown[0]} is none of {', '.join(STUDENTS)}")
+        parser.error(f"--runs: {unknown[0]} is not one of {', '.join(STUDENTS)}")
     return args
 
 
 def _command(name: str, args: argparse.Namespace, output: Path) -> list[str]:
-    """The words of a run's `bertfam` command, whose gin file is written."""
+    """Write the gin file of a run and return the words of its `bertfam` command."""
     kind = STUDENTS.get(name, Kind("the teacher"))
     steps, layers, peak = (
         getattr(args, f"{'teacher' if name == TEACHER else 'student'}_{what}") for what in ("steps", "layers", "peak")
@@ -159,24 +162,24 @@ def _command(name: str, args: argparse.Namespace, output: Path) -> list[str]:
     return command + [f"--teacher={output / TEACHER}"] * kind.distilled
 
 
-def _table(args: argparse.Namespace, output: Path, whole: float) -> str:
-    """The table in Markdown, the plain student's loss beside each."""
+def _table(args: argparse.Namespace, output: Path, seconds_in_all: float) -> str:
+    """Format the results as a Markdown table, with the difference from the loss of the masked language model alone."""
     names = (TEACHER, *args.runs)
-    found: dict[str, dict[str, Any]] = {name: metrics(output / name, "eval")[-1] for name in names}
-    plain = found.get("mlm", {}).get("mlm_loss")
+    scores: dict[str, dict[str, Any]] = {name: metrics(output / name, "eval")[-1] for name in names}
+    plain = scores.get("mlm", {}).get("mlm_loss")
     rows = []
-    for name, of in found.items():
+    for name, score in scores.items():
         title = STUDENTS[name].title if name in STUDENTS else f"teacher, {args.teacher_layers} layers"
-        cells = [f"{of[column]:.4f}" if column in of else "" for column in _COLUMNS]
-        difference = "" if plain is None or name in (TEACHER, "mlm") else f"{of['mlm_loss'] - plain:+.4f}"
-        took = f"{tokens_per_second(output / name) / 1e6:.2f}", f"{seconds(output / name):.0f}"
-        rows.append([title, f"{of['step']:,}", *cells, difference, *took])
-    header = ["run", "updates", *_COLUMNS.values(), "beside MLM alone", "M tokens/s", "s"]
-    told = (
-        f"{args.student_layers}-layer students of a {args.teacher_layers}-layer teacher, {args.hidden_size} wide, "
-        f"{args.batch_size} rows of {args.length} tokens an update; {whole:.0f} s for what this call trained\n"
+        cells = [f"{score[column]:.4f}" if column in score else "" for column in _COLUMNS]
+        difference = "" if plain is None or name in (TEACHER, "mlm") else f"{score['mlm_loss'] - plain:+.4f}"
+        speed = f"{tokens_per_second(output / name) / 1e6:.2f}", f"{seconds(output / name):.0f}"
+        rows.append([title, f"{score['step']:,}", *cells, difference, *speed])
+    header = ["run", "updates", *_COLUMNS.values(), "difference from MLM alone", "M tokens/s", "s"]
+    caption = (
+        f"{args.student_layers}-layer students of a {args.teacher_layers}-layer teacher, hidden size {args.hidden_size}, "
+        f"{args.batch_size} rows of {args.length} tokens per update; {seconds_in_all:.0f} s of training in this call\n"
     )
-    return f"{told}\n{table(header, rows)}\n"
+    return f"{caption}\n{table(header, rows)}\n"
 
 
 if __name__ == "__main__":

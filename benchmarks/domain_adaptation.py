@@ -1,28 +1,28 @@
-"""LEGAL-BERT's three ways to a BERT for a domain (Chalkidis et al. 2020), side by side on the same held-out documents.
+"""Comparison of LEGAL-BERT's three ways to a BERT for a domain (Chalkidis et al. 2020) on the same held-out documents.
 
 python -m benchmarks.domain_adaptation --general 'books/*.txt.gz' --domain legal.txt.gz --input_format paragraphs --output out
 
-as is           a general model, as it is
-continued       the same, trained on with the domain's text over its own vocabulary (the paper's FP)
-new vocabulary  the same, trained on over a vocabulary of the domain; tokens that are new begin with the mean of the rows of their
-                old pieces, and beside it at random, which tells what the means are worth
-from scratch    a new model over the vocabulary of the domain (the paper's SC)
+as is           a general model without further training
+continued       the general model, trained further on the domain's text with its own vocabulary (the paper's FP)
+new vocabulary  the general model, trained further with a vocabulary of the domain. The rows of new tokens start with the mean of
+                the rows of their old pieces or, to measure the benefit of the means, at random
+from scratch    a new model with the vocabulary of the domain (the paper's SC)
 
-All but the first see the same number of updates and rows of the domain. A tenth of its documents is held out, from the vocabulary
-too, and all ways are scored on all of it by `bertfam evaluate`.
+All but the first train on the same number of updates and rows of the domain. A tenth of its documents is held out, from the
+vocabulary too, and `bertfam evaluate` scores all ways on all of it.
 
-Losses per token do not compare across vocabularies, for one cuts a text into more tokens than the other. Here they are put onto
-the text's own scale:
+Losses per token cannot be compared across vocabularies, since these split a text into different numbers of tokens. Losses per
+character can:
 
     loss per character = (mean masked loss, nats per token) * (tokens of the held-out text) / (its characters)
 
-As masks fall on tokens at random, the mean over masked tokens estimates the mean over all of them, so this estimates the nats in
-which the model spells the whole held-out text, each token with 15 % of its surroundings hidden, by its characters. Tokens are
-counted without control tokens, characters without the spaces between sentences.
-Text that a vocabulary cannot spell is one [UNK], which costs less than its characters would: the table has its share of tokens.
+Since masked tokens are chosen at random, their mean loss estimates the mean over all tokens. The result therefore estimates the
+nats per character that the model needs for the whole held-out text, where each token is predicted with 15 % of its context
+hidden. Tokens are counted without control tokens, characters without the spaces between sentences. Text that a vocabulary cannot
+spell is one [UNK], which costs less than its characters would; the table has the share of such tokens.
 
-Everything is run by the command line, each command in a process of its own, whose output is kept in --output; the same line
-again trains and builds nothing that is done, whatever flags it was done with, and evaluates anew.
+Each command runs in a process of its own, and its output is kept in --output. The same command line again skips finished training
+and builds, whatever their flags, and repeats the evaluation.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import ROOT, machine, table, versions
+from benchmarks.measurement import ROOT, machine, table, versions
 from bertfam.data import vocabularies
 from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
 from bertfam.data.corpora.text_files import TextFiles
@@ -51,13 +51,13 @@ _HELD_OUT = 0.1
 
 @dataclass(frozen=True)
 class Way:
-    """One line of the table.
+    """Row of the table: a way to a model for the domain.
 
     Attributes:
-      name: what is shown.
-      folder: of its run.
+      name: name in the table.
+      folder: folder of the run.
       vocabulary: "general" or "domain".
-      flags: of its pretraining, beside those of all; None: it is the general model.
+      flags: further flags of pretraining; None for the general model.
     """
 
     name: str
@@ -67,34 +67,39 @@ class Way:
 
 
 def ways(general: Path) -> list[Way]:
-    """The lines of the table, in order."""
-    begun = f"--init_from={general}"
+    """Return the rows of the table, in order."""
+    init_from = f"--init_from={general}"
     return [
-        Way("general model as it is", "general", "general", None),
-        Way("continued, its own vocabulary", "continued", "general", (begun,)),
-        Way("continued, new vocabulary, rows by mean of old pieces", "new-vocabulary", "domain", (begun,)),
-        Way("continued, new vocabulary, new rows random", "random-rows", "domain", (begun, "--init_new_rows=random")),
+        Way("general model", "general", "general", None),
+        Way("continued, general vocabulary", "continued", "general", (init_from,)),
+        Way("continued, new vocabulary, new rows from means of old pieces", "new-vocabulary", "domain", (init_from,)),
+        Way("continued, new vocabulary, new rows random", "random-rows", "domain", (init_from, "--init_new_rows=random")),
         Way("from scratch, new vocabulary", "scratch", "domain"),
     ]
 
 
 class Commands:
-    """Runs `bertfam` in processes of its own; what they say goes into one file for each."""
+    """Runner of `bertfam` commands in processes of their own, which keeps the output of each in a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def run(self, name: str, *words: str, unless: Path | None = None) -> str:
-        """What a command says to stdout; where `unless` is there it is done, and what it said then.
+        """Run a command and return its output.
+
+        Args:
+          name: name of the output file.
+          *words: words of the command.
+          unless: if this path exists, the command is finished, and its earlier output is returned.
 
         Raises:
-          UserError: it fails.
+          UserError: if the command fails.
         """
-        said = self._folder / f"{name}.txt"
-        if unless is None or not unless.exists() or not said.exists():
+        output = self._folder / f"{name}.txt"
+        if unless is None or not unless.exists() or not output.exists():
             print(f"{name}: bertfam {shlex.join(words)}", file=sys.stderr, flush=True)
             path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-            began = time.monotonic()
+            start = time.monotonic()
             with open(self._folder / f"{name}.stderr.txt", "w") as errors:
                 done = subprocess.run(
                     [sys.executable, "-m", "bertfam", *words],
@@ -105,14 +110,14 @@ class Commands:
                 )
             if done.returncode:
                 last = (self._folder / f"{name}.stderr.txt").read_text().strip().splitlines()[-1:]
-                raise UserError(f"bertfam {words[0]} ({name}) ended with {done.returncode}: {''.join(last)}")
-            said.write_text(done.stdout)
-            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-        return said.read_text()
+                raise UserError(f"bertfam {words[0]} ({name}) failed with exit status {done.returncode}: {''.join(last)}")
+            output.write_text(done.stdout)
+            print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+        return output.read_text()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains, evaluates and prints; returns the exit status."""
+    """Train, evaluate and print the table; return the exit status."""
     parser = _parser()
     args = parser.parse_args(arguments)
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -131,18 +136,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.domain_adaptation", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--general", action="append", required=True, metavar="GLOB", help="general text; repeatable")
     parser.add_argument("--domain", action="append", required=True, metavar="GLOB", help="text of the domain; repeatable")
-    parser.add_argument("--input_format", choices=tuple(INPUT_FORMATS), default="sentences", help="what the files hold")
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder for all that is made")
+    parser.add_argument("--input_format", choices=tuple(INPUT_FORMATS), default="sentences", help="format of the files")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder of all results")
     parser.add_argument("--model", default="models/bert_tiny.gin", metavar="FILE", help="gin file of the model (%(default)s)")
     parser.add_argument("--vocab_size", type=int, default=4096, metavar="N", help="pieces of each vocabulary (%(default)s)")
     parser.add_argument("--general_steps", type=int, default=1500, metavar="N", help="updates of the general model (%(default)s)")
     parser.add_argument("--steps", type=int, default=400, metavar="N", help="updates of each way on the domain (%(default)s)")
-    parser.add_argument("--batch_size", type=int, default=64, metavar="ROWS", help="of a batch (%(default)s)")
-    parser.add_argument("--length", type=int, default=64, metavar="TOKENS", help="of a row (%(default)s)")
-    parser.add_argument(
-        "--peak", type=float, default=1e-3, metavar="RATE", help="the highest learning rate of all runs (%(default)s)"
-    )
-    parser.add_argument("--gin", action="append", default=[], metavar="NAME=VALUE", help="a gin binding of all runs; repeatable")
+    parser.add_argument("--batch_size", type=int, default=64, metavar="ROWS", help="rows of a batch (%(default)s)")
+    parser.add_argument("--length", type=int, default=64, metavar="TOKENS", help="tokens of a row (%(default)s)")
+    parser.add_argument("--peak", type=float, default=1e-3, metavar="RATE", help="peak learning rate of all runs (%(default)s)")
+    parser.add_argument("--gin", action="append", default=[], metavar="NAME=VALUE", help="gin binding for all runs; repeatable")
     return parser
 
 
@@ -157,7 +160,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     for split, file in files.items():
         file.write_text("\n\n".join("\n".join(lines) for lines in domain.texts(split)) + "\n", encoding="utf-8")
     if not files["validation"].read_text(encoding="utf-8").strip():
-        raise UserError("--domain holds too few documents to hold a tenth of them out: give more")
+        raise UserError("--domain has too few documents to hold out a tenth of them; give more")
     written: InputFormat = "sentences" if args.input_format == "sentences" else "paragraphs"
     held_out = TextFiles((str(files["validation"]),), input_format=written, validation_fraction=0.0)
     characters = sum(len(sentence) for document in held_out.documents("train") for sentence in document)
@@ -192,14 +195,14 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     results = []
     for way in ways(output / "general"):
         cached = f"domain-by-{way.vocabulary}"
-        said = "" if way.flags is None else pretrain(way.folder, cached, args.steps, *way.flags)
+        log = "" if way.flags is None else pretrain(way.folder, cached, args.steps, *way.flags)
         flags = (f"--model_dir={output / way.folder}", f"--cache_dir={cache(cached)}", "--json")
         scores = json.loads(commands.run(f"evaluate-{way.folder}", "evaluate", *flags).splitlines()[-1])
         opened = TokenCache(cache(cached))
         unknown = vocabularies.load(opened.vocabulary_directory).token_ids.unk
         tokens = opened.counts("validation")["tokens"]
-        lost = sum(int((opened.documents("validation", name).tokens == unknown).sum()) for name in opened.corpora)
-        rows_told = next((line for line in said.splitlines() if line.startswith("starts from ")), "")
+        unknown_tokens = sum(int((opened.documents("validation", name).tokens == unknown).sum()) for name in opened.corpora)
+        warm_start = next((line for line in log.splitlines() if line.startswith("starts from ")), "")
         results.append(
             {
                 "way": way.name,
@@ -207,10 +210,10 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
                 "masked_loss": scores["mlm_loss"],
                 "masked_accuracy": scores["mlm_accuracy"],
                 "held_out_tokens": tokens,
-                "unknown": lost / tokens,
+                "unknown": unknown_tokens / tokens,
                 "characters_per_token": characters / tokens,
                 "loss_per_character": scores["mlm_loss"] * tokens / characters,
-                "rows": rows_told.partition("; ")[2],
+                "rows": warm_start.partition("; ")[2],
             }
         )
     return {

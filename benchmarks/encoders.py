@@ -1,14 +1,14 @@
-"""All encoders at one small size, trained on the same tokens of one vocabulary, and a table of what came out.
+"""Comparison of all encoders at one small size, trained on the same tokens of one vocabulary.
 
     python -m benchmarks.encoders train --cache CACHE --output RUNS --steps 6000 --gpus 4
     python -m benchmarks.encoders table --output RUNS
 
-CACHE is a token cache of marked text (`MarkedText`, whose marks ERNIE alone reads) with a held-out split. Each run is
+CACHE is a token cache of marked text (`MarkedText`, whose marks only ERNIE reads) with a held-out split. Each run is
 `bertfam pretrain` with its family's objective file, 4 layers of 256 units (DistilBERT 2, taught by BERT), rows of 128
 tokens, the same optimizer for all.
 
-Objectives mask other tokens, so their own losses do not compare. Besides, every model that can predict tokens is scored with one
-and the same noise, single tokens at 15 % of held-out rows of whole sentences, which `score` writes as "yardstick".
+Objectives mask different tokens, so their own losses cannot be compared. Every model that predicts tokens is therefore also
+scored with the same noise, single tokens at 15 % of held-out rows of whole sentences, which `score` writes as "yardstick".
 """
 
 import argparse
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import table
+from benchmarks.measurement import table
 from benchmarks.training_runs import metrics, run_all, seconds, tokens_per_second
 
 _LENGTH, _ROWS = 128, 256
@@ -49,16 +49,16 @@ Execution.layers = "unroll"
 
 @dataclass(frozen=True)
 class Encoder:
-    """A line of the table.
+    """Row of the table: an encoder and its objective.
 
     Attributes:
-      objective: its file of gin_configs/objectives.
-      config: its model's configurable.
+      objective: file in gin_configs/objectives.
+      config: configurable of the model.
       lines: further lines of gin.
-      feed_forward_size: its gated layers' where they have gates, at the published ratio.
-      num_layers: its layers.
-      teacher: the line of the table that teaches it, and is trained before.
-      heads: metrics to beat, and what to beat them with, by accuracy.
+      feed_forward_size: size of the feed-forward layers; that of gated layers at the published ratio.
+      num_layers: number of layers.
+      teacher: row of the teacher, which is trained first; None if there is no teacher.
+      heads: accuracies of heads, each with the metric of its baseline.
     """
 
     objective: str
@@ -72,7 +72,7 @@ class Encoder:
 
 ENCODERS = {
     "BERT": Encoder("mlm_nsp", heads=(("nsp_accuracy", "nsp_majority_accuracy"),)),
-    # The vocabulary pads with 0, from which RoBERTa counts its positions.
+    # RoBERTa counts positions from the padding id, which is 0 in this vocabulary.
     "RoBERTa": Encoder("roberta", "RobertaConfig", ("RobertaConfig.position_offset = 1",)),
     "SpanBERT": Encoder("mlm_sbo", heads=(("sbo_accuracy", "sbo_most_frequent_accuracy"),)),
     "StructBERT": Encoder(
@@ -95,14 +95,14 @@ ENCODERS = {
 
 
 def run_file(encoder: Encoder, steps: int, batches: int | None) -> str:
-    """The gin file of a run."""
+    """Return the gin file of a run."""
     times = {"steps": steps, "warmup": max(1, steps // 10), "log_every": max(1, steps // 20), "batches": batches}
     own = {name: getattr(encoder, name) for name in ("objective", "config", "num_layers", "feed_forward_size")}
     return _RUN.format(lines="\n".join(encoder.lines), rows=_ROWS, **own, **times)
 
 
 def train(args: argparse.Namespace) -> None:
-    """Trains and scores the encoders that are asked for."""
+    """Train and score the selected encoders."""
     args.output.mkdir(parents=True, exist_ok=True)
     jobs = {}
     for name in args.encoders:
@@ -114,11 +114,13 @@ def train(args: argparse.Namespace) -> None:
             ["benchmarks.encoders", "score", f"--cache={args.cache}", f"--output={args.output}", f"--encoders={name}"]
             + ([f"--batches={args.batches}"] if args.batches else []),
         ]
-    # A student comes after its teacher, whatever became of the others.
+    # Students are trained after their teachers, even if other runs fail.
     failures = []
-    for taught in (False, True):
+    for has_teacher in (False, True):
         try:
-            run_all({name: job for name, job in jobs.items() if bool(ENCODERS[name].teacher) == taught}, args.output, args.gpus)
+            run_all(
+                {name: job for name, job in jobs.items() if bool(ENCODERS[name].teacher) == has_teacher}, args.output, args.gpus
+            )
         except RuntimeError as error:
             failures.append(str(error))
     if failures:
@@ -126,7 +128,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
-    """Writes NAME/score.json: scores of the held-out rows beside baselines, and the yardstick's."""
+    """Write NAME/score.json: scores on held-out rows, baselines and the yardstick."""
     import jax
 
     from bertfam.data.rows.running_text import FullSentences
@@ -166,7 +168,7 @@ def score(args: argparse.Namespace) -> None:
 
 
 def show(args: argparse.Namespace) -> None:
-    """Prints the table of the runs that are there."""
+    """Print the table of the finished runs."""
     lines = []
     for name in args.encoders:
         path = args.output / name / "score.json"
@@ -180,13 +182,13 @@ def show(args: argparse.Namespace) -> None:
         for measure in ("precision", "recall"):
             if f"rtd_{measure}" in found:
                 heads += f", {measure} {found[f'rtd_{measure}']:.3f}"
-        of = "" if found["yardstick_network"] in ("encoder", "student") else f" ({found['yardstick_network']})"
+        network = "" if found["yardstick_network"] in ("encoder", "student") else f" ({found['yardstick_network']})"
         lines.append(
             [
                 name,
                 heads,
                 f"{found['parameters'] / 1e6:.2f}",
-                f"{found['yardstick_mlm_loss']:.3f}{of}",
+                f"{found['yardstick_mlm_loss']:.3f}{network}",
                 f"{found['yardstick_mlm_accuracy']:.3f}",
                 f"{found['mlm_loss']:.3f} ({found['unigram_loss']:.3f})",
                 f"{found['mlm_accuracy']:.3f} ({found['most_frequent_accuracy']:.3f})",
@@ -199,29 +201,29 @@ def show(args: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Runs one of the three commands."""
+    """Run one of the three commands; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="{train,score,table}")
     for command, what in (("train", train), ("score", score), ("table", show)):
         sub = commands.add_parser(command, help=(what.__doc__ or "").splitlines()[0])
         sub.set_defaults(command=what)
-        sub.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the runs, one each")
+        sub.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder with one subfolder per run")
         sub.add_argument("--encoders", type=lambda names: names.split(","), default=list(ENCODERS), metavar="NAME,NAME")
         if command != "table":
             sub.add_argument("--cache", type=Path, required=True, metavar="DIR", help="token cache of marked text")
             sub.add_argument(
-                "--batches", type=int, metavar="N", help="held-out batches of 256 rows that are scored (default: all)"
+                "--batches", type=int, metavar="N", help="number of held-out batches of 256 rows to score (default: all)"
             )
         if command == "train":
-            sub.add_argument("--steps", type=int, default=6000, help="updates of each (default: %(default)s)")
+            sub.add_argument("--steps", type=int, default=6000, help="updates of each run (default: %(default)s)")
             sub.add_argument(
-                "--gpus", type=int, default=0, help="as many runs at a time, a GPU each (default: one after another)"
+                "--gpus", type=int, default=0, help="number of GPUs, each with one run at a time (default: one run after another)"
             )
-            sub.add_argument("flags", nargs="*", help="behind --: further flags of bertfam pretrain")
+            sub.add_argument("flags", nargs="*", help="further flags of bertfam pretrain, after --")
     args = parser.parse_args()
     unknown = sorted(set(args.encoders) - ENCODERS.keys())
     if unknown:
-        parser.error(f"--encoders: {', '.join(unknown)} is none of {', '.join(ENCODERS)}")
+        parser.error(f"--encoders: {', '.join(unknown)} is not one of {', '.join(ENCODERS)}")
     args.command(args)
     return 0
 

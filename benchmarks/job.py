@@ -1,6 +1,6 @@
-"""One piece of work in a process of its own: `python -m benchmarks.job MODULE:FUNCTION '{"argument": ...}' CORES`.
+"""Entry point of a job in a process of its own: `python -m benchmarks.job MODULE:FUNCTION '{"argument": ...}' CORES`.
 
-What the function returns goes to stdout as the last line, in JSON.
+The last line of stdout is the return value of the function, as JSON.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """Keeps to the cores that are given, before anything starts a thread, and calls the function."""
+    """Restrict the process to the given cores, before anything starts a thread, and call the function."""
     target, arguments, cores = sys.argv[1:]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, map(int, cores.split(",")))

@@ -1,4 +1,4 @@
-"""What bertfam's training loop costs beside its bare jitted step on one and the same batch, by turns in one process.
+"""Overhead of the training loop over its bare jitted step on a single batch, measured alternately in one process.
 
 python -m benchmarks.loop --steps 500
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from benchmarks.measuring import machine, table, versions
+from benchmarks.measurement import machine, table, versions
 from bertfam.data.corpora.python_docs.corpus import PythonDocs
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache import builder
@@ -37,14 +37,14 @@ from bertfam.training.state import TrainState
 from bertfam.training.trainer import Trainer
 
 _VOCABULARY_SIZE = 4096
-_LOOP = (TRAINING, WAITING, SAVING)  # what counts; compiling and evaluating are told apart
+_LOOP = (TRAINING, WAITING, SAVING)  # phases of the loop; compiling and evaluating are reported separately
 
 
 class Loop:
-    """A small run whose steps can be made by the loop, or bare."""
+    """Small run whose steps can be made by the training loop or by the bare step."""
 
     def __init__(self, run: Run, folder: Path) -> None:
-        """Reads the text, and compiles."""
+        """Read the text and compile the step."""
         corpus = PythonDocs()
         sentences = (sentence for document in corpus.documents("train") for sentence in document)
         self.vocabulary = WordPiece.train(sentences, size=_VOCABULARY_SIZE)
@@ -61,11 +61,11 @@ class Loop:
         self.step, _ = self.trainer.compile_step(0)
 
     def looped(self, state: TrainState, steps: int) -> tuple[TrainState, dict[str, float]]:
-        """So many steps of the loop, and what each of its doings took: seconds."""
+        """Run `steps` steps of the loop; return the state and the seconds of each phase."""
         run, start = self.trainer.run, int(state.step)
         stop, before = Stop(), self.trainer.phase_timer.seconds()
-        asked = iter(range(1, steps))
-        stop.reasons.append(lambda: next(asked, None) is None)
+        remaining = iter(range(1, steps))
+        stop.reasons.append(lambda: next(remaining, None) is None)
         hooks = make_hooks(self.trainer, self.checkpoints, [self.held_out], self.vocabulary, self.writer, Stop(), ())
         log = ProgressLog(self.writer, self.trainer.phase_timer, start, run.total_steps, run.log_every, run.flops_after)
         state = train(self.trainer, state, self.source, log, hooks, stop)
@@ -76,22 +76,26 @@ class Loop:
         return state, {name: now[name] - before.get(name, 0.0) for name in now}
 
     def bare(self, state: TrainState, steps: int) -> tuple[TrainState, float]:
-        """So many steps on one batch and nothing else: seconds."""
+        """Run `steps` bare steps on one batch; return the state and the seconds."""
         jax.block_until_ready(state)
-        began = time.monotonic()
+        start = time.monotonic()
         for _ in range(steps):
             state, _ = self.step(state, self.batch)
         jax.block_until_ready(state)
-        return state, time.monotonic() - began
+        return state, time.monotonic() - start
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print the table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.loop", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=500, metavar="N", help="of each, in all rounds (500)")
-    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="turns; each measures both (10)")
-    parser.add_argument("--hidden_size", type=int, default=128, metavar="N", help="of the model's two layers (128)")
-    parser.add_argument("--json", metavar="FILE", help="write all figures of all rounds there")
+    parser.add_argument(
+        "--steps", type=int, default=500, metavar="N", help="steps of the loop and of the bare step, over all rounds (500)"
+    )
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="number of rounds, each of which measures both (10)")
+    parser.add_argument(
+        "--hidden_size", type=int, default=128, metavar="N", help="hidden size of the model, which has two layers (128)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures of all rounds to this file")
     args = parser.parse_args()
     steps = args.steps // args.rounds
     model = BertConfig(
@@ -122,7 +126,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(run, Path(folder))
         state = loop.trainer.new_state()
-        state, _ = loop.bare(state, steps)  # warms up
+        state, _ = loop.bare(state, steps)  # warm-up
         for turn in range(args.rounds):
             state, looped = loop.looped(state, steps)
             state, bare = loop.bare(state, steps)

@@ -1,8 +1,8 @@
-"""The memory that `bertfam plan --slice=here` says a training step needs, beside what the device has seen when it ran.
+"""Memory of training steps: the estimate of `bertfam plan --slice=here` and the peak that the device reports.
 
     python -m benchmarks.memory
 
-Each model is a process of its own, since a device tells only the highest use of memory that it has seen.
+Each model runs in a process of its own, since a device reports only its peak memory.
 """
 
 import argparse
@@ -13,14 +13,14 @@ import sys
 import jax
 
 from benchmarks import synthetic
-from benchmarks.measuring import table
+from benchmarks.measurement import table
 from bertfam.config import load
 from bertfam.planning.programs import jobs
 from bertfam.training.run import Run
 
 _VOCABULARY = 32_000
 _FAST = ("Execution.dtype = 'bfloat16'", "Execution.layers = 'unroll'", "Run.mesh = @MeshShape()")
-# name: gin files, bindings
+# name -> gin files, bindings
 MODELS: dict[str, tuple[list[str], list[str]]] = {
     "BERT-base, 256 x 128": (["runs/bert_base.gin"], ["Run.stages = (@Stage(),)", "BATCH_SIZE = 256"]),
     "ModernBERT-base, 32 x 1,024": (["runs/modernbert_base.gin"], ["Run.stages = (@Stage(),)", "BATCH_SIZE = 32"]),
@@ -37,7 +37,7 @@ MODELS: dict[str, tuple[list[str], list[str]]] = {
 
 
 def measure(name: str, steps: int) -> dict[str, float | str]:
-    """Plans and runs the updates of one model here: bytes planned and seen."""
+    """Plan and run updates of one model on this device; return the planned and the measured bytes."""
     files, bindings = MODELS[name]
     run: Run = load(files, [*_FAST, *bindings]).build("Run").sized(_VOCABULARY)
     (job,) = jobs(run, run.mesh.build(jax.devices()[:1]), ["train"])
@@ -49,15 +49,15 @@ def measure(name: str, steps: int) -> dict[str, float | str]:
     for _ in range(steps):
         state, _ = program.compiled(state, rows)
     jax.block_until_ready(state)
-    seen = (jax.devices()[0].memory_stats() or {})["peak_bytes_in_use"]
-    return {"planned": program.memory.total, "seen": seen, "device": jax.devices()[0].device_kind}
+    peak = (jax.devices()[0].memory_stats() or {})["peak_bytes_in_use"]
+    return {"planned": program.memory.total, "measured": peak, "device": jax.devices()[0].device_kind}
 
 
 def main() -> int:
-    """Measures each model and prints the table."""
+    """Measure each model and print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=5, help="updates (default: %(default)s)")
-    parser.add_argument("--model", choices=MODELS, help="measure this one here, as JSON")
+    parser.add_argument("--steps", type=int, default=5, help="number of updates (default: %(default)s)")
+    parser.add_argument("--model", choices=MODELS, help="measure this model in this process and print JSON")
     args = parser.parse_args()
     if args.model:
         print(json.dumps(measure(args.model, args.steps)))
@@ -66,11 +66,11 @@ def main() -> int:
     for name in MODELS:
         command = [sys.executable, "-m", "benchmarks.memory", f"--steps={args.steps}", f"--model={name}"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        found = json.loads(done.stdout.splitlines()[-1])
-        figures = [f"{found[which] / 2**30:.2f}" for which in ("planned", "seen")]
-        lines.append([name, *figures, f"{found['planned'] / found['seen'] - 1:+.1%}"])
-    print(f"one {found['device']}, jax {jax.__version__}\n")
-    print(table(["model, rows", "planned GiB", "seen GiB", "planned / seen - 1"], lines))
+        figures = json.loads(done.stdout.splitlines()[-1])
+        sizes = [f"{figures[kind] / 2**30:.2f}" for kind in ("planned", "measured")]
+        lines.append([name, *sizes, f"{figures['planned'] / figures['measured'] - 1:+.1%}"])
+    print(f"one {figures['device']}, jax {jax.__version__}\n")
+    print(table(["model, rows", "planned GiB", "measured GiB", "planned / measured - 1"], lines))
     return 0
 
 

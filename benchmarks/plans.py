@@ -1,10 +1,10 @@
-"""What fits where, and what makes it fit: models and slices through `bertfam plan`, and the tables of docs/planning.md.
+"""Tables of docs/planning.md: models that fit TPU slices, and changes that make them fit, from `bertfam plan`.
 
     python -m benchmarks.plans --output=plans
     python -m benchmarks.plans --output=plans --only=bert_base --only=gpt2_xl --slice=v5e-16
 
-Each plan is a process of its own, whose answer is kept in OUTPUT: the same line again goes on where it was stopped, and prints
-the tables of what is there. No TPU is needed. A step takes the compiler minutes on two cores.
+Each plan is made in a process of its own and kept in OUTPUT. The same command line again continues where it was stopped, and
+prints the tables of all finished plans. No TPU is needed. Compiling a step takes minutes on two cores.
 """
 
 import argparse
@@ -16,25 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import measuring
+from benchmarks import measurement
 from bertfam.planning.report import mesh_text, milliseconds
 
 SLICES = ("v5e-16", "v6e-64", "v5p-128", "v5e-256", "2xv5e-128")
 _ALL = ("--gin_file=meshes/fsdp.gin",)
 _SIXTEEN = ("--gin.MeshShape.fsdp=16",)
-# The slices of 256 chips, over which not all sizes of ModernBERT's growing batch divide.
+# Slices of 256 chips, over which some batch sizes of ModernBERT's ramp do not divide.
 _MOST = ("v5e-256", "2xv5e-128")
 _GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Study:
-    """A run to plan.
+    """Run to plan.
 
     Attributes:
-      title: of the model.
-      flags: of its files, changes and mesh.
-      slices: where.
+      title: title in the table.
+      flags: flags of its files, changes and mesh.
+      slices: names of the slices.
     """
 
     title: str
@@ -70,11 +70,11 @@ STUDIES = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Plans what is not there yet, and prints the tables."""
+    """Make the missing plans and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, help="folder of the answers")
-    parser.add_argument("--only", action="append", choices=tuple(STUDIES), help="only this one; repeatable")
-    parser.add_argument("--slice", action="append", choices=SLICES, help="only there; repeatable")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the plans")
+    parser.add_argument("--only", action="append", choices=tuple(STUDIES), help="only this run; repeatable")
+    parser.add_argument("--slice", action="append", choices=SLICES, help="only this slice; repeatable")
     args = parser.parse_args(argv)
     args.output.mkdir(parents=True, exist_ok=True)
     for name in args.only or STUDIES:
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def plan(output: Path, name: str, slice: str) -> None:
-    """Writes what `bertfam plan` answers, unless it has been; a refusal is an answer, too."""
+    """Write the output of `bertfam plan`, or its refusal, unless the file exists."""
     file = output / f"{name}-{slice}.json"
     if file.exists():
         return
@@ -101,21 +101,23 @@ def plan(output: Path, name: str, slice: str) -> None:
 
 
 def table(output: Path, names: Sequence[str]) -> str:
-    """A Markdown table of the answers that are there."""
+    """Format the finished plans as a Markdown table."""
     head = ("model", "slice", "chips", "mesh", "step, rows x tokens", "rows a chip", "GiB a chip", "fits", "at least*", "binds")
-    return measuring.table(head, [line for name in names for line in _lines(output, name)])
+    return measurement.table(head, [line for name in names for line in _lines(output, name)])
 
 
 def advised(output: Path, names: Sequence[str]) -> str:
-    """A Markdown table of the changes with which those fit that do not."""
+    """Format as a Markdown table the changes that make runs fit which do not."""
     lines = []
     for name in names:
         for slice, answer in _answers(output, name):
             for advice in answer.get("advice", {}).values():
                 limit = answer["programs"][0]["memory_limit"] / _GIB
-                told = "<br>".join(f"`{line}`" for line in advice["lines"]) if advice else "nothing that was tried"
-                lines.append((STUDIES[name].title, slice, told, f"{advice['bytes'] / _GIB:.2f} of {limit:.2f}" if advice else ""))
-    return measuring.table(("model", "slice", "fits with", "GiB a chip"), lines)
+                changes = "<br>".join(f"`{line}`" for line in advice["lines"]) if advice else "no change that was tried"
+                lines.append(
+                    (STUDIES[name].title, slice, changes, f"{advice['bytes'] / _GIB:.2f} of {limit:.2f}" if advice else "")
+                )
+    return measurement.table(("model", "slice", "fits with", "GiB a chip"), lines)
 
 
 def _answers(output: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,10 +1,10 @@
-"""Updates of one model on each device alone, and on all of this machine by different meshes, with as many rows for each device.
+"""Speed of one model on each device alone and on all devices of this machine by different meshes, with equal rows per device.
 
     python -m benchmarks.scaling --run bert_base --rows 256 --length 128
 
-Rounds of all meshes take turns, and the median of their rates counts, so that a device that slows down slows all of them. A mesh
-is as fast as its slowest device at best, with which it is compared. "All at once" is all devices at the same time, each with a
-model of its own and nothing sent: what is lost there is the machine's (power, the host), what is lost beyond it is the mesh's.
+Rounds of all meshes alternate, and the table has the median of their rates, so that a device that slows down affects all of them.
+A mesh is at best as fast as its slowest device, with which it is compared. "All at once" runs a separate model on each device at
+the same time, without communication: its loss is due to the machine (power, host), any further loss is due to the mesh.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from benchmarks import synthetic
-from benchmarks.measuring import table
+from benchmarks.measurement import table
 from bertfam.config import load
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.run import Run
@@ -34,10 +34,10 @@ MESHES = {
 
 
 class Course:
-    """A model's updates on a mesh."""
+    """Model with its state and compiled step on a mesh."""
 
     def __init__(self, run: Run, mesh: MeshShape, devices: list[jax.Device]) -> None:
-        began = time.monotonic()
+        start = time.monotonic()
         self.trainer = Trainer(dataclasses.replace(run, mesh=mesh), mesh.build(devices))
         stage = self.trainer.stages[0]
         self.tokens = stage.batch_size * run.stages[0].length
@@ -45,11 +45,11 @@ class Course:
         rows = synthetic.rows(stage.features, stage.batch_size, _VOCABULARY)
         self.batch = jax.device_put(rows, stage.shardings)
         self.step = self.trainer.lower_step(0).compile()
-        print(f"compiled {mesh} on {len(devices)} in {time.monotonic() - began:.0f} s", file=sys.stderr)
+        print(f"compiled {mesh} on {len(devices)} in {time.monotonic() - start:.0f} s", file=sys.stderr)
 
 
 class Entry:
-    """Courses that run at the same time, and what they gave."""
+    """Models that run at the same time, and their rates."""
 
     def __init__(self, *courses: Course) -> None:
         self.courses = courses
@@ -57,26 +57,26 @@ class Entry:
         self.rates: list[float] = []
 
     def round(self, steps: int) -> None:
-        """Times so many updates: tokens a second and device."""
-        began = time.monotonic()
+        """Time `steps` updates and record the tokens per second and device."""
+        start = time.monotonic()
         for _ in range(steps):
             for course in self.courses:
                 course.state, _ = course.step(course.state, course.batch)
         jax.block_until_ready([course.state for course in self.courses])
         tokens = steps * sum(course.tokens for course in self.courses)
-        self.rates.append(tokens / (time.monotonic() - began) / self.devices)
+        self.rates.append(tokens / (time.monotonic() - start) / self.devices)
 
 
 def main() -> int:
-    """Measures each mesh and prints the table."""
+    """Measure each mesh and print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", default="bert_base", help="file of gin_configs/runs (default: %(default)s)")
-    parser.add_argument("--rows", type=int, default=256, help="for each device (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=256, help="rows per device (default: %(default)s)")
     parser.add_argument("--length", type=int, default=128, help="tokens of a row (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=50, help="updates of a round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="that count, after one that does not (default: %(default)s)")
-    parser.add_argument("--mesh", choices=MESHES, action="append", help="only this one; repeatable (default: all)")
-    parser.add_argument("--gin", action="append", default=[], metavar="BINDING", help="one more binding; repeatable")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds, after a warm-up round (default: %(default)s)")
+    parser.add_argument("--mesh", choices=MESHES, action="append", help="only this mesh; repeatable (default: all)")
+    parser.add_argument("--gin", action="append", default=[], metavar="BINDING", help="further gin binding; repeatable")
     args = parser.parse_args()
     devices = jax.devices()
 

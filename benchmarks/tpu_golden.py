@@ -1,14 +1,14 @@
-"""What training steps cost on TPU slices by their compiled programs, against what is on record: no TPU is needed.
+"""Costs of training steps compiled for TPU slices, compared with recorded costs; no TPU is needed.
 
-    python -m benchmarks.tpu_golden small             # two small models, also a test
+    python -m benchmarks.tpu_golden small             # two small models, also run as a test
     python -m benchmarks.tpu_golden large             # make tpu-golden
-    python -m benchmarks.tpu_golden large --update    # records what is found
+    python -m benchmarks.tpu_golden large --update    # record the costs
 
-Of every case: FLOPs, memory and bytes sent by kind of collective and mesh axes, of one chip and step; and no array may be
-gathered that is not a parameter's, but for those that the case allows. Under the jax and libtpu on record costs must be those on
-record, under others within a half (two releases were a quarter apart), but for temporaries, which are each compiler's own; else
-each difference is told in a line, and the exit status is 1. The small models are compiled with the compiler's least effort: it
-is quicker, and keeps their arrays in HBM, where those of larger models are.
+The costs of a case, for one chip and step, are FLOPs, memory and bytes sent, by kind of collective and mesh axes. Only parameters
+may be gathered, and arrays that the case allows. With the recorded versions of jax and libtpu, costs must equal the record. With
+others they must be within a half of it (two releases differed by a quarter), except temporaries, which depend on the compiler.
+Each difference is reported in a line, and the exit status is 1 if there is any. The small models are compiled with the compiler's
+least effort, which is faster and keeps their arrays in HBM like those of larger models.
 """
 
 import argparse
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 RECORDS = Path(__file__).parent / "tpu_golden"
 TEMPORARIES = "bytes of temporaries"
 TOLERANCE = 0.5
-# Differences of fewer bytes are of no account under other versions.
+# Differences of fewer bytes are ignored with other versions.
 SMALL_BYTES = 2**16
 
 
 @dataclass(frozen=True)
 class Case:
-    """A step on a slice.
+    """Training step on a slice.
 
     Attributes:
-      run_file: of a run; its first stage is compiled.
-      vocabulary: pieces.
-      slice: by name.
-      bindings: in gin, on top of the file's.
-      gathers: modules that gather what is no parameter, which is known of.
+      run_file: run file, whose first stage is compiled.
+      vocabulary: vocabulary size.
+      slice: name of the slice.
+      bindings: gin bindings over those of the file.
+      gathers: modules that may gather other arrays than parameters.
     """
 
     run_file: str
@@ -114,7 +114,7 @@ SETS = {"small": SMALL, "large": LARGE}
 
 
 def measure(case: Case) -> tuple[dict[str, int], list[str]]:
-    """Costs by name, and in words each array that is gathered and should not be."""
+    """Return the costs by name, and a description of each unexpected gather."""
     from bertfam.config.build import load
     from bertfam.planning.hlo.collectives import by_axes, collectives
     from bertfam.planning.programs import jobs
@@ -126,28 +126,28 @@ def measure(case: Case) -> tuple[dict[str, int], list[str]]:
     if program.compiled is None:
         return {}, [f"it does not fit: {program.too_large}"]
     state, stage = job.trainer.abstract_state, job.trainer.stages[job.stage]
-    needs = program.memory
-    found = collectives(program.text, mesh)
+    memory = program.memory
+    sent = collectives(program.text, mesh)
     costs = {
         "FLOPs": job.flops // mesh.size,
-        "bytes of parameters": needs.parameters,
-        "bytes of the optimizer": needs.optimizer,
-        TEMPORARIES: needs.gradients + needs.temporaries,
+        "bytes of parameters": memory.parameters,
+        "bytes of the optimizer": memory.optimizer,
+        TEMPORARIES: memory.gradients + memory.temporaries,
     }
-    for kind, of_axes in by_axes(found).items():
-        costs |= {f"bytes of {kind} over {' x '.join(axes)}": count for axes, count in of_axes.items()}
+    for kind, by_axis in by_axes(sent).items():
+        costs |= {f"bytes of {kind} over {' x '.join(axes)}": count for axes, count in by_axis.items()}
     rows = stage.batch_size // (mesh.size // mesh.shape["tensor"])
-    return costs, unexpected(found, state.params, rows * run.stages[job.stage].length, case.gathers)
+    return costs, unexpected(sent, state.params, rows * run.stages[job.stage].length, case.gathers)
 
 
 def unexpected(found: Iterable["Collective"], params: Any, tokens: int, allowed: Iterable[str] = ()) -> list[str]:
-    """In words, each all-gather of numbers that are no parameter's, and more than one for each token of a chip.
+    """Describe each all-gather of an array of floats that is no parameter and has more elements than a chip has tokens.
 
     Args:
-      found: the program's collectives.
-      params: as `jax.ShapeDtypeStruct`s with shardings.
-      tokens: of one chip.
-      allowed: modules whose gathers are known of.
+      found: collectives of the program.
+      params: parameters as `jax.ShapeDtypeStruct`s with shardings.
+      tokens: number of tokens of one chip.
+      allowed: modules that may gather other arrays.
     """
     import jax
 
@@ -158,39 +158,40 @@ def unexpected(found: Iterable["Collective"], params: Any, tokens: int, allowed:
         over_tensor = math.prod(leaf.shape) // math.prod(leaf.sharding.shard_shape(leaf.shape))
         parts = {part for part in range(1, over_tensor + 1) if over_tensor % part == 0}
         one = {math.prod(leaf.shape[stacked:]) // part for part in parts for stacked in (0, 1)}
-        sizes |= {size * joined for size in one for joined in (1, 2, 3)}  # queries, keys and values; the two of a gated unit
-    told = []
-    for each in found:
-        place = module(each.op_name)
-        for shape in each.shape.strip("()").split(", "):
+        sizes |= {size * joined for size in one for joined in (1, 2, 3)}  # queries, keys and values; both kernels of a gated unit
+    descriptions = []
+    for collective in found:
+        place = module(collective.op_name)
+        for shape in collective.shape.strip("()").split(", "):
             count = math.prod(int(size) for size in shape[shape.index("[") + 1 : -1].split(",") if size)
             known = count in sizes or count <= tokens or any(part in place for part in allowed)
-            if each.kind == "all-gather" and shape.startswith(("f", "bf")) and not known:
-                told.append(f"{shape} is gathered over {' x '.join(each.axes)}, and is no parameter's: {each.op_name}")
-    return told
+            if collective.kind == "all-gather" and shape.startswith(("f", "bf")) and not known:
+                axes = " x ".join(collective.axes)
+                descriptions.append(f"{shape} is gathered over {axes}, but is no parameter: {collective.op_name}")
+    return descriptions
 
 
 def differences(found: Mapping[str, int], recorded: Mapping[str, int], *, exact: bool) -> list[str]:
-    """In words, each cost that is another than on record."""
-    told = []
+    """Describe each cost that differs from the recorded one."""
+    descriptions = []
     for name in sorted({*found, *recorded}):
         now, before = found.get(name, 0), recorded.get(name, 0)
         near = name == TEMPORARIES or abs(now - before) <= max(TOLERANCE * before, SMALL_BYTES)
         if now != before and (exact or not near):
-            told.append(f"{name}: {now:,} and not {before:,}")
-    return told
+            descriptions.append(f"{name}: {now:,} and not {before:,}")
+    return descriptions
 
 
 def compilers() -> str:
-    """The versions of what compiles."""
+    """Return the versions of jax and libtpu."""
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "libtpu"))
 
 
 def main() -> int:
-    """Compiles, and compares or records."""
-    parser = argparse.ArgumentParser(description="what training steps cost on TPU slices, against what is on record")
+    """Compile the cases and compare or record their costs; return the exit status."""
+    parser = argparse.ArgumentParser(description="compare the costs of training steps on TPU slices with the recorded ones")
     parser.add_argument("set", choices=SETS)
-    parser.add_argument("--update", action="store_true", help="put what is found on record")
+    parser.add_argument("--update", action="store_true", help="record the costs instead of comparing them")
     args = parser.parse_args()
     cases = SETS[args.set]
     slices.prepare([slices.parse(case.slice) for case in cases.values()])
@@ -201,18 +202,18 @@ def main() -> int:
     exact = record.get("compilers") == compilers()
     costs, wrong = {}, []
     for name, case in cases.items():
-        began = time.monotonic()
-        costs[name], found = measure(case)
+        start = time.monotonic()
+        costs[name], faults = measure(case)
         if not args.update:
-            found += differences(costs[name], record["costs"].get(name, {}), exact=exact)
-        print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-        wrong += [f"{name}: {line}" for line in found]
+            faults += differences(costs[name], record["costs"].get(name, {}), exact=exact)
+        print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+        wrong += [f"{name}: {line}" for line in faults]
     if args.update:
         path.write_text(json.dumps({"compilers": compilers(), "costs": costs}, indent=2) + "\n")
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong and not exact and not args.update:
-        print(f"compiled by {compilers()}, and on record are those of {record['compilers']}", file=sys.stderr)
+        print(f"compiled by {compilers()}; the recorded costs are those of {record['compilers']}", file=sys.stderr)
     return 1 if wrong else 0
 
 

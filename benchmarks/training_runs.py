@@ -1,4 +1,4 @@
-"""Small training runs by the command line, several at a time where there are several GPUs, and what their logs say."""
+"""Small training runs through the command line, one or several at a time on each GPU, and figures from their logs."""
 
 import json
 import os
@@ -11,20 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import ROOT
+from benchmarks.measurement import ROOT
 
 
 def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int | Sequence[str]) -> None:
-    """Runs each job's commands one after another, and as many jobs side by side as there are GPUs, each on its own.
+    """Run the commands of each job one after another, and the jobs in parallel, one at a time on each GPU.
 
     Args:
-      jobs: by name, arguments of `python -m` each; their output goes to FOLDER/NAME.log.
-      folder: of the logs.
-      gpus: how many, or the CUDA device of each job at a time, which jobs share where it is named several times; 0 or none: one
-        job at a time, on what JAX finds.
+      jobs: commands of each job by its name, as arguments of `python -m`; their output goes to FOLDER/NAME.log.
+      folder: folder of the logs.
+      gpus: number of GPUs, or CUDA devices; a device that is named n times runs n jobs at a time. With 0 or an empty list, one
+        job runs at a time, on JAX's default device.
 
     Raises:
-      RuntimeError: a command failed; with the ends of such logs. The other jobs are done first.
+      RuntimeError: if a command fails, once the other jobs are done; the message has the ends of the logs.
     """
     places: list[str | None] = [*map(str, range(gpus))] if isinstance(gpus, int) else [*gpus]
     places = places or [None]
@@ -39,7 +39,7 @@ def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int
         environment = os.environ | {"PYTHONPATH": path} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
         if (sharing := places.count(gpu)) > 1:
             environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
-        log, began = folder / f"{name}.log", time.monotonic()
+        log, start = folder / f"{name}.log", time.monotonic()
         try:
             for arguments in jobs[name]:
                 with open(log, "a") as output:
@@ -47,7 +47,7 @@ def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int
                 if done.returncode:
                     failures.append(f"{name}: exit {done.returncode}\n{log.read_text()[-4000:]}")
                     break
-            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         finally:
             free.put(gpu)
 
@@ -59,18 +59,18 @@ def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int
 
 
 def metrics(model_dir: Path, split: str) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl of a split ("train", "eval" or "time"), by step."""
+    """Read the lines of a split ("train", "eval" or "time") from metrics.jsonl, by step."""
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["split"] == split]
 
 
 def tokens_per_second(model_dir: Path) -> float:
-    """The median over the lines of training but the first, which compiles."""
+    """Return the median over all lines of training except the first, which includes compiling."""
     rates = sorted(line["tokens_per_second"] for line in metrics(model_dir, "train")[1:] or metrics(model_dir, "train"))
     return float(rates[len(rates) // 2])
 
 
 def seconds(model_dir: Path) -> float:
-    """How long `pretrain` took, starting and compiling included: all calls that the run took."""
+    """Return the seconds of all `pretrain` commands of a run, starting and compiling included."""
     times = metrics(model_dir, "time")
     return float(sum(value for line in times for name, value in line.items() if name not in ("step", "split")))

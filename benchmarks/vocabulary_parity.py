@@ -1,10 +1,10 @@
-"""Ids and offsets of every kind of vocabulary beside the libraries, on the lines of a corpus.
+"""Comparison of ids and offsets of every kind of vocabulary with those of the libraries, on the lines of a corpus.
 
     python -m benchmarks.vocabulary_parity 'corpus/*.txt.gz' --vocab=bert --vocab=gpt2 --lines=50000
 
-Each folder given by --vocab, and one learnt here for each kind, is read by bertfam; the other side is built from the same raw
-files by `tokenizers` or `sentencepiece` alone. Where transformers is installed, AutoTokenizer reads what bertfam saves. The
-lines are taken from all files in turn.
+bertfam reads each folder given by --vocab, and one vocabulary learnt here for each kind. The reference is built from the same raw
+files by `tokenizers` or `sentencepiece` alone. If transformers is installed, AutoTokenizer also reads what bertfam saves. Lines
+are read from all files in turn.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from bertfam.data import vocabularies
 from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.data.vocabularies.learners import make_learner
 
-# name -> how a vocabulary of --size pieces is learnt
+# name -> settings with which a vocabulary of --size pieces is learnt
 LEARNT: dict[str, dict[str, Any]] = {
     "wordpiece cased": {"kind": "wordpiece", "layout": LAYOUTS["bert"], "cased": True},
     "unigram": {"kind": "unigram", "layout": LAYOUTS["t5"]},
@@ -38,17 +38,18 @@ LEARNT: dict[str, dict[str, Any]] = {
     "byte_bpe": {"kind": "byte_bpe", "layout": LAYOUTS["roberta"]},
 }  # fmt: skip
 
-AT_ONCE = 1000  # lines
+LINES_PER_BATCH = 1000
 
 Encode = Callable[[Sequence[str]], list[tuple[list[int], list[tuple[int, int]]]]]
 
 
 def main() -> None:
+    """Compare all vocabularies and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", nargs="+", metavar="GLOB", help="text files, plain or gzipped")
     parser.add_argument("--vocab", action="append", default=[], metavar="DIR", help="vocabulary folder; repeatable")
-    parser.add_argument("--lines", type=int, default=50_000)
-    parser.add_argument("--size", type=int, default=8000, help="pieces of the vocabularies that are learnt")
+    parser.add_argument("--lines", type=int, default=50_000, help="number of lines to compare (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=8000, help="size of the learnt vocabularies (default: %(default)s)")
     args = parser.parse_args()
     lines = read(args.corpus, args.lines)
     print(f"{len(lines):,} lines, {sum(map(len, lines)):,} characters", flush=True)
@@ -65,35 +66,36 @@ def main() -> None:
 
 
 def read(patterns: Sequence[str], wanted: int) -> list[str]:
-    """Lines that are not blank, from each file in turn."""
+    """Read `wanted` lines that are not blank, from each file in turn."""
     names = sorted({name for pattern in patterns for name in glob.glob(pattern)})
     open_files = [iter(lines_of(name)) for name in names]
-    found: list[str] = []
-    while open_files and len(found) < wanted:
+    lines: list[str] = []
+    while open_files and len(lines) < wanted:
         for file in list(open_files):
             line = next(file, None)
             if line is None:
                 open_files.remove(file)
             else:
-                found.append(line)
-    return found[:wanted]
+                lines.append(line)
+    return lines[:wanted]
 
 
 def lines_of(name: str) -> Iterator[str]:
+    """Yield the lines of a file that are not blank, without surrounding spaces."""
     with gzip.open(name, "rt", encoding="utf-8") if name.endswith(".gz") else open(name, encoding="utf-8") as file:
         yield from (line.strip() for line in file if line.strip())
 
 
 def compare(name: str, folder: Path, lines: list[str], saved: Path) -> None:
-    """Prints how many lines differ."""
+    """Print the number of lines that differ."""
     vocabulary, library = vocabularies.load(folder), independent(folder)
     vocabulary.save(saved / folder.name)
     auto = auto_tokenizer(saved / folder.name)
     controls = [*vocabulary.token_ids.special, *vocabulary.token_ids.sentinels]
     counts: Counter[str] = Counter()
     seconds = 0.0
-    for begin in range(0, len(lines), AT_ONCE):
-        chunk = lines[begin : begin + AT_ONCE]
+    for begin in range(0, len(lines), LINES_PER_BATCH):
+        chunk = lines[begin : begin + LINES_PER_BATCH]
         started = time.monotonic()
         ours = [ids.tolist() for ids in vocabulary.encode_batch(chunk)]
         seconds += time.monotonic() - started
@@ -104,7 +106,7 @@ def compare(name: str, folder: Path, lines: list[str], saved: Path) -> None:
             counts["offsets"] += [tuple(pair) for pair in vocabulary.encode(line).offsets.tolist()] != their_offsets
         if auto is not None:
             theirs = auto(chunk, add_special_tokens=False)["input_ids"]
-            # It has no encoder of running text, in which a typed control token is text.
+            # AutoTokenizer always encodes typed control tokens as such, while bertfam encodes them as text here.
             typed = [any(piece in line for piece in vocabulary.pieces(controls)) for line in chunk]
             counts["auto"] += sum(not skip and a != b for a, b, skip in zip(ours, theirs, typed, strict=True))
     print(
@@ -116,7 +118,7 @@ def compare(name: str, folder: Path, lines: list[str], saved: Path) -> None:
 
 
 def auto_tokenizer(folder: Path) -> Any:
-    """What transformers makes of a folder; None where it is not installed."""
+    """Load a folder with AutoTokenizer; return None if transformers is not installed."""
     try:
         from transformers import AutoTokenizer
     except ImportError:
@@ -125,15 +127,15 @@ def auto_tokenizer(folder: Path) -> Any:
 
 
 def independent(folder: Path) -> Encode:
-    """The library's own encoder of a folder's raw files."""
+    """Return the encoder that the library itself builds from the raw files of a folder."""
     config = folder / "tokenizer_config.json"
     settings = json.loads(config.read_text()) if config.exists() else {}
     if (model := next(folder.glob("*.model"), None)) is not None:
         processor = SentencePieceProcessor(model_file=str(model))
 
         def pieces(lines: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-            found = [processor.encode(line, out_type="immutable_proto").pieces for line in lines]
-            return [([piece.id for piece in line], [(piece.begin, piece.end) for piece in line]) for line in found]
+            encoded = [processor.encode(line, out_type="immutable_proto").pieces for line in lines]
+            return [([piece.id for piece in line], [(piece.begin, piece.end) for piece in line]) for line in encoded]
 
         return pieces
     if (folder / "vocab.txt").exists():
@@ -149,7 +151,8 @@ def independent(folder: Path) -> Encode:
         tokenizer.post_processor = ByteLevel(add_prefix_space=False, trim_offsets=trims)
 
     def encode(lines: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        return [(found.ids, found.offsets) for found in tokenizer.encode_batch(list(lines), add_special_tokens=False)]
+        encodings = tokenizer.encode_batch(list(lines), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
     return encode
 

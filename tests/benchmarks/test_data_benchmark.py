@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from benchmarks import data_bertfam
 from benchmarks.data import main
-from benchmarks.measuring import ROOT, Entrant, Measured, table
+from benchmarks.measurement import ROOT, Entrant, Measured, table
 
 pytest.importorskip("psutil")
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import xla
 
-from benchmarks.measuring import ROOT
+from benchmarks.measurement import ROOT
 from benchmarks.training_runs import metrics
 
 pytest.importorskip("psutil")
@@ -33,10 +33,10 @@ def test_a_teacher_and_its_students(cache_dir, tmp_path):
     plain, triple = (metrics(tmp_path / name, "eval")[-1] for name in ("mlm", "triple"))
     found = table["triple loss, warm start"]
     assert float(found["held-out MLM loss"]) == pytest.approx(triple["mlm_loss"], abs=1e-4)
-    assert float(found["beside MLM alone"]) == pytest.approx(triple["mlm_loss"] - plain["mlm_loss"], abs=1e-4)
-    assert found["L_ce"] and found["as the teacher"] and not table["masked language model alone"]["L_ce"]
+    assert float(found["difference from MLM alone"]) == pytest.approx(triple["mlm_loss"] - plain["mlm_loss"], abs=1e-4)
+    assert found["L_ce"] and found["agreement with teacher"] and not table["masked language model alone"]["L_ce"]
     assert "starts from layer 0 of" in (tmp_path / "triple.log").read_text()
     refused = subprocess.run(
         [sys.executable, "-m", "benchmarks.distillation", *words, "--runs=all"], capture_output=True, cwd=ROOT
     )
-    assert refused.returncode == 2 and b"--runs: all is none of mlm, triple" in refused.stderr
+    assert refused.returncode == 2 and b"--runs: all is not one of mlm, triple" in refused.stderr

@@ -9,7 +9,7 @@ import pytest
 import xla
 
 from benchmarks.encoders import ENCODERS, run_file
-from benchmarks.measuring import ROOT
+from benchmarks.measurement import ROOT
 from bertfam.config import load
 
 pytest.importorskip("psutil")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.measuring import ROOT
+from benchmarks.measurement import ROOT
 
 pytest.importorskip("psutil")
 

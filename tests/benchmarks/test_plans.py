@@ -41,7 +41,7 @@ def test_what_is_advised(tmp_path):
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in plans.advised(tmp_path, ["bert_base"]).splitlines()]
     assert lines[2:] == [
         ["BERT-base", "v6e-64", "`Run.microbatches = 2`<br>`MeshShape.zero1 = True`", "8.00 of 16.00"],
-        ["BERT-base", "v5p-128", "nothing that was tried", ""],
+        ["BERT-base", "v5p-128", "no change that was tried", ""],
     ]
 
 

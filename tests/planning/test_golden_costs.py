@@ -76,7 +76,7 @@ def test_gathered_parameters_and_small_arrays_are_expected(params, shape):
 @pytest.mark.parametrize("shape", ["bf16[8,12,40]", "f32[8,12,70]", "(bf16[50,40], f32[8,12,40])"])
 def test_gathered_activations_and_logits_are_told_with_their_module(params, shape):
     (told,) = unexpected([gather(shape)], params, tokens=96)
-    assert "is gathered over fsdp, and is no parameter's: jit(train_step)/jvp(Encoder)/layers" in told
+    assert "is gathered over fsdp, but is no parameter: jit(train_step)/jvp(Encoder)/layers" in told
     assert unexpected([gather(shape)], params, 96, allowed=("layers/attention",)) == []
     assert unexpected([gather(shape, kind="all-reduce")], params, tokens=96) == []
 

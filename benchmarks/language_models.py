@@ -1,14 +1,14 @@
-"""Decoders and encoder-decoders at one small size, trained on the same text, and a table of what came out.
+"""Comparison of decoders and encoder-decoders at one small size, trained on the same text.
 
-    python -m benchmarks.generators train --caches CACHES --output RUNS --runs models --flops 5e16 --blimp BLiMP.zip
-    python -m benchmarks.generators train --caches CACHES --output RUNS --runs t5 --flops 4e15
-    python -m benchmarks.generators train --caches CACHES --output RUNS --runs bart --flops 4e15
-    python -m benchmarks.generators table --output RUNS
+    python -m benchmarks.language_models train --caches CACHES --output RUNS --runs models --flops 5e16 --blimp BLiMP.zip
+    python -m benchmarks.language_models train --caches CACHES --output RUNS --runs t5 --flops 4e15
+    python -m benchmarks.language_models train --caches CACHES --output RUNS --runs bart --flops 4e15
+    python -m benchmarks.language_models table --output RUNS
 
 CACHES holds token caches of one text with a held-out split: `gpt2` and `bart` with byte-level vocabularies (layouts gpt2 and
-roberta), `t5` with a unigram one (layout t5). Each run is `bertfam pretrain` on bfloat16 with AdamW, as many updates as have
+roberta), `t5` with a unigram one (layout t5). Each run is `bertfam pretrain` in bfloat16 with AdamW, for as many updates as have
 --flops of matrix products. Then `bertfam evaluate` scores it on the held-out text and, with --blimp, on minimal pairs, and
-`bertfam generate` goes on from two prompts.
+`bertfam generate` continues two prompts.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import table
+from benchmarks.measurement import table
 from benchmarks.training_runs import metrics, run_all, seconds, tokens_per_second
 
 PROMPTS = ("It was a dark night, and", "The king said to his daughter")
@@ -44,11 +44,11 @@ Execution.layers = "unroll"
 """
 _GPT2 = (
     "AdamW.b2 = 0.98",
-    # A dozen epochs of so short a text are learnt by heart otherwise.
+    # Without dropout, the model memorises the short text within a dozen epochs.
     "Gpt2Config.dropout_rate = 0.3",
     "Gpt2Config.embedding_dropout_rate = 0.3",
 )
-# Of T5's tensors some are a hundred times as large as others, and AdamW changes all equally fast.
+# Some tensors of T5 have values a hundred times as large as others, and AdamW would update all by equal amounts.
 _T5 = ("Run.optimizer = @Adafactor()", "Adafactor.schedule = @LinearDecay()")
 _SMALL_BART = (
     "AdamW.b2 = 0.98",
@@ -61,14 +61,16 @@ _SMALL_BART = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """Line of the table: a family and an objective.
+    """Row of the table: a family and an objective.
 
     Attributes:
-      group: what it is run with.
-      objective, model: its files of gin_configs.
-      cache: the name of its token cache.
-      rows, length: of a batch.
-      peak: rate of the optimizer.
+      group: group of rows that are run together.
+      objective: file in gin_configs/objectives.
+      model: file in gin_configs/models.
+      cache: name of the token cache.
+      rows: rows of a batch.
+      length: tokens of a row.
+      peak: peak learning rate.
       lines: further lines of gin.
     """
 
@@ -100,14 +102,14 @@ COMPARISONS = {
 
 
 def run_file(comparison: Comparison, steps: int, batches: int | None) -> str:
-    """The gin file of a run."""
+    """Return the gin file of a run."""
     times = {"steps": steps, "warmup": max(1, steps // 10), "log_every": max(1, steps // 20), "batches": batches}
     own = {name: getattr(comparison, name) for name in ("objective", "model", "rows", "length", "peak")}
     return _RUN.format(lines="\n".join(comparison.lines), **own, **times)
 
 
 def steps_of(file: Path, flops: float, vocabulary_size: int) -> int:
-    """How many updates have so many FLOPs of matrix products, of a gin file that has one update."""
+    """Return the number of updates with so many FLOPs of matrix products, for a gin file with one update."""
     from bertfam.config import load
 
     run = load([str(file)]).build("Run").sized(vocabulary_size)
@@ -115,7 +117,7 @@ def steps_of(file: Path, flops: float, vocabulary_size: int) -> int:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Trains and scores the runs that are asked for."""
+    """Train and score the selected runs."""
     from bertfam.data import vocabularies
 
     args.output.mkdir(parents=True, exist_ok=True)
@@ -126,7 +128,7 @@ def train(args: argparse.Namespace) -> None:
         size = vocabularies.load(cache / "vocab").size
         file.write_text(run_file(comparison, 1, args.batches))
         file.write_text(run_file(comparison, args.steps or steps_of(file, args.flops, size), args.batches))
-        score = ["benchmarks.generators", "score", f"--output={args.output}", f"--runs={name}"]
+        score = ["benchmarks.language_models", "score", f"--output={args.output}", f"--runs={name}"]
         jobs[name] = [
             ["bertfam", "pretrain", f"--gin_file={file}", f"--cache_dir={cache}", f"--model_dir={model}", *args.flags],
             score + ([f"--batches={args.batches}"] if args.batches else []) + ([f"--blimp={args.blimp}"] if args.blimp else []),
@@ -134,14 +136,14 @@ def train(args: argparse.Namespace) -> None:
     run_all(jobs, args.output, args.gpus)
 
 
-def _said(*words: str) -> Any:
-    """What a command of bertfam answers, as JSON."""
+def _run_json(*words: str) -> Any:
+    """Run a command of bertfam with --json and return its parsed output."""
     done = subprocess.run([sys.executable, "-m", "bertfam", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def _byte_perplexity(held_out: Any, vocabulary: Any, loss: float) -> float:
-    """exp(nats / bytes) of held-out targets, sentinels' and end tokens' nats among them, over the bytes of their text."""
+    """Compute exp(nats / bytes) of held-out targets; nats include those of sentinels and end tokens, bytes only text."""
     targets = size = 0
     for step in range(held_out.steps):
         rows = held_out.source.rows(step, 0, held_out.batch_size)
@@ -152,7 +154,7 @@ def _byte_perplexity(held_out: Any, vocabulary: Any, loss: float) -> float:
 
 
 def score(args: argparse.Namespace) -> None:
-    """Writes NAME/score.json: scores of the held-out rows beside baselines, of minimal pairs, and two texts."""
+    """Write NAME/score.json: scores on held-out rows and minimal pairs, baselines, and two generated texts."""
     import jax
 
     from bertfam.data.token_cache.cache import TokenCache
@@ -160,7 +162,7 @@ def score(args: argparse.Namespace) -> None:
     from bertfam.evaluation.perplexity import perplexities
     from bertfam.training.model_dir import open_model
 
-    jax.config.update("jax_platforms", "cpu")  # the GPU is for the commands
+    jax.config.update("jax_platforms", "cpu")  # the commands use the GPU
     for name in args.runs:
         model, opened = f"--model_dir={args.output / name}", open_model(args.output / name)
         data, stage, vocabulary = opened.run.data, opened.run.stages[-1], opened.vocabulary
@@ -175,18 +177,18 @@ def score(args: argparse.Namespace) -> None:
         if opened.run.objective.model.has_encoder:
             found["byte_perplexity"] = _byte_perplexity(held_out, vocabulary, found["lm_loss"])
         if args.blimp:
-            found["blimp"] = _said("evaluate", model, f"--blimp={args.blimp}", f"--limit={args.limit}")
+            found["blimp"] = _run_json("evaluate", model, f"--blimp={args.blimp}", f"--limit={args.limit}")
         if COMPARISONS[name].group == "models":
             prompts = PROMPTS if name == "GPT-2" else [f"{prompt} <extra_id_0>." for prompt in PROMPTS]
             found["texts"] = [
                 texts["texts"][0]["text"]
-                for texts in _said("generate", model, *prompts, "--strategy=sample", "--seed=1", "--max_new_tokens=60")
+                for texts in _run_json("generate", model, *prompts, "--strategy=sample", "--seed=1", "--max_new_tokens=60")
             ]
         (args.output / name / "score.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def show(args: argparse.Namespace) -> None:
-    """Prints the table of the runs that are there."""
+    """Print the table of the finished runs."""
     lines = []
     for name in args.runs:
         path = args.output / name / "score.json"
@@ -211,45 +213,49 @@ def show(args: argparse.Namespace) -> None:
 
 
 def _names(text: str) -> list[str]:
-    """Runs by name or by group."""
+    """Parse --runs: names of runs or of groups, separated by commas."""
     groups = {comparison.group for comparison in COMPARISONS.values()}
-    found = []
+    names: list[str] = []
     for name in text.split(","):
-        found += [known for known in COMPARISONS if COMPARISONS[known].group == name] if name in groups else [name]
-    return found
+        names += [known for known in COMPARISONS if COMPARISONS[known].group == name] if name in groups else [name]
+    return names
 
 
 def main() -> int:
-    """Runs one of the three commands."""
+    """Run one of the three commands; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="{train,score,table}")
     for command, what in (("train", train), ("score", score), ("table", show)):
         sub = commands.add_parser(command, help=(what.__doc__ or "").splitlines()[0])
         sub.set_defaults(command=what)
-        sub.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the runs, one each")
-        sub.add_argument("--runs", type=_names, default=list(COMPARISONS), metavar="NAME,...", help="of these names or groups")
+        sub.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder with one subfolder per run")
+        sub.add_argument(
+            "--runs", type=_names, default=list(COMPARISONS), metavar="NAME,...", help="names of runs or groups (default: all)"
+        )
         if command != "table":
-            sub.add_argument("--batches", type=int, metavar="N", help="held-out batches that are scored (default: all)")
+            sub.add_argument("--batches", type=int, metavar="N", help="number of held-out batches to score (default: all)")
             sub.add_argument("--blimp", type=Path, metavar="ZIP", help="minimal pairs to score (default: none)")
             sub.add_argument(
                 "--limit", type=int, default=200, metavar="N", help="pairs of each phenomenon (default: %(default)s)"
             )
         if command == "train":
             sub.add_argument("--caches", type=Path, required=True, metavar="DIR", help="folder of the token caches")
-            sub.add_argument("--flops", type=float, default=4e15, help="of matrix products in each run (default: %(default)s)")
-            sub.add_argument("--steps", type=int, metavar="N", help="updates of each run, instead")
+            sub.add_argument(
+                "--flops", type=float, default=4e15, help="FLOPs of matrix products in each run (default: %(default)s)"
+            )
+            sub.add_argument("--steps", type=int, metavar="N", help="updates of each run, instead of --flops")
             sub.add_argument(
                 "--gpus",
                 type=lambda names: names.split(","),
                 default=(),
                 metavar="N,N",
-                help="the GPU of each run at a time; one named twice is shared (default: one run at a time)",
+                help="GPUs, one run at a time on each; a GPU named twice is shared (default: one run at a time)",
             )
-            sub.add_argument("flags", nargs="*", help="behind --: further flags of bertfam pretrain")
+            sub.add_argument("flags", nargs="*", help="further flags of bertfam pretrain, after --")
     args = parser.parse_args()
     unknown = sorted(set(args.runs) - COMPARISONS.keys())
     if unknown:
-        parser.error(f"--runs: {', '.join(unknown)} is none of {', '.join(COMPARISONS)}")
+        parser.error(f"--runs: {', '.join(unknown)} is not one of {', '.join(COMPARISONS)}")
     args.command(args)
     return 0
 

@@ -1,4 +1,4 @@
-"""What all benchmarks share: work in fresh processes on given cores, peak memory, medians, the machine, tables."""
+"""Shared tools of the benchmarks: jobs in fresh processes on given cores, peak memory, medians, machine details, tables."""
 
 import json
 import os
@@ -18,7 +18,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 _SAMPLE_SECONDS = 0.05
-# One thread a process on every side: parallel work is a matter of processes here.
+# One thread per process for all entrants: only processes run in parallel.
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -29,22 +29,22 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    # Memory that is freed stays with the process: else glibc gives it back and asks for it again with every batch.
+    # Freed memory stays with the process; otherwise glibc returns it and requests it again with every batch.
     "GLIBC_TUNABLES": "glibc.malloc.trim_threshold=268435456:glibc.malloc.mmap_threshold=33554432",
 }
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """One line of a table: a program and its work.
+    """Row of a table: a program and its work.
 
     Attributes:
-      program: who does the work.
-      work: what is done; figures compare among entrants of equal work.
+      program: name of the program.
+      work: description of the work; only entrants with the same work are compared.
       job: "module:function".
-      arguments: of the function, as JSON; a folder `output` is deleted before each run.
-      cores: how many it may use.
-      peer: whether others are compared with it.
+      arguments: arguments of the function, which JSON can hold; a folder `output` is deleted before each run.
+      cores: number of cores that it may use.
+      peer: True for another project, with which bertfam is compared.
     """
 
     program: str
@@ -57,23 +57,23 @@ class Entrant:
 
 @dataclass
 class Measured:
-    """What an entrant's runs gave: the median of each figure."""
+    """Figures of all runs of an entrant."""
 
     entrant: Entrant
     runs: list[dict[str, float]] = field(default_factory=list)
     peak_memory: int = 0
 
     def figure(self, name: str) -> float:
-        """The median of a figure."""
+        """Return the median of a figure."""
         return statistics.median(run[name] for run in self.runs)
 
     def spread(self, name: str) -> float:
-        """(most - least) / median of a figure."""
+        """Return (maximum - minimum) / median of a figure."""
         values = [run[name] for run in self.runs]
         return (max(values) - min(values)) / statistics.median(values)
 
     def as_json(self) -> dict[str, Any]:
-        """Program, work, memory, medians and all runs."""
+        """Return program, work, memory, medians and all runs."""
         return {
             "program": self.entrant.program,
             "work": self.entrant.work,
@@ -86,7 +86,7 @@ class Measured:
 
 
 def measure(entrants: Sequence[Entrant], repeats: int, folder: Path) -> list[Measured]:
-    """Runs all entrants in turn, 1 + `repeats` times: the first round warms up and watches memory, the others count."""
+    """Run all entrants in turn, 1 + `repeats` times; the first round warms up and measures memory, the others are timed."""
     results = [Measured(entrant) for entrant in entrants]
     for turn in range(1 + repeats):
         for result in results:
@@ -101,10 +101,18 @@ def measure(entrants: Sequence[Entrant], repeats: int, folder: Path) -> list[Mea
 
 
 def run_job(entrant: Entrant, folder: Path, *, watch_memory: bool = False) -> tuple[dict[str, float], int]:
-    """Runs a job in a process of its own: its figures, and the most memory of it and its children in bytes (0: not watched).
+    """Run a job in a process of its own.
+
+    Args:
+      entrant: entrant with the job.
+      folder: folder of the log.
+      watch_memory: whether to measure memory.
+
+    Returns:
+      The figures, and the peak memory in bytes of the process and its children (0 if it is not measured).
 
     Raises:
-      RuntimeError: it fails; with the end of what it wrote to stderr.
+      RuntimeError: if the job fails; the message has the end of its stderr.
     """
     cores = ",".join(map(str, _cores()[: entrant.cores]))
     command = [sys.executable, "-m", "benchmarks.job", entrant.job, json.dumps(dict(entrant.arguments)), cores]
@@ -124,15 +132,15 @@ def run_job(entrant: Entrant, folder: Path, *, watch_memory: bool = False) -> tu
 
 
 class _Watch:
-    """Samples the memory of a process and its children until it is stopped."""
+    """Sampler of the memory of a process and its children."""
 
     def __init__(self, pid: int) -> None:
-        self._root, self._peak, self._over = psutil.Process(pid), 0, threading.Event()
+        self._root, self._peak, self._stopped = psutil.Process(pid), 0, threading.Event()
         self._thread = threading.Thread(target=self._sample)
         self._thread.start()
 
     def _sample(self) -> None:
-        while not self._over.wait(_SAMPLE_SECONDS):
+        while not self._stopped.wait(_SAMPLE_SECONDS):
             try:
                 processes = [self._root, *self._root.children(recursive=True)]
             except psutil.Error:
@@ -140,14 +148,14 @@ class _Watch:
             self._peak = max(self._peak, sum(map(_memory, processes)))
 
     def stop(self) -> int:
-        """The most bytes seen."""
-        self._over.set()
+        """Stop sampling and return the peak in bytes."""
+        self._stopped.set()
         self._thread.join()
         return self._peak
 
 
 def _memory(process: psutil.Process) -> int:
-    """Resident bytes; those that are shared among n processes count 1/n in each, where the system tells (Linux)."""
+    """Return the resident bytes; on Linux, memory shared by n processes counts 1/n in each."""
     try:
         return process.memory_full_info().pss if psutil.LINUX else process.memory_info().rss
     except psutil.Error:
@@ -159,7 +167,7 @@ def _cores() -> list[int]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Describe the machine."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
@@ -176,7 +184,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """The versions of those packages that are installed."""
+    """Return the versions of the packages that are installed."""
     found = {}
     for package in packages:
         try:
@@ -187,7 +195,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, aligned: text to the left, figures to the right."""
+    """Format an aligned Markdown table: the first two columns to the left, the others to the right."""
     widths = [max(len(row[column]) for row in [head, *lines]) for column in range(len(head))]
     left = 2
     rule = ["-" * width if column < left else "-" * (width - 1) + ":" for column, width in enumerate(widths)]

@@ -1,4 +1,4 @@
-"""The comparison of generators on a few updates of a tiny one, and both ways of its loss."""
+"""Benchmarks of language models: a few updates of a tiny model, and both variants of its loss."""
 
 import argparse
 import json
@@ -10,15 +10,15 @@ import pytest
 import xla
 
 from benchmarks import cross_entropy
-from benchmarks.generators import COMPARISONS, run_file
-from benchmarks.measuring import ROOT
+from benchmarks.language_models import COMPARISONS, run_file
+from benchmarks.measurement import ROOT
 from bertfam.config import load
 
 pytest.importorskip("psutil")
 
 
 def run(*words):
-    command = [sys.executable, "-m", "benchmarks.generators", *words]
+    command = [sys.executable, "-m", "benchmarks.language_models", *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.devices())
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -52,8 +52,8 @@ def test_trained_scored_and_told(cache_dir, tmp_path):
 def test_chunks_of_logits_change_no_loss(capsys, monkeypatch):
     monkeypatch.setattr(cross_entropy, "_VOCABULARY", 500)
     found = {}
-    for way in cross_entropy.WAYS:
-        cross_entropy.measure(argparse.Namespace(way=way, model="gpt2_tiny", rows=2, length=24, steps=2))
-        found[way] = json.loads(capsys.readouterr().out)["loss"]
+    for variant in cross_entropy.VARIANTS:
+        cross_entropy.measure(argparse.Namespace(variant=variant, model="gpt2_tiny", rows=2, length=24, steps=2))
+        found[variant] = json.loads(capsys.readouterr().out)["loss"]
     assert found["chunked"] == pytest.approx(found["whole"], rel=2e-3)  # of bfloat16
     assert 6 < found["whole"] < 6.5  # ln 500 is 6.21
