@@ -197,6 +197,24 @@ def test_a_folder_imports_no_module(folder, words, tmp_path, monkeypatch, capsys
     assert not list(tmp_path.iterdir())
 
 
+STRANGE_RUN = """\
+include "models/bert_tiny.gin"
+include "objectives/mlm.gin"
+include "runs/defaults.gin"
+Stage.length = 16
+TextData.corpus = @en/SeqioTask()
+SeqioTask.name = "books"
+en/SeqioTask.modules = ("stranger",)
+"""
+
+
+def test_a_folder_imports_no_module_of_a_seqio_task(folder, tmp_path, capsys):
+    (tmp_path / "config.gin").write_text(f"{STRANGE_RUN}TextData.vocabulary = '{folder / 'vocab'}'\n")
+    assert cli.main(["preview", f"--model_dir={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'config.gin'}:7: " in error and "--module_import=MODULE" in error
+
+
 def test_an_exported_family_that_is_not_registered(folder, tmp_path, capsys):
     theirs = tmp_path / "theirs"
     run("export", f"--model_dir={folder / 'model'}", f"--output={theirs}", MODULE)

@@ -45,10 +45,12 @@ def load(
     """
     gin.clear_config()
     statements: list[Binding | Import] = [Import(module, Origin(f"--module_import={module}")) for module in module_imports]
+    saved_sources: set[str] = set()
     for name in gin_files:
         parsed = list(parse_file(name, f"--gin_file={name}"))
         if name in saved:
             check_imported([statement for statement in parsed if isinstance(statement, Import)], module_imports)
+            saved_sources |= {statement.origin.source for statement in parsed}
         statements += parsed
     statements += map(parse_override, bindings)
 
@@ -64,16 +66,24 @@ def load(
     live = lint.drop_retired(live)
     lint.check_types(live)
     modules = tuple(dict.fromkeys(statement.module for statement in imports))
-    return Config(lint.reduce(live), modules, tuple(gin_files))
+    return Config(lint.reduce(live), modules, tuple(gin_files), frozenset(saved_sources))
 
 
 @dataclass(frozen=True)
 class Config:
-    """A checked configuration."""
+    """A checked configuration.
+
+    Attributes:
+      bindings: the bindings in effect.
+      modules: the modules that were imported.
+      files: the gin files.
+      saved_sources: the files of a model folder, as origins name them.
+    """
 
     bindings: lint.Bindings
     modules: tuple[str, ...]
     files: tuple[str, ...]
+    saved_sources: frozenset[str] = frozenset()
 
     def build(self, name: str) -> Any:
         """Build the object of `@name()` with everything that it refers to.
@@ -133,6 +143,11 @@ class Config:
         """Return True if a value in effect refers to the configurable of this name."""
         references = (part for b in self.bindings.values() for part in parts(b.value) if isinstance(part, Reference))
         return any(registry.find(reference.name)[0].selector.endswith(f".{name}") for reference in references)
+
+    def saved_bindings(self, name: str) -> list[Binding]:
+        """Return the bindings of `Configurable.parameter`, in any scope, that a model folder has made."""
+        saved = [binding for binding in self.bindings.values() if binding.origin.source in self.saved_sources]
+        return [binding for binding in saved if lint.label(dataclasses.replace(binding, scope="")) == name]
 
     def text(self) -> str:
         """Return the configuration as self-contained gin text: imports, macros, then bindings, without includes."""

@@ -74,7 +74,18 @@ def vocabulary_folder(data: TextData, directory: Path) -> Path:
     return to_path(str(data.vocabulary))
 
 
+def _check_modules(config: Config) -> None:
+    """Raise UserError if only a model folder names the modules of a seqio task: reading a folder runs no code."""
+    for binding in config.saved_bindings("SeqioTask.modules"):
+        if binding.value:
+            raise UserError(
+                f"{binding.origin}: the text needs the modules of SeqioTask.modules, and reading a folder runs no code: if you "
+                "trust them, give --task=NAME and --module_import=MODULE again, or --cache_dir=DIR of a token cache of the text"
+            )
+
+
 def _run_child(config: Config, directory: Path, *flags: str) -> None:
+    _check_modules(config)
     with tempfile.TemporaryDirectory() as scratch:
         gin_file = Path(scratch) / "config.gin"
         # The bindings of the model and the optimizer are left out, as their modules import JAX.
