@@ -171,17 +171,60 @@ class LanguageModel:
         Raises:
           UserError: the encoder's tokens are missing, or there is no encoder for them.
         """
-        if (encoder_tokens is not None) != self.config.has_encoder:
-            raise UserError(
-                "the model has an encoder: give encoder_tokens, its input"
-                if self.config.has_encoder
-                else "the model has no encoder for encoder_tokens: put all into tokens"
-            )
+        has_encoder = "encoder" in self.params
+        if has_encoder and encoder_tokens is None:
+            raise UserError("the model has an encoder: give encoder_tokens, its input")
+        if encoder_tokens is not None and not has_encoder:
+            raise UserError("the model has no encoder for encoder_tokens: put all into tokens")
         # [batch, length] each
         row = _row(tokens, segment_ids)
         source = None if encoder_tokens is None else _row(encoder_tokens, encoder_segment_ids)
         with jax.default_matmul_precision("highest"):
             return self._forward(self.params, row, source, tuple(sorted(collect)))
+
+    def encode(
+        self,
+        tokens: np.ndarray | jax.Array,
+        *,
+        segment_ids: np.ndarray | jax.Array | None = None,
+        collect: Collection[str] = (),
+    ) -> dict[str, jax.Array]:
+        """Run the encoder of an encoder-decoder alone, in full float32 on every platform, without dropout.
+
+        Args:
+          tokens: int32[batch, length].
+          segment_ids: int32[batch, length], 1 for tokens and then 0 for padding; None: all are tokens.
+          collect: intermediates of the encoder to return too: "hidden_states", "attention_probs".
+
+        Returns:
+          `hidden` float32[batch, length, embed], the encoder's output, and the intermediates that `collect` names.
+
+        Raises:
+          UserError: the model has no encoder.
+        """
+        if "encoder" not in self.params:
+            raise UserError("the model is a causal LM and has no encoder: use apply, which returns the decoder's hidden states")
+        with jax.default_matmul_precision("highest"):
+            return self._encode(self.params, _row(tokens, segment_ids), tuple(sorted(collect)))
+
+    @cached_property
+    def _encode(self) -> Any:
+        encoder: Any = self.config.encoder(Execution())
+
+        def encode(params: Any, row: Any, collect: tuple[str, ...]) -> dict[str, jax.Array]:
+            tokens, segment_ids = row
+            hidden, collected = encoder.apply(
+                {"params": params["encoder"]},
+                word_embeddings(params),
+                tokens,
+                segment_ids=segment_ids,
+                positions=None,
+                train=False,
+                collect=frozenset(collect),
+            )
+            return {"hidden": hidden, **collected}
+
+        return jax.jit(encode, static_argnums=2)
 
     @cached_property
     def _forward(self) -> Any:
@@ -189,14 +232,9 @@ class LanguageModel:
 
         def forward(params: Any, row: Any, source: Any, collect: tuple[str, ...]) -> dict[str, jax.Array]:
             words, result, source_inputs = word_embeddings(params), {}, {}
-            options: dict[str, Any] = {"train": False, "collect": frozenset()}
             if source is not None:
-                encoder: Any = config.encoder(execution)
-                tokens, segment_ids = source
-                result["encoded"], _ = encoder.apply(
-                    {"params": params["encoder"]}, words, tokens, segment_ids=segment_ids, positions=None, **options
-                )
-                source_inputs = {"encoded": result["encoded"], "encoded_segment_ids": segment_ids}
+                result["encoded"] = self._encode(params, source, ())["hidden"]
+                source_inputs = {"encoded": result["encoded"], "encoded_segment_ids": source[1]}
             tokens, segment_ids = row
             decoder: Any = config.decoder(execution)
             hidden, collected = decoder.apply(
@@ -206,7 +244,8 @@ class LanguageModel:
                 segment_ids=segment_ids,
                 # from 0 at the first token, behind any padding
                 positions=jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0),
-                **options | {"collect": frozenset(collect)},
+                train=False,
+                collect=frozenset(collect),
                 **source_inputs,
             )
             token_logits = logits(config, params, hidden, execution)[..., : config.require_vocab_size]
@@ -237,10 +276,10 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     Raises:
       UserError: the folder is neither of the two, is incomplete, or has no such network.
     """
+    from bertfam.training.networks import select_network
+
     networks = load_networks(path, step=step)
-    if network is not None and network not in networks:
-        raise UserError(f"{path} has no network {network}; it has {', '.join(networks)}")
-    return networks[network or next(iter(networks))]
+    return networks[select_network(path, networks, network)]
 
 
 def load_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Model | LanguageModel]:

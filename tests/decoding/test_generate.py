@@ -18,7 +18,7 @@ import xla
 from flax import linen as nn
 from small_gpt2 import CONFIG, END, PROMPTS, VOCABULARY
 
-from bertfam import cli
+from bertfam import api, cli
 from bertfam.api import load
 from bertfam.commands import generate
 from bertfam.decoding.end_tokens import end_tokens_of_folder
@@ -316,3 +316,14 @@ def test_each_kind_of_model_has_its_command(folder, random_model, capsys):
     assert "the model has a decoder and no masks to fill; use bertfam generate" in capsys.readouterr().err
     with pytest.raises(UserError, match="holds a model with a decoder, but a teacher must be an encoder"):
         open_teacher(str(folder))
+
+
+def test_the_old_name_of_a_decoders_network_is_known(folder, capsys):
+    assert isinstance(api.load(folder, network="generator"), api.LanguageModel)
+    warning = capsys.readouterr().err
+    assert warning.count("\n") == 1 and "is named decoder now, not generator" in warning
+    assert list(api.load_networks(folder)) == ["decoder"]
+    with pytest.raises(UserError, match="has no network encoder; it has decoder"):
+        api.load(folder, network="encoder")
+    with pytest.raises(UserError, match="is a causal LM and has no encoder"):
+        api.load(folder).encode(np.ones((1, 3), np.int32))

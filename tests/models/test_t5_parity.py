@@ -14,6 +14,8 @@ import parity
 import pytest
 from flax import linen as nn
 
+from bertfam import api
+from bertfam.decoding.stepper import Ends
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.layers.heads.pretraining import NO_TOKEN_LOGIT
@@ -83,6 +85,29 @@ def test_outputs_are_those_of_torch(tmp_path, kind, options, tied, fields):
     assert len(expected["encoder/attention_probs"]) == 2 and len(expected["decoder/attention_probs"]) == config.num_layers
     assert pairs.agree(found, expected, inputs), pairs.errors(found, expected, inputs)
     parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+
+
+def test_the_encoder_alone_is_torchs_encoder_model(tmp_path):
+    torch_model(tmp_path)
+    encoder = transformers.T5EncoderModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    tokens, segment_ids = pairs.batch()["encoder"]
+    with torch.no_grad():
+        output = encoder(
+            input_ids=torch.tensor(tokens).long(),
+            attention_mask=torch.tensor(segment_ids),
+            output_hidden_states=True,
+            output_attentions=True,
+        )
+    config, params, _ = huggingface.read(tmp_path)
+    model = api.LanguageModel(config, params, None, Ends((), 0, 0))
+    found = model.encode(tokens, segment_ids=segment_ids, collect=("hidden_states", "attention_probs"))
+    assert np.array_equal(found.pop("hidden"), found["hidden_states"][-1])
+    real = segment_ids > 0
+    where = {"hidden_states": real[..., None], "attention_probs": real[:, None, :, None] & real[:, None, None, :]}
+    expected = {"hidden_states": output.hidden_states, "attention_probs": output.attentions}
+    for name, values in expected.items():
+        theirs = torch.stack(values).numpy()
+        assert found[name].shape == theirs.shape and np.max(np.abs(found[name] - theirs) * where[name]) <= parity.HIDDEN, name
 
 
 @pytest.mark.parametrize(("options", "tied"), [({}, True), (V1_1, False)], ids=["1.0", "1.1"])
