@@ -30,6 +30,7 @@ class Paint:
     coloured: bool
 
     def __call__(self, style: str, text: str) -> str:
+        """Return the text in the colour of the style."""
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.coloured else text
 
 
