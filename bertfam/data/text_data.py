@@ -200,10 +200,11 @@ class TextData:
         split: str = "train",
     ) -> Batches:
         """Return the endless batches of one stage; every epoch has new noise and, if shuffled, a new order."""
-        if isinstance(self.corpus, Mixture) and self.corpus.names != cache.corpora:
+        mixture = self.corpus if isinstance(self.corpus, Mixture) else None
+        if mixture and mixture.names != cache.corpora:
             raise UserError(
                 f"{cache.directory} holds the corpora {', '.join(cache.corpora)}, but Mixture.names are "
-                f"{', '.join(self.corpus.names)}: give the cache of these corpora, or none"
+                f"{', '.join(mixture.names)}: give the cache of these corpora, or none"
             )
         parts = tuple(self._part(cache, name, tokens, length, seed, stage, split) for name in cache.corpora)
         if len(parts) == 1:
@@ -215,7 +216,7 @@ class TextData:
                 f'TextData.order = "streams" requires a single corpus, but {cache.directory} holds {len(parts)}: use "shuffled"'
             )
         sizes = [len(part.examples) for part in parts]
-        share = self.corpus.shares(sizes) if isinstance(self.corpus, Mixture) else shares(sizes)
+        share = mixture.shares(sizes) if mixture else shares(sizes)
         return Batches(MixedRows(parts, share), batch_size)
 
     def held_out(

@@ -136,7 +136,7 @@ def test_marked_text(trained, tmp_path, capsys):
         error = capsys.readouterr().err
         found = re.fullmatch(
             f"bertfam: error: {what} has no marks of phrases and entities, which Units masks: give the text with --marks=given "
-            r"or --marks=names, or set BertMasking.choice to another, as @WholeWords\(\)\n",
+            r"or --marks=names, or set BertMasking.choice to another rule, such as @WholeWords\(\)\n",
             error,
         )
         assert found, error
