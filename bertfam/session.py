@@ -1,4 +1,4 @@
-"""Opens a run step by step, in one order: configuration, vocabulary, checkpoint, model on its mesh, data.
+"""Opening of a run, step by step: configuration, vocabulary, checkpoint, model on its mesh, data.
 
 The commands that train, check, replay and evaluate a run call these steps, so that they agree on what a run is. No step starts
 a collective: a command of several processes wraps each of them in `Processes.on_all`.

@@ -174,6 +174,6 @@ def _duplicates_warning(duplicates: Duplicates) -> list[str]:
     held_out, training, begins = (duplicates.example[name] for name in ("held_out", "training", "begins"))
     return [
         f"{duplicates.exact + duplicates.near:,} of {duplicates.held_out:,} held-out documents ({duplicates.share:.1%}) are in "
-        f"the training text too, {duplicates.near:,} of them nearly: their loss says little of other text; {held_out} has one "
+        f"the training text too, {duplicates.near:,} of them nearly: their loss says little about other text; {held_out} has one "
         f'that begins "{visible(begins)}" and is in {training}'
     ]

@@ -59,7 +59,9 @@ def held_out_text(args: argparse.Namespace, split: str) -> int:
     run, cache, held_out, stage = evaluation.run, evaluation.cache, evaluation.held_out, evaluation.stage
     scores |= perplexities(scores, run.data, cache, split)
     if lacks_words(run.data, cache, split):
-        warn([f"{cache.directory} has no counts of words and bytes, by which perplexity is told too: build it again"])
+        warn(
+            [f"{cache.directory} has no counts of words and bytes, which perplexities per word and byte require; build it again"]
+        )
     if args.baselines:
         tokens = evaluation.model.vocabulary.token_ids
         counts = training_counts(run.data, cache, tokens, stage.length, stage.batch_size)
@@ -121,7 +123,7 @@ def _read_aux(model: TrainedModel) -> dict[str, Any]:
     try:
         return read_teachers(model.run, model.vocabulary)
     except UserError as error:
-        warn([f"measured without the teacher, the model's own scores alone: {error}"])
+        warn([f"scores without the teacher are those of the model alone: {error}"])
         return {}
 
 
@@ -132,7 +134,7 @@ def task(args: argparse.Namespace, split: str) -> int:
     networks = load_networks(args.model_dir, step=step, average=args.average).values()
     model = next((network for network in networks if isinstance(network, LanguageModel)), None)
     if model is None:
-        raise UserError(f"{args.model_dir} holds an encoder, which writes no text: --task is for models that do")
+        raise UserError(f"{args.model_dir} holds an encoder, but --task requires a causal LM or an encoder-decoder")
 
     # This imports seqio, and with it TensorFlow.
     from bertfam.evaluation.seqio_tasks import evaluate, format_results

@@ -107,7 +107,9 @@ def main(args: argparse.Namespace) -> int:
     flags.import_modules(args)
     model = load(args.model_dir, step=args.step)
     if not isinstance(model, LanguageModel):
-        raise UserError(f"{args.model_dir} holds an encoder, which writes no text; a masked language model is for bertfam fill")
+        raise UserError(
+            f"{args.model_dir} holds an encoder, which cannot generate text; use bertfam fill for a masked language model"
+        )
     mesh = MeshShape().build() if len(jax.devices()) > 1 else None
     written = model.generate(prompts, strategy, limits, texts=args.num_return, batch_size=args.batch_size, mesh=mesh)
     if args.json:

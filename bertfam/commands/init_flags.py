@@ -75,7 +75,7 @@ class InitFlags:
         return any(getattr(self, name) for name in NAMES)
 
     def updated(self, saved: Mapping[str, Any]) -> InitFlags:
-        """Return the flags that MODEL_DIR remembers in place of these; others stay."""
+        """Return these flags with those that MODEL_DIR has saved in their place."""
         return dataclasses.replace(self, **{name: saved[name] for name in NAMES if name in saved})
 
     def open(
@@ -99,9 +99,9 @@ class InitFlags:
 
         for name in NAMES[1:]:
             if getattr(self, name) and not self.init_from:
-                raise UserError(f"--{name} says what is taken of --init_from; give that too, or leave it out")
+                raise UserError(f"--{name} requires --init_from; give that too, or leave it out")
         if self.init_from and has_model and not resumes:
-            raise UserError(f"{model_dir} holds a model already, from which it starts; leave --init_from out")
+            raise UserError(f"{model_dir} already holds a model to start from; leave --init_from out")
         if has_model:
             return None
         if not self.init_from:
@@ -110,7 +110,7 @@ class InitFlags:
         return read_warm_start(self.init_from, self.init_parts, run, vocabulary, means=means, optimizer=self.init_optimizer)
 
     def record(self) -> dict[str, Any] | None:
-        """Return the flags for MODEL_DIR to remember; None if they are not given."""
+        """Return the flags to save in MODEL_DIR; None if --init_from is not given."""
         if not self.init_from:
             return None
         absolute = str(to_path(self.init_from).absolute())  # to resume from another working folder too

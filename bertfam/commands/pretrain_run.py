@@ -132,14 +132,14 @@ def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher
         step, hooks, seconds = _train(job, state, outputs, evaluated)
     print(f"{step - job.checkpoint.first_step:,} updates in {duration(sum(seconds.values()))}: {shares(seconds)}", flush=True)
     if step < job.run.total_steps or any(hook.owed(step) for hook in hooks):
-        print(f"stopped after step {step:,} of {job.run.total_steps:,}, which is saved; the same command goes on", flush=True)
+        print(f"stopped after step {step:,} of {job.run.total_steps:,}, which is saved; the same command resumes it", flush=True)
         return preemption.EXIT_CODE
     print(f"finished: {job.model_dir}", flush=True)
     return 0
 
 
 def _open(args: argparse.Namespace, processes: Processes, teacher: session.Teacher | None) -> tuple[Job, InitialState]:
-    """Open the run in the order of `session`: mistakes that are found early cost no time."""
+    """Open the run in the order of `session`, so that mistakes are found before any costly work."""
     phase_timer = PhaseTimer()
     configuration, teachers, profiled = _open_configuration(args, processes, teacher)
     with processes.on_all("the vocabulary"):
@@ -182,7 +182,7 @@ def _open_checkpoint(
         # The command names MODEL_DIR alone, and its run was stopped before the first checkpoint.
         init = init.updated(saved_init_flags(model_dir))
     if step is not None:
-        with processes.on_all("what was trained before"):
+        with processes.on_all("the checkpoint"):
             session.check_checkpoint(configuration, vocabulary, checkpoint)
     return checkpoint, init
 
@@ -227,7 +227,9 @@ def _open_data(
     processes.on_first("the token cache", make_cache)
     with processes.on_all("reading the token cache"):
         if not is_used(directory):
-            raise UserError(f"{directory}, which process 0 has made, is not here; give a folder that all processes share")
+            raise UserError(
+                f"{directory}, which process 0 has made, does not exist on this host; give a folder that all processes share"
+            )
         cache = TokenCache(directory)
         if checkpoint.resumes:
             check_text(cache.fingerprint, str(cache.directory), model_dir)
@@ -243,18 +245,18 @@ def _evaluated_steps(job: Job) -> list[int]:
     def read() -> list[int]:
         return sorted(retention.lines(job.model_dir, "eval")) if job.checkpoint.resumes else []
 
-    steps: list[int] = job.processes.on_first("what was evaluated", read)
+    steps: list[int] = job.processes.on_first("the evaluated steps", read)
     return steps
 
 
 def _is_finished(job: Job, evaluated: Sequence[int]) -> bool:
-    """Return whether there is nothing left to train or to evaluate; says so, and tidies the checkpoints."""
+    """Return whether nothing is left to train or to evaluate; if so, print a line and clean up the checkpoints."""
     run, step = job.run, job.checkpoint.first_step
     if step < run.total_steps or (run.eval_every and all(job.data.held_out) and step not in evaluated):
         return False
     # The last save may have been killed while it deleted older ones.
     job.processes.on_first(str(job.model_dir), lambda: cleanup.clear(job.model_dir, step))
-    print(f"finished already: {job.model_dir} stands at step {step:,} of {run.total_steps:,}", flush=True)
+    print(f"finished already: {job.model_dir} is at step {step:,} of {run.total_steps:,}", flush=True)
     return True
 
 
@@ -264,7 +266,7 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
     if processes.first and job.profiled and job.profiled[0] <= first_update:
         warn(
             [
-                f"--profile_steps={args.profile_steps} is not recorded: this command begins with update {first_update:,}, which "
+                f"--profile_steps={args.profile_steps} is not recorded: this command starts with update {first_update:,}, which "
                 "compiles"
             ]
         )
@@ -335,7 +337,7 @@ def _train(
     with job.processes.on_all("the metrics"):
         writer.check()
     if job.processes.first and log.empty:
-        warn([f"{log.empty:,} of the steps had nothing to predict and learned nothing: their rows have no token to mask"])
+        warn([f"{log.empty:,} of the steps had no targets and changed nothing: their rows have no token to mask"])
     phase_timer.begin(SAVING, long=True)
     checkpoints.save(state)
     checkpoints.wait()

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, processes: Processes) -> int:
 
     job, record = _open(args, processes)
     keep_compilations(job.model_dir)  # The run's own programs are there.
-    report(f"replays updates {job.start + 1:,} to {job.last:,} from the checkpoint of step {job.start:,}")
+    report(f"replaying updates {job.start + 1:,} to {job.last:,} from the checkpoint of step {job.start:,}")
     with closing(Checkpoints(job.model_dir, read_only=True)) as checkpoints:
         replayed = [_replay(job, number, checkpoints, record, report) for number in range(args.times)]
     comparison = compare(replayed, record.digests, record.logged)
@@ -106,7 +106,7 @@ def _open(args: argparse.Namespace, processes: Processes) -> tuple[Job, Record]:
         saved = session.open_saved_run(model_dir)
         run, vocabulary = saved.run, saved.vocabulary
         if not 1 <= args.step <= run.total_steps:
-            raise UserError(f"--step={args.step} is no update of this run, which has 1 to {run.total_steps}")
+            raise UserError(f"--step={args.step} is not an update of this run, which has updates 1 to {run.total_steps}")
     check_modules(processes, args.module_import)
     start = processes.on_first("the checkpoint", lambda: _choose_checkpoint(model_dir, args.step, args.checkpoint))
     with processes.on_all("metrics.jsonl"):
@@ -138,7 +138,7 @@ def _choose_checkpoint(model_dir: Path, step: int, checkpoint: int | None) -> in
 
 
 def _read_record(model_dir: Path, start: int, last: int) -> Record:
-    """Read what metrics.jsonl has of the steps up to `last`."""
+    """Read the lines of metrics.jsonl for the steps up to `last`."""
     logged, digests = (
         {step: line for step, line in retention.lines(model_dir, split).items() if step <= last} for split in ("train", DIGEST)
     )
@@ -153,7 +153,7 @@ def _check_rates(run: Run, logged: Mapping[int, Mapping[str, Any]], last: int) -
         if then is not None and not math.isclose(now, then, rel_tol=1e-5, abs_tol=1e-12):
             raise UserError(
                 f"the update that led to step {step} had a learning rate of {then:.6g} and would have {now:.6g} now: the run was "
-                f"lengthened since; give a later --step than {last}"
+                f"extended since; give a later --step than {last}"
             )
 
 
@@ -162,7 +162,7 @@ def _build_mesh(run: Run) -> jax.sharding.Mesh:
     try:
         return run.mesh.build()
     except UserError as error:
-        warn([f"{error}; replayed on all devices that are here, with whole parameters on each"])
+        warn([f"{error}; replaying on all devices, with replicated parameters"])
         return MeshShape().build()
 
 

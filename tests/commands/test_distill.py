@@ -235,7 +235,7 @@ def test_evaluate_fill_export_import(trained, student, tmp_path, capsys):
         json.loads(out)["mlm_loss"] == pytest.approx(logged["mlm_loss"], rel=1e-5)
         and not {"soft_loss", "loss"} & json.loads(out).keys()
     )
-    assert "warning: measured without the teacher" in err and err.count("\n") == 1
+    assert "warning: scores without the teacher" in err and err.count("\n") == 1
 
 
 def test_warm_starts(trained, tmp_path):

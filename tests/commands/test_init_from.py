@@ -182,8 +182,8 @@ def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp
     ("flags", "message"),
     [
         (["--init_from={folder}/none"], "{folder}/none is neither a model folder (config.gin) nor a Hugging Face folder "),
-        (["--init_new_rows=random"], "--init_new_rows says what is taken of --init_from; give that too, or leave it out"),
-        (["--init_optimizer"], "--init_optimizer says what is taken of --init_from; give that too, or leave it out"),
+        (["--init_new_rows=random"], "--init_new_rows requires --init_from; give that too, or leave it out"),
+        (["--init_optimizer"], "--init_optimizer requires --init_from; give that too, or leave it out"),
         (
             ["--init_from={weights}", "--init_optimizer"],
             "{weights} holds a model without an optimizer state; leave --init_optimizer out",
@@ -201,7 +201,7 @@ def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp
             ["--init_from={model}", "--init_optimizer", "--gin.AdamW.b2=0.98"],
             "Run.optimizer.b2 was 0.999 in {model} and is 0.98 now; change it back, or use another --init_from (or leave ",
         ),
-        (["--init_parts=encoder"], "--init_parts says what is taken of --init_from; give that too, or leave it out"),
+        (["--init_parts=encoder"], "--init_parts requires --init_from; give that too, or leave it out"),
         (
             ["--init_from={model}", "--init_parts=encoder,decoder"],
             "--init_parts=encoder,decoder: {model} has no decoder; it has encoder, mlm_head, nsp_head, pooler",

@@ -108,9 +108,9 @@ def test_what_is_finished_stays_as_it_is(trained, capsys):
 
     before = listing(trained.model_dir)
     assert cli.main(trained.pretrain(trained.model_dir)) == 0
-    assert capsys.readouterr().out == f"finished already: {trained.model_dir} stands at step 24 of 24\n"
+    assert capsys.readouterr().out == f"finished already: {trained.model_dir} is at step 24 of 24\n"
     assert cli.main(["pretrain", f"--model_dir={trained.model_dir}"]) == 0  # the folder alone is enough
-    assert capsys.readouterr().out == f"finished already: {trained.model_dir} stands at step 24 of 24\n"
+    assert capsys.readouterr().out == f"finished already: {trained.model_dir} is at step 24 of 24\n"
     assert listing(trained.model_dir) == before
 
 

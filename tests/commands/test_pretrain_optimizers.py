@@ -103,7 +103,7 @@ def test_text_of_which_nothing_is_learned_is_told(trained, tmp_path, capsys):
     flags = [f"--gin.{setting}" for setting in [*settings, "Run.stages=(@short/Stage(),)", "short/Stage.steps=3"]]
     words = [f"--input={tmp_path / 'text.txt'}", f"--vocab={trained.folder / 'vocab'}", f"--model_dir={tmp_path / 'model'}"]
     assert cli.main(["pretrain", f"--gin_file={trained.folder / 'run.gin'}", *words, *flags]) == 0
-    told = "bertfam: warning: 3 of the steps had nothing to predict and learned nothing: their rows have no token to mask"
+    told = "bertfam: warning: 3 of the steps had no targets and changed nothing: their rows have no token to mask"
     assert told in capsys.readouterr().err.splitlines()
     (line,) = [line for line in lines(tmp_path / "model") if line["split"] == "train"]
     assert line["nothing_to_predict"] == 3 and "loss" not in line

@@ -37,7 +37,7 @@ def test_all_agree_and_nothing_is_written(recorded):
     done = bertfam("replay", f"--model_dir={recorded}", "--step=3", **FOUR)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "replays updates 3 to 3 from the checkpoint of step 2"
+    assert lines[0] == "replaying updates 3 to 3 from the checkpoint of step 2"
     assert "arrangement 2: cpu:1, cpu:2, cpu:3, cpu:0" in lines
     line = [line for line in metrics(recorded) if line["split"] == "digest"][-1]
     assert f"loss {line['loss']!r}, {len(line) - 4} digests" in lines and len(line) > 40

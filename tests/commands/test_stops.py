@@ -25,7 +25,7 @@ def test_a_signal_saves_the_step_and_the_run_goes_on_to_the_same_end(trained, tm
     model_dir = cut(trained.model_dir, tmp_path / "model", 15)
     done = bertfam(*trained.pretrain(model_dir), DIE=f"17:{name}:0")
     assert done.returncode == 75, done.stderr
-    assert done.stdout.splitlines()[-1] == "stopped after step 18 of 24, which is saved; the same command goes on"
+    assert done.stdout.splitlines()[-1] == "stopped after step 18 of 24, which is saved; the same command resumes it"
     told = f"bertfam: {name}: stopping after this step and saving it; a second signal exits at once"
     assert told in done.stderr.splitlines() and "Traceback" not in done.stderr
     assert whole(model_dir) == [5, 10, 15, 18]
@@ -83,7 +83,7 @@ def test_all_processes_save_the_same_step(trained, tmp_path, count):
     assert done.returncode == 75, done.stderr
     last = newest(model_dir)
     assert 17 < last < 24 and whole(model_dir)[-1] == last
-    assert f"stopped after step {last} of 24, which is saved; the same command goes on" in done.stdout.splitlines()
+    assert f"stopped after step {last} of 24, which is saved; the same command resumes it" in done.stdout.splitlines()
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     idle = [sum(times) for times in zip(*(line["idle_seconds"] for line in lines if line["split"] == "hosts"), strict=True)]
     assert len(idle) == count and max(idle) == idle[-1]

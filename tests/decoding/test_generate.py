@@ -311,7 +311,7 @@ def test_a_folder_may_say_how_texts_end(files, expected, tmp_path):
 
 def test_each_kind_of_model_has_its_command(folder, random_model, capsys):
     assert cli.main(["generate", f"--model_dir={random_model}", "a"]) == 2
-    assert "holds an encoder, which writes no text; a masked language model is for bertfam fill" in capsys.readouterr().err
+    assert "holds an encoder, which cannot generate text; use bertfam fill" in capsys.readouterr().err
     assert cli.main(["fill", f"--model_dir={folder}", "a [MASK]"]) == 2
     assert "the model has a decoder and no masks to fill; use bertfam generate" in capsys.readouterr().err
     with pytest.raises(UserError, match="holds a model with a decoder, but a teacher must be an encoder"):

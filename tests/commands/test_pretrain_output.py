@@ -1,4 +1,4 @@
-"""What `pretrain` tells of its time, of what the model predicts, of its average and in a profile; an evaluation cut short."""
+"""Output of `pretrain`: phases, samples, moving average, profile; interrupted evaluations."""
 
 import json
 import re
@@ -84,11 +84,11 @@ def test_a_signal_cuts_an_evaluation_short_which_is_made_up_for(trained, tmp_pat
     model_dir = cut(trained.model_dir, tmp_path / "model", 10)
     done = bertfam(*trained.pretrain(model_dir), EVALUATION="SIGTERM")
     assert done.returncode == 75 and "held out" not in done.stdout
-    assert done.stdout.splitlines()[-1] == "stopped after step 12 of 24, which is saved; the same command goes on"
+    assert done.stdout.splitlines()[-1] == "stopped after step 12 of 24, which is saved; the same command resumes it"
     done = bertfam(*trained.pretrain(model_dir), DIE="24:SIGTERM:0")
     assert done.returncode == 75
     assert [line.partition("  ")[0] for line in done.stdout.splitlines() if "held out" in line] == ["step 12 held out"]
-    assert done.stdout.splitlines()[-1] == "stopped after step 24 of 24, which is saved; the same command goes on"
+    assert done.stdout.splitlines()[-1] == "stopped after step 24 of 24, which is saved; the same command resumes it"
     done = bertfam(*trained.pretrain(model_dir))
     out = done.stdout.splitlines()
     assert done.returncode == 0 and "resumed from step 24" in out and out[-1] == f"finished: {model_dir}"
@@ -118,5 +118,5 @@ def test_a_profile_of_what_is_not_made(trained, tmp_path, capsys):
     )
     done = bertfam(*trained.pretrain(model_dir, "--profile_steps=21-22"))
     assert done.returncode == 0, done.stderr
-    told = "bertfam: warning: --profile_steps=21-22 is not recorded: this command begins with update 21, which compiles"
+    told = "bertfam: warning: --profile_steps=21-22 is not recorded: this command starts with update 21, which compiles"
     assert told in done.stderr.splitlines() and not (model_dir / "plugins").exists()
