@@ -229,7 +229,7 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "--marks",
         choices=("given", "names"),
         help="phrases and entities, which ERNIE masks as wholes; given: the text has U+27E8 and U+27E9 around phrases and U+27E6 "
-        "and U+27E7 around entities, which are taken out; names: capitalised words that stand together and numbers are entities",
+        "and U+27E7 around entities, which are removed; names: capitalised words that stand together and numbers are entities",
     )
     return group
 
