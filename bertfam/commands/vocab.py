@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from bertfam.data.corpora.corpus import Corpus
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.data.vocabularies.layouts import Layout
+    from bertfam.data.vocabularies.learners import Learner
 
 SUMMARY = "train a vocabulary on text: WordPiece, unigram, BPE or byte-level BPE"
 
 EXAMPLE = "  bertfam vocab --task=python_docs --size=8192 --output=vocab"
 
 _MOST_PIECES = 10_000_000
-# kind -> flags that only it has
+# kind of vocabulary -> its own flags
 _OPTIONS = {
     "wordpiece": ("cased", "strip_accents", "split_ideographs", "min_frequency"),
     "unigram": ("normalizer", "keep_spaces", "byte_fallback", "character_coverage"),
@@ -49,12 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pieces = parser.add_argument_group("pieces")
     pieces.add_argument(
         "--kind", choices=tuple(_OPTIONS), default="wordpiece",
-        help="wordpiece: BERT's; unigram, bpe: SentencePiece's; byte_bpe: GPT-2's and RoBERTa's, in which nothing is unknown "
+        help="wordpiece: BERT's; unigram, bpe: SentencePiece's; byte_bpe: GPT-2's and RoBERTa's, without unknown tokens "
         "(%(default)s)",
     )  # fmt: skip
     pieces.add_argument(
         "--layout", choices=tuple(LAYOUTS),
-        help="the control tokens and their ids, as the family has them (by default "
+        help="control tokens and their ids, as in the family of this name (by default "
         + ", ".join(f"{layout} for {kind}" for kind, layout in DEFAULT_LAYOUTS.items()) + ")",
     )  # fmt: skip
     pieces.add_argument(
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     pieces.add_argument(
         "--min_frequency", type=int, metavar="N",
-        help="wordpiece, byte_bpe: least count of a pair of pieces that is merged (2)",
+        help="wordpiece, byte_bpe: least number of occurrences of a pair of pieces to merge it (2)",
     )  # fmt: skip
     wordpiece = parser.add_argument_group("of --kind=wordpiece")
     wordpiece.add_argument(
@@ -82,8 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sentencepiece = parser.add_argument_group(
         "of --kind=unigram and --kind=bpe",
-        "By default text is normalised and runs of white space become one space, as T5 has it. With\n"
-        "--normalizer=identity --keep_spaces --byte_fallback decoding gives every text back, as it does for byte_bpe.",
+        "By default text is normalised and runs of white space become one space, as in T5. With\n"
+        "--normalizer=identity --keep_spaces --byte_fallback decoding restores every text exactly, as it does for byte_bpe.",
     )
     sentencepiece.add_argument(
         "--normalizer", choices=("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"),
@@ -96,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--byte_fallback", action="store_true", default=None, help="encode characters without a piece as bytes"
     )
     sentencepiece.add_argument(
-        "--character_coverage", type=float, metavar="SHARE", help="share of the text's characters that get a piece (0.9995)"
+        "--character_coverage", type=float, metavar="SHARE", help="share of the characters of the text that get a piece (0.9995)"
     )
     parser.add_argument(
         "--output", type=flags.folder, required=True, metavar="DIR", help="folder to write, which must be empty or new"
@@ -119,70 +120,71 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"no text: give --input=GLOB for text files, or --task={flags.EMBEDDED} for text that comes with Python")
 
     from bertfam.data.rows.mixture import Mixture
-
-    texts = {name: _whole(corpus) for name, corpus in data.corpora.items()}
-
-    # Count words: each corpus of a mixture as often as its share of the rows will be.
     from bertfam.data.vocabularies.counting import weighted
     from bertfam.data.vocabularies.learners import make_learner
 
     learner = make_learner(args.kind, size=args.size, layout=layout, **options)
-    readings = {name: _Reading(corpus, learner.joint) for name, corpus in texts.items()}
-    counts = {name: learner.count(reading.sentences()) for name, reading in readings.items()}
-    sizes = [reading.characters for reading in readings.values()]
-    # A limit is of rows, and these are characters.
+    readers = {name: _Reader(corpus.without_held_out(), learner.joint) for name, corpus in data.corpora.items()}
+    counts = {name: learner.count(reader.sentences()) for name, reader in readers.items()}
+    sizes = [reader.characters for reader in readers.values()]
+    # Mixture.limit counts rows and the sizes here are characters, so it does not apply.
     mixture = dataclasses.replace(data.corpus, limit=None) if isinstance(data.corpus, Mixture) and all(sizes) else None
+    # The words of each corpus of a mixture count in proportion to its share of the rows.
     words = weighted(list(counts.values()), mixture.factors(sizes) if mixture else [1.0] * len(sizes))
-
-    # Learn pieces.
-    begin = time.monotonic()
-    _report(f"learning pieces from {words.total():,} words, {len(words):,} of them different")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        vocabulary = learner.learn(words)
-    for warning in caught:
-        _report(f"warning: {warning.message}")
-    _report(f"learnt {vocabulary.size:,} pieces in {time.monotonic() - begin:.1f} s")
-
-    # Write and summarise.
+    vocabulary = _learn(learner, words)
     with (replaced_folder if output.is_dir() else new_folder)(output) as folder:
         vocabulary.save(folder)
     summary: dict[str, Any] = {
         "output": str(output),
         "kind": args.kind,
         "size": vocabulary.size,
-        "documents": sum(reading.documents for reading in readings.values()),
+        "documents": sum(reader.documents for reader in readers.values()),
         "characters": sum(sizes),
         **_statistics(vocabulary, words),
     }
     if mixture:
-        shares = dict(zip(readings, mixture.shares(sizes), strict=True))
         summary["corpora"] = {
             name: {
-                "documents": readings[name].documents,
-                "characters": readings[name].characters,
-                "share": shares[name],
+                "documents": reader.documents,
+                "characters": reader.characters,
+                "share": share,
                 **_statistics(vocabulary, counts[name]),
             }
-            for name in readings
+            for (name, reader), share in zip(readers.items(), mixture.shares(sizes), strict=True)
         }
-    if args.json:
-        print(json.dumps(summary))
-    else:
-        print(
-            f"{output}: {summary['size']:,} pieces from {summary['documents']:,} documents, "
-            f"{summary['characters']:,} characters, {summary['words']:,} words; "
-            f"{summary['pieces_per_word']:.3f} pieces per word, {summary['unk_share']:.3%} unknown"
-        )
-        for name, corpus in summary.get("corpora", {}).items():
-            print(
-                f"  {name}: {corpus['share']:.2%} of the mixture, {corpus['characters'] / sum(sizes):.2%} of the characters; "
-                f"{corpus['pieces_per_word']:.3f} pieces per word, {corpus['unk_share']:.3%} unknown"
-            )
+    print(json.dumps(summary) if args.json else _format_summary(summary))
     return 0
 
 
-class _Reading:
+def _learn(learner: Learner, words: Counter[str]) -> Vocabulary:
+    """Learn pieces from word counts; report the progress and the learner's warnings."""
+    start = time.monotonic()
+    _report(f"learning pieces from {words.total():,} words, {len(words):,} of them different")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        vocabulary = learner.learn(words)
+    for warning in caught:
+        _report(f"warning: {warning.message}")
+    _report(f"learnt {vocabulary.size:,} pieces in {time.monotonic() - start:.1f} s")
+    return vocabulary
+
+
+def _format_summary(summary: dict[str, Any]) -> str:
+    """Return the summary as text, with one line for each corpus of a mixture."""
+    lines = [
+        f"{summary['output']}: {summary['size']:,} pieces from {summary['documents']:,} documents, "
+        f"{summary['characters']:,} characters, {summary['words']:,} words; "
+        f"{summary['pieces_per_word']:.3f} pieces per word, {summary['unk_share']:.3%} unknown"
+    ]
+    lines += [
+        f"  {name}: {corpus['share']:.2%} of the mixture, {corpus['characters'] / summary['characters']:.2%} of the characters; "
+        f"{corpus['pieces_per_word']:.3f} pieces per word, {corpus['unk_share']:.3%} unknown"
+        for name, corpus in summary.get("corpora", {}).items()
+    ]
+    return "\n".join(lines)
+
+
+class _Reader:
     """Reader of a corpus that counts documents and characters and shows progress on a terminal."""
 
     def __init__(self, corpus: Corpus, joint: str) -> None:
@@ -191,6 +193,7 @@ class _Reading:
         self._joint = joint
 
     def sentences(self) -> Iterator[str]:
+        """Yield the training text, each sentence but the first of a document after `joint`."""
         from tqdm import tqdm
 
         documents = self._corpus.documents("train")
@@ -199,20 +202,6 @@ class _Reading:
             self.characters += sum(map(len, document))
             yield from document[:1]
             yield from (self._joint + sentence for sentence in document[1:])
-
-
-def _whole(corpus: Corpus) -> Corpus:
-    """Return the corpus without a held-out share."""
-    from bertfam.data.corpora.marked_text import MarkedText
-    from bertfam.data.corpora.pair_files import PairFiles
-    from bertfam.data.corpora.text_files import TextFiles
-    from bertfam.data.seqio_tasks.corpus import SeqioTask
-
-    if isinstance(corpus, MarkedText):
-        return dataclasses.replace(corpus, corpus=_whole(corpus.corpus))
-    return (
-        dataclasses.replace(corpus, validation_fraction=0.0) if isinstance(corpus, TextFiles | PairFiles | SeqioTask) else corpus
-    )
 
 
 def _statistics(vocabulary: Vocabulary, words: Counter[str]) -> dict[str, float]:
@@ -233,16 +222,16 @@ def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
     for name in given:
         if name not in _OPTIONS[args.kind]:
             kinds = " and ".join(f"--kind={kind}" for kind, own in _OPTIONS.items() if name in own)
-            raise UserError(f"--{name} is a flag of {kinds}: it does not go with --kind={args.kind}")
+            raise UserError(f"--{name} is a flag of {kinds}: it does not apply to --kind={args.kind}")
     if layout.unk == layout.pad and args.kind != "byte_bpe":
-        raise UserError(f"--layout={args.layout} has no token for unknown text, which only --kind=byte_bpe can do without")
+        raise UserError(f"--layout={args.layout} has no token for unknown text, which every kind but --kind=byte_bpe requires")
     if layout.sentinels < 0:
         raise UserError(f"--sentinels={args.sentinels} is negative")
     special = len(layout.controls) + layout.sentinels
     if args.size <= special:
-        raise UserError(f"--size={args.size} is too small: {special} special pieces and the characters of the text go in")
+        raise UserError(f"--size={args.size} is too small: it includes {special} special pieces and the characters of the text")
     if args.size > _MOST_PIECES:
-        raise UserError(f"--size={args.size} is more than {_MOST_PIECES:,}, the most pieces that are learnt")
+        raise UserError(f"--size={args.size} is more than {_MOST_PIECES:,}, the greatest size")
     if not 1 <= given.get("min_frequency", 1) < 2**31:
         raise UserError(f"--min_frequency={args.min_frequency} must be at least 1 and below 2^31")
     if not 0.5 < given.get("character_coverage", 1.0) <= 1:
@@ -257,7 +246,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
         if files and not overwrite:
             raise UserError(f"--output={output} is not empty (it holds {files[0]}): name another, or give --overwrite")
         if other := next((name for name in files if name not in NAMES), None):
-            raise UserError(f"--output={output} holds {other}, which is no file of a vocabulary: name another folder")
+            raise UserError(f"--output={output} holds {other}, which is not a file of a vocabulary: name another folder")
     elif not is_remote(output) and os.path.lexists(output):
         raise UserError(f"--output={output} is a file: name a folder")
     check_writable(output)

@@ -1,16 +1,43 @@
-"""Cloze: the likeliest tokens at each mask token of a text."""
+"""Masked-token prediction: the likeliest tokens at each mask of a text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from bertfam.api import LanguageModel, Model
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.models.encoder import EncoderConfig
 
 # Rows are padded to a multiple of this, so that few lengths are compiled.
 _MULTIPLE = 32
+
+
+class TrainedEncoder(Protocol):
+    """Encoder with its parameters and vocabulary, as `bertfam.api.Model` is."""
+
+    @property
+    def config(self) -> EncoderConfig:
+        """Config of the family."""
+        ...
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters of the encoder and its heads."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Vocabulary that texts are encoded with."""
+        ...
+
+    def apply(
+        self, tokens: np.ndarray, *, segment_ids: np.ndarray | None = None, masked_positions: np.ndarray | None = None
+    ) -> dict[str, jax.Array]:
+        """Run the model, see `bertfam.api.Model.apply`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,25 +51,28 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Mask:
-    """Mask of a text: its place among the tokens ([CLS] is 0), and its candidates, the likeliest first."""
+    """Mask of a text: its position among the tokens ([CLS] is 0), and its candidates, the likeliest first."""
 
     position: int
     predictions: list[Prediction]
 
 
-def select_masked_lm(networks: Mapping[str, Model | LanguageModel]) -> Model:
+def select_masked_lm(networks: Mapping[str, Any]) -> TrainedEncoder:
     """Select the first encoder with a masked-language-model head, such as ELECTRA's generator, else the first encoder.
 
+    Args:
+      networks: the networks of `bertfam.api.load_networks`.
+
     Raises:
-      UserError: no network is an encoder.
+      UserError: if no network is an encoder.
     """
-    encoders = [model for model in networks.values() if isinstance(model, Model)]
+    encoders = [model for model in networks.values() if "decoder" not in model.params]
     if not encoders:
         raise UserError("the model has a decoder and no masks to fill; use bertfam generate")
     return next((model for model in encoders if "mlm_head" in model.params), encoders[0])
 
 
-def check(model: Model, text: str) -> np.ndarray:
+def check(model: TrainedEncoder, text: str) -> np.ndarray:
     """Encode a text: int32[length]; raise UserError if it has no mask or is too long."""
     mask = model.vocabulary.token_ids.require("mask", "filling in")
     tokens = model.vocabulary.encode_prompt(text).ids
@@ -55,19 +85,19 @@ def check(model: Model, text: str) -> np.ndarray:
     return tokens
 
 
-def fill(model: Model, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]:
+def fill(model: TrainedEncoder, texts: Sequence[str], top_k: int = 5) -> list[list[Mask]]:
     """Predict the tokens at the masks of texts.
 
     Args:
       model: a model with a masked-language-model head.
-      texts: each has at least one literal [MASK], or the vocabulary's own spelling of it.
+      texts: texts with at least one literal [MASK], or the vocabulary's own spelling of it.
       top_k: number of candidates for each mask.
 
     Returns:
       the masks of each text, in order.
 
     Raises:
-      UserError: the model has no such head, or a text has no mask or is too long.
+      UserError: if the model has no such head, or a text has no mask or is too long.
     """
     if "mlm_head" not in model.params and "rtd_head" in model.params:
         raise UserError(

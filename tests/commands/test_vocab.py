@@ -168,7 +168,7 @@ def test_overwrites_only_when_told(text, capsys):
     (text / "out" / "notes.md").write_text("mine")
     before = sorted((text / "out").iterdir())
     assert vocab("--input=a.txt", "--size=37", "--output=out", "--overwrite") == 2
-    assert "--output=out holds notes.md, which is no file of a vocabulary: name another" in capsys.readouterr().err
+    assert "--output=out holds notes.md, which is not a file of a vocabulary: name another" in capsys.readouterr().err
     assert sorted((text / "out").iterdir()) == before
 
 
@@ -191,7 +191,7 @@ def test_overwrites_only_when_told(text, capsys):
         (["--input=a.txt", "--sentinels=-1"], "--sentinels=-1 is negative"),
         (["--input=a.txt", "--kind=unigram", "--layout=t5", "--size=103"], "--size=103 is too small: 103 special pieces"),
         (["--input=a.txt", "--kind=unigram", "--layout=gpt2"], "--layout=gpt2 has no token for unknown text"),
-        (["--input=a.txt", "--kind=bpe", "--cased"], "--cased is a flag of --kind=wordpiece: it does not go with --kind=bpe"),
+        (["--input=a.txt", "--kind=bpe", "--cased"], "--cased is a flag of --kind=wordpiece: it does not apply to --kind=bpe"),
         (["--input=a.txt", "--keep_spaces"], "--keep_spaces is a flag of --kind=unigram and --kind=bpe"),
         (["--input=a.txt", "--kind=bpe", "--character_coverage=2"], "--character_coverage=2.0 must be above 0.5 and at most 1"),
         (["--input=a.txt", "--output=a.txt"], "--output=a.txt is a file"),

@@ -63,6 +63,10 @@ class Corpus(ABC):
         """True if the text is stored in files, so that a sample can be read without producing all of it."""
         return False
 
+    def without_held_out(self) -> "Corpus":
+        """Return a corpus whose training split includes the documents that this one holds out of it by their hash."""
+        return self
+
     @abstractmethod
     def texts(self, split: str) -> Iterator[list[str]]:
         """Yield the stripped non-blank lines of each document of "train" or "validation", always in the same order.

@@ -1,5 +1,6 @@
 """Base class of corpora that are read from files, with held-out documents chosen by a hash."""
 
+import dataclasses
 import hashlib
 import os
 from abc import abstractmethod
@@ -35,6 +36,10 @@ class FileCorpus(Corpus):
     @abstractmethod
     def read(self, path: Path) -> Iterator[list[str]]:
         """Yield the documents of a file; raise UserError if it cannot be read."""
+
+    @override
+    def without_held_out(self) -> "FileCorpus":
+        return dataclasses.replace(self, validation_fraction=0.0)  # type: ignore[type-var]  # subclasses are dataclasses
 
     @property
     @override

@@ -12,7 +12,7 @@ are never part of the text: they are removed before tokenization, even where the
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from typing_extensions import override
@@ -51,6 +51,10 @@ class MarkedText(Corpus):
     @override
     def bare(self) -> Corpus:
         return self.corpus.bare
+
+    @override
+    def without_held_out(self) -> "MarkedText":
+        return replace(self, corpus=self.corpus.without_held_out())
 
     @property
     @override

@@ -1,4 +1,4 @@
-"""Corpus of a registered seqio task; seqio, and TensorFlow with it, are imported only when text is read."""
+"""Corpus of a registered seqio task; seqio and TensorFlow are imported only when text is read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import override
 
 from bertfam.data.corpora.corpus import SPLITS, Corpus, Part
 from bertfam.data.corpora.file_corpus import is_held_out
@@ -31,22 +33,22 @@ class SeqioTask(Corpus):
     """Documents of a task in seqio's registry, after the preprocessors up to `seqio.CacheDatasetPlaceholder`, or all.
 
     An element is a document: a string, or a dict with a string `text` (a line break ends a sentence, and each line is split
-    into sentences) or a vector of strings `sentences` (taken as they are). Documents come in the source's order, unshuffled.
-    A task without a validation split has documents held out by a hash of their text, as `TextFiles` does.
+    into sentences) or a vector of strings `sentences` (used unchanged). Documents come in the source's order, unshuffled.
+    Without a validation split, documents are held out by a hash of their text, as in `TextFiles`.
 
-    With `pairs` an element is a dict with the strings `inputs` and `targets`, or where these are tokens already, with
-    `inputs_pretokenized` and `targets_pretokenized`, as `seqio.preprocessors.tokenize` leaves them.
+    With `pairs` an element is a dict with the strings `inputs` and `targets`, or, if these are tokens already, with
+    `inputs_pretokenized` and `targets_pretokenized`, which `seqio.preprocessors.tokenize` keeps.
 
     Attributes:
       name: the task's name in the registry.
       modules: modules to import first, which register the task.
-      language: for the sentence splitter, see `bertfam.data.corpora.sentences.LANGUAGES`; None: the language of the task's source
-        if it has one (as `tfds.PreparedTfds`), else English.
-      validation_fraction: share of documents held out where the task has no validation split.
+      language: language of the sentence splitter, see `bertfam.data.corpora.sentences.LANGUAGES`; by default the language of the
+        task's source if it has one (as `tfds.PreparedTfds` does), else English.
+      validation_fraction: share of documents held out if the task has no validation split.
       pairs: True if the elements are pairs of inputs and targets.
 
     Raises:
-      UserError: a setting is wrong (when made); the task is not known, or does not give text (when read).
+      UserError: if a setting is wrong (at construction); if the task is unknown or does not yield text (when it is read).
     """
 
     reads_seqio: ClassVar[bool] = True
@@ -63,29 +65,33 @@ class SeqioTask(Corpus):
         if self.language is not None:
             check_language(self.language)
 
+    @override
+    def without_held_out(self) -> SeqioTask:
+        return replace(self, validation_fraction=0.0)
+
+    @override
     def texts(self, split: str) -> Iterator[list[str]]:
-        """Stream the lines of the documents of "train" or "validation"; raise UserError if the task cannot be read."""
         return (lines for part in self.parts(split) for lines in self.part(split, part))
 
+    @override
     def parts(self, split: str) -> list[Part]:
-        """Return the shards of the source, usually files."""
+        # The shards of the source, usually files.
         task = self._find()
         with self._refusal(split):
-            shards = max(
-                1, len(task.source.list_shards(_source_split(task, split)))
-            )  # if there is none, reading raises the reason
+            # Without any shard, reading raises an error that names the reason.
+            shards = max(1, len(task.source.list_shards(_source_split(task, split))))
         return [Part(f"{number}/{shards}") for number in range(shards)]
 
+    @override
     def part(self, split: str, part: Part) -> Iterator[list[str]]:
-        """Stream the `texts` of one shard; raise UserError if it cannot be read."""
         task = self._find()
         by_hash = "validation" not in task.splits
         for lines in self._read(task, _source_split(task, split), part):
             if lines and not (by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation")):
                 yield lines
 
+    @override
     def sentences(self, lines: list[str]) -> list[str]:
-        """Return the lines themselves if the task gives `sentences`, else the sentences in them."""
         if not self._split_language:
             return lines
         return [sentence for line in lines for sentence in split_sentences(line, self._split_language)]
@@ -108,13 +114,11 @@ class SeqioTask(Corpus):
         # Computed before pickling, so that a process that only splits sentences imports no TensorFlow.
         return self.__dict__ | {"_split_language": self._split_language}
 
+    @override
     def fingerprint(self) -> dict[str, Any]:
-        """Return the names of task and splits, digests of the modules' files, and versions of seqio and sentencex.
-
-        For the source it has the corpus' fingerprint (`CorpusSource`), sizes and digests of files (a file-based source; only
-        sizes for files that are not local), name and version (TFDS), the function's name (`FunctionDataSource`), or else the
-        class. Files that a function reads, and modules that the named modules import, are not covered.
-        """
+        # The source is described by the corpus' fingerprint (`CorpusSource`), by sizes and digests of files (a file-based source;
+        # only sizes for files that are not local), by name and version (TFDS), by the function's name (`FunctionDataSource`), or
+        # else by its class. Files that a function reads, and modules that the named modules import, are not covered.
         from importlib.metadata import version
 
         task = self._find()
@@ -139,7 +143,7 @@ class SeqioTask(Corpus):
 
         if self.name in seqio.MixtureRegistry.names():
             parts = ", ".join(sorted(task.name for task in seqio.MixtureRegistry.get(self.name).tasks))
-            raise UserError(f"--task={self.name} is a mixture, which has no end: name a task ({parts})")
+            raise UserError(f"--task={self.name} is a mixture, which is endless: name a task ({parts})")
         if self.name not in (known := set(seqio.TaskRegistry.names())):
             hint = did_you_mean(self.name, known, "give the module that registers it with --module_import=MODULE")
             raise UserError(f"--task={self.name} is no registered seqio task{hint}")
@@ -149,7 +153,7 @@ class SeqioTask(Corpus):
         return task
 
     def _dataset(self, task: seqio.Task, split: str, shard: int = 0, shards: int = 1) -> tf.data.Dataset:
-        """Return unshuffled elements of a shard, after the preprocessors up to the placeholder, or all."""
+        """Return the unshuffled elements of a shard, after all preprocessors or those before the placeholder."""
         import seqio
 
         shard_info = seqio.ShardInfo(shard, shards) if shards > 1 else None
@@ -162,7 +166,7 @@ class SeqioTask(Corpus):
         """Yield stripped non-blank lines of each document."""
         shard, shards = map(int, part.name.split("/"))
         read = 0
-        with self._refusal(split, lambda: f" beyond document {read}" + (f" of shard {part.name}" if shards > 1 else "")):
+        with self._refusal(split, lambda: f" after document {read}" + (f" of shard {part.name}" if shards > 1 else "")):
             dataset = self._dataset(task, split, shard, shards)
             if self.pairs:
                 names = self._pair_features(dataset.element_spec)
@@ -179,7 +183,7 @@ class SeqioTask(Corpus):
                 read += 1
 
     def _pair_features(self, spec: Any) -> tuple[str, str]:
-        """Return the names of the features that hold inputs and targets."""
+        """Return the names of the features with the inputs and the targets."""
         import tensorflow as tf
 
         given = spec if isinstance(spec, dict) else {"": spec}
@@ -188,7 +192,7 @@ class SeqioTask(Corpus):
             if all(isinstance(text, tf.TensorSpec) and text.dtype == tf.string and text.shape.rank == 0 for text in texts):
                 return names
         raise UserError(
-            f"--task={self.name} gives {_described(given)}: SeqioTask.pairs needs the strings `inputs` and `targets`; put "
+            f"--task={self.name} yields {_described(given)}: SeqioTask.pairs requires the strings `inputs` and `targets`; put "
             "seqio.CacheDatasetPlaceholder() before the preprocessor that tokenises them"
         )
 
@@ -204,7 +208,7 @@ class SeqioTask(Corpus):
             raise UserError(f"--task={self.name} cannot be read{where()} of {split}: {summary}") from error
 
     def _text_feature(self, spec: Any) -> str:
-        """Return the name of the text feature; "" if the elements are strings themselves."""
+        """Return the name of the text feature, or "" if the elements are strings themselves."""
         import tensorflow as tf
 
         text = {"text": 0, "sentences": 1}
@@ -218,8 +222,8 @@ class SeqioTask(Corpus):
                 return named[0]
             given = _described(spec)
         raise UserError(
-            f"--task={self.name} gives {given}: give one string `text`, or a vector of strings `sentences`; put "
-            "seqio.CacheDatasetPlaceholder() behind the preprocessor that has made it; for pairs of inputs and targets set "
+            f"--task={self.name} yields {given}, not one string `text` or a vector of strings `sentences`; put "
+            "seqio.CacheDatasetPlaceholder() after the preprocessor that makes them; for pairs of inputs and targets set "
             "SeqioTask.pairs = True"
         )
 
@@ -229,15 +233,15 @@ def _described(spec: dict[str, Any]) -> str:
 
 
 def fill_registry(modules: Sequence[str]) -> None:
-    """Import TensorFlow (without accelerators), bertfam's own tasks, and modules that register others."""
+    """Import TensorFlow (without accelerators), bertfam's own tasks, and modules that register more tasks."""
     from bertfam.config.imports import import_module
     from bertfam.config.parse import Import, Origin
 
     with _tensorflow_silenced():
         import tensorflow as tf
 
-        with contextlib.suppress(RuntimeError):  # TensorFlow is in use already
-            tf.config.set_visible_devices([], "GPU")  # text needs none, and JAX may hold its memory
+        with contextlib.suppress(RuntimeError):  # TensorFlow has been initialised already
+            tf.config.set_visible_devices([], "GPU")  # JAX may hold the memory of the GPUs
     from bertfam.data.seqio_tasks import tasks  # noqa: F401  (registers bertfam's own)
 
     for module in modules:
@@ -246,7 +250,7 @@ def fill_registry(modules: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _tensorflow_silenced() -> Iterator[None]:
-    """Keep TensorFlow's start-up messages, which no setting disables, off stderr."""
+    """Suppress TensorFlow's start-up messages on stderr, which no setting disables."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -260,7 +264,7 @@ def _tensorflow_silenced() -> Iterator[None]:
 
 
 def _module_digest(module: str) -> str:
-    """Return the SHA-256 digest of a module's source file; "" if it has none."""
+    """Return the SHA-256 digest of a module's source file, or "" if it has none."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.has_location or spec.origin is None:
         return ""
@@ -290,7 +294,7 @@ def _source_fingerprint(source: seqio.DataSource, splits: list[str]) -> Any:
 
 
 def _source_split(task: seqio.Task, split: str) -> str:
-    """Return the split of the source that has the documents of a split."""
+    """Return the source's split that contains the documents of a split."""
     if split not in SPLITS:
-        raise ValueError(f"split {split!r}: one of {SPLITS}")
+        raise ValueError(f"split is {split!r}, but must be one of {SPLITS}")
     return split if split in task.splits else "train"

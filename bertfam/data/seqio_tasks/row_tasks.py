@@ -102,7 +102,7 @@ class RowSource(seqio.DataSource):
         batches = self._batches(split, length, 0 if seed is None else int(seed))
         size = len(batches.examples)
         shard, shards = shard_of(shard_info)
-        own = len(range(shard, size, shards))  # rows of an epoch that are this shard's
+        own = len(range(shard, size, shards))  # number of rows of an epoch in this shard
 
         def rows(numbers: np.ndarray) -> list[np.ndarray]:
             epochs, places = np.divmod(numbers, max(own, 1))
@@ -121,11 +121,11 @@ class RowSource(seqio.DataSource):
 
     def _row_length(self, sequence_length: Mapping[str, int] | None) -> int:
         given, rows = sequence_length or {}, self.data.features(self._length)
-        # Of a decoder alone its own features have the length of the row.
+        # Without an encoder, the features of the decoder have the length of the row.
         prefix = "encoder_" if "encoder_input_tokens" in rows else "decoder_"
         lengths = {given[name] for name in rows if name.startswith(prefix) and given.get(name) is not None}
         if len(lengths) > 1:
-            raise ValueError(f"task {self._name}: rows have one length, sequence_length gives {sorted(lengths)}")
+            raise ValueError(f"task {self._name}: sequence_length has several lengths, {sorted(lengths)}, for one row")
         return lengths.pop() if lengths else self._length
 
     def _batches(self, split: str, length: int, seed: int) -> CorruptedRows:
@@ -133,7 +133,7 @@ class RowSource(seqio.DataSource):
         rows = self.data.training(cache, vocabulary.token_ids, length, 1, seed, split=split).sequence
         if not isinstance(rows, CorruptedRows):
             raise UserError(
-                f"task {self._name} is of several corpora ({', '.join(cache.corpora)}): register a task for each, and mix them "
+                f"task {self._name} has several corpora ({', '.join(cache.corpora)}): register a task for each, and mix them "
                 "in a seqio mixture"
             )
         return rows

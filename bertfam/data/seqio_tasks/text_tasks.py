@@ -10,7 +10,7 @@ from typing_extensions import override
 from bertfam.data.corpora.corpus import SPLITS, Corpus
 
 _TEXT = seqio.PassThroughVocabulary(size=0)
-# Output features of tasks that give text.
+# Output features of tasks that yield text.
 SENTENCES = {"sentences": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=1)}
 PAIRS = {name: seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=0) for name in ("inputs", "targets")}
 DOCUMENTS = {"text": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=0)}
@@ -19,8 +19,8 @@ DOCUMENTS = {"text": seqio.Feature(_TEXT, add_eos=False, dtype=tf.string, rank=0
 class CorpusSource(seqio.DataSource):
     """Data source of a `Corpus`, whose elements are documents {"sentences": string[n]}.
 
-    Splits are "train" and "validation". Documents come in the corpus' order; shard i of n has documents i, i + n, ...,
-    however many files there are, and reads all of them.
+    The splits are "train" and "validation". Documents come in the order of the corpus; shard i of n has documents i, i + n, ...,
+    independent of the number of files, and reads all of them.
     """
 
     def __init__(self, corpus: Corpus) -> None:

@@ -1,7 +1,7 @@
 """Tasks of documents prepared by TensorFlow Datasets: Wikipedia, Wiki-40B, C4, LM1B.
 
 Registering reads nothing and needs no network, and using a task downloads nothing: the data are prepared once, by
-`tfds build NAME` (in ~/tensorflow_datasets, or the folder that TFDS_DATA_DIR names).
+`tfds build NAME` (in ~/tensorflow_datasets, or in the folder $TFDS_DATA_DIR).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ class PreparedTfds(seqio.TfdsDataSource):
     """Data source of a prepared TFDS builder, with its language.
 
     Attributes:
-      language: of the text, for the sentence splitter.
+      language: language of the text, for the sentence splitter.
     """
 
     def __init__(self, name: str, splits: Mapping[str, str], language: str) -> None:
@@ -47,7 +47,7 @@ class PreparedTfds(seqio.TfdsDataSource):
         if not (builder.data_path / "dataset_info.json").exists():
             name = self.tfds_dataset.name.partition(":")[0]
             raise UserError(
-                f"{name} is not in {builder.data_dir}: prepare it with `tfds build {name}`, or let TFDS_DATA_DIR name the "
+                f"{name} is not in {builder.data_dir}: prepare it with `tfds build {name}`, or set TFDS_DATA_DIR to the "
                 "folder of TensorFlow Datasets that has it"
             )
 
@@ -63,11 +63,11 @@ def add_tfds(
     """Register a task that gives the documents of a TFDS builder.
 
     Args:
-      name: of the task.
-      builder: its name in TFDS, with config and version, as "wiki40b/en:1.3.0".
-      language: of the text, for the sentence splitter: ISO 639-1, what follows a hyphen is ignored.
-      splits: "train", and "validation" if there is one, -> the builder's name of it.
-      preprocessor: the builder's elements -> {"text": string}; None: their `text` as it is.
+      name: name of the task.
+      builder: name of the builder in TFDS, with config and version, such as "wiki40b/en:1.3.0".
+      language: language of the text, for the sentence splitter: ISO 639-1; a part after a hyphen is ignored.
+      splits: maps "train", and "validation" if there is one, to the builder's name of the split.
+      preprocessor: maps the builder's elements to {"text": string}; by default their `text` is used unchanged.
     """
     return seqio.TaskRegistry.add(
         name,
@@ -78,9 +78,10 @@ def add_tfds(
 
 
 def add_wikipedia(language: str, date: str = "20230601") -> seqio.Task:
-    """Register `wikipedia_LANGUAGE`, or `wikipedia_DATE_LANGUAGE` of another date than the default: an article a document.
+    """Register `wikipedia_LANGUAGE`, or `wikipedia_DATE_LANGUAGE` for another date; an article is a document.
 
-    TFDS has one split, of which a share is held out by hash. The lines of an article are its headings and paragraphs.
+    TFDS has only one split, so that documents are held out by a hash of their text. The lines of an article are its headings
+    and paragraphs.
     """
     name = f"wikipedia_{language}" if date == "20230601" else f"wikipedia_{date}_{language}"
     return add_tfds(_task_name(name), f"wikipedia/{date}.{language}:1.0.0", language=language, splits=TRAIN_ONLY)
@@ -126,7 +127,7 @@ for _language in ("en", "de", "es", "fi", "fr", "zh-cn"):
 add_tfds("c4_en", "c4/en:3.1.0")
 add_tfds("c4_realnewslike", "c4/realnewslike:3.1.0")
 seqio.TaskRegistry.add(
-    "lm1b",  # shuffled sentences: each is a document
+    "lm1b",  # shuffled sentences, each of which is a document
     source=PreparedTfds("lm1b:1.1.0", {"train": "train", "validation": "test"}, "en"),
     preprocessors=[_one_sentence],
     output_features=SENTENCES,

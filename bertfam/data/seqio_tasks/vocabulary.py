@@ -14,9 +14,9 @@ from bertfam.data.vocabularies import Vocabulary
 
 
 class PieceVocabulary(seqio.Vocabulary):
-    """Seqio vocabulary of any `Vocabulary`, loaded at first use; it adds no control tokens around a text.
+    """Seqio vocabulary that wraps any `Vocabulary`, loaded at first use; it adds no control tokens to a text.
 
-    Of a SentencePiece model it is equal to `seqio.SentencePieceVocabulary(spiece.model, extra_ids=100)` in ids and text.
+    For a SentencePiece model it gives the ids and text of `seqio.SentencePieceVocabulary(spiece.model, extra_ids=100)`.
     """
 
     def __init__(self, load: Callable[[], Vocabulary] | str, *, prompts: bool = False) -> None:

@@ -121,7 +121,7 @@ def test_shards_are_parts(add, tmp_path):
     assert list(corpus.texts("train")) == [text for part in parts for text in corpus.part("train", part)]
     (tmp_path / "b.txt").write_bytes(b"b one.\n\xff")
     with pytest.raises(
-        UserError, match="^--task=three_files cannot be read beyond document 1 of shard 1/3 of train: 'utf-8' codec"
+        UserError, match="^--task=three_files cannot be read after document 1 of shard 1/3 of train: 'utf-8' codec"
     ):
         list(corpus.texts("train"))
 
@@ -173,16 +173,15 @@ def test_what_is_no_text_task_is_refused(add, tmp_path):
     add("no_files", seqio.TextLineDataSource({"train": str(tmp_path / "none*.txt")}))
     add("latin", texts(b"one", "caf\xe9".encode("latin-1")))
     seqio.MixtureRegistry.add("mixed", [("numbers", 1.0)])
-    ending = "; give one string `text`|: give one string `text`"
     for name, message in (
         ("nubmers", "^--task=nubmers is no registered seqio task; did you mean numbers\\?$"),
         ("qwxyz", "^--task=qwxyz is no registered seqio task; give the module that registers it with --module_import=MODULE$"),
-        ("numbers", f"^--task=numbers gives int64 of rank 0({ending})"),
-        ("ids", r"^--task=ids gives n \(int32 of rank 0\), text \(int32 of rank 1\): give one string `text`"),
+        ("numbers", "^--task=numbers yields int64 of rank 0, not one string `text`"),
+        ("ids", r"^--task=ids yields n \(int32 of rank 0\), text \(int32 of rank 1\), not one string `text`"),
         ("eval_only", "^--task=eval_only has no train split, only test$"),
-        ("no_files", "^--task=no_files cannot be read beyond document 0 of train: No file is found for the file pattern"),
-        ("latin", "^--task=latin cannot be read beyond document 1 of train: 'utf-8' codec can't decode byte 0xe9 in position 3"),
-        ("mixed", r"^--task=mixed is a mixture, which has no end: name a task \(numbers\)$"),
+        ("no_files", "^--task=no_files cannot be read after document 0 of train: No file is found for the file pattern"),
+        ("latin", "^--task=latin cannot be read after document 1 of train: 'utf-8' codec can't decode byte 0xe9 in position 3"),
+        ("mixed", r"^--task=mixed is a mixture, which is endless: name a task \(numbers\)$"),
     ):
         with pytest.raises(UserError, match=message):
             list(SeqioTask(name).documents("train"))
@@ -219,30 +218,18 @@ def test_ours_are_registered_without_reading_anything(tmp_path):
     code = "from bertfam.data.seqio_tasks import tasks; import seqio; print(*sorted(seqio.TaskRegistry.names()))"
     environment = os.environ | {"BERTFAM_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    kinds = [
-        "bart",
-        "causal_lm",
-        "electra",
-        "ernie",
-        "mlm",
-        *(f"mlm_{kind}" for kind in ("nsp", "nsp_packed", "sbo", "sop", "structure")),
-    ]
-    ours = [
-        "python_docs",
-        *(f"python_docs_{kind}" for kind in (*kinds, "mlm_whole_words", "modernbert", "roberta", "t5_random_spans")),
-    ]
+    kinds = ("bart", "causal_lm", "mlm", "mlm_nsp", "mlm_nsp_packed", "mlm_whole_words", "t5_random_spans")
+    ours = ["python_docs", *(f"python_docs_{kind}" for kind in kinds)]
     assert [name for name in done.stdout.split() if name.startswith("python_docs")] == ours and not (tmp_path / "cache").exists()
 
 
 MODELS = {
-    "electra": "electra_small",
-    "modernbert": "modernbert_base",
+    "bart": "bart_base",
     "causal_lm": "gpt2_small",
+    "mlm": "bert_tiny",
+    "mlm_nsp": "bert_tiny",
     "t5_random_spans": "t5_1_1_small",
 }
-MODELS |= {"bart": "bart_base"} | dict.fromkeys(
-    ("ernie", "mlm", "mlm_nsp", "mlm_sbo", "mlm_sop", "mlm_structure", "roberta"), "bert_tiny"
-)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -382,7 +369,7 @@ def test_more_shards_than_rows_and_no_rows(tmp_path, vocabulary, rows_task):
 def test_sequence_lengths_must_agree(rows_task):
     lengths = {"encoder_input_tokens": 32, "encoder_segment_ids": 32}
     assert read(rows_task, 1, sequence_length=lengths)["encoder_input_tokens"].shape == (1, 32)
-    with pytest.raises(ValueError, match=r"rows have one length, sequence_length gives \[16, 32\]"):
+    with pytest.raises(ValueError, match=r"sequence_length has several lengths, \[16, 32\]"):
         read(rows_task, 1, sequence_length=lengths | {"encoder_token_type_ids": 16})
 
 
@@ -418,7 +405,7 @@ def test_a_cache_is_built_at_first_use_and_found_again(tmp_path, monkeypatch, co
         read(other, 1)
     for name in ("lazy", "lazy_too", "lazy_again", "lazy_other"):
         seqio.TaskRegistry.remove(name)
-    with pytest.raises(UserError, match="^task none needs a corpus, or a cache_dir that holds a token cache$"):
+    with pytest.raises(UserError, match="^task none requires a corpus, or a cache_dir that holds a token cache$"):
         tasks.add_pretraining_task("none", TextData())
 
 

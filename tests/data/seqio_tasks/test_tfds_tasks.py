@@ -82,7 +82,7 @@ def test_what_is_not_prepared_is_refused_and_not_downloaded(data_dir, name, capl
     builder = seqio.TaskRegistry.get(name).source.tfds_dataset.name.partition(":")[0]
     for ask in (lambda corpus: list(corpus.documents("train")), lambda corpus: corpus.parts("train"), SeqioTask.__getstate__):
         with pytest.raises(
-            UserError, match=rf"^{builder} is not in {data_dir}/.*: prepare it with `tfds build {builder}`, or let"
+            UserError, match=rf"^{builder} is not in {data_dir}/.*: prepare it with `tfds build {builder}`, or set TFDS_DATA_DIR"
         ):
             ask(SeqioTask(name))
     assert not list(data_dir.iterdir()) and not caplog.text
