@@ -189,7 +189,10 @@ def test_overwrites_only_when_told(text, capsys):
             "size 15 is too small: the characters and special pieces of this text need",
         ),
         (["--input=a.txt", "--sentinels=-1"], "--sentinels=-1 is negative"),
-        (["--input=a.txt", "--kind=unigram", "--layout=t5", "--size=103"], "--size=103 is too small: 103 special pieces"),
+        (
+            ["--input=a.txt", "--kind=unigram", "--layout=t5", "--size=103"],
+            "--size=103 is too small: it includes 103 special pieces",
+        ),
         (["--input=a.txt", "--kind=unigram", "--layout=gpt2"], "--layout=gpt2 has no token for unknown text"),
         (["--input=a.txt", "--kind=bpe", "--cased"], "--cased is a flag of --kind=wordpiece: it does not apply to --kind=bpe"),
         (["--input=a.txt", "--keep_spaces"], "--keep_spaces is a flag of --kind=unigram and --kind=bpe"),

@@ -30,7 +30,8 @@ def learn_merges(
 
     Args:
       chunks: see `count_chunks`.
-      first, last: pieces that never occur in text.
+      first: pieces with the lowest ids, which never occur in text.
+      last: pieces with the highest ids, which never occur in text.
       size: number of pieces to learn, including `first`, the bytes and `last`.
       min_frequency: the number of times two pieces must be adjacent to be merged.
 

@@ -27,14 +27,15 @@ def learn_pieces(
 ) -> list[str]:
     """Learn the pieces in the order of their ids: `first`, characters, merged ones (most frequent first), `last`.
 
+    If `size` has no room for every character, the most frequent ones are kept and words with other characters are left out.
+
     Args:
       words: the number of occurrences of each normalised word in the text; words longer than 100 characters are ignored.
-      first, last: pieces that never occur in text.
+      first: pieces with the lowest ids, which never occur in text.
+      last: pieces with the highest ids, which never occur in text.
       unknown: the piece among them that represents unknown text.
       size: number of pieces to learn, including `first` and `last`.
       min_frequency: the number of times two pieces must be adjacent to be merged.
-
-    If `size` has no room for every character, the most frequent ones are kept and words with other characters are left out.
 
     Raises:
       UserError: there is no text, or `size` has no room for any character.
