@@ -42,14 +42,10 @@ LEVELS = (
 FORBIDDEN = {("data", "models")}
 
 # Known faults. Remove an entry with the fault; add none.
-KNOWN_DIRECTIONS: set[tuple[str, str]] = {
-    ("bertfam.decoding.fill", "bertfam.api"),
-}
+KNOWN_DIRECTIONS: set[tuple[str, str]] = set()
 KNOWN_CIRCLES: set[tuple[str, ...]] = set()
 KNOWN_LONG_FUNCTIONS: set[str] = set()
-KNOWN_LONG_MAINS: set[str] = {
-    "bertfam/commands/vocab.py:main",
-}
+KNOWN_LONG_MAINS: set[str] = set()
 KNOWN_FULL_FOLDERS: set[str] = set()
 
 Graph = Mapping[str, frozenset[str]]
