@@ -171,11 +171,12 @@ class LanguageModel:
         Raises:
           UserError: the encoder's tokens are missing, or there is no encoder for them.
         """
-        has_encoder = "encoder" in self.params
-        if has_encoder and encoder_tokens is None:
-            raise UserError("the model has an encoder: give encoder_tokens, its input")
-        if encoder_tokens is not None and not has_encoder:
-            raise UserError("the model has no encoder for encoder_tokens: put all into tokens")
+        if ("encoder" in self.params) != (encoder_tokens is not None):
+            raise UserError(
+                "the model has an encoder: give encoder_tokens, its input"
+                if encoder_tokens is None
+                else "the model has no encoder for encoder_tokens: put all into tokens"
+            )
         # [batch, length] each
         row = _row(tokens, segment_ids)
         source = None if encoder_tokens is None else _row(encoder_tokens, encoder_segment_ids)

@@ -34,8 +34,10 @@ def end_tokens_of_folder(config: LanguageModelConfig, tokens: TokenIds, folder: 
         return next(iter(ids(name)), None)
 
     own = end_tokens(config, tokens)
-    start = one("decoder_start_token_id" if config.has_encoder else "bos_token_id")
-    first = one("forced_bos_token_id") if config.has_encoder else None
+    if config.has_encoder:
+        start, first = one("decoder_start_token_id"), one("forced_bos_token_id")
+    else:
+        start, first = one("bos_token_id"), None
     return Ends(
         ids("eos_token_id") or own.ids, own.fill, own.start if start is None else start, first, one("forced_eos_token_id")
     )

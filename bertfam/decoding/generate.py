@@ -5,7 +5,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -13,43 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertfam.corruption import keys
-from bertfam.data.vocabularies import Vocabulary
-from bertfam.decoding.networks import Source, decode
-from bertfam.decoding.stepper import Decoded, Ends, Prompts
+from bertfam.decoding.networks import decode
+from bertfam.decoding.prompts import PromptFormat, TrainedModel, prompt_format
+from bertfam.decoding.stepper import Decoded
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Strategy
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
-from bertfam.models.language_model import LanguageModelConfig, init_language_model
+from bertfam.models.language_model import init_language_model
 from bertfam.sharding.placement import partition_spec, state_shardings
 from bertfam.sharding.rules import Rules
 
-# Prompts are padded to this, or twice, four times ... as much, so that few lengths are compiled.
-_SHORTEST = 32
 _EXECUTION = Execution()
-
-
-class TrainedModel(Protocol):
-    """Causal LM or encoder-decoder with its parameters and vocabulary, as `bertfam.api.LanguageModel` is."""
-
-    @property
-    def config(self) -> LanguageModelConfig:
-        """Config of the family."""
-        ...
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Parameters, see `bertfam.models.language_model`."""
-        ...
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Vocabulary that prompts are encoded with."""
-        ...
-
-    @property
-    def ends(self) -> Ends:
-        """Tokens that begin and end texts."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -111,7 +85,8 @@ def generate(
         logits are not numbers.
     """
     _check(strategy, texts, batch_size)
-    encoded = [_encode(model, prompt, limits) for prompt in prompts]
+    form = prompt_format(model.config)
+    encoded = [form.encode(model, prompt, limits) for prompt in prompts]
     # Rows of a batch are of similar length.
     order = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
     rows = max(1, min(batch_size, len(encoded)))
@@ -128,7 +103,7 @@ def generate(
     with _on(mesh), precision:
         for begin in range(0, len(order), rows):
             places = order[begin : begin + rows]
-            batch, source = _batch(model, [encoded[place] for place in places], rows)
+            batch, source = form.batch(model, [encoded[place] for place in places], rows)
             drawn = None
             if isinstance(strategy, Sample):
                 drawn = _keys([encoded[place] for place in places], rows, texts, strategy.seed)
@@ -150,7 +125,8 @@ def generate(
             )
             decoded = jax.tree.map(np.asarray, decoded)
             for row, place in enumerate(places):
-                found[place] = _texts(model, prompts[place], encoded[place], jax.tree.map(lambda leaf, at=row: leaf[at], decoded))
+                own = jax.tree.map(lambda leaf, at=row: leaf[at], decoded)
+                found[place] = _texts(model, form, prompts[place], encoded[place], own)
     return [found[place] for place in range(len(encoded))]
 
 
@@ -173,55 +149,6 @@ def _check(strategy: Strategy, texts: int, batch_size: int) -> None:
         raise UserError(f"{texts} texts of each prompt are more than the {strategy.beams} beams; use more beams")
 
 
-def _encode(model: TrainedModel, prompt: str | np.ndarray, limits: Limits) -> np.ndarray:
-    """Encode a prompt as int32[length]; raise UserError if it and the new tokens do not fit the model."""
-    config = model.config
-    if isinstance(prompt, str):
-        tokens, begins = model.vocabulary.encode_prompt(prompt, frame=config.has_encoder).ids, config.start is not None
-    else:
-        tokens, begins, prompt = np.asarray(prompt, np.int32), False, model.vocabulary.decode(prompt)
-    if (begins or not len(tokens)) and not config.has_encoder and model.ends.start is not None:
-        tokens = np.append(np.int32(model.ends.start), tokens)
-    if not len(tokens):
-        raise UserError("a prompt is empty and the vocabulary has no token to begin a text with; give a prompt")
-    if config.has_encoder and model.ends.start is None:
-        raise UserError("the vocabulary has no start token for the decoder: choose another vocabulary")
-    longest = config.max_length
-    new = limits.max_new_tokens
-    if longest is None:
-        return tokens
-    shown = repr(prompt if len(prompt) <= 60 else prompt[:57] + "...")
-    if config.has_encoder and len(tokens) > longest:
-        raise UserError(f"{shown} has {len(tokens)} tokens and the model reads at most {longest}; shorten it")
-    if config.has_encoder and new > longest:
-        raise UserError(f"max_new_tokens {new} is more than the {longest} tokens that the model writes; lower it")
-    if not config.has_encoder and len(tokens) + new > longest:
-        raise UserError(
-            f"{shown} has {len(tokens)} tokens, which with {new} new ones are more than the model's {longest}; shorten it"
-            + (f", or lower max_new_tokens to {longest - len(tokens)}" if len(tokens) < longest else "")
-        )
-    return tokens
-
-
-def _batch(model: TrainedModel, encoded: Sequence[np.ndarray], rows: int) -> tuple[Prompts, Source | None]:
-    """Collect prompts into `rows` rows; rows beyond the prompts are padding."""
-    longest = max(map(len, encoded))
-    length = _SHORTEST << max(0, (longest - 1) // _SHORTEST).bit_length()
-    if model.config.max_length is not None:
-        length = min(length, model.config.max_length)
-    lengths = np.array([len(tokens) for tokens in encoded] + [0] * (rows - len(encoded)), np.int32)
-    real = lengths > 0
-    places = np.arange(length)
-    before = model.config.has_encoder  # padding follows an encoder's tokens and precedes a decoder's
-    inside = places < lengths[:, None] if before else places >= length - lengths[:, None]
-    table = np.full((rows, length), model.ends.fill, np.int32)
-    table[inside] = np.concatenate(encoded)
-    if not before:
-        return Prompts(jnp.asarray(table), jnp.asarray(length - lengths), jnp.asarray(real)), None
-    started = Prompts(jnp.asarray(np.full((rows, 1), model.ends.start, np.int32)), jnp.zeros(rows, jnp.int32), jnp.asarray(real))
-    return started, Source(jnp.asarray(table), jnp.asarray(inside.astype(np.int32)))
-
-
 def _keys(encoded: Sequence[np.ndarray], rows: int, texts: int, seed: int) -> jax.Array:
     """Return uint32[rows, texts, 2]; each key depends on the seed, its prompt and the number of the text alone."""
     text_keys = np.zeros((rows, texts), np.uint64)
@@ -231,7 +158,7 @@ def _keys(encoded: Sequence[np.ndarray], rows: int, texts: int, seed: int) -> ja
     return jnp.asarray(text_keys.view(np.uint32).reshape(rows, texts, 2))
 
 
-def _texts(model: TrainedModel, prompt: str | np.ndarray, encoded: np.ndarray, row: Decoded) -> list[Text]:
+def _texts(model: TrainedModel, form: PromptFormat, prompt: str | np.ndarray, encoded: np.ndarray, row: Decoded) -> list[Text]:
     """Return the texts of one prompt."""
     made = []
     for place in np.flatnonzero(row.possible):
@@ -241,18 +168,5 @@ def _texts(model: TrainedModel, prompt: str | np.ndarray, encoded: np.ndarray, r
         if np.isnan(log_probabilities).any():
             raise UserError("the model's logits are not numbers, so it generates no text: did its training diverge?")
         ended = bool(tokens) and tokens[-1] in model.ends.ids
-        made.append(Text(_spell(model, prompt, encoded, tokens), tokens, log_probabilities, float(row.scores[place]), ended))
+        made.append(Text(form.spell(model, prompt, encoded, tokens), tokens, log_probabilities, float(row.scores[place]), ended))
     return made
-
-
-def _spell(model: TrainedModel, prompt: str | np.ndarray, encoded: np.ndarray, tokens: list[int]) -> str:
-    vocabulary = model.vocabulary
-    if model.config.has_encoder:
-        dropped = set(vocabulary.token_ids.special)
-        return vocabulary.decode([token for token in tokens if token not in dropped])
-    # A vocabulary may drop the space of a first word.
-    before = vocabulary.decode(encoded.tolist(), skip_special=True)
-    whole = vocabulary.decode([*encoded.tolist(), *tokens], skip_special=True)
-    return (prompt if isinstance(prompt, str) else before) + (
-        whole[len(before) :] if whole.startswith(before) else vocabulary.decode(tokens, skip_special=True)
-    )

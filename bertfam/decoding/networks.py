@@ -76,7 +76,7 @@ def stepper_of(config: LanguageModelConfig, params: Any, new_tokens: int, execut
 
     def read(state: _State, tokens: jax.Array, segment_ids: jax.Array, positions: jax.Array, encoded: Any = None) -> Any:
         source: dict[str, Any] = {}
-        if config.has_encoder:
+        if state.source_segment_ids is not None:
             source = {"encoded": encoded, "encoded_segment_ids": state.source_segment_ids}
         hidden, collected = decoder.apply(
             {"params": params["decoder"]},

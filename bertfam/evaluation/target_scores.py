@@ -41,13 +41,13 @@ def log_likelihoods(
     if start is None:
         raise UserError("the vocabulary has no start token for the decoder: choose another vocabulary")
     read, written = [np.asarray(text, np.int32) for text in inputs], [np.asarray(text, np.int32) for text in targets]
-    if not model.config.has_encoder:
-        # One row: inputs, and all targets but the last; scored from the place of the last input on.
-        before = [text if len(text) else np.array([start], np.int32) for text in read]
-        rows = [np.concatenate([text, target[:-1]]) for text, target in zip(before, written, strict=True)]
+    starts = [np.array([start], np.int32)] * len(written)
+    if model.config.has_encoder:
+        before, sources = starts, read
     else:
-        before = [np.array([start], np.int32)] * len(written)
-        rows = [np.concatenate([begin, target[:-1]]) for begin, target in zip(before, written, strict=True)]
+        before, sources = [text if len(text) else begin for text, begin in zip(read, starts, strict=True)], None
+    # One row: what precedes the targets, and all targets but the last; scored from the last place before the targets on.
+    rows = [np.concatenate([text, target[:-1]]) for text, target in zip(before, written, strict=True)]
     _check(model, [*rows, *read])
     found = np.zeros(len(rows))
     # Rows of a batch are of similar length.
@@ -61,9 +61,7 @@ def log_likelihoods(
                 first, size = len(before[number]) - 1, len(written[number])
                 wanted[row, first : first + size] = written[number]
                 weights[row, first : first + size] = 1
-            source = None
-            if model.config.has_encoder:
-                source = _table([read[number] for number in some], batch_size, model.config.max_length)
+            source = sources and _table([sources[number] for number in some], batch_size, model.config.max_length)
             found[some] = np.asarray(
                 _scores(model.params, tokens, segments, wanted, weights, source, config=model.config), np.float64
             )[: len(some)]

@@ -391,7 +391,7 @@ BART = LanguageModelFamily(
     config=BartConfig,
     objective="objectives/bart.gin",
     prefix="model.",
-    architectures=language_model_architectures("BartForConditionalGeneration", has_encoder=True),
+    architectures=language_model_architectures("BartForConditionalGeneration", ("encoder", "decoder")),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

@@ -224,7 +224,7 @@ class LanguageModelFamily(Family):
         return init_language_model_parts(config, key, parts)
 
 
-def language_model_architectures(name: str, *, has_encoder: bool = False) -> dict[frozenset[str], str]:
+def language_model_architectures(name: str, stacks: tuple[str, ...] = ("decoder",)) -> dict[frozenset[str], str]:
     """Return the parts of a `LanguageModelFamily` with this class alone, with a tied and with an untied head."""
-    body = frozenset({"embeddings", "decoder", *(["encoder"] if has_encoder else [])})
+    body = frozenset({"embeddings", *stacks})
     return {body: name, body | {"lm_head"}: name}

@@ -439,7 +439,7 @@ T5 = LanguageModelFamily(
     config=T5Config,
     objective="objectives/t5_random_spans.gin",
     prefix="",
-    architectures=language_model_architectures("T5ForConditionalGeneration", has_encoder=True),
+    architectures=language_model_architectures("T5ForConditionalGeneration", ("encoder", "decoder")),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

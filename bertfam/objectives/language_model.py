@@ -30,6 +30,7 @@ class LanguageModelObjective(Objective):
       label_smoothing: the share of each target's probability that is spread over all tokens.
       chunk: largest number of places of a row whose logits exist at once; changes no result.
       execution: how it is computed; never part of a checkpoint.
+      shown: prefix of the input features that `predictions` shows, "encoder" or "decoder".
     """
 
     model: LanguageModelConfig
@@ -39,6 +40,7 @@ class LanguageModelObjective(Objective):
     execution: Execution = Execution()
 
     terms: ClassVar[tuple[str, ...]] = ("lm",)
+    shown: ClassVar[str] = "decoder"
 
     def __post_init__(self) -> None:
         if not 0 <= self.z_loss < float("inf"):
@@ -87,21 +89,16 @@ class LanguageModelObjective(Objective):
         hidden = self.decoded(params, batch, key=None, train=False)[0]
         targets = batch["decoder_target_tokens"]
         scores = token_scores(*self._head(params, hidden), targets, self._settings())
-        seen = self.seen
+        shown = self.shown
         return Predictions(
-            inputs=batch[f"{seen}_input_tokens"],
-            segments=batch[f"{seen}_segment_ids"],
+            inputs=batch[f"{shown}_input_tokens"],
+            segments=batch[f"{shown}_segment_ids"],
             positions=jnp.broadcast_to(jnp.arange(targets.shape[1]), targets.shape),
             targets=targets,
             weights=batch["decoder_loss_weights"],
             tokens=scores.best,
             probabilities=jnp.exp(scores.best_log_probabilities),
         )
-
-    @property
-    def seen(self) -> str:
-        """Prefix of the input features that `predictions` shows: "encoder" or "decoder"."""
-        return "encoder" if self.model.has_encoder else "decoder"
 
     def _settings(self) -> VocabularyLoss:
         return VocabularyLoss(self.model.require_vocab_size, self.z_loss, self.label_smoothing, self.chunk)

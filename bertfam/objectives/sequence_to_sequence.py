@@ -17,6 +17,7 @@ class SequenceToSequence(LanguageModelObjective):
     """L = mean over targets t of -log p(y_t | y_1 .. y_t-1, x), by an encoder and a decoder; see `LanguageModelObjective`."""
 
     network: ClassVar[str] = "encoder_decoder"
+    shown: ClassVar[str] = "encoder"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -193,8 +193,14 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
     run, mesh = trainer.run, trainer.mesh
     config: Any = run.objective.model
     shape = run.shape(stage)
-    new = shape.targets if config.has_encoder else max(run.stages[stage].length // 2, 1)
-    length = shape.length if config.has_encoder else run.stages[stage].length - new
+    if config.has_encoder:
+        prompt, length, new = 1, shape.length, shape.targets
+        flops = config.flops(length, new) // 3
+    else:
+        new = max(run.stages[stage].length // 2, 1)
+        prompt = length = run.stages[stage].length - new
+        # Logits of a prompt are computed for its last token only, and the last generated token is not read.
+        flops = config.flops(0, length + new - 1) // 3 - (length - 1) * 2 * config.table_width * config.require_vocab_size
     rules = run.mesh.rules
     split = NamedSharding(mesh, partition_spec(("batch",), rules))
     rows = _PROMPTS * mesh.size // split.shard_shape((mesh.size,))[0]
@@ -203,11 +209,10 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
         return jax.ShapeDtypeStruct((rows,) if length is None else (rows, length), dtype, sharding=split)
 
     def lower() -> jax.stages.Lowered:
-        tokens = global_array(1 if config.has_encoder else length)
         with jax.set_mesh(mesh), nn.logical_axis_rules(rules.items()):
             return decode.lower(
                 trainer.abstract_state.params,
-                Prompts(tokens, global_array(), global_array(dtype=jnp.bool_)),
+                Prompts(global_array(prompt), global_array(), global_array(dtype=jnp.bool_)),
                 Source(global_array(length), global_array(length)) if config.has_encoder else None,
                 None,
                 config=config,
@@ -218,10 +223,7 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
                 execution=run.objective.execution,
             )
 
-    # Logits of a prompt are computed for its last token only, and the last generated token is not read.
-    skipped = 0 if config.has_encoder else (length - 1) * 2 * config.table_width * config.require_vocab_size
-    read = config.flops(length, new) if config.has_encoder else config.flops(0, length + new - 1)
-    flops, reread = rows * (read // 3 - skipped), (new - 1) * _token_bytes(trainer)
+    flops, reread = rows * flops, (new - 1) * _token_bytes(trainer)
     return Job("decode", stage, rows, length + new, flops, reread, trainer, lower)
 
 

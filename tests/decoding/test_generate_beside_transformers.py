@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from bertfam.api import load
 from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.layouts import LAYOUTS
-from bertfam.decoding import generate
+from bertfam.decoding.prompts import CausalLmPrompts, EncoderDecoderPrompts
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits
 
 END = "<|endoftext|>"
@@ -151,10 +151,8 @@ def test_sentinels_of_an_answer_are_kept():
     words = ByteBpe(pieces, [], layout=controls)
     given = words.encode_prompt("<s><extra_id_0>new<extra_id_1><mask>one</s><pad>", frame=False).ids
     made = {
-        answers: generate._spell(
-            SimpleNamespace(vocabulary=words, config=SimpleNamespace(has_encoder=answers)), "", np.zeros(0, int), list(given)
-        )
-        for answers in (True, False)
+        answers: form.spell(SimpleNamespace(vocabulary=words), "", np.zeros(0, int), list(given))
+        for answers, form in ((True, EncoderDecoderPrompts()), (False, CausalLmPrompts()))
     }
     assert made == {True: "<extra_id_0>new<extra_id_1>one", False: "newone"}
 

@@ -33,15 +33,17 @@ def decoder_records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corp
         features = {name: value[index] for name, value in rows.items()}
         parts = [part for part in ("encoder", "decoder") if f"{part}_segment_ids" in features]
         most = max(int(features[f"{part}_segment_ids"].max(initial=0)) for part in parts)
-        examples = [_example(features, vocabulary, segment, "encoder" in parts) for segment in range(1, most + 1)]
+        examples = [_example(features, vocabulary, segment) for segment in range(1, most + 1)]
         padding = {part: int((features[f"{part}_segment_ids"] == 0).sum()) for part in parts}
         lists = {name: value.tolist() for name, value in features.items()}
         result.append({"corpus": corpora[index], "examples": examples, "padding": padding, "features": lists})
     return result
 
 
-def _example(features: Mapping[str, np.ndarray], vocabulary: Vocabulary, segment: int, has_encoder: bool) -> dict[str, Any]:
-    read = features["encoder_input_tokens"][features["encoder_segment_ids"] == segment] if has_encoder else None
+def _example(features: Mapping[str, np.ndarray], vocabulary: Vocabulary, segment: int) -> dict[str, Any]:
+    read = None
+    if "encoder_segment_ids" in features:
+        read = features["encoder_input_tokens"][features["encoder_segment_ids"] == segment]
     here = features["decoder_segment_ids"] == segment
     targets = features[TARGETS][here]
     return {
