@@ -24,6 +24,18 @@ def hurry():
         del os.environ["XLA_FLAGS"]
 
 
+def share_cache():
+    """Have XLA read the flags of `devices` now, and take them out of the environment.
+
+    The key of JAX's persistent compilation cache has the environment's flags in it. Without them a launched process finds the
+    programs that the process of the tests, which read the same flags in `hurry`, has compiled, and the other way round.
+    """
+    words = os.environ.get("XLA_FLAGS", "").split()
+    if set(FLAGS.split()) <= set(words):
+        xla_client.CompileOptions()
+        os.environ["XLA_FLAGS"] = " ".join(word for word in words if word not in FLAGS.split())
+
+
 def devices(count=1):
     """The environment of a process that has so many devices, all of them the CPU's."""
     flags = f"{os.environ.get('XLA_FLAGS', FLAGS)} --xla_force_host_platform_device_count={count}"

@@ -127,11 +127,15 @@ def at_evaluation(what):
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[1]))
     if "ABSENT" in os.environ:
         sys.meta_path.insert(0, Absent(os.environ["ABSENT"]))
 
+    import xla
+
     from bertfam.cli import main
 
+    xla.share_cache()
     if "MARKS" in os.environ:
         mark(os.environ["MARKS"], sys.argv[1])
     if "NAN" in os.environ:

@@ -5,7 +5,9 @@ import os
 import pydoc_data.topics
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import bertfam_process
@@ -79,6 +81,15 @@ def bertfam(*words, **environment):
     with started(words, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         out, err = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def in_process(*words):
+    """Run a command in this process, which saves the imports of `bertfam`; the output of child processes is not captured."""
+    from bertfam import cli
+
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        status = cli.main([*map(str, words)])
+    return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 
 def listing(folder):

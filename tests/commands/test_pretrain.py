@@ -6,7 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from command_line import bertfam, listing
+from command_line import bertfam, in_process, listing
 from model_folders import arrays, assert_equal_arrays, cut, metrics
 
 from bertfam import api
@@ -77,22 +77,18 @@ def test_neither_tensorflow_nor_seqio_nor_torch_was_imported(trained):
 
 @pytest.fixture(scope="module")
 def killed(trained, tmp_path_factory):
-    """The same command, killed at step 13 (saved: 10), and at step 21 while 20 is being saved, then left alone."""
-    model_dir = tmp_path_factory.mktemp("killed") / "model"
+    """The same command from step 10 on, killed at step 21 while 20 is being saved, then left alone."""
+    model_dir = cut(trained.model_dir, tmp_path_factory.mktemp("killed") / "model", 10)
     command = trained.pretrain(model_dir)
-    return model_dir, [
-        bertfam(*command, DIE="13:SIGKILL:10"),
-        bertfam(*command, DIE="21:SIGKILL:0"),
-        bertfam(*command),
-    ]
+    return model_dir, [bertfam(*command, DIE="21:SIGKILL:0"), in_process(*command)]
 
 
 def test_a_killed_run_goes_on_to_the_very_same_end(trained, killed):
-    model_dir, (first, second, third) = killed
-    assert first.returncode == second.returncode == -9
-    assert third.returncode == 0, third.stderr
-    assert "resumed from step 10" in second.stdout.splitlines()
-    assert {"resumed from step 15", "resumed from step 20"} & set(third.stdout.splitlines())
+    model_dir, (first, second) = killed
+    assert first.returncode == -9
+    assert second.returncode == 0, second.stderr
+    assert "resumed from step 10" in first.stdout.splitlines()
+    assert {"resumed from step 15", "resumed from step 20"} & set(second.stdout.splitlines())
     assert newest(model_dir) == 24
     assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
 
@@ -199,7 +195,7 @@ def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):
 
 def test_a_longer_run_goes_on_by_the_schedule_of_its_new_length(trained, copy):
     """Where and how it is computed may change too."""
-    done = bertfam(*trained.pretrain(copy, "--gin.TRAIN_STEPS=14", "--gin.Run.log_every=1", "--gin.Run.eval_every=0"))
+    done = in_process(*trained.pretrain(copy, "--gin.TRAIN_STEPS=14", "--gin.Run.log_every=1", "--gin.Run.eval_every=0"))
     assert done.returncode == 0, done.stderr
     assert "resumed from step 24" in done.stdout.splitlines()
     lines = metrics(copy)
@@ -217,7 +213,7 @@ def test_an_imported_model_is_started_from(trained, tmp_path):
 
     assert cli.main(["export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'theirs'}"]) == 0
     assert cli.main(["import", f"--input={tmp_path / 'theirs'}", f"--output={tmp_path / 'model'}"]) == 0
-    done = bertfam(
+    done = in_process(
         "pretrain",
         f"--model_dir={tmp_path / 'model'}",
         f"--cache_dir={trained.model_dir / 'cache'}",

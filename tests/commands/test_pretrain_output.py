@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from command_line import bertfam
+from command_line import bertfam, in_process
 from model_folders import arrays, assert_equal_arrays, metrics
 from test_pretrain_processes import cut
 
@@ -31,7 +31,7 @@ def watched(trained, tmp_path_factory):
     """The same run with a moving average, samples and a profile: (MODEL_DIR, what it printed)."""
     model_dir = tmp_path_factory.mktemp("watched") / "model"
     flags = ["--gin.Run.average_decay=0.5", "--gin.Run.sample_every=10", "--profile_steps=14-16"]
-    done = bertfam(*trained.pretrain(model_dir, *flags))
+    done = in_process(*trained.pretrain(model_dir, *flags))
     assert done.returncode == 0, done.stderr
     return model_dir, done.stdout.splitlines()
 
@@ -53,7 +53,7 @@ def test_the_average_is_scored_too(trained, watched):
     ]
     average = next(line for line in lines if line["split"] == "eval_average" and line["step"] == 24)
     assert sum(line.startswith("step 24 held out, moving average  loss") for line in out) == 1
-    done = bertfam("evaluate", f"--model_dir={model_dir}", "--average", "--json")
+    done = in_process("evaluate", f"--model_dir={model_dir}", "--average", "--json")
     assert json.loads(done.stdout)["mlm_loss"] == pytest.approx(average["mlm_loss"], rel=1e-5)
 
 
@@ -89,7 +89,7 @@ def test_a_signal_cuts_an_evaluation_short_which_is_made_up_for(trained, tmp_pat
     assert done.returncode == 75
     assert [line.partition("  ")[0] for line in done.stdout.splitlines() if "held out" in line] == ["step 12 held out"]
     assert done.stdout.splitlines()[-1] == "stopped after step 24 of 24, which is saved; the same command resumes it"
-    done = bertfam(*trained.pretrain(model_dir))
+    done = in_process(*trained.pretrain(model_dir))
     out = done.stdout.splitlines()
     assert done.returncode == 0 and "resumed from step 24" in out and out[-1] == f"finished: {model_dir}"
     assert SUMMARY.fullmatch(out[-2])[1] == "0"
@@ -116,7 +116,7 @@ def test_a_profile_of_what_is_not_made(trained, tmp_path, capsys):
     assert capsys.readouterr().err == (
         "bertfam: error: --profile_steps=20-25: the run has only 24 updates; choose some of those\n"
     )
-    done = bertfam(*trained.pretrain(model_dir, "--profile_steps=21-22"))
+    done = in_process(*trained.pretrain(model_dir, "--profile_steps=21-22"))
     assert done.returncode == 0, done.stderr
     told = "bertfam: warning: --profile_steps=21-22 is not recorded: this command starts with update 21, which compiles"
     assert told in done.stderr.splitlines() and not (model_dir / "plugins").exists()
