@@ -5,7 +5,7 @@ import pydoc_data.topics
 import re
 
 import pytest
-from command_line import bertfam
+from command_line import in_process
 
 from bertfam import cli
 
@@ -55,8 +55,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(*words, **environment):
-    done = bertfam(*words, **environment)
+def run(*words):
+    done = in_process(*words)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -90,7 +90,7 @@ def test_from_three_corpora_to_an_exported_model(folder, compilations):
 
 def test_another_mixture_than_the_cache_holds_is_refused(folder, tmp_path):
     assert cli.main(["cache", f"--gin_file={folder / 'run.gin'}", f"--output={tmp_path / 'cache'}"]) == 0
-    done = bertfam(
+    done = in_process(
         "pretrain",
         f"--gin_file={folder / 'run.gin'}",
         f"--cache_dir={tmp_path / 'cache'}",

@@ -6,7 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from command_line import bertfam, listing
+from command_line import in_process, listing
 
 from bertfam import cli
 from bertfam.training.checkpoints import newest
@@ -36,7 +36,7 @@ def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path,
         "--gin.Run.inspect_every=2",
         "--gin.Muon.layer_decay=0.8",
     ]
-    done = bertfam(*words(tmp_path / "model", *flags))
+    done = in_process(*words(tmp_path / "model", *flags))
     assert done.returncode == 0, done.stderr
     assert "optimizer    Muon(schedule=LinearDecay(peak=0.01, warmup_steps=5), layer_decay=0.8)" in done.stdout.splitlines()
     assert "layer rates  heads x 1, layer 2 x 0.8, layer 1 x 0.64, embeddings x 0.512" in done.stdout.splitlines()
@@ -45,7 +45,7 @@ def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path,
     assert {"gradient_norm/encoder/layers/01", "update_norm/encoder/embeddings", "activation_rms/encoder/02"} <= set(looks[0])
     # The average is another model than the last.
     scores = [
-        json.loads(bertfam("evaluate", f"--model_dir={tmp_path / 'model'}", "--json", *more).stdout)
+        json.loads(in_process("evaluate", f"--model_dir={tmp_path / 'model'}", "--json", *more).stdout)
         for more in ((), ["--average"])
     ]
     assert scores[0]["loss"] != scores[1]["loss"] == pytest.approx(scores[0]["loss"], rel=0.1)
@@ -68,12 +68,12 @@ def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path,
     assert cli.main(["fill", f"--model_dir={copy}", "A [MASK]."]) == 0
     assert cli.main(["evaluate", *flags, f"--cache_dir={trained.model_dir / 'cache'}"]) == 2
     assert "has other bytes than were written" in capsys.readouterr().err
-    refused = bertfam("export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'export'}", "--average")
+    refused = in_process("export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'export'}", "--average")
     message = f"bertfam: error: step 24 of {trained.model_dir} has no moving average, which Run.average_decay keeps"
     assert (refused.returncode, refused.stderr.strip()) == (2, message)
     # Another optimizer has nothing to go on with.
     before = listing(tmp_path / "model")
-    refused = bertfam(*words(tmp_path / "model", *chosen[1:3], "--gin.Run.optimizer=@Lion()"))
+    refused = in_process(*words(tmp_path / "model", *chosen[1:3], "--gin.Run.optimizer=@Lion()"))
     message = (
         "bertfam: error: Run.optimizer was Muon when this run started and is Lion now; change it back, or use another --model_dir"
     )
@@ -84,13 +84,13 @@ def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path,
 def test_a_run_that_diverges_ends_with_a_line_and_keeps_its_last_good_checkpoint(words, tmp_path):
     # Rates of 1e38 a step: the third update has nothing finite to start from.
     diverging = ["--gin.LinearDecay.peak=1e38", "--gin.LinearDecay.warmup_steps=0"]
-    done = bertfam(*words(tmp_path / "model", *diverging, "--gin.CHECKPOINT_EVERY=1"))
+    done = in_process(*words(tmp_path / "model", *diverging, "--gin.CHECKPOINT_EVERY=1"))
     assert done.returncode == 1 and "Traceback" not in done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("bertfam: error: ")]
     step = re.match(r"bertfam: error: the update that leads to step (\d) has loss (nan|inf) and gradient norm", error)
     assert step is not None and newest(tmp_path / "model") == int(step[1]) - 1
     # The policy may change when the run goes on; what was skipped is told.
-    done = bertfam(*words(tmp_path / "model", *diverging, "--gin.Run.non_finite='skip'"))
+    done = in_process(*words(tmp_path / "model", *diverging, "--gin.Run.non_finite='skip'"))
     assert done.returncode == 0, done.stderr
     last = [line for line in lines(tmp_path / "model") if line["split"] == "train"][-1]
     assert last["skipped"] > 0 and newest(tmp_path / "model") == 4
