@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from command_line import bertfam, listing
+from command_line import bertfam, in_process, listing
 from model_folders import arrays, cut
 from test_pretrain_processes import launch, metrics
 
@@ -99,7 +99,7 @@ def test_a_run_that_goes_on_is_the_unbroken_one(trained, student, tmp_path):
     shutil.copytree(student, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "checkpoints" / "4")  # as if it had been killed after 2 of 4
     assert newest(tmp_path / "again") == 2
-    rest = bertfam("distill", f"--model_dir={tmp_path / 'again'}", f"--teacher={teacher}")
+    rest = in_process("distill", f"--model_dir={tmp_path / 'again'}", f"--teacher={teacher}")
     assert rest.returncode == 0, rest.stderr
     assert "resumed from step 2" in rest.stdout and "starts from" not in rest.stdout
     before, after = (leaves(api.load(folder).params) for folder in (student, tmp_path / "again"))
@@ -247,7 +247,7 @@ def test_warm_starts(trained, tmp_path):
     for name, layers in {"swapped": "1,0", "random": "random"}.items():
         given = [*frozen, f"--layers={layers}"]
         given = words(trained, tmp_path, *given, config="BertConfig", layers=2, teacher=tmp_path / "theirs", name=name)
-        done = bertfam(*given)
+        done = in_process(*given)
         assert done.returncode == 0, done.stderr
         told = "starts from layers 1, 0 of" if name == "swapped" else "starts from"
         assert (told in done.stdout) == (name == "swapped")
@@ -270,7 +270,7 @@ def test_hidden_states_alone(trained, tmp_path, capsys):
     assert cli.main(given) == 2
     assert "has no masked-language-model head and gives hidden states but no logits" in capsys.readouterr().err
     assert not (tmp_path / "student").exists()
-    done = bertfam(*given, "--gin.Distillation.soft=0", "--gin.TRAIN_STEPS=2")
+    done = in_process(*given, "--gin.Distillation.soft=0", "--gin.TRAIN_STEPS=2")
     assert done.returncode == 0, done.stderr
     assert "headless: encoder; of 300 tokens" in done.stdout
     (line,) = lines(tmp_path / "student", "eval")
@@ -330,7 +330,8 @@ def test_a_student_has_its_teachers_vocabulary(trained, tmp_path):
     """Where none is named and the token cache is still to be built."""
     given = [word for word in words(trained, tmp_path, "--gin.TRAIN_STEPS=1") if not word.startswith("--cache_dir")]
     teacher = os.path.relpath(trained.model_dir)  # a run may go on from elsewhere
-    done = bertfam(*given, f"--teacher={teacher}", f"--input={trained.folder / 'text' / 'train.txt'}", "--gin.Run.eval_every=0")
+    text = f"--input={trained.folder / 'text' / 'train.txt'}"
+    done = in_process(*given, f"--teacher={teacher}", text, "--gin.Run.eval_every=0")
     assert done.returncode == 0, done.stderr
     old, new = (folder / "vocab" / "vocab.txt" for folder in (trained.model_dir, tmp_path / "student"))
     assert old.read_text() == new.read_text()

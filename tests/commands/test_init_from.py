@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 import xla
-from command_line import bertfam, started
+from command_line import bertfam, in_process, started
 from model_folders import arrays, assert_equal_arrays, metrics
 
 from bertfam import api, cli
@@ -48,7 +48,7 @@ def leaves(tree):
 
 def test_all_that_both_have(trained, tmp_path):
     words = trained.pretrain(tmp_path / "model", f"--cache_dir={trained.model_dir / 'cache'}", *ONE)
-    done = bertfam(*words, f"--init_from={trained.model_dir}")
+    done = in_process(*words, f"--init_from={trained.model_dir}")
     assert done.returncode == 0, done.stderr
     rows = "of 300 tokens 300 keep their rows, 0 begin with the mean of their old pieces' rows, 0 are new"
     told = f"starts from {trained.model_dir}: encoder, mlm_head, nsp_head, pooler; {rows}"
@@ -65,7 +65,7 @@ def test_the_encoder_of_a_huggingface_folder_over_another_vocabulary(trained, tm
     other, text = tmp_path / "vocab", trained.folder / "text" / "held-out.txt"
     assert cli.main(["vocab", f"--input={text}", "--size=250", f"--output={other}"]) == 0
     words = [word for word in trained.pretrain(tmp_path / "model", *ONE) if not word.startswith("--vocab=")]
-    done = bertfam(*words, f"--vocab={other}", f"--init_from={tmp_path / 'theirs'}", "--init_parts=encoder")
+    done = in_process(*words, f"--vocab={other}", f"--init_from={tmp_path / 'theirs'}", "--init_parts=encoder")
     assert done.returncode == 0, done.stderr
     old, new = vocabularies.load(trained.model_dir / "vocab"), vocabularies.load(other)
     rows = {piece: row for row, piece in enumerate(old.pieces(range(300)))}
@@ -101,7 +101,8 @@ def test_tokens_begin_as_they_would_on_any_mesh_or_anew(trained, rewritten, tmp_
         "anew": (["--init_new_rows=random"], {}),
     }
     for name, (flags, environment) in variants.items():
-        done = bertfam(*words, *flags, f"--model_dir={tmp_path / name}", **environment)
+        command = [*words, *flags, f"--model_dir={tmp_path / name}"]
+        done = bertfam(*command, **environment) if environment else in_process(*command)
         assert done.returncode == 0, done.stderr
         found[name] = arrays(tmp_path / name, 1)
         assert ("; with the optimizer's moments" in done.stdout) == (name == "data")
@@ -130,7 +131,7 @@ def test_an_optimizer_goes_on_over_another_schedule(trained, tmp_path):
     """Its moments are the old run's but for one update: m = 0.9 m + 0.1 g, and g is what the same update gives a new one."""
     words = f"--cache_dir={trained.model_dir / 'cache'}", *ONE, f"--init_from={trained.model_dir}"
     for name, flags in (("on", ["--init_optimizer"]), ("new", [])):
-        done = bertfam(*trained.pretrain(tmp_path / name, *words, *flags))
+        done = in_process(*trained.pretrain(tmp_path / name, *words, *flags))
         assert done.returncode == 0, done.stderr
     before, on, new = (
         arrays(folder, step) for folder, step in ((trained.model_dir, 24), (tmp_path / "on", 1), (tmp_path / "new", 1))
