@@ -2,7 +2,7 @@
 
 import json
 
-from command_line import bertfam
+from command_line import in_process
 
 from bertfam import cli
 
@@ -31,7 +31,7 @@ def test_pretrain_export_import_fill(trained, tmp_path, capsys):
     flags = {"input": "text/train.txt", "validation_input": "text/held-out.txt", "vocab": "vocab"}
     words = [f"--{name}={trained.folder / path}" for name, path in flags.items()]
     model = tmp_path / "model"
-    done = bertfam("pretrain", f"--gin_file={tmp_path / 'run.gin'}", *words, f"--model_dir={model}")
+    done = in_process("pretrain", f"--gin_file={tmp_path / 'run.gin'}", *words, f"--model_dir={model}")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["split"] == "train"]

@@ -13,7 +13,7 @@ import bertfam_process
 import numpy as np
 import pytest
 import xla
-from command_line import bertfam, started
+from command_line import in_process, started
 from model_folders import arrays, assert_equal_arrays, cut, remount
 from test_init_from import ONE
 
@@ -75,24 +75,27 @@ def test_two_processes_learn_what_one_does(trained, two):
 
 
 def test_another_number_of_processes_goes_on(trained, two, tmp_path):
+    """One, and four of which each leaves its profile."""
     model_dir = cut(two[0], tmp_path / "one", 20)
-    done = bertfam(*trained.pretrain(model_dir))
+    done = in_process(*trained.pretrain(model_dir))
     assert done.returncode == 0, done.stderr
     assert "resumed from step 20" in done.stdout.splitlines()
     assert metrics(model_dir) == pytest.approx(metrics(trained.model_dir), rel=1e-5, abs=1e-5)
 
     model_dir = cut(two[0], tmp_path / "four", 20)
-    done = launch(*trained.pretrain(model_dir, "--gin.Run.sample_every=2"), processes=4)
+    done = launch(*trained.pretrain(model_dir, "--gin.Run.sample_every=2", "--profile_steps=22-23"), processes=4)
     assert done.returncode == 0, done.stderr
     assert "resumed from step 20" in done.stdout.splitlines() and newest(model_dir) == 24
-    # A sample ends an interval, as 22 does only here.
+    # Samples and profiles end intervals, as 21, 22 and 23 do only here.
     found, expected = (
-        {key: value for key, value in metrics(folder).items() if key[:2] not in ((22, "train"), (24, "train"))}
+        {key: value for key, value in metrics(folder).items() if key[1] != "train" or key[0] not in (21, 22, 23, 24)}
         for folder in (model_dir, trained.model_dir)
     )
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
     told = [line.partition("  ")[0] for line in done.stdout.splitlines() if " sample  " in line]
     assert told == ["step 22 sample", "step 24 sample"]
+    for folder in (model_dir, *(model_dir / f"process_{index}" for index in (1, 2, 3))):
+        assert len(list(folder.glob("plugins/profile/*/*.xplane.pb"))) == 1
 
 
 def test_a_mistake_is_told_once_and_nothing_is_written(trained, tmp_path):
@@ -127,27 +130,6 @@ def test_preempted_and_then_killed_they_start_again_by_themselves_and_reach_the_
     shared = {key for key in found if key in expected and key[:2] != (20, "train")}
     assert {key[0] for key in expected} - {key[0] for key in shared} <= {20}
     assert {key: found[key] for key in shared} == {key: expected[key] for key in shared}
-
-
-def test_one_then_two_then_three_processes_learn_what_one_does(trained, tmp_path):
-    """Batches of six rows, which divide over all of them; of the two one is killed. Each of the three leaves its profile."""
-    flags = ["--gin.BATCH_SIZE=6", f"--cache_dir={trained.model_dir / 'cache'}"]
-    alone = bertfam(*trained.pretrain(tmp_path / "one", *flags))
-    assert alone.returncode == 0, alone.stderr
-    model_dir = cut(tmp_path / "one", tmp_path / "more", 10)
-    words = trained.pretrain(model_dir, *flags)
-    done = launch(*words, DIE="17:SIGKILL:15", DIE_INDEX="1")
-    assert done.returncode == 128 + 9 and newest(model_dir) == 15
-    assert "resumed from step 10" in done.stdout.splitlines()
-    done = launch(*words, "--profile_steps=19-20", processes=3)
-    assert done.returncode == 0 and "resumed from step 15" in done.stdout.splitlines(), done.stderr
-    left, expected = (
-        {key: value for key, value in metrics(folder).items() if key[:2] not in ((18, "train"), (20, "train"))}
-        for folder in (model_dir, tmp_path / "one")
-    )  # where a profile ends an interval
-    assert left == pytest.approx(expected, rel=1e-5, abs=1e-5)
-    for folder in (model_dir, model_dir / "process_1", model_dir / "process_2"):
-        assert len(list(folder.glob("plugins/profile/*/*.xplane.pb"))) == 1
 
 
 def test_what_ends_one_process_ends_two(trained, two, small_disk):
@@ -198,13 +180,13 @@ def test_two_processes_take_over_rows_and_moments_as_one_does(trained, two, rewr
     flags = [f"--gin_file={trained.folder / 'run.gin'}", f"--cache_dir={rewritten / 'cache'}", f"--init_from={two[0]}"]
     words = ["pretrain", *flags, "--init_optimizer", *ONE]
     found = []
-    for name, run in (("one", bertfam), ("two", launch)):
+    for name, run in (("one", in_process), ("two", launch)):
         done = run(*words, f"--model_dir={tmp_path / name}")
         assert done.returncode == 0, done.stderr
         (told,) = [line for line in done.stdout.splitlines() if line.startswith("starts from ")]
         found.append((told, arrays(tmp_path / name, 1)))
     (line, one), (other, both) = found
-    assert line == other and "0 begin with" not in line and line.endswith("; with the optimizer's moments")
+    assert line == other and ", 0 begin with" not in line and line.endswith("; with the optimizer's moments")
     assert one.keys() == both.keys()
     for name, value in one.items():
         rows = 250 if "['word']" in name or name.endswith("['mlm_head']['bias']") else None

@@ -20,15 +20,8 @@ CHECKED = [name for name in ENTRIES if name.startswith(("configuration: ", "opti
     for name, entry in ENTRIES.items()
     if name.startswith(("checkpoints: ", "disk: ")) and entry.words.startswith("pretrain ") and "--init" not in entry.words
 ]
-# One or two of each group run as a process of their own, as a shell runs them.
-IN_A_SHELL = [
-    "configuration: an include that includes its includer",
-    "mesh: a mesh of more devices",
-    "data: a JSON line that is cut off",
-    "checkpoints: going on with another vocabulary",
-    "disk: a model folder of something else",
-    "flags: a misspelt command",
-]
+# Some run as a process of their own, as a shell runs them.
+IN_A_SHELL = ["mesh: a mesh of more devices", "data: a JSON line that is cut off", "flags: a misspelt command"]
 # A command may report its progress before it meets the mistake.
 PROGRESS = ("tokenising ",)
 
