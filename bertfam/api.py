@@ -277,7 +277,7 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     Raises:
       UserError: the folder is neither of the two, is incomplete, or has no such network.
     """
-    from bertfam.training.networks import select_network
+    from bertfam.training.trained_networks import select_network
 
     networks = load_networks(path, step=step)
     return networks[select_network(path, networks, network)]
@@ -288,7 +288,7 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
 
     With `average`, the parameters are their moving average in a MODEL_DIR.
     """
-    from bertfam.training.networks import read_networks
+    from bertfam.training.trained_networks import read_networks
 
     folder = to_path(path)
     huggingface_folder = None if (folder / "config.gin").is_file() else folder

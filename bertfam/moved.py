@@ -24,7 +24,7 @@ MODULES = {
     "bertfam.corruption.noising": "bertfam.corruption.bart.token_noise",
     "bertfam.corruption.random_spans": "bertfam.corruption.t5.random_spans",
     "bertfam.corruption.random_tokens": "bertfam.corruption.t5.random_tokens",
-    "bertfam.corruption.rewriting": "bertfam.corruption.t5.sentinels",
+    "bertfam.corruption.rewriting": "bertfam.corruption.t5.span_formats",
     "bertfam.corruption.shuffling_windows": "bertfam.corruption.masked_lm.shuffled_windows",
     "bertfam.corruption.span_corruption": "bertfam.corruption.t5.span_corruption",
     "bertfam.corruption.text_to_text": "bertfam.corruption.t5.text_to_text",

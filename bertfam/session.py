@@ -23,7 +23,7 @@ from bertfam.errors import UserError
 from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import has_training_state
-from bertfam.training.hardware import check_jaxlib
+from bertfam.training.jax_setup import check_jaxlib
 from bertfam.training.logs.phase_timer import PhaseTimer
 from bertfam.training.model_dir import check_folder, check_resumes, read_run
 from bertfam.training.run import Run

@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     Mutant("corruption/keys.py", "np.uint64) * _GOLDEN)", "np.uint64) * np.uint64(0))", "corruption/test_keys.py"),
     Mutant(
-        "corruption/t5/sentinels.py",
+        "corruption/t5/span_formats.py",
         "_to_sentinels(raw.tokens, raw.noise, raw.real, tokens)",
         "_to_sentinels(raw.tokens, raw.real & ~raw.noise, raw.real, tokens)",
         "corruption/t5/test_span_corruption.py",

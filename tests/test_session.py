@@ -8,7 +8,7 @@ from bertfam import cli, session
 from bertfam.commands import check_run
 from bertfam.config import Override, load
 from bertfam.errors import UserError
-from bertfam.training.summary import make_plan
+from bertfam.training.run_plan import make_plan
 
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32}
 VALUES = {"MODEL": "@BertConfig()", "Stage.length": 32, "BATCH_SIZE": 4, "TRAIN_STEPS": 8}

@@ -21,9 +21,9 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import warn
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
-from bertfam.training.data import check_text, evaluation_warnings, schedule_warnings, warnings
 from bertfam.training.run import Run
-from bertfam.training.summary import make_plan, plan_text
+from bertfam.training.run_checks import check_text, evaluation_warnings, run_warnings, schedule_warnings
+from bertfam.training.run_plan import make_plan, plan_text
 from bertfam.training.warm_start.parameters import objective_warm_start
 
 
@@ -119,7 +119,7 @@ def _cache_warnings(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list
     for stage, batches in zip(run.stages, data.training, strict=True):
         for text, part in zip(texts, batches.sequence.by_corpus(), strict=True):
             lines += row_warnings(run.data.rows_of(text), part.examples, text.name, stage.length, packs=run.data.corruption.packs)
-    return warnings(run, data.training, data.held_out) + lines
+    return run_warnings(run, data.training, data.held_out) + lines
 
 
 def _sample_warnings(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str]:

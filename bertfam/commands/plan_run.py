@@ -22,7 +22,7 @@ from bertfam.planning.shardings import shardings, shardings_text
 from bertfam.planning.slices import Slice
 from bertfam.sharding.chips import memory_bytes
 from bertfam.training.run import Run
-from bertfam.training.summary import duration
+from bertfam.training.run_plan import duration
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ def train(args: argparse.Namespace, teacher: Teacher | None = None) -> int:
       args: the flags that `add_arguments` declares.
       teacher: the teacher of a student; it is opened once all processes are connected.
     """
-    from bertfam.multihost.membership import join
     from bertfam.multihost.preemption import exit_on_sigterm
+    from bertfam.multihost.startup import join
 
     with (
         exit_on_sigterm(),

@@ -23,20 +23,20 @@ from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
 from bertfam.training import loop, watchdog
 from bertfam.training.checkpoints import Checkpoints, cleanup, retention, selection
-from bertfam.training.data import check_text, warnings
-from bertfam.training.hardware import keep_compilations
 from bertfam.training.hooks.base import Hook
 from bertfam.training.hooks.profile import ProfileHook, profiled_steps
 from bertfam.training.hooks.standard import make_hooks
+from bertfam.training.jax_setup import enable_compilation_cache
 from bertfam.training.logs.metrics import MetricsWriter, NoMetrics, Writer
 from bertfam.training.logs.phase_timer import PREPARING, SAVING, PhaseTimer, shares
 from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.logs.stragglers import StragglerMonitor
 from bertfam.training.model_dir import prepare_folder, saved_init_flags
 from bertfam.training.run import Run
+from bertfam.training.run_checks import check_text, run_warnings
+from bertfam.training.run_plan import duration, make_plan, plan_text
 from bertfam.training.stages import StagedBatches
 from bertfam.training.state import TrainState
-from bertfam.training.summary import duration, make_plan, plan_text
 from bertfam.training.teachers import LoadedTeacher
 from bertfam.training.trainer import Trainer
 from bertfam.training.warm_start.parameters import WarmStart
@@ -235,7 +235,7 @@ def _open_data(
             check_text(cache.fingerprint, str(cache.directory), model_dir)
         data = session.open_data(run, cache, vocabulary.vocabulary)
     if processes.first:
-        warn(warnings(run, data.training, data.held_out))
+        warn(run_warnings(run, data.training, data.held_out))
     return cache, data
 
 
@@ -304,7 +304,7 @@ def _make_folder(job: Job, plan: dict[str, Any]) -> None:
 def _open_outputs(job: Job) -> Iterator[Outputs]:
     """Open what the run writes to, and start to watch its progress and signals; at the end all of it is written."""
     run, processes, model_dir = job.run, job.processes, job.model_dir
-    keep_compilations(model_dir)
+    enable_compilation_cache(model_dir)
     stop = preemption.Stop(processes)
     # Profiles are named by host and time, which processes may share.
     traces = model_dir if processes.first else model_dir / f"process_{processes.index}"

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Recompute, compare and print; return the exit status."""
-    from bertfam.multihost.membership import join
+    from bertfam.multihost.startup import join
 
     with join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
         from bertfam.commands import replay_run

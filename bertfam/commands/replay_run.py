@@ -20,14 +20,14 @@ from bertfam.multihost.same_code import check_modules
 from bertfam.sharding.mesh import MeshShape
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import Checkpoints, has_training_state, retention, selection
-from bertfam.training.data import check_text
-from bertfam.training.hardware import keep_compilations
 from bertfam.training.integrity.digest import DIGEST
 from bertfam.training.integrity.mismatches import Mismatches, compare
 from bertfam.training.integrity.replay import Replayed, replay, rotated, single_group_run
+from bertfam.training.jax_setup import enable_compilation_cache
 from bertfam.training.run import Run
+from bertfam.training.run_checks import check_text
+from bertfam.training.run_plan import duration
 from bertfam.training.stages import StagedBatches
-from bertfam.training.summary import duration
 from bertfam.training.teachers import read_teachers
 from bertfam.training.trainer import Trainer
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, processes: Processes) -> int:
             print(line, flush=True)
 
     job, record = _open(args, processes)
-    keep_compilations(job.model_dir)  # The run's own programs are there.
+    enable_compilation_cache(job.model_dir)  # The run's own programs are there.
     report(f"replaying updates {job.start + 1:,} to {job.last:,} from the checkpoint of step {job.start:,}")
     with closing(Checkpoints(job.model_dir, read_only=True)) as checkpoints:
         replayed = [_replay(job, number, checkpoints, record, report) for number in range(args.times)]

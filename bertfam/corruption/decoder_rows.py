@@ -3,7 +3,7 @@
 import numpy as np
 
 from bertfam.corruption.sampling import compact
-from bertfam.corruption.t5.sentinels import Formatted
+from bertfam.corruption.t5.span_formats import Formatted
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.features import FeatureSpec, RowShape, Start, decoder_features, encoder_features
 

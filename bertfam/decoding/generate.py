@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertfam.corruption import keys
-from bertfam.decoding.networks import decode
+from bertfam.decoding.decode import decode
 from bertfam.decoding.prompts import PromptFormat, TrainedModel, prompt_format
 from bertfam.decoding.stepper import Decoded
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Strategy
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.models.language_model import init_language_model
-from bertfam.sharding.placement import partition_spec, state_shardings
+from bertfam.sharding.named_shardings import partition_spec, state_shardings
 from bertfam.sharding.rules import Rules
 
 _EXECUTION = Execution()

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.data.vocabularies import Vocabulary
-from bertfam.decoding.networks import Source
+from bertfam.decoding.decode import Source
 from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import Limits
 from bertfam.errors import UserError

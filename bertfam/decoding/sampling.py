@@ -27,7 +27,7 @@ class _Texts(NamedTuple):
     over: jax.Array
 
 
-def write(
+def sample(
     stepper: Stepper,
     logits: jax.Array,
     state: Any,
@@ -39,7 +39,7 @@ def write(
     ends: Ends,
     texts: int = 1,
 ) -> Decoded:
-    """Decode until all texts have ended.
+    """Decode greedily or by sampling until all texts have ended.
 
     Args:
       stepper: the model.

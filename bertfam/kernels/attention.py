@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from bertfam.errors import UserError
-from bertfam.kernels.attention_backend import Backend, Request
 from bertfam.kernels.attention_cudnn import CUDNN
+from bertfam.kernels.attention_interface import Backend, Request
 from bertfam.kernels.attention_reference import REFERENCE
 from bertfam.kernels.attention_xla import XLA
 

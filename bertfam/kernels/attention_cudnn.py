@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from bertfam.kernels.attention_backend import Backend, Request
+from bertfam.kernels.attention_interface import Backend, Request
 
 
 def run(
@@ -18,7 +18,7 @@ def run(
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
-    """Compute attention of unpacked rows; see `attention_backend.Attend` for shapes."""
+    """Compute attention of unpacked rows; see `attention_interface.Attend` for shapes."""
     # Padding is passed as lengths: a boolean mask would become a bias [batch, heads, length, length] in memory.
     # A row that is all padding attends to its first token, since a length of 0 has no softmax.
     keys = segment_ids if key_segment_ids is None else key_segment_ids

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from bertfam.kernels.attention_backend import Backend, Request, visible
+from bertfam.kernels.attention_interface import Backend, Request, attention_mask
 from bertfam.kernels.dropout import dropout
 
 
@@ -19,7 +19,7 @@ def run(
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Compute attention with every option of `attention_backend.Attend`.
+    """Compute attention with every option of `attention_interface.Attend`.
 
     Queries [batch, length, heads, head_dim] give an output of the same shape, and with `return_weights` the attention weights
     float32[batch, heads, length, keys].
@@ -32,7 +32,7 @@ def run(
     if bias is not None:
         scores = scores + bias
     # exp(lowest - max) is exactly 0, so masked keys have no weight at all.
-    scores = jnp.where(visible(segment_ids, request, key_segment_ids, offset), scores, jnp.finfo(jnp.float32).min)
+    scores = jnp.where(attention_mask(segment_ids, request, key_segment_ids, offset), scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1)
     weights = probabilities.astype(value.dtype)
     if dropout_key is not None:

@@ -2,7 +2,7 @@
 
 import jax
 
-from bertfam.kernels.attention_backend import Backend, Request, visible
+from bertfam.kernels.attention_interface import Backend, Request, attention_mask
 
 
 def run(
@@ -17,8 +17,8 @@ def run(
     bias: jax.Array | None = None,
     dropout_key: jax.Array | None = None,
 ) -> tuple[jax.Array, None]:
-    """Compute attention without dropout and without returning weights; see `attention_backend.Attend` for shapes."""
-    mask = visible(segment_ids, request, key_segment_ids, offset)
+    """Compute attention without dropout and without returning weights; see `attention_interface.Attend` for shapes."""
+    mask = attention_mask(segment_ids, request, key_segment_ids, offset)
     mixed = jax.nn.dot_product_attention(query, key, value, bias=bias, mask=mask, scale=request.scale, implementation="xla")
     return mixed, None
 

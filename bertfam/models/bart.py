@@ -24,7 +24,7 @@ from bertfam.layers.key_value_cache import Cache
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
-from bertfam.models.encoder_decoder import training_flops
+from bertfam.models.encoder_decoder_flops import training_flops
 from bertfam.models.language_model import check_positions, collected_outputs, decoder_row
 from bertfam.models.mapping import (
     WRITTEN_ACTIVATIONS,

@@ -25,7 +25,7 @@ from bertfam.layers.norm import RMSNorm
 from bertfam.layers.positions.relative_bias import RelativeBias
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
-from bertfam.models.encoder_decoder import training_flops
+from bertfam.models.encoder_decoder_flops import training_flops
 from bertfam.models.language_model import collected_outputs, decoder_row
 from bertfam.models.mapping import Entry, LanguageModelFamily, Layout, check_types, language_model_architectures, stated
 from bertfam.models.sizes import TableSizes

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh
 from bertfam.planning.bounds import Bound, bound
 from bertfam.planning.tracing import SUMMED_AXES, Array, GradientTrace, trace
 from bertfam.sharding.chips import Chip
-from bertfam.sharding.placement import batch_shardings, check_batch, partition_spec
+from bertfam.sharding.named_shardings import batch_shardings, check_batch, partition_spec
 from bertfam.sharding.rules import AXES, Rules, as_tuple
 from bertfam.training.run import Run
 from bertfam.training.state import TrainState, new_state, shardings_of

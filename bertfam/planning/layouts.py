@@ -14,7 +14,7 @@ from bertfam.planning.estimate import Estimate, estimate
 from bertfam.planning.programs import Program, stages_of
 from bertfam.sharding.chips import Chip
 from bertfam.sharding.mesh import MeshShape
-from bertfam.sharding.placement import check_batch
+from bertfam.sharding.named_shardings import check_batch
 from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
 

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import NamedSharding
 
-from bertfam.decoding.networks import Source, decode
+from bertfam.decoding.decode import Source, decode
 from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import Greedy, Limits
 from bertfam.planning.hlo.allocations import Allocation, temporary_dump
 from bertfam.planning.hlo.memory import Memory, memory, memory_of_too_large
 from bertfam.sharding.chips import memory_bytes
-from bertfam.sharding.placement import partition_spec, path_name
+from bertfam.sharding.named_shardings import partition_spec, path_name
 from bertfam.training.run import Run
-from bertfam.training.summary import local_bytes
+from bertfam.training.run_plan import local_bytes
 from bertfam.training.trainer import Trainer
 
 Kind = Literal["train", "evaluate", "decode"]

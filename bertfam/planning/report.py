@@ -12,7 +12,7 @@ from bertfam.planning.hlo.collectives import by_axes, collectives
 from bertfam.planning.programs import Program
 from bertfam.planning.slices import Slice
 from bertfam.sharding.chips import chip_of, memory_bytes
-from bertfam.training.summary import describe_attention, si
+from bertfam.training.run_plan import describe_attention, si
 
 _GIB = 2**30
 Row = Mapping[str, Any]

@@ -6,9 +6,9 @@ import jax
 from flax import linen as nn
 
 from bertfam.planning.programs import stages_of
-from bertfam.sharding.placement import path_name
+from bertfam.sharding.named_shardings import path_name
 from bertfam.sharding.rules import as_tuple
-from bertfam.training.summary import local_bytes
+from bertfam.training.run_plan import local_bytes
 from bertfam.training.trainer import Trainer
 
 

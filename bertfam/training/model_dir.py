@@ -28,8 +28,8 @@ from bertfam.errors import UserError
 from bertfam.storage.files import check_writable, clear_partial, read_json, write_text
 from bertfam.storage.paths import check_whole, make_folder, to_path
 from bertfam.training.checkpoints import Checkpoints, has_training_state, selection
-from bertfam.training.data import check_vocabulary
 from bertfam.training.run import Run, check_resumable, check_same_model
+from bertfam.training.run_checks import check_vocabulary
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import optax
 from bertfam.features import RowShape
 from bertfam.objectives.objective import Objective, Tree
 from bertfam.sharding.mesh import MeshShape
-from bertfam.sharding.placement import AnyMesh, state_shardings
+from bertfam.sharding.named_shardings import AnyMesh, state_shardings
 
 
 class TrainState(NamedTuple):

@@ -18,8 +18,8 @@ from bertfam.objectives.teacher import Teacher
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import read_run
-from bertfam.training.networks import read_network
 from bertfam.training.run import Run
+from bertfam.training.trained_networks import read_network
 
 _SCOPE = "teacher"
 _PARTS = ("encoder", "mlm_head")

@@ -18,7 +18,7 @@ from bertfam.features import FeatureSpec
 from bertfam.multihost.preemption import Stop
 from bertfam.objectives.objective import Predictions
 from bertfam.sharding.chips import peak_flops
-from bertfam.sharding.placement import batch_shardings, check_batch
+from bertfam.sharding.named_shardings import batch_shardings, check_batch
 from bertfam.suggest import did_you_mean
 from bertfam.training.checkpoints import Checkpoints, on_devices
 from bertfam.training.integrity.digest import Digest, Digester

@@ -21,8 +21,8 @@ from small_gpt2 import CONFIG, END, PROMPTS, VOCABULARY
 from bertfam import api, cli
 from bertfam.api import load
 from bertfam.commands import generate
+from bertfam.decoding.decode import Source, stepper_of
 from bertfam.decoding.end_tokens import end_tokens_of_folder
-from bertfam.decoding.networks import Source, stepper_of
 from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import PRESETS, BeamSearch, Greedy, Limits, Sample
 from bertfam.errors import UserError

@@ -14,7 +14,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy  # noqa: E402
 from bertfam.sharding.mesh import MeshShape  # noqa: E402
-from bertfam.sharding.placement import partition_spec  # noqa: E402
+from bertfam.sharding.named_shardings import partition_spec  # noqa: E402
 from bertfam.sharding.rules import Rules  # noqa: E402
 
 BATCH, LENGTH, EMBED, ROWS = 8, 10, 8, 32

@@ -48,7 +48,7 @@ def main(run_file, cache_dir, processes):
     from bertfam.data.token_cache.cache import TokenCache
     from bertfam.data.vocabularies import load as load_vocabulary
     from bertfam.sharding.mesh import MeshShape
-    from bertfam.sharding.placement import batch_shardings
+    from bertfam.sharding.named_shardings import batch_shardings
     from bertfam.training.prefetch import global_batch
 
     data, cache = load([run_file]).build("TextData"), TokenCache(cache_dir)
@@ -69,7 +69,7 @@ def main(run_file, cache_dir, processes):
 
 
 if __name__ == "__main__":
-    from bertfam.multihost.membership import join
+    from bertfam.multihost.startup import join
 
     run_file, cache_dir, folder, *flags = sys.argv[1:]
     flag = dict(word[2:].split("=") for word in flags)

@@ -10,7 +10,7 @@ from bertfam import cli
 from bertfam.errors import UserError
 from bertfam.multihost import environment
 from bertfam.multihost.environment import Membership, membership
-from bertfam.multihost.membership import own_gpu
+from bertfam.multihost.startup import own_gpu
 from bertfam.sharding import libtpu
 
 NOTHING = Membership("flags")

@@ -23,10 +23,10 @@ from bertfam.models.t5 import T5Config
 from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence
 from bertfam.training.run import Run, check_resumable
+from bertfam.training.run_plan import describe_attention
 from bertfam.training.stages import Stage
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient, total_loss
-from bertfam.training.summary import describe_attention
 
 SHAPE = RowShape(length=16, predictions=0, targets=16)
 NO_DROPOUT = {"dropout_rate": 0.0, "embedding_dropout_rate": 0.0, "attention_dropout_rate": 0.0}

@@ -19,11 +19,11 @@ from bertfam.objectives.mlm import Mlm
 from bertfam.training.logs.inspection import make_inspection
 from bertfam.training.optimizers import AdamW, Lion
 from bertfam.training.optimizers.tensors import describe
+from bertfam.training.run_plan import describe_attention
 from bertfam.training.schedules import ConstantRate, WarmupStableDecay
 from bertfam.training.stages import Stage
 from bertfam.training.state import new_state
 from bertfam.training.step import make_gradient
-from bertfam.training.summary import describe_attention
 
 SIZES = {"num_layers": 5, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 12, "max_length": 32, "window": 6}
 OBJECTIVE = Mlm(ModernBertConfig(tiny.VOCABULARY, **SIZES), Execution())

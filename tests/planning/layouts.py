@@ -8,7 +8,7 @@ import jax
 from bertfam.planning.estimate import estimate
 from bertfam.planning.programs import TRAINING, jobs
 from bertfam.sharding.mesh import MeshShape
-from bertfam.training.summary import local_bytes
+from bertfam.training.run_plan import local_bytes
 from bertfam.training.trainer import Trainer
 
 import small  # isort: skip

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from bertfam.config import load
-from bertfam.kernels.attention_backend import Request
+from bertfam.kernels.attention_interface import Request
 from bertfam.planning.programs import Program, jobs
 from bertfam.planning.report import row
 from bertfam.planning.slices import parse

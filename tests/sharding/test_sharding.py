@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from bertfam.errors import UserError
 from bertfam.sharding.mesh import MeshShape
-from bertfam.sharding.placement import batch_shardings, check_batch, partition_spec, state_shardings
+from bertfam.sharding.named_shardings import batch_shardings, check_batch, partition_spec, state_shardings
 from bertfam.sharding.rules import AXES, Rules
 
 

@@ -14,7 +14,7 @@ import test_optimizers  # noqa: E402
 import toy_parameters as toy  # noqa: E402
 
 from bertfam.sharding.mesh import MeshShape  # noqa: E402
-from bertfam.sharding.placement import state_shardings  # noqa: E402
+from bertfam.sharding.named_shardings import state_shardings  # noqa: E402
 
 
 def trained(config, shape):

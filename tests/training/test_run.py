@@ -17,9 +17,9 @@ from bertfam.objectives.mlm import Mlm
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.optimizers import AdamW, Lamb
 from bertfam.training.run import Run, check_resumable, check_same_model
+from bertfam.training.run_plan import duration, si
 from bertfam.training.schedules import CosineDecay, LinearDecay
 from bertfam.training.stages import Stage
-from bertfam.training.summary import duration, si
 
 RUN = Run(objective=tiny.objective(), data=TextData(), stages=(Stage(10, 16, 8), Stage(5, 32, 4)))
 

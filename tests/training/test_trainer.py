@@ -17,9 +17,9 @@ from bertfam.training.hooks.base import PeriodicHook
 from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon
 from bertfam.training.run import Run, check_resumable
+from bertfam.training.run_plan import make_plan, plan_text
 from bertfam.training.schedules import CosineDecay, LinearDecay
 from bertfam.training.stages import Ramp, Stage, locate
-from bertfam.training.summary import make_plan, plan_text
 from bertfam.training.trainer import Trainer
 
 SCHEDULE = LinearDecay(0.05, warmup_steps=4)

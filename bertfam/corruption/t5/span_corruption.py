@@ -11,7 +11,7 @@ from bertfam.corruption.corruption import RowForm, TextCorruption
 from bertfam.corruption.decoder_rows import append_end, sequence_features, sequence_rows, start_id
 from bertfam.corruption.t5.random_spans import RandomSpans
 from bertfam.corruption.t5.random_tokens import Noise, RandomPrefix, RandomTokens
-from bertfam.corruption.t5.sentinels import (
+from bertfam.corruption.t5.span_formats import (
     ClearToSentinels,
     DropClear,
     DropNoise,
@@ -50,7 +50,7 @@ class SpanCorruption(TextCorruption):
 
     Attributes:
       noise: Distribution of noise tokens: `RandomSpans`, `RandomTokens`, or `RandomPrefix`.
-      inputs: Format of the encoder's inputs, see `bertfam.corruption.t5.sentinels`.
+      inputs: Format of the encoder's inputs, see `bertfam.corruption.t5.span_formats`.
       targets: Format of the decoder's targets.
       max_targets: Target length. None: the exact length with `RandomSpans`; otherwise the published length if there is one, or
         the length that suffices for all but about one row in ten thousand.

@@ -15,7 +15,7 @@ from bertfam.data.token_cache.build_folder import BuildFolder, clear_finished, o
 from bertfam.data.token_cache.cache import FORMAT, TokenCache, check_fingerprint, check_names, difference
 from bertfam.data.token_cache.progress import Progress
 from bertfam.data.token_cache.tokenize import batches, token_dtype
-from bertfam.data.token_cache.workers import Workers
+from bertfam.data.token_cache.worker_pool import WorkerPool
 from bertfam.data.token_cache.writer import Counts, SplitWriter
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
@@ -76,7 +76,7 @@ def build(
     """
 
     def write_corpus(work: BuildFolder, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
-        with Workers(processes, vocabulary, work.cache / "vocab") as workers:
+        with WorkerPool(processes, vocabulary, work.cache / "vocab") as workers:
             return {split: _write_split(work, name, corpus, split, workers, token_dtype(vocabulary), label) for split in SPLITS}
 
     return build_with(write_corpus, corpora, vocabulary, directory, least_documents)
@@ -159,7 +159,7 @@ def check_size(corpus: str, documents: int, least_documents: int) -> None:
         )
 
 
-def _write_split(work: BuildFolder, name: str, corpus: Corpus, split: str, workers: Workers, dtype: str, label: str) -> Counts:
+def _write_split(work: BuildFolder, name: str, corpus: Corpus, split: str, workers: WorkerPool, dtype: str, label: str) -> Counts:
     """Append the missing documents to the part of a split that an interrupted build has written."""
     parts = corpus.parts(split)
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 
 from bertfam.planning.hlo.allocations import parse_out_of_memory
+from bertfam.training.run_plan import local_bytes
 from bertfam.training.state import TrainState
-from bertfam.training.summary import local_bytes
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import jax
 from bertfam.training.logs.metrics import Writer, check_finite, means
 from bertfam.training.logs.phase_timer import COMPILING, TRAINING, WAITING, PhaseTimer
 from bertfam.training.logs.stragglers import StragglerMonitor
+from bertfam.training.run_plan import duration
 from bertfam.training.step import EMPTY, NON_FINITE, SKIPPED, Metrics
-from bertfam.training.summary import duration
 
 # The host runs at most this many steps ahead of the device, and reads the metrics of older steps only.
 _AHEAD = 2

@@ -10,9 +10,9 @@ from flax import traverse_util
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.matching import Origins, match, same
 from bertfam.errors import UserError
-from bertfam.training.networks import read_networks
 from bertfam.training.run import Run, check_same_network
 from bertfam.training.state import TrainState
+from bertfam.training.trained_networks import read_networks
 from bertfam.training.trainer import Trainer
 from bertfam.training.warm_start import optimizer_state, rows
 

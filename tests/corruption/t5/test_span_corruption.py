@@ -6,8 +6,8 @@ import pytest
 from bertfam.corruption.keys import fold
 from bertfam.corruption.t5.random_spans import RandomSpans
 from bertfam.corruption.t5.random_tokens import Noise, RandomTokens
-from bertfam.corruption.t5.sentinels import ClearToSentinels, DropClear, KeepAll, NoiseToSentinels, Raw
 from bertfam.corruption.t5.span_corruption import T5_OBJECTIVES, SpanCorruption
+from bertfam.corruption.t5.span_formats import ClearToSentinels, DropClear, KeepAll, NoiseToSentinels, Raw
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.errors import UserError
 

@@ -18,7 +18,7 @@ import pytest
 
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.text_files import TextFiles
-from bertfam.data.token_cache import build_folder, builder, progress, tokenize, workers
+from bertfam.data.token_cache import build_folder, builder, progress, tokenize, worker_pool
 from bertfam.data.token_cache.build_folder import BuildFolder, BuildInterrupted
 from bertfam.data.token_cache.builder import build
 from bertfam.data.token_cache.cache import TokenCache
@@ -42,12 +42,12 @@ def starts(monkeypatch):
     """The processes that were started."""
     found = []
 
-    class Counted(workers._Worker):
+    class Counted(worker_pool._Worker):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             found.append(self._process)
 
-    monkeypatch.setattr(workers, "_Worker", Counted)
+    monkeypatch.setattr(worker_pool, "_Worker", Counted)
     return found
 
 
@@ -192,7 +192,7 @@ def test_a_build_goes_on_wherever_it_is_stopped(tmp_path, vocabulary, files, mon
     corpora = {"files": files, "given": Given(documents_in_train=3)}
     whole = contents(build(corpora, vocabulary, tmp_path / "whole").directory)
     tokenised = []
-    monkeypatch.setattr(workers, "tokenise", lambda *given: tokenised.append(len(given[2])) or tokenise(*given))
+    monkeypatch.setattr(worker_pool, "tokenise", lambda *given: tokenised.append(len(given[2])) or tokenise(*given))
     stops = 0
     while not (tmp_path / "cache").exists():
         try:

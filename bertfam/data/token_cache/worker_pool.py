@@ -24,7 +24,7 @@ from bertfam.subprocesses import command, environment, receive, send
 _SINGLE = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-class Workers:
+class WorkerPool:
     """Worker processes that start once there is more than one batch, and end with the context."""
 
     def __init__(self, processes: int, vocabulary: Vocabulary, folder: Path) -> None:
@@ -34,7 +34,7 @@ class Workers:
         self._idle: queue.Queue[_Worker] = queue.Queue()
         self._threads = ThreadPoolExecutor(max(1, processes))
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -1,4 +1,4 @@
-"""Attention requests and the interface of attention backends."""
+"""Interface between attention layers and backends: requests, backends, and the mask that backends apply."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -86,7 +86,7 @@ class Request:
 
 
 class Attend(Protocol):
-    """Function that computes softmax(scale q k^T + bias) v with the mask of `visible`; the softmax is in float32."""
+    """Function that computes softmax(scale q k^T + bias) v with the mask of `attention_mask`; the softmax is in float32."""
 
     def __call__(
         self,
@@ -172,7 +172,7 @@ class Backend:
         return clashes
 
 
-def visible(
+def attention_mask(
     segment_ids: jax.Array, request: Request, key_segment_ids: jax.Array | None = None, offset: jax.Array | None = None
 ) -> jax.Array:
     """Return the attention mask bool[batch, 1, length, keys]: same segment, within the window, causal.

@@ -67,7 +67,7 @@ def decode(
     after, state = start(prompts, source)
     if isinstance(strategy, BeamSearch):
         return beam_search.search(stepper, after, state, prompts, strategy=strategy, limits=limits, ends=ends, texts=texts)
-    return sampling.write(stepper, after, state, prompts, keys, strategy=strategy, limits=limits, ends=ends, texts=texts)
+    return sampling.sample(stepper, after, state, prompts, keys, strategy=strategy, limits=limits, ends=ends, texts=texts)
 
 
 def stepper_of(config: LanguageModelConfig, params: Any, new_tokens: int, execution: Execution) -> tuple[Stepper, Any]:

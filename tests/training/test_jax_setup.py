@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.training.hardware import check_jaxlib
+from bertfam.training.jax_setup import check_jaxlib
 
 
 def test_old_jaxlibs_are_refused_on_gpus_alone():
@@ -29,10 +29,10 @@ COMPILES = """
 import sys
 from pathlib import Path
 import jax
-from bertfam.training.hardware import keep_compilations
+from bertfam.training.jax_setup import enable_compilation_cache
 jax.jit(lambda x: x + 1)(1)  # before it is known where
 jax.default_backend = lambda: sys.argv[1]
-keep_compilations(Path(sys.argv[2]))
+enable_compilation_cache(Path(sys.argv[2]))
 jax.jit(lambda x: 2 * x)(1)
 """
 

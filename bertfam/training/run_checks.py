@@ -1,4 +1,4 @@
-"""Text of a run: warnings before training, and checks that a resumed run keeps its text and vocabulary."""
+"""Warnings about a run before training, and checks that a resumed run keeps its text and vocabulary."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from bertfam.storage.files import read_json
 from bertfam.training.run import Run
 
 
-def warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut | None]) -> list[str]:
+def run_warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut | None]) -> list[str]:
     """Return warnings about a run's text and schedule, a line each."""
     lines = [line for source in sources for line in source.sequence.warnings]
     return lines + schedule_warnings(run) + evaluation_warnings(run, all(evaluations))

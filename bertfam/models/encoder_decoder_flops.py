@@ -1,4 +1,4 @@
-"""Training cost of encoder-decoders."""
+"""Training FLOPs of encoder-decoders."""
 
 
 def training_flops(

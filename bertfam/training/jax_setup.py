@@ -1,4 +1,4 @@
-"""Device requirements: a jaxlib that is fast enough, and a cache of compiled programs."""
+"""JAX setup of a run: the check of jaxlib's version, and the cache of compiled programs."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def check_jaxlib(platform: str, version: str) -> None:
         )
 
 
-def keep_compilations(model_dir: Path) -> None:
+def enable_compilation_cache(model_dir: Path) -> None:
     """Keep programs compiled for an accelerator in MODEL_DIR, so that a resumed run need not compile them again.
 
     Programs for CPUs are not kept, because another CPU may lack their instructions. JAX_COMPILATION_CACHE_DIR takes precedence if
