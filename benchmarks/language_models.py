@@ -208,7 +208,7 @@ def show(args: argparse.Namespace) -> None:
                 f"{seconds(args.output / name):.0f}",
             ]
         )
-    head = ["run", "M parameters", "updates", "loss of a target (unigram)", "accuracy (most frequent)", "perplexity a byte"]
+    head = ["run", "M parameters", "updates", "loss of a target (unigram)", "accuracy (most frequent)", "perplexity per byte"]
     print(table([*head, "minimal pairs (chance)", "M tokens/s", "s"], lines))
 
 

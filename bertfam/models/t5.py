@@ -51,7 +51,7 @@ class T5Config(TableSizes):
       num_encoder_layers: None: `num_layers`.
       num_heads, head_dim: of every attention; their product need not be `hidden_size`.
       activation: of the feed-forward network's hidden layer, or of its gate.
-      gated: whether the hidden layer is multiplied by a second linear projection (Shazeer 2020).
+      gated: True if the hidden layer is multiplied by a second linear projection (Shazeer 2020).
       relative_buckets, relative_max_distance: of relative positions, see `bertfam.layers.positions.relative_bias.assign_buckets`.
       dropout_rate: on embeddings, on each sublayer's output, on the feed-forward network's hidden layer, on the output of both
         networks, and on attention probabilities by backends that can.

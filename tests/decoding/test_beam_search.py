@@ -8,7 +8,7 @@ import pytest
 from table_models import begun, prompts_of, stepper, table, torch_model
 
 from bertfam.decoding.beam_search import search
-from bertfam.decoding.sampling import write
+from bertfam.decoding.sampling import sample
 from bertfam.decoding.stepper import Ends
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits
 
@@ -24,7 +24,7 @@ ENDS = Ends((EOS,), PAD)
 def ours(rows, strategy, limits, texts=1, logits=LOGITS, ends=ENDS):
     """For each row its texts, as lists of ids, with their scores."""
     batch = prompts_of(rows, ends.fill)
-    run = search if isinstance(strategy, BeamSearch) else functools.partial(write, keys=None)
+    run = search if isinstance(strategy, BeamSearch) else functools.partial(sample, keys=None)
     decode = jax.jit(functools.partial(run, stepper(logits), strategy=strategy, limits=limits, ends=ends, texts=texts))
     found = jax.tree.map(np.asarray, decode(*begun(logits, batch), batch))
     for tokens, lengths in zip(found.tokens.reshape(-1, limits.max_new_tokens), found.lengths.reshape(-1), strict=True):
