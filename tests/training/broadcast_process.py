@@ -1,7 +1,7 @@
 """One of several processes that read a checkpoint: python broadcast_process.py FOLDER PORT COUNT INDEX.
 
-The checkpoint is FOLDER/checkpoint. FOLDER/INDEX.json gets the bytes that it has read of the disk: of the way of every process
-for itself, and of `reading`; and where what they have found is not equal, bit for bit.
+The checkpoint is FOLDER/checkpoint. The process writes to FOLDER/INDEX.json how many bytes it has read from disk, once where
+every process restores for itself and once with `broadcast`, and which arrays differ in a bit or in their sharding.
 """
 
 import json
@@ -16,13 +16,13 @@ import tensorstore
 from etils import epath
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-ROWS = 600  # with less, TensorStore reads what lies between two arrays rather than twice
+ROWS = 600  # with fewer, TensorStore reads across the gap between two arrays instead of reading twice
 
 
 def values():
-    """Random bits: negative zeros, infinities and every kind of NaN among them."""
+    """Return arrays of random bits, which include negative zeros, infinities and every kind of NaN."""
     bits = np.random.default_rng(0)
-    found = {
+    arrays = {
         "whole": bits.integers(0, 2**32, (ROWS, 1024), np.uint32).view(np.float32),
         "half": bits.integers(0, 2**16, (ROWS, 1024), np.uint16).view(ml_dtypes.bfloat16),
         "split": bits.integers(0, 2**32, (ROWS, 1024), np.uint32).view(np.float32),
@@ -32,8 +32,8 @@ def values():
         "flags": bits.integers(0, 2, (ROWS, 1024)).astype(bool),
         "small": np.float32(7),
     }
-    found["whole"][0] = -0.0
-    return found
+    arrays["whole"][0] = -0.0
+    return arrays
 
 
 def main(folder, port, count, index):
@@ -42,7 +42,7 @@ def main(folder, port, count, index):
     jax.distributed.initialize(f"localhost:{port}", count, index, cluster_detection_method="deactivate")
     from bertfam.training.checkpoints import broadcast
 
-    # Two devices a process: fsdp within it, copies on all.
+    # Two devices per process: fsdp within a process, copies on all processes.
     mesh = jax.make_mesh((1, count, 2), ("replica", "data", "fsdp"), axis_types=(AxisType.Auto,) * 3)
     specs = {"split": PartitionSpec(None, "fsdp"), "more": PartitionSpec(("data", "fsdp"))}
     expected = values()
@@ -50,7 +50,7 @@ def main(folder, port, count, index):
         name: jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=NamedSharding(mesh, specs.get(name, PartitionSpec())))
         for name, value in expected.items()
     }
-    # Worth while for a model of another size, on several hosts.
+    # A broadcast is worthwhile for larger models, on several hosts.
     assert not broadcast.is_worthwhile([like], ["a", "b"])
     broadcast._LEAST = 2**20
     assert broadcast.is_worthwhile([like], ["a", "b"]) and not broadcast.is_worthwhile([like], ["a", "a"])
@@ -59,23 +59,23 @@ def main(folder, port, count, index):
         metrics = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
         return sum(value["value"] for metric in metrics for value in metric["values"])
 
-    def alone():
+    def restore_alone():
         args = jax.tree.map(lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype), like)
         with ocp.PyTreeCheckpointer() as orbax:
             return orbax.restore(folder / "checkpoint", item=like, restore_args=args, partial_restore=True)
 
-    told = {}
-    for name, read in (("all", alone), ("once", lambda: broadcast.restore(epath.Path(folder / "checkpoint"), like))):
+    report = {}
+    for name, read in (("all", restore_alone), ("once", lambda: broadcast.restore(epath.Path(folder / "checkpoint"), like))):
         before = bytes_read()
-        found = read()
-        told[name] = bytes_read() - before
-        told[f"{name} differs"] = [
+        restored = read()
+        report[name] = bytes_read() - before
+        report[f"{name} differs"] = [
             leaf
             for leaf, value in expected.items()
-            for shard in found[leaf].addressable_shards
+            for shard in restored[leaf].addressable_shards
             if np.asarray(shard.data).tobytes() != value[shard.index].tobytes()
-        ] + [leaf for leaf in like if found[leaf].sharding != like[leaf].sharding]
-    (folder / f"{index}.json").write_text(json.dumps(told))
+        ] + [leaf for leaf in like if restored[leaf].sharding != like[leaf].sharding]
+    (folder / f"{index}.json").write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from bertfam.sharding.named_shardings import state_shardings  # noqa: E402
 
 
 def trained(config, shape):
-    """The parameters after three updates, and what the optimizer's state is split over."""
+    """Return the parameters after three updates, and the mesh axes that the optimizer's state is split over."""
     mesh = MeshShape(*shape).build(jax.devices()[: int(np.prod(shape))])
     boxed = toy.boxed(toy.random_values(0))
     optimizer = config.build(6, boxed)
@@ -39,10 +39,10 @@ def trained(config, shape):
 
 
 if __name__ == "__main__":
-    found = {}
+    results = {}
     for case in ("AdamW", "Lamb", "Adafactor factored", "Muon"):
         config, _ = test_optimizers.CASES[case]
-        (alone, _), (spread, splits) = trained(config, (1, 1, 1)), trained(config, (2, 2, 2))
-        difference = max(float(np.abs(alone[name] - spread[name]).max()) for name in alone)
-        found[case] = {"difference": difference, "splits": splits}
-    print(json.dumps(found))
+        (alone, _), (on_eight, splits) = trained(config, (1, 1, 1)), trained(config, (2, 2, 2))
+        difference = max(float(np.abs(alone[name] - on_eight[name]).max()) for name in alone)
+        results[case] = {"difference": difference, "splits": splits}
+    print(json.dumps(results))

@@ -1,4 +1,4 @@
-"""Several processes restore a checkpoint: each byte is read by one of them, and all have it, bit for bit."""
+"""Restoring a checkpoint on several processes: each byte is read by one of them, and all get the same bits."""
 
 import json
 import os
@@ -14,28 +14,28 @@ import xla
 COUNT = 2
 
 
-def test_what_all_hold_is_read_by_one(tmp_path):
+def test_replicated_arrays_are_read_once(tmp_path):
     with ocp.PyTreeCheckpointer() as orbax:
         orbax.save(tmp_path / "checkpoint", broadcast_process.values())
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    started = [
+    processes = [
         subprocess.Popen(
             [sys.executable, broadcast_process.__file__, tmp_path, str(port), str(COUNT), str(index)],
             env=os.environ | xla.devices(2),
         )
         for index in range(COUNT)
     ]
-    assert [process.wait(120) for process in started] == [0] * COUNT
-    told = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(COUNT)]
-    assert all(one["once differs"] == [] for one in told)
+    assert [process.wait(120) for process in processes] == [0] * COUNT
+    reports = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(COUNT)]
+    assert all(report["once differs"] == [] for report in reports)
     values = {name: np.asarray(value).nbytes for name, value in broadcast_process.values().items()}
-    # One piece on the disk holds all of an array, so whoever has a part of it that nobody else has reads it too.
-    everywhere = values.pop("more")
-    assert all(one["all"] > 0.9 * (sum(values.values()) + everywhere) for one in told)
-    # Each array once, and at times, as a process's requests happen to meet, one more that lies between two others.
-    between = max(values.values())
-    assert sum(one["once"] for one in told) < 1.1 * sum(values.values()) + COUNT * (everywhere + between)
-    # About half of what is read by one, by each of two.
-    assert max(one["once"] for one in told) < 0.6 * sum(values.values()) + everywhere + between
+    # An array is one chunk on disk, so a process that holds a part that no other process has reads it whole.
+    sharded_bytes = values.pop("more")
+    assert all(report["all"] > 0.9 * (sum(values.values()) + sharded_bytes) for report in reports)
+    # Each array is read once. A process may read one more, which lies between two arrays that it requests.
+    gap_bytes = max(values.values())
+    assert sum(report["once"] for report in reports) < 1.1 * sum(values.values()) + COUNT * (sharded_bytes + gap_bytes)
+    # Each of the two processes reads about half of the bytes.
+    assert max(report["once"] for report in reports) < 0.6 * sum(values.values()) + sharded_bytes + gap_bytes

@@ -1,4 +1,4 @@
-"""Checkpoints: every bit as it was when saved, though training goes on; complete or absent."""
+"""Checkpoints hold the exact bits of their step, although training continues, and are complete or absent."""
 
 import shutil
 
@@ -19,7 +19,7 @@ def state():
     return TrainState(jnp.zeros((), jnp.int32), params, {"m": jnp.zeros(7)}, {}, {}, {}, jnp.zeros((), jnp.int32))
 
 
-def like(state):
+def abstract(state):
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return on_devices(jax.eval_shape(lambda: state), jax.tree.map(lambda _: here, state))
 
@@ -34,25 +34,25 @@ def equal(left, right):
     return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs)
 
 
-def test_a_save_under_way_is_of_its_own_step_though_buffers_are_donated(state, tmp_path):
+def test_background_save_holds_its_step_despite_donated_buffers(state, tmp_path):
     step = jax.jit(update, donate_argnums=0)
-    checkpoints, kept = Checkpoints(tmp_path), {}
+    checkpoints, states = Checkpoints(tmp_path), {}
     for _ in range(6):
         state = step(state)
-        kept[int(state.step)] = jax.tree.map(np.array, state)
+        states[int(state.step)] = jax.tree.map(np.array, state)
         checkpoints.save(state)
     checkpoints.close()
     opened = Checkpoints(tmp_path, read_only=True)
-    for number, expected in kept.items():
-        assert equal(opened.restore(number, like(state)), expected)
-        assert equal(opened.restore_params(number, like(state).params), expected.params)
-        for path in (tmp_path / "checkpoints" / str(number) / "params").iterdir():  # which the optimizer's state does without
+    for number, expected in states.items():
+        assert equal(opened.restore(number, abstract(state)), expected)
+        assert equal(opened.restore_params(number, abstract(state).params), expected.params)
+        for path in (tmp_path / "checkpoints" / str(number) / "params").iterdir():  # not needed for the optimizer's state
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        assert equal(opened.restore_optimizer(number, like(state)), expected.opt_state)
+        assert equal(opened.restore_optimizer(number, abstract(state)), expected.opt_state)
     opened.close()
 
 
-def test_the_newest_are_kept_and_found(state, tmp_path):
+def test_newest_checkpoints_are_kept_and_found(state, tmp_path):
     assert newest(tmp_path) is None
     checkpoints = Checkpoints(tmp_path, keep=Keep(2))
     assert newest(tmp_path) is None
@@ -65,7 +65,7 @@ def test_the_newest_are_kept_and_found(state, tmp_path):
     for _ in range(4):
         state = update(state)
         checkpoints.save(state)
-        checkpoints.save(state)  # saved already
+        checkpoints.save(state)  # this step is saved already
     checkpoints.close()
     assert newest(tmp_path) == 4 == selection.find(tmp_path, None) and selection.find(tmp_path, 3) == 3
     with pytest.raises(UserError) as caught:
@@ -74,7 +74,7 @@ def test_the_newest_are_kept_and_found(state, tmp_path):
     assert has_training_state(tmp_path, 4)
 
 
-def test_a_save_that_was_cut_off_is_no_checkpoint(state, tmp_path):
+def test_interrupted_save_is_no_checkpoint(state, tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(update(state))
     checkpoints.close()
@@ -82,9 +82,9 @@ def test_a_save_that_was_cut_off_is_no_checkpoint(state, tmp_path):
     assert newest(tmp_path) == 1
     cleanup.clear(tmp_path, 1)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["1"]
-    again = Checkpoints(tmp_path)
-    again.save(update(update(state)))
-    again.close()
+    reopened = Checkpoints(tmp_path)
+    reopened.save(update(update(state)))
+    reopened.close()
     assert newest(tmp_path) == 2
 
 
@@ -95,7 +95,7 @@ def test_parameters_alone_are_no_training_state(state, tmp_path):
     assert newest(tmp_path) == 0 and not has_training_state(tmp_path, 0)
 
 
-def test_a_folder_without_checkpoints_is_refused_and_stays_as_it_is(tmp_path):
+def test_folder_without_checkpoints_is_refused_and_unchanged(tmp_path):
     with pytest.raises(UserError) as caught:
         Checkpoints(tmp_path / "m", read_only=True)
     assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""A checkpoint that is not as it was written is noticed, named and not used; what is deleted, and what never."""
+"""Damaged checkpoints are detected, named and not used; which checkpoints are deleted, and which are kept."""
 
 import shutil
 
@@ -14,7 +14,7 @@ from bertfam.training.state import TrainState
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Steps 1, 2, 3 of something small."""
+    """Return a folder with small checkpoints of steps 1, 2 and 3."""
     folder = tmp_path_factory.mktemp("saved")
     params = {"w": jax.random.normal(jax.random.key(0), (500,)), "b": {"c": jnp.ones((3, 5), jnp.bfloat16)}}
     checkpoints = Checkpoints(folder)
@@ -27,7 +27,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def folder(saved, tmp_path):
-    """A copy that may be spoilt; that it can be copied is part of what is tested."""
+    """Return a copy that a test may damage; that checkpoints can be copied is part of the test."""
     shutil.copytree(saved, tmp_path / "model")
     return tmp_path / "model"
 
@@ -38,8 +38,8 @@ def flip(path, bit=0):
     path.write_bytes(content)
 
 
-def test_every_single_fault_is_noticed(folder):
-    """Each file of each item: gone, cut short by a byte, and with one bit flipped."""
+def test_every_damaged_file_is_detected(folder):
+    """Each file of each item is removed, cut short by a byte, and changed in one bit."""
     step = folder / "checkpoints" / "3"
     files = [path for path in sorted(step.glob("*/**/*")) if path.is_file()]
     assert len(files) > 15 and {path.relative_to(step).parts[0] for path in files} == {"params", "rest", "average"}
@@ -57,25 +57,25 @@ def test_every_single_fault_is_noticed(folder):
         assert manifest.fault(step, contents=True) is None
 
 
-def test_a_manifest_that_is_damaged_itself(folder):
+def test_damaged_manifest_is_detected(folder):
     path = folder / "checkpoints" / "3" / "digests.json"
     content = path.read_text()
-    for other in ("", content[:-10], "[]", '{"files": {}}', '{"files": {"a": 1}}', content.replace('"size"', '"sise"')):
-        path.write_text(other)
+    for damaged in ("", content[:-10], "[]", '{"files": {}}', '{"files": {"a": 1}}', content.replace('"size"', '"sise"')):
+        path.write_text(damaged)
         assert manifest.fault(path.parent) == "digests.json is damaged"
     path.unlink()
     assert manifest.fault(path.parent) == "no digests.json: it was never finished"
 
 
-def test_the_newest_whole_one_is_used_and_the_others_are_named(folder, capsys):
+def test_newest_undamaged_checkpoint_is_used_and_damaged_ones_are_named(folder, capsys):
     directory = folder / "checkpoints"
     assert selection.choose(folder) == 3 and capsys.readouterr().err == ""
     flip(directory / "3" / "rest" / "_METADATA")
-    assert newest(folder) == 3  # by sizes
-    assert selection.find(folder, None) == 3  # the parameters are whole
+    assert newest(folder) == 3  # only sizes are checked
+    assert selection.find(folder, None) == 3  # the parameters are undamaged
     assert selection.choose(folder) == 2
-    why = "rest/_METADATA has other bytes than were written"
-    assert capsys.readouterr().err == f"bertfam: warning: {directory}/3 is not used ({why}); step 2 is\n"
+    reason = "rest/_METADATA has other bytes than were written"
+    assert capsys.readouterr().err == f"bertfam: warning: {directory}/3 is not used ({reason}); step 2 is\n"
     (directory / "2" / "digests.json").unlink()
     assert selection.choose(folder) == 1
     assert len(capsys.readouterr().err.splitlines()) == 2
@@ -88,16 +88,16 @@ def test_the_newest_whole_one_is_used_and_the_others_are_named(folder, capsys):
     assert newest(folder) is None
 
 
-def test_one_that_is_asked_for_is_refused_where_it_is_damaged(folder):
+def test_requested_checkpoint_is_refused_if_damaged(folder):
     directory = folder / "checkpoints"
     flip(directory / "3" / "params" / "_METADATA")
     with pytest.raises(UserError) as caught:
         selection.find(folder, 3)
-    why = "params/_METADATA has other bytes than were written"
-    assert str(caught.value) == f"{directory}/3 is damaged ({why}); use another: 1, 2"
+    reason = "params/_METADATA has other bytes than were written"
+    assert str(caught.value) == f"{directory}/3 is damaged ({reason}); use another: 1, 2"
 
 
-def test_what_is_damaged_is_set_aside_until_the_run_has_passed_it(folder):
+def test_damaged_checkpoint_is_set_aside_until_the_run_has_passed_it(folder):
     directory = folder / "checkpoints"
     flip(directory / "3" / "params" / "_METADATA")
     (directory / "4.orbax-checkpoint-tmp" / "params").mkdir(parents=True)
@@ -111,7 +111,7 @@ def test_what_is_damaged_is_set_aside_until_the_run_has_passed_it(folder):
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "4"]
 
 
-def test_a_file_where_a_folder_should_be(folder, tmp_path):
+def test_file_in_place_of_a_folder(folder, tmp_path):
     (folder / "checkpoints" / "5").write_text("")
     assert newest(folder) == 3 and selection.choose(folder) == 3
     cleanup.clear(folder, 3)
@@ -123,25 +123,25 @@ def test_a_file_where_a_folder_should_be(folder, tmp_path):
     assert str(caught.value) == f"{tmp_path}/other/checkpoints is a file, but must be a folder; move the file elsewhere"
 
 
-def test_nothing_is_deleted_for_one_that_is_not_whole(folder):
+def test_incomplete_checkpoint_replaces_no_older_one(folder):
     directory = folder / "checkpoints"
     (directory / "3" / "digests.json").unlink()
     cleanup.delete_unkept(folder, Keep(newest=1))
     assert sorted(path.name for path in directory.iterdir()) == ["2", "3"]
 
 
-def test_which_stay():
+def test_kept_steps():
     steps = [10, 20, 30, 40, 50]
     assert Keep(None).kept(steps, {}) == set(steps)
     assert Keep(2).kept(steps, {}) == {40, 50}
     assert Keep(1, every=20).kept(steps, {}) == {20, 40, 50}
     scores = {10: 3.0, 20: 1.0, 30: 1.0, 45: 0.0}
-    assert Keep(1, best="mlm_loss").kept(steps, scores) == {30, 50}  # of equal ones the newer
+    assert Keep(1, best="mlm_loss").kept(steps, scores) == {30, 50}  # the newer one of equal scores
     assert Keep(1, best="mlm_accuracy").kept(steps, scores) == {10, 50}
     assert Keep(1, best="mlm_loss").kept(steps, {}) == {50}
 
 
-def test_scores_are_read_from_what_the_run_has_written(tmp_path):
+def test_scores_are_read_from_metrics_jsonl(tmp_path):
     assert held_out(tmp_path, "loss") == {}
     (tmp_path / "metrics.jsonl").write_text(
         '{"step": 5, "split": "train", "loss": 9.0}\n{"step": 5, "split": "eval", "loss": 3.0}\n'

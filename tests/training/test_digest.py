@@ -1,4 +1,4 @@
-"""Digests: any flipped bit shows, and whose it is."""
+"""Digests change with any flipped bit, and their comparison names the device."""
 
 import dataclasses
 
@@ -16,26 +16,26 @@ digest = jax.jit(lambda leaf: jnp.sum(hashed(leaf), dtype=jnp.uint32))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_every_flipped_bit_and_every_swap_changes_a_digest(dtype):
+def test_every_flipped_bit_and_every_swap_changes_the_digest(dtype):
     leaf = np.asarray(jax.random.normal(jax.random.key(0), (3, 5, 2)).astype(dtype))
-    found = {int(digest(leaf))}
+    digests = {int(digest(leaf))}
     for bit in range(8 * leaf.nbytes):
         other = leaf.copy()
         other.reshape(-1).view(np.uint8)[bit // 8] ^= np.uint8(1 << bit % 8)
-        found.add(int(digest(other)))
+        digests.add(int(digest(other)))
     for place in range(1, leaf.size):
         other = leaf.copy().reshape(-1)
         other[[0, place]] = other[[place, 0]]
-        found.add(int(digest(other.reshape(leaf.shape))))
-    assert len(found) == 1 + 8 * leaf.nbytes + leaf.size - 1
+        digests.add(int(digest(other.reshape(leaf.shape))))
+    assert len(digests) == 1 + 8 * leaf.nbytes + leaf.size - 1
 
 
-def test_zeros_of_both_signs_and_their_number_show():
+def test_sign_and_number_of_zeros_change_the_digest():
     zeros = [np.zeros(4, np.float32), -np.zeros(4, np.float32), np.zeros(5, np.float32), np.float32(0)]
     assert len({int(digest(leaf)) for leaf in zeros}) == 4
 
 
-def test_the_odd_device_is_named():
+def test_differing_device_is_named():
     copies = {("gradient/a", 0): {"d0": 1, "d1": 1, "d2": 7}, ("gradient/b", 1): {"d0": 3, "d1": 3, "d2": 3}}
     assert mismatches([copies]) == {"d2": ["gradient/a"]}
     assert disagreement(mismatches([copies])) == "silent data corruption: gradient/a on d2 differs from other devices"
@@ -50,7 +50,7 @@ def changed(leaf, **values):
     return dataclasses.replace(SAME, copies=SAME.copies | {(leaf, 0): values})
 
 
-def replayed(digest=SAME, *, platform="cpu", devices=("d0", "d1"), again=None, alone=None):
+def make_replay(digest=SAME, *, platform="cpu", devices=("d0", "d1"), again=None, alone=None):
     metrics = {step: {"loss": Sum(np.float32(step), np.float32(1))} for step in (5, 6)}
     return Replayed(list(devices), platform, metrics, {6: digest}, again or digest, alone)
 
@@ -58,61 +58,61 @@ def replayed(digest=SAME, *, platform="cpu", devices=("d0", "d1"), again=None, a
 RECORD = SAME.line()
 
 
-def told(*found, recorded=RECORD, logged=5.5):
-    return compare(found, {6: recorded} if recorded else {}, {4: {"loss": 0.0}, 6: {"loss": logged}})
+def report(*replays, recorded=RECORD, logged=5.5):
+    return compare(replays, {6: recorded} if recorded else {}, {4: {"loss": 0.0}, 6: {"loss": logged}})
 
 
-def test_what_agrees():
-    verdict = told(replayed(), replayed())
-    assert not verdict.faults and not verdict.suspects
-    assert verdict.notes == ["1 recorded digest compared, bit by bit", "1 logged interval compared, 1 equal in all bits"]
+def test_equal_replays_have_no_faults():
+    result = report(make_replay(), make_replay())
+    assert not result.faults and not result.suspects
+    assert result.notes == ["1 recorded digest compared, bit by bit", "1 logged interval compared, 1 equal in all bits"]
 
 
-def test_two_devices_that_disagree_are_judged_by_the_record():
+def test_record_decides_between_two_devices():
     wrong = changed("parameter/a", d0=2, d1=3)
-    assert told(replayed(wrong)).suspects == {"d1": ["parameter/a"]}
-    assert list(told(replayed(wrong), recorded=None).suspects) == ["d0", "d1"]
+    assert report(make_replay(wrong)).suspects == {"d1": ["parameter/a"]}
+    assert list(report(make_replay(wrong), recorded=None).suspects) == ["d0", "d1"]
 
 
-def test_a_group_that_computes_the_same_rows_otherwise():
-    verdict = told(replayed(alone=changed("gradient/a", d0=5, d1=1)))
-    assert list(verdict.suspects) == ["d0", "d1"] and len(verdict.faults) == 1
+def test_devices_that_differ_on_the_same_rows():
+    result = report(make_replay(alone=changed("gradient/a", d0=5, d1=1)))
+    assert list(result.suspects) == ["d0", "d1"] and len(result.faults) == 1
 
 
-def test_arrangements_that_differ():
+def test_differing_arrangements_of_the_devices():
     other = changed("gradient/a", d0=5, d1=5)
-    (fault,) = told(replayed(), replayed(other)).faults
+    (fault,) = report(make_replay(), make_replay(other)).faults
     assert fault == (
         "silent data corruption: update 6 of arrangement 2 of the devices differs from that of the first (gradient/a)"
     )
-    # Where more than two accelerators add, the order may be that of their places; a loss that is far off is a fault there too.
+    # The order of a sum over more than two accelerators may depend on their places; a loss that is far off is still a fault.
     four = {"platform": "gpu", "devices": ("d0", "d1", "d2", "d3")}
-    assert not told(replayed(**four), replayed(other, **four)).faults
-    assert told(replayed(**four), replayed(dataclasses.replace(other, loss=3.0), **four)).faults
+    assert not report(make_replay(**four), make_replay(other, **four)).faults
+    assert report(make_replay(**four), make_replay(dataclasses.replace(other, loss=3.0), **four)).faults
 
 
-def test_a_platform_that_does_not_repeat_bits_is_not_accused():
+def test_platform_without_reproducible_bits_has_no_faults():
     other = changed("gradient/a", d0=5, d1=5)
-    gpu = told(replayed(platform="gpu", again=other), recorded=other.line())
+    gpu = report(make_replay(platform="gpu", again=other), recorded=other.line())
     assert not gpu.faults and gpu.notes[0].startswith("results are not bitwise reproducible on this platform")
-    assert told(replayed(again=other)).faults
-    # Nor by what it has logged, nor by what each device makes of the same rows.
+    assert report(make_replay(again=other)).faults
+    # Neither its logged metrics nor the results of each device on the same rows are faults.
     split = changed("gradient/a", d0=5, d1=1)
-    assert not told(replayed(platform="gpu", again=other, alone=split), logged=5.5005).faults
-    assert told(replayed(platform="gpu", again=other), logged=5.6).faults
-    assert told(replayed(platform="gpu", again=other), recorded=RECORD | {"loss": 2.6}).faults
+    assert not report(make_replay(platform="gpu", again=other, alone=split), logged=5.5005).faults
+    assert report(make_replay(platform="gpu", again=other), logged=5.6).faults
+    assert report(make_replay(platform="gpu", again=other), recorded=RECORD | {"loss": 2.6}).faults
 
 
-def test_the_run_recorded_something_else():
-    (fault,) = told(replayed(), recorded=RECORD | {"gradient/a": 9}).faults
+def test_different_record_is_a_fault():
+    (fault,) = report(make_replay(), recorded=RECORD | {"gradient/a": 9}).faults
     assert fault.startswith("update 6 differs from the record of the run (gradient/a): ")
-    # By another program only losses tell.
+    # Of another program only losses are compared.
     other = {"program": 18, "gradient/a": 9}
-    assert not told(replayed(), recorded=RECORD | other, logged=5.5005).faults
-    assert told(replayed(), recorded=RECORD | other | {"loss": 2.6}).faults == ["the loss of update 6 is 2.5 and was 2.6"]
+    assert not report(make_replay(), recorded=RECORD | other, logged=5.5005).faults
+    assert report(make_replay(), recorded=RECORD | other | {"loss": 2.6}).faults == ["the loss of update 6 is 2.5 and was 2.6"]
 
 
-def test_what_was_logged():
-    assert told(replayed(), logged=5.5005).faults == ["the mean loss of updates 5 to 6 is 5.5 and was 5.5005"]
-    assert not told(replayed(), recorded=None, logged=5.5005).faults
-    assert told(replayed(), recorded=None, logged=5.6).faults
+def test_logged_losses_are_compared():
+    assert report(make_replay(), logged=5.5005).faults == ["the mean loss of updates 5 to 6 is 5.5 and was 5.5005"]
+    assert not report(make_replay(), recorded=None, logged=5.5005).faults
+    assert report(make_replay(), recorded=None, logged=5.6).faults

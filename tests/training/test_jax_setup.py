@@ -1,4 +1,4 @@
-"""The jaxlib that GPUs need, and what is compiled once."""
+"""Minimum version of jaxlib on GPUs, and the cache of compiled programs."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from bertfam.errors import UserError
 from bertfam.training.jax_setup import check_jaxlib
 
 
-def test_old_jaxlibs_are_refused_on_gpus_alone():
+def test_old_jaxlib_is_refused_on_gpus_only():
     with pytest.raises(UserError) as caught:
         check_jaxlib("gpu", "0.10.2")
     assert str(caught.value) == (
@@ -37,8 +37,8 @@ jax.jit(lambda x: 2 * x)(1)
 """
 
 
-def test_what_is_compiled_for_an_accelerator_is_kept_in_the_folder(tmp_path):
-    """But where the environment names another one."""
+def test_programs_for_accelerators_are_cached_in_the_folder(tmp_path):
+    """A folder that the environment names takes precedence."""
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 

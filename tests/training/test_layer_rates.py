@@ -1,4 +1,4 @@
-"""Layer-wise decay: heads 1, the last layer d, the first d ** L, the embeddings d ** (L + 1)."""
+"""Layer-wise decay d: rates of 1 for heads, d for the last of L layers, d ** L for the first, d ** (L + 1) for embeddings."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ FIXED = ConstantRate(0.1, warmup_steps=0)
 
 
 def parameters():
-    """A BERT of twelve layers with a pooler and heads, each parameter one."""
+    """Return the parameters, all 1, of a BERT of twelve layers with a pooler and heads: boxed shapes and arrays."""
     model = BertConfig(vocab_size=8, num_layers=12, hidden_size=4, num_heads=2, feed_forward_size=4, max_length=16)
     boxed = jax.eval_shape(lambda key: MlmNsp(model).init(key, tiny.SHAPE)[0], jax.random.key(0))
     return boxed, jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), nn.meta.unbox(boxed))
@@ -27,7 +27,7 @@ def parameters():
 
 @pytest.mark.parametrize(("count", "below"), [("plain", 0), ("electra", 1)])
 def test_one_step_with_a_unit_gradient(count, below):
-    """A leftover pooler takes no layer's place."""
+    """A leftover pooler does not count as a layer."""
     boxed, params = parameters()
     optimizer = Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.8, layer_count=count).build(1, boxed)
     updates = optimizer.update(params, optimizer.init(params), params, step=0)[0]
@@ -44,39 +44,41 @@ def test_one_step_with_a_unit_gradient(count, below):
     assert {"pooler", "mlm_head", "nsp_head", "encoder"} == set(updates)
 
 
-def test_they_are_told_from_the_heads_down():
-    told = layer_rates(0.8, describe(parameters()[0]))
-    assert list(told)[:2] == ["heads", "layer 12"] and list(told)[-2:] == ["layer 1", "embeddings"] and len(told) == 14
-    assert told["heads"] == 1 and told["layer 12"] == 0.8
-    assert told["layer 1"] == pytest.approx(0.8**12) and told["embeddings"] == pytest.approx(0.8**13)
-    told = layer_rates(0.8, describe(parameters()[0]), "electra")
-    assert told["heads"] == 1 and told["layer 12"] == pytest.approx(0.64) and told["embeddings"] == pytest.approx(0.8**14)
+def test_rates_are_listed_from_the_heads_down():
+    rates = layer_rates(0.8, describe(parameters()[0]))
+    assert list(rates)[:2] == ["heads", "layer 12"] and list(rates)[-2:] == ["layer 1", "embeddings"] and len(rates) == 14
+    assert rates["heads"] == 1 and rates["layer 12"] == 0.8
+    assert rates["layer 1"] == pytest.approx(0.8**12) and rates["embeddings"] == pytest.approx(0.8**13)
+    rates = layer_rates(0.8, describe(parameters()[0]), "electra")
+    assert rates["heads"] == 1 and rates["layer 12"] == pytest.approx(0.64) and rates["embeddings"] == pytest.approx(0.8**14)
 
 
-def test_first_layers_are_counted_with_those_that_follow():
-    """Two layers of their own, then three; a second network with fewer has its own count."""
+def test_first_layers_are_counted_with_the_following_layers():
+    """Two first layers come before three others; a second network with fewer layers has its own count."""
     lengths = {"encoder/first_layers": 2, "encoder/layers": 3, "other/layers": 2}
     params = {f"{stack}/kernel": np.ones((length, 4, 5), np.float32) for stack, length in lengths.items()}
     params = traverse_util.unflatten_dict(params | {"encoder/embeddings/table": np.ones((3, 4), np.float32)}, sep="/")
     boxed = jax.tree.map(lambda leaf: nn.LogicallyPartitioned(leaf, ("layers", "embed", "mlp")[3 - leaf.ndim :]), params)
-    told = layer_rates(0.5, describe(boxed))
-    assert list(told) == ["heads", "layer 5", "layer 4", "layer 3", "layer 2", "layer 1", "embeddings"]
+    rates = layer_rates(0.5, describe(boxed))
+    assert list(rates) == ["heads", "layer 5", "layer 4", "layer 3", "layer 2", "layer 1", "embeddings"]
     optimizer = Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.5).build(1, boxed)
     updates = optimizer.update(params, optimizer.init(params), params, step=0)[0]
-    found = {
+    scales = {
         name: -10 * update[:, 0, 0] for name, update in traverse_util.flatten_dict(updates, sep="/").items() if update.ndim == 3
     }
     expected = {"encoder/first_layers": [2**-5, 2**-4], "encoder/layers": [2**-3, 2**-2, 2**-1], "other/layers": [2**-2, 2**-1]}
     for stack, shares in expected.items():
-        np.testing.assert_allclose(found[f"{stack}/kernel"], shares, rtol=1e-6)
+        np.testing.assert_allclose(scales[f"{stack}/kernel"], shares, rtol=1e-6)
     np.testing.assert_allclose(updates["encoder"]["embeddings"]["table"], -0.1 * 2**-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("make", [BertAdam, Lamb, Adafactor, Muon])
-def test_with_any_optimizer_it_only_scales_the_update(make):
+def test_layer_decay_only_scales_updates(make):
     params = {"encoder": {"layers": {"kernel": np.random.default_rng(0).standard_normal((3, 4, 5), np.float32)}}}
     boxed = jax.tree.map(lambda leaf: nn.LogicallyPartitioned(jnp.asarray(leaf), ("layers", "embed", "mlp")), params)
     plain, decayed = (make(FIXED, layer_decay=decay).build(1, boxed) for decay in (1.0, 0.5))
-    found, whole = (one.update(params, nn.meta.unbox(one.init(boxed)), params, step=0)[0] for one in (decayed, plain))
+    scaled, unscaled = (
+        optimizer.update(params, nn.meta.unbox(optimizer.init(boxed)), params, step=0)[0] for optimizer in (decayed, plain)
+    )
     shares = np.array([0.125, 0.25, 0.5])[:, None, None]
-    np.testing.assert_allclose(found["encoder"]["layers"]["kernel"], whole["encoder"]["layers"]["kernel"] * shares, rtol=1e-6)
+    np.testing.assert_allclose(scaled["encoder"]["layers"]["kernel"], unscaled["encoder"]["layers"]["kernel"] * shares, rtol=1e-6)

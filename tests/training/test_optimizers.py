@@ -1,4 +1,4 @@
-"""Every optimizer against NumPy in float64, each layer by itself; what is decayed; clipping; settings."""
+"""Optimizers against NumPy in float64, layer by layer; weight decay, clipping and settings."""
 
 import dataclasses
 import math
@@ -27,8 +27,8 @@ def rms(x):
     return np.sqrt(np.mean(x**2))
 
 
-class AdamByHand:
-    """The direction of one layer's tensor."""
+class NumpyAdam:
+    """Direction of Adam's update of one layer's tensor."""
 
     def __init__(self, config, corrected, trust=False):
         self.config, self.corrected, self.trust = config, corrected, trust
@@ -45,7 +45,7 @@ class AdamByHand:
         return ratio * u
 
 
-class LionByHand:
+class NumpyLion:
     def __init__(self, config):
         self.config, self.m = config, 0.0
 
@@ -56,7 +56,7 @@ class LionByHand:
         return u + (c.weight_decay * theta if matrix else 0.0)
 
 
-class AdafactorByHand:
+class NumpyAdafactor:
     def __init__(self, config):
         self.config, self.t, self.v, self.row, self.column, self.m = config, 0, 0.0, 0.0, 0.0, 0.0
 
@@ -81,11 +81,11 @@ class AdafactorByHand:
         return u + (c.weight_decay * theta if matrix else 0.0)
 
 
-class MuonByHand:
+class NumpyMuon:
     def __init__(self, config):
         self.config, self.m = config, 0.0
         adam = AdamW(b1=config.adam_b1, b2=config.adam_b2, epsilon=config.adam_epsilon, weight_decay=config.weight_decay)
-        self.adam = AdamByHand(adam, corrected=True)
+        self.adam = NumpyAdam(adam, corrected=True)
 
     def __call__(self, g, theta, matrix, in_stack):
         c = self.config
@@ -103,25 +103,25 @@ class MuonByHand:
 
 
 CASES = {
-    "AdamW": (AdamW(SCHEDULE, **ADAM), lambda c: AdamByHand(c, True)),
-    "AdamW unclipped": (AdamW(SCHEDULE, **ADAM, clip_norm=None), lambda c: AdamByHand(c, True)),
-    "BertAdam": (BertAdam(SCHEDULE, **ADAM), lambda c: AdamByHand(c, False)),
-    "Lamb": (Lamb(SCHEDULE, **ADAM), lambda c: AdamByHand(c, False, trust=True)),
-    "Lamb corrected": (Lamb(SCHEDULE, **ADAM, bias_correction=True), lambda c: AdamByHand(c, True, trust=True)),
-    "Lion": (Lion(SCHEDULE, weight_decay=0.05), LionByHand),
-    "Adafactor whole": (Adafactor(SCHEDULE), AdafactorByHand),
-    "Adafactor factored": (Adafactor(SCHEDULE, min_size_to_factor=4, weight_decay=0.05), AdafactorByHand),
+    "AdamW": (AdamW(SCHEDULE, **ADAM), lambda c: NumpyAdam(c, True)),
+    "AdamW unclipped": (AdamW(SCHEDULE, **ADAM, clip_norm=None), lambda c: NumpyAdam(c, True)),
+    "BertAdam": (BertAdam(SCHEDULE, **ADAM), lambda c: NumpyAdam(c, False)),
+    "Lamb": (Lamb(SCHEDULE, **ADAM), lambda c: NumpyAdam(c, False, trust=True)),
+    "Lamb corrected": (Lamb(SCHEDULE, **ADAM, bias_correction=True), lambda c: NumpyAdam(c, True, trust=True)),
+    "Lion": (Lion(SCHEDULE, weight_decay=0.05), NumpyLion),
+    "Adafactor whole": (Adafactor(SCHEDULE), NumpyAdafactor),
+    "Adafactor factored": (Adafactor(SCHEDULE, min_size_to_factor=4, weight_decay=0.05), NumpyAdafactor),
     "Adafactor plain": (
         Adafactor(SCHEDULE, factored=False, clipping_threshold=None, scale_by_parameter=False, b1=0.9),
-        AdafactorByHand,
+        NumpyAdafactor,
     ),
-    "Muon": (Muon(SCHEDULE, weight_decay=0.05), MuonByHand),
-    "Muon original": (Muon(SCHEDULE, scale="original", nesterov=False, adam_rate=0.1, iterations=3), MuonByHand),
+    "Muon": (Muon(SCHEDULE, weight_decay=0.05), NumpyMuon),
+    "Muon original": (Muon(SCHEDULE, scale="original", nesterov=False, adam_rate=0.1, iterations=3), NumpyMuon),
 }
 
 
-def by_hand(config, make, values, gradients):
-    """The parameters after each update, layer by layer."""
+def numpy_updates(config, make, values, gradients):
+    """Yield the parameters after each update, computed layer by layer."""
     thetas = {name: list(toy.layers(name, value)) for name, value in values.items()}
     directions = {name: [make(config) for _ in slices] for name, slices in thetas.items()}
     for rate, gradient in zip(RATES, gradients, strict=True):
@@ -135,7 +135,7 @@ def by_hand(config, make, values, gradients):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_by_hand(case):
+def test_updates_match_numpy(case):
     config, make = CASES[case]
     values = toy.random_values(0)
     # Gradients of norm 1 to 100.
@@ -144,18 +144,18 @@ def test_by_hand(case):
     params = toy.tree(values)
     state = nn.meta.unbox(optimizer.init(toy.boxed(values)))
     update = jax.jit(optimizer.update)
-    for step, expected in enumerate(by_hand(config, make, values, gradients)):
+    for step, expected in enumerate(numpy_updates(config, make, values, gradients)):
         updates, state = update(toy.tree(gradients[step]), state, params, step=step)
         params = optax.apply_updates(params, updates)
         for name, value in toy.flat(params).items():
             np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=f"{name} at {step}")
 
 
-def test_layers_that_are_stored_apart_get_the_same_updates():
-    """A stack of three is three stacks of one, for every optimizer."""
+def test_separate_layers_get_the_same_updates():
+    """A stack of three layers is updated as three stacks of one layer, by every optimizer."""
     values, gradients = toy.random_values(0), [toy.random_values(seed) for seed in (1, 2)]
 
-    def apart(flat):
+    def split_layers(flat):
         outside = {name: value for name, value in flat.items() if "/layers/" not in name}
         return outside | {
             name.replace("encoder/", f"{layer}/"): value[layer : layer + 1]
@@ -164,7 +164,7 @@ def test_layers_that_are_stored_apart_get_the_same_updates():
             if "/layers/" in name
         }
 
-    def box_apart(flat):
+    def box_split_layers(flat):
         axes = {name: value[0] for name, value in toy.TENSORS.items()}
         names = {name: axes.get(name) or axes["encoder/" + name.partition("/")[2]] for name in flat}
         return toy.tree({name: nn.LogicallyPartitioned(jnp.asarray(value), names[name]) for name, value in flat.items()})
@@ -179,40 +179,49 @@ def test_layers_that_are_stored_apart_get_the_same_updates():
 
     for case in ("AdamW", "Lamb", "Adafactor factored", "Muon"):
         config = CASES[case][0]
-        together = trained(config, toy.tree(values), [toy.tree(g) for g in gradients], toy.boxed(values))
-        separate = trained(config, toy.tree(apart(values)), [toy.tree(apart(g)) for g in gradients], box_apart(apart(values)))
-        for name, value in apart(together).items():
+        stacked = trained(config, toy.tree(values), [toy.tree(g) for g in gradients], toy.boxed(values))
+        separate = trained(
+            config,
+            toy.tree(split_layers(values)),
+            [toy.tree(split_layers(g)) for g in gradients],
+            box_split_layers(split_layers(values)),
+        )
+        for name, value in split_layers(stacked).items():
             np.testing.assert_allclose(separate[name], value, rtol=1e-6, atol=1e-6, err_msg=f"{case} {name}")
 
 
-def test_newton_and_schulz_make_every_singular_value_about_one():
+def test_newton_schulz_brings_singular_values_close_to_one():
     generator = np.random.default_rng(0)
     for shape in ((8, 20), (20, 8), (16, 16)):
         matrices = generator.standard_normal((2, *shape), np.float32)
         u, s, v = np.linalg.svd(matrices, full_matrices=False)
         assert (s[..., -1] / np.linalg.norm(matrices, axis=(-2, -1)) > 1e-3).all()
-        found = np.asarray(newton_schulz(jnp.asarray(matrices), 5))
-        sizes = u.swapaxes(-1, -2) @ found @ v.swapaxes(-1, -2)  # diagonal: the singular vectors stay
+        orthogonal = np.asarray(newton_schulz(jnp.asarray(matrices), 5))
+        sizes = u.swapaxes(-1, -2) @ orthogonal @ v.swapaxes(-1, -2)  # diagonal, since the singular vectors do not change
         diagonal = np.diagonal(sizes, axis1=-2, axis2=-1)
         np.testing.assert_allclose(sizes, diagonal[..., None] * np.eye(min(shape)), atol=1e-4)
         assert (diagonal[s > 1e-2 * np.linalg.norm(matrices, axis=(-2, -1))[:, None]] > 0.6).all() and (diagonal < 1.3).all()
-    assert np.array_equal(newton_schulz(jnp.zeros((1, 2, 3)), 5), np.zeros((1, 2, 3)))  # a gradient of nothing
+    assert np.array_equal(newton_schulz(jnp.zeros((1, 2, 3)), 5), np.zeros((1, 2, 3)))  # a gradient of zeros
 
 
-def test_a_tensor_or_an_update_of_norm_zero_is_left_alone_by_lamb():
+def test_lamb_does_not_scale_tensors_or_updates_of_norm_zero():
     values = {name: np.zeros_like(value) for name, value in toy.random_values(0).items()}
     config = Lamb(SCHEDULE, **ADAM)
     optimizer, bert = config.build(6, toy.boxed(values)), BertAdam(SCHEDULE, **ADAM).build(6, toy.boxed(values))
     for gradient in (toy.random_values(1), values):
-        found, expected = (
-            toy.flat(one.update(toy.tree(gradient), nn.meta.unbox(one.init(toy.boxed(values))), toy.tree(values), step=0)[0])
-            for one in (optimizer, bert)
+        update, expected = (
+            toy.flat(
+                transformation.update(
+                    toy.tree(gradient), nn.meta.unbox(transformation.init(toy.boxed(values))), toy.tree(values), step=0
+                )[0]
+            )
+            for transformation in (optimizer, bert)
         )
         for name in values:
-            np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+            np.testing.assert_allclose(update[name], expected[name], rtol=1e-6)
 
 
-def test_the_relative_step_of_adafactor_is_its_schedule():
+def test_relative_step_of_adafactor_is_its_schedule():
     schedule = Adafactor().schedule.build(10**6)
     for step in (0, 99, 9_999, 10_000, 39_999, 999_999):
         assert float(schedule(step)) == pytest.approx(min(1e-2, 1 / math.sqrt(step + 1)), rel=1e-6)
@@ -223,28 +232,30 @@ def test_the_relative_step_of_adafactor_is_its_schedule():
     "config",
     [AdamW(mu_dtype="bfloat16"), Lamb(b2=0.98, nu_dtype="bfloat16"), Lion(mu_dtype="bfloat16"), Muon(mu_dtype="bfloat16")],
 )
-def test_moments_in_sixteen_bits(config):
+def test_16_bit_moments(config):
     values = toy.random_values(0)
     wide = dataclasses.replace(config, **{name: "float32" for name in ("mu_dtype", "nu_dtype") if hasattr(config, name)})
-    found = []
-    for one in (config, wide):
-        one = dataclasses.replace(one, schedule=SCHEDULE)
-        optimizer = one.build(6, toy.boxed(values))
+    results = []
+    for variant in (config, wide):
+        variant = dataclasses.replace(variant, schedule=SCHEDULE)
+        optimizer = variant.build(6, toy.boxed(values))
         params, state = toy.tree(values), nn.meta.unbox(optimizer.init(toy.boxed(values)))
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(state)}
         for step in range(3):
             updates, state = jax.jit(optimizer.update)(toy.tree(toy.random_values(step)), state, params, step=step)
             params = optax.apply_updates(params, updates)
-        assert {leaf.dtype for leaf in jax.tree.leaves(state)} == dtypes  # a state of one shape at every step
-        assert (jnp.dtype("bfloat16") in dtypes) == (one.mu_dtype == "bfloat16" or getattr(one, "nu_dtype", "") == "bfloat16")
-        found.append(toy.flat(params))
-    for name, value in found[0].items():
+        assert {leaf.dtype for leaf in jax.tree.leaves(state)} == dtypes  # dtypes do not change from step to step
+        assert (jnp.dtype("bfloat16") in dtypes) == (
+            variant.mu_dtype == "bfloat16" or getattr(variant, "nu_dtype", "") == "bfloat16"
+        )
+        results.append(toy.flat(params))
+    for name, value in results[0].items():
         assert value.dtype == np.float32
-        assert np.mean(np.abs(value - found[1][name]) > 5e-3) < 0.1, name  # a sign may turn
+        assert np.mean(np.abs(value - results[1][name]) > 5e-3) < 0.1, name  # a sign may differ
 
 
 @pytest.mark.parametrize(
-    ("make", "settings", "told"),
+    ("make", "settings", "message"),
     [
         (AdamW, {"b1": 1.0}, "b1"),
         (AdamW, {"b2": -0.1}, "b2"),
@@ -261,12 +272,12 @@ def test_moments_in_sixteen_bits(config):
         (AdamW, {"nu_dtype": "bfloat16"}, "nu_dtype bfloat16 cannot follow a moment with b2 0.999"),
     ],
 )
-def test_senseless_settings_are_refused(make, settings, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_settings_are_refused(make, settings, message):
+    with pytest.raises(ValueError, match=message):
         make(**settings)
 
 
-def test_clipping_is_by_the_norm_of_the_whole_gradient():
+def test_clipping_uses_the_global_gradient_norm():
     gradient = {"kernel": jnp.array([3.0]), "bias": jnp.array([4.0])}  # norm 5
     clipped, free = (AdamW(SCHEDULE, **ADAM, clip_norm=norm).build(10, gradient) for norm in (1.0, None))
     updates, _ = clipped.update(gradient, clipped.init(gradient), gradient, step=0)
@@ -275,7 +286,7 @@ def test_clipping_is_by_the_norm_of_the_whole_gradient():
         np.testing.assert_allclose(updates[name], small[name], rtol=1e-6)
 
 
-def test_biases_and_norm_scales_are_not_decayed_also_where_layers_are_stacked():
+def test_biases_and_norm_scales_are_not_decayed_even_if_stacked():
     params = jax.eval_shape(lambda key: tiny.objective().init(key, tiny.SHAPE)[0], jax.random.key(0))
     tensors = traverse_util.flatten_dict(describe(params), sep="/")
     decayed = {name for name, tensor in tensors.items() if tensor.decayed}

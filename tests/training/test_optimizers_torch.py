@@ -1,4 +1,4 @@
-"""Optimizers of torch and transformers make the same updates of a layer's matrix (contract 4)."""
+"""Updates of a layer's matrix are those of the optimizers of torch and transformers (contract 4)."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +23,7 @@ def matrices(seed):
 
 
 def ours(config):
-    """Two layers after each update."""
+    """Yield the two layers after each update."""
     params = {"layers": {"kernel": jnp.asarray(matrices(0))}}
     boxed = {"layers": {"kernel": nn.LogicallyPartitioned(params["layers"]["kernel"], ("layers", *AXES))}}
     optimizer = config.build(STEPS, boxed)
@@ -35,7 +35,7 @@ def ours(config):
 
 
 def theirs(make):
-    """The same by an optimizer of torch: each layer is a parameter."""
+    """Yield the same two layers with an optimizer of torch, for which each layer is a parameter."""
 
     def to_torch(matrix):
         return torch.from_numpy(matrix.reshape(SHAPE[0], -1).T.copy())
@@ -82,7 +82,7 @@ def theirs(make):
         ),
     ],
 )
-def test_updates_of_torch(config, make, tolerance):
-    for found, expected in zip(ours(config), theirs(make), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=tolerance)
-    assert np.abs(found - matrices(0)).max() > RATE / 2
+def test_updates_match_torch(config, make, tolerance):
+    for updated, expected in zip(ours(config), theirs(make), strict=True):
+        np.testing.assert_allclose(updated, expected, rtol=1e-5, atol=tolerance)
+    assert np.abs(updated - matrices(0)).max() > RATE / 2

@@ -1,4 +1,4 @@
-"""The prefetching thread: order, depth, errors."""
+"""Prefetching thread: order, depth, errors and waiting time."""
 
 import threading
 import time
@@ -13,13 +13,13 @@ from bertfam.sharding.mesh import MeshShape
 from bertfam.training.prefetch import Prefetcher, global_batch
 
 
-def test_batches_come_in_order_and_at_most_so_far_ahead():
-    made, lock = [], threading.Lock()
+def test_batches_come_in_order_and_within_the_depth():
+    built, lock = [], threading.Lock()
 
     def make(step):
         time.sleep(0.001 * (step % 3))
         with lock:
-            made.append(step)
+            built.append(step)
         return {"x": step}
 
     batches = Prefetcher(make, 5, 25, depth=3)
@@ -28,12 +28,12 @@ def test_batches_come_in_order_and_at_most_so_far_ahead():
         batches.refill()
         time.sleep(0.002)
         with lock:
-            assert len(made) <= step - 5 + 1 + 3
+            assert len(built) <= step - 5 + 1 + 3
     batches.close()
-    assert made == list(range(5, 25))
+    assert built == list(range(5, 25))
 
 
-def test_an_error_of_the_thread_is_raised_where_its_batch_is_taken():
+def test_error_of_the_thread_is_raised_by_get():
     def make(step):
         if step == 2:
             raise OSError("the disk is gone")
@@ -46,7 +46,7 @@ def test_an_error_of_the_thread_is_raised_where_its_batch_is_taken():
     batches.close()
 
 
-def test_closing_drops_what_is_under_way():
+def test_close_drops_pending_batches():
     started = []
 
     def make(step):
@@ -56,15 +56,15 @@ def test_closing_drops_what_is_under_way():
 
     batches = Prefetcher(make, 0, 1000, depth=8)
     batches.get()
-    began = time.monotonic()
+    start = time.monotonic()
     batches.close()
-    assert time.monotonic() - began < 0.2 and len(started) <= 3
+    assert time.monotonic() - start < 0.2 and len(started) <= 3
 
 
-def test_only_the_wait_of_idle_devices_counts():
-    """Each batch is made once it has been asked three times whether the devices are busy."""
+def test_only_waits_of_idle_devices_count():
+    """Each batch is built after the prefetcher has asked three times whether the devices are busy."""
     gates = [threading.Event() for _ in range(3)]
-    asked = []
+    calls = []
 
     def make(step):
         gates[step].wait()
@@ -72,8 +72,8 @@ def test_only_the_wait_of_idle_devices_counts():
 
     def opening(step, answer):
         def busy():
-            asked.append(step)
-            if asked.count(step) == 3:
+            calls.append(step)
+            if calls.count(step) == 3:
                 gates[step].set()
             return answer
 
@@ -87,11 +87,11 @@ def test_only_the_wait_of_idle_devices_counts():
     gates[2].set()
     batches.refill()
     batches._waiting[0].result()
-    assert batches.get(opening(2, False)) == ({"x": 2}, 0.0) and asked.count(2) == 0
+    assert batches.get(opening(2, False)) == ({"x": 2}, 0.0) and calls.count(2) == 0
     batches.close()
 
 
-def test_a_batch_on_one_device_is_the_rows():
+def test_batch_on_one_device_equals_the_rows():
     rows = tiny.batch(4)
     features = tiny.objective().features(tiny.SHAPE)
     mesh = MeshShape().build(jax.devices()[:1])
@@ -109,13 +109,13 @@ def test_a_batch_on_one_device_is_the_rows():
         assert value.dtype == features[name].dtype and np.array_equal(value, rows[name])
 
 
-def test_a_process_builds_only_the_rows_of_its_own_devices(monkeypatch):
-    """Two devices of this process hold rows 4, 5 and 6, 7 of eight."""
-    rows, asked = tiny.batch(8), []
+def test_process_builds_only_the_rows_of_its_devices(monkeypatch):
+    """The two devices of this process hold rows 4 and 5, and rows 6 and 7, of eight rows."""
+    rows, requests = tiny.batch(8), []
 
     class Source:
         def rows(self, step, start, stop):
-            asked.append((step, start, stop))
+            requests.append((step, start, stop))
             return {name: value[start:stop] for name, value in rows.items()}
 
     class SecondHalf:
@@ -130,6 +130,6 @@ def test_a_process_builds_only_the_rows_of_its_own_devices(monkeypatch):
     monkeypatch.setattr(jax, "make_array_from_callback", shards)
     features = tiny.objective().features(tiny.SHAPE)
     batch = global_batch(Source(), 3, 8, features, dict.fromkeys(features, SecondHalf()))
-    assert asked == [(3, 4, 8)]
+    assert requests == [(3, 4, 8)]
     for name, (first, second) in batch.items():
         assert np.array_equal(first, rows[name][4:6]) and np.array_equal(second, rows[name][6:8])

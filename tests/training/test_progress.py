@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard's files, intervals, speeds and the time left."""
+"""metrics.jsonl, TensorBoard event files, log intervals, speed and remaining time."""
 
 import json
 import struct
@@ -22,24 +22,24 @@ def lines(model_dir):
     return [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_means_are_of_all_weights_together():
+def test_means_are_weighted_over_all_steps():
     steps = [sums(mlm=(20, 10), nsp=(0, 0)), sums(mlm=(100, 100), nsp=(0, 0))]
-    assert means(steps) == {"mlm": 120 / 110}  # without a weight there is no mean
+    assert means(steps) == {"mlm": 120 / 110}  # a weight of 0 has no mean
     assert means([]) == {}
 
 
-def test_a_line_is_a_step_a_split_and_the_values(tmp_path):
+def test_line_has_step_split_and_values(tmp_path):
     writer = MetricsWriter(tmp_path, 0)
     writer.write(50, "train", {"loss": 1.5, "learning_rate": 1e-4})
-    assert lines(tmp_path) == [{"step": 50, "split": "train", "loss": 1.5, "learning_rate": 1e-4}]  # at once
+    assert lines(tmp_path) == [{"step": 50, "split": "train", "loss": 1.5, "learning_rate": 1e-4}]  # written immediately
     writer.write(50, "eval", {"mlm_loss": 2.5})
     writer.close()
     assert lines(tmp_path)[1] == {"step": 50, "split": "eval", "mlm_loss": 2.5}
     assert {(50, "train/loss", 1.5), (50, "eval/mlm_loss", 2.5)} <= set(events(tmp_path))
 
 
-def test_what_is_no_number_is_null(tmp_path):
-    """NaN and infinity are no JSON."""
+def test_non_finite_values_are_written_as_null(tmp_path):
+    """JSON has neither NaN nor infinity."""
     writer = MetricsWriter(tmp_path, 0)
     writer.write(1, "train", {"loss": float("nan"), "gradient_norm": float("inf")})
     writer.close()
@@ -47,7 +47,7 @@ def test_what_is_no_number_is_null(tmp_path):
 
 
 def events(model_dir):
-    """(step, tag, value) of every scalar in the event files."""
+    """Yield (step, tag, value) of every scalar in the event files."""
     from tensorboardX.proto.event_pb2 import Event
 
     for path in sorted(model_dir.glob("events.out.tfevents.*")):
@@ -60,7 +60,7 @@ def events(model_dir):
 
 
 @pytest.mark.parametrize("tail", ["", '{"step": 8, "split": "tr', "not json\n", '{"split": "eval"}\n', "7\n"])
-def test_what_an_interrupted_run_wrote_beyond_its_checkpoint_is_dropped(tmp_path, tail):
+def test_lines_after_the_checkpoint_are_dropped(tmp_path, tail):
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"step": {step}, "split": "train"}}\n' for step in (2, 4, 6, 8)) + tail)
     writer = MetricsWriter(tmp_path, 4)
@@ -71,13 +71,13 @@ def test_what_an_interrupted_run_wrote_beyond_its_checkpoint_is_dropped(tmp_path
     assert not list(tmp_path.glob(".*"))
 
 
-def test_scores_that_were_cut_off_between_two_lines_are_dropped(tmp_path):
-    """They are made anew, and no line is there twice."""
-    places = [(2, "eval_average"), (2, "eval"), (4, "train"), (4, "eval_average")]
-    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "split": "{split}"}}\n' for step, split in places))
-    for step, there in ((4, places[:3]), (2, places[:2])):
+def test_incomplete_scores_are_dropped(tmp_path):
+    """They are computed again, so that no line appears twice."""
+    written = [(2, "eval_average"), (2, "eval"), (4, "train"), (4, "eval_average")]
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "split": "{split}"}}\n' for step, split in written))
+    for step, kept in ((4, written[:3]), (2, written[:2])):
         MetricsWriter(tmp_path, step).close()
-        assert [(line["step"], line["split"]) for line in lines(tmp_path)] == there
+        assert [(line["step"], line["split"]) for line in lines(tmp_path)] == kept
 
 
 class Clock:
@@ -89,34 +89,34 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(phase_timer, "time", SimpleNamespace(monotonic=made.monotonic))
-    return made
+    fake_clock = Clock()
+    monkeypatch.setattr(phase_timer, "time", SimpleNamespace(monotonic=fake_clock.monotonic))
+    return fake_clock
 
 
-class Written(list):
+class RecordedLines(list):
     def write(self, step, split, values):
         self.append({"step": step, "split": split, **values})
 
 
-def test_intervals_speeds_and_time_left(clock, capsys):
-    """Seven steps of 100 tokens, then three of 400 with four times the work; logged every four, from step 2 on."""
+def test_intervals_speed_and_remaining_time(clock, capsys):
+    """Seven steps of 100 tokens, then three of 400 tokens with four times the FLOPs; logged every four steps, from step 2."""
     rates = [Rates(100, 1000, 1e5)] * 7 + [Rates(400, 4000, 1e5)] * 3
-    written, doing = Written(), PhaseTimer()
-    log = ProgressLog(written, doing, 2, 10, 4, lambda step: sum(rate.flops_per_step for rate in rates[step:]))
+    written, timer = RecordedLines(), PhaseTimer()
+    log = ProgressLog(written, timer, 2, 10, 4, lambda step: sum(rate.flops_per_step for rate in rates[step:]))
     assert [step for step in range(3, 11) if log.ends_interval(step)] == [4, 8, 10]
     for step in range(2, 10):
         if step in (2, 7):
-            with doing.during(COMPILING):
+            with timer.during(COMPILING):
                 clock.now += 30
-        doing.begin(TRAINING)
+        timer.begin(TRAINING)
         clock.now += 0.5 if step < 7 else 2
-        doing.move(0.25 if step < 4 else 0, WAITING)
+        timer.move(0.25 if step < 4 else 0, WAITING)
         ends = log.ends_interval(step + 1)
         log.add(sums(loss=(step, 1), mlm=(2 * step, 2)), rates[step], 0.1 if ends else None)
         if step == 7:
             log.flush()
-            with doing.during(EVALUATING):
+            with timer.during(EVALUATING):
                 clock.now += 4
     log.flush()
     assert [line["step"] for line in written] == [4, 8, 10] and all(line["split"] == "train" for line in written)
@@ -126,22 +126,22 @@ def test_intervals_speeds_and_time_left(clock, capsys):
     assert [line["tokens_per_second"] for line in written] == pytest.approx([200, 700 / 3.5, 200])
     assert [line["mfu"] for line in written] == pytest.approx([0.02, 0.02, 0.02])
     assert [line["waiting_for_data"] for line in written] == pytest.approx([0.5, 0, 0])
-    # The work left, at the speed so far: 3 steps of the first kind and 3 of the second are 15,000 at 2,000/s, then 8,000.
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.rpartition("  ")[2] for line in shown] == ["8 s left", "4 s left", "0 s left"]
-    assert shown[0] == "step 4/10  loss 2.5  mlm 2.5  200 tokens/s (50% waiting for data)  MFU 2.0%  8 s left"
-    assert doing.seconds() == {"starting": 0, "compiling": 60, "training": 8, "waiting for data": 0.5, "evaluating": 4}
-    assert shares(doing.seconds()) == "compiling 82.8%, training 11.0%, evaluating 5.5%, waiting for data 0.7%"
+    # The remaining work at the speed so far: 3 steps of the first kind and 3 of the second are 15,000 at 2,000/s, then 8,000.
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.rpartition("  ")[2] for line in printed] == ["8 s left", "4 s left", "0 s left"]
+    assert printed[0] == "step 4/10  loss 2.5  mlm 2.5  200 tokens/s (50% waiting for data)  MFU 2.0%  8 s left"
+    assert timer.seconds() == {"starting": 0, "compiling": 60, "training": 8, "waiting for data": 0.5, "evaluating": 4}
+    assert shares(timer.seconds()) == "compiling 82.8%, training 11.0%, evaluating 5.5%, waiting for data 0.7%"
 
 
-def test_evaluations_come_again_and_count_for_the_time_left(clock, capsys):
-    rates, doing = Rates(100, 1000, None), PhaseTimer()
-    log = ProgressLog(Written(), doing, 0, 4, 1, lambda step: (4 - step) * 1000)
+def test_remaining_time_includes_evaluations(clock, capsys):
+    rates, timer = Rates(100, 1000, None), PhaseTimer()
+    log = ProgressLog(RecordedLines(), timer, 0, 4, 1, lambda step: (4 - step) * 1000)
     for _ in range(2):
-        doing.begin(TRAINING)
+        timer.begin(TRAINING)
         clock.now += 1
         log.add(sums(loss=(1, 1)), rates, 0.1)
-        doing.begin(EVALUATING)
+        timer.begin(EVALUATING)
         clock.now += 9
     log.flush()
     first, second = capsys.readouterr().out.splitlines()

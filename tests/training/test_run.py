@@ -1,4 +1,4 @@
-"""A run's settings: what is refused, what may change when it goes on, and how much work is left."""
+"""Settings of a run: refused values, changes that a resumed run may make, and the remaining FLOPs."""
 
 import dataclasses
 
@@ -39,12 +39,12 @@ RUN = Run(objective=tiny.objective(), data=TextData(), stages=(Stage(10, 16, 8),
         {"inspect_every": -1},
     ],
 )
-def test_senseless_settings_are_refused(settings):
+def test_invalid_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         dataclasses.replace(RUN, **settings)
 
 
-def test_rows_must_have_what_the_objective_reads():
+def test_rows_must_have_the_features_that_the_objective_reads():
     with pytest.raises(UserError, match=r"^stages\[0\]: MlmNsp reads next_sentence_labels, which rows of Chunks lack: set Text"):
         dataclasses.replace(RUN, data=TextData(rows=Chunks()))
     with pytest.raises(UserError, match="rows of Packed lack"):
@@ -54,7 +54,7 @@ def test_rows_must_have_what_the_objective_reads():
         assert dataclasses.replace(RUN, objective=masked, data=TextData(rows=rows)).shape(1).length == 32
 
 
-def test_where_and_how_it_is_computed_may_change():
+def test_resumed_run_may_change_where_and_how_it_computes():
     changed = dataclasses.replace(
         RUN,
         mesh=MeshShape(fsdp=2),
@@ -76,19 +76,19 @@ def test_where_and_how_it_is_computed_may_change():
     assert {"optimizer", "average_decay", "seed"} <= same and len(dataclasses.fields(RUN)) - len(same) >= 13
     for old, new in ((RUN, changed), (changed, RUN)):
         check_resumable(old, new, 0)
-        # The same with one value that matters is refused, and that alone is named.
+        # With one more change that matters it is refused, and only that one is named.
         with pytest.raises(UserError, match=r"^Run\.seed was 0 when this run started and is 1 now"):
             check_resumable(old, dataclasses.replace(new, seed=1), 0)
 
 
-def test_only_a_stage_that_is_not_over_may_change_its_length():
+def test_only_unfinished_stages_may_change_their_length():
     def stages(short, long):
         return dataclasses.replace(
             RUN, stages=(dataclasses.replace(RUN.stages[0], steps=short), dataclasses.replace(RUN.stages[1], steps=long))
         )
 
     check_resumable(RUN, stages(9, 5), 9)
-    check_resumable(RUN, stages(10, 90), 15)  # the end may be put off
+    check_resumable(RUN, stages(10, 90), 15)  # the run may be extended
     with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run started and is 8 now"):
         check_resumable(RUN, stages(8, 5), 9)
     with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run started and is 12 now"):
@@ -97,7 +97,7 @@ def test_only_a_stage_that_is_not_over_may_change_its_length():
         check_resumable(RUN, stages(10, 1), 12)
 
 
-def test_an_imported_model_may_have_another_dropout_but_no_other_size():
+def test_imported_model_may_change_its_dropout_but_no_size():
     model = RUN.objective.model
     check_same_model(model, dataclasses.replace(model, dropout_rate=0.3))
     with pytest.raises(UserError, match="^Run.objective.model.num_layers was 2 in the imported model and is 3 now"):
@@ -105,7 +105,7 @@ def test_an_imported_model_may_have_another_dropout_but_no_other_size():
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("changes", "message"),
     [
         ({"seed": 1}, "Run.seed was 0 when this run started and is 1 now"),
         ({"stages": RUN.stages[:1]}, "Run.stages was (Stage("),
@@ -129,14 +129,14 @@ def test_an_imported_model_may_have_another_dropout_but_no_other_size():
         ({"objective": tiny.objective(mlm=2.0)}, "Run.objective.mlm was 1.0 when this run started and is 2.0 now"),
     ],
 )
-def test_what_is_learned_may_not(changes, what):
+def test_resumed_run_may_not_change_what_it_learns(changes, message):
     with pytest.raises(UserError) as caught:
         check_resumable(RUN, dataclasses.replace(RUN, **changes), 0)
-    assert str(caught.value).startswith(what)
+    assert str(caught.value).startswith(message)
     assert str(caught.value).endswith(" now; change it back, or use another --model_dir")
 
 
-def test_the_work_that_is_left():
+def test_remaining_flops():
     short, long = (stage.batch_size * RUN.objective.flops(RUN.shape(index)) for index, stage in enumerate(RUN.stages))
     assert [RUN.flops_after(step) for step in (0, 1, 10, 12, 15)] == [
         10 * short + 5 * long,
@@ -147,7 +147,7 @@ def test_the_work_that_is_left():
     ]
 
 
-def test_numbers_for_people():
+def test_human_readable_numbers():
     assert [duration(seconds) for seconds in (0.4, 59.4, 59.6, 185, 3599.6, 3720, 360_000)] == [
         "0 s",
         "59 s",

@@ -1,4 +1,4 @@
-"""Tables of learning rates, and lengths that are easily got wrong."""
+"""Learning-rate schedules against tables, and degenerate lengths of warm-up, decay and run."""
 
 import math
 
@@ -54,10 +54,10 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables(name):
+def test_rates_match_tables(name):
     schedule, expected = TABLES[name]
     assert rates(schedule, 10) == pytest.approx(expected, abs=2e-7 * schedule.peak)
-    # The same on the device, all at once or one by one, wherever the run goes on from.
+    # The rates on the device are the same, of all steps at once and of single steps, as a resumed run computes them.
     built = schedule.build(10)
     np.testing.assert_allclose(built(jnp.arange(10)), expected, atol=2e-7 * schedule.peak, rtol=1e-6)
     on_device = jax.jit(built)
@@ -105,7 +105,7 @@ def test_degenerate_lengths_of_the_stable_schedule(warmup, decay, total, expecte
 
 @pytest.mark.parametrize("variant", ["bert", "electra"])
 @pytest.mark.parametrize(("warmup", "total"), [(0, 3), (3, 3), (5, 3), (0, 1)])
-def test_degenerate_lengths_of_the_published_codes(variant, warmup, total):
+def test_degenerate_lengths_of_the_published_variants(variant, warmup, total):
     expected = []
     for step in range(total):
         warming = step / warmup if step < warmup else 1.0
@@ -116,24 +116,24 @@ def test_degenerate_lengths_of_the_published_codes(variant, warmup, total):
     assert rates(LinearDecay(1.0, warmup, variant=variant), total) == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_longer_run_has_the_rates_of_its_new_length():
+def test_longer_run_has_the_rates_of_its_new_length():
     short, long = (WarmupStableDecay(1.0, 2, decay_steps=4).build(total) for total in (10, 20))
     assert [float(short(step)) for step in range(6)] == [float(long(step)) for step in range(6)]
     assert float(long(9)) == 1 and float(short(9)) == 0 and float(long(19)) == 0
 
 
-def test_long_runs_are_exact_enough():
+def test_rates_of_long_runs_are_accurate():
     schedule = LinearDecay(1.0, 10_000).build(1_000_000)
     for step in (0, 9_999, 10_000, 499_999, 999_998):
-        done = step + 1
-        expected = done / 10_000 if done <= 10_000 else (1_000_000 - done) / 990_000
+        updates = step + 1
+        expected = updates / 10_000 if updates <= 10_000 else (1_000_000 - updates) / 990_000
         assert float(schedule(step)) == pytest.approx(expected, rel=1e-5)
     assert float(schedule(999_999)) == 0 and float(schedule(2_000_000)) == 0
     assert np.isfinite(float(schedule(2**31 - 1)))
 
 
 @pytest.mark.parametrize(
-    ("make", "settings", "told"),
+    ("make", "settings", "message"),
     [
         (LinearDecay, {"peak": -1.0}, "peak -1.0 is not a valid rate"),
         (ConstantRate, {"warmup_steps": -1}, "warmup_steps -1 is negative"),
@@ -143,6 +143,6 @@ def test_long_runs_are_exact_enough():
         (WarmupStableDecay, {"decay_steps": -1}, "decay_steps -1 is negative"),
     ],
 )
-def test_senseless_settings_are_refused(make, settings, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_settings_are_refused(make, settings, message):
+    with pytest.raises(ValueError, match=message):
         make(**settings)

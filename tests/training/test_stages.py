@@ -1,4 +1,4 @@
-"""Which stage a step belongs to."""
+"""Stage and position of each step."""
 
 import numpy as np
 import pytest
@@ -8,14 +8,14 @@ from bertfam.training.stages import Stage, StagedBatches, locate, total_steps
 STAGES = (Stage(3, 16, 4), Stage(1, 32, 2), Stage(5, 64, 1))
 
 
-def test_every_step_has_its_place():
-    found = [locate(STAGES, step) for step in range(total_steps(STAGES))]
-    assert found == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3), (2, 4)]
+def test_every_step_is_located():
+    places = [locate(STAGES, step) for step in range(total_steps(STAGES))]
+    assert places == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3), (2, 4)]
     with pytest.raises(IndexError):
         locate(STAGES, 9)
 
 
-def test_every_stage_has_its_own_source_counted_from_its_first_step():
+def test_each_stage_counts_the_steps_of_its_own_source():
     class Source:
         def __init__(self, number):
             self.number = number

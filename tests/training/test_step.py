@@ -34,7 +34,7 @@ def numbers(metrics):
 
 @pytest.fixture(scope="module")
 def state():
-    """A state that has made no step."""
+    """Return the state before the first update."""
     return jax.jit(lambda key: nn.meta.unbox(new_state(tiny.objective(), OPTIMIZER, key, tiny.SHAPE)))(jax.random.key(1))
 
 
@@ -47,24 +47,24 @@ def whole_step():
 def test_microbatches_give_the_same_update(state, whole_step, microbatches):
     batch = tiny.batch(8, predictions=COUNTS)
     expected, expected_metrics = whole_step(state, batch)
-    found, metrics = make_step(microbatches=microbatches)(state, batch)
-    moved = 0.0
-    for old, left, right in zip(*map(jax.tree.leaves, (state.params, expected.params, found.params)), strict=True):
+    updated, metrics = make_step(microbatches=microbatches)(state, batch)
+    largest_change = 0.0
+    for old, left, right in zip(*map(jax.tree.leaves, (state.params, expected.params, updated.params)), strict=True):
         np.testing.assert_allclose(right, left, rtol=0, atol=1e-6)
-        moved = max(moved, float(jnp.max(jnp.abs(left - old))))
-    assert moved > 5e-4 and int(found.step) == 1
-    expected_numbers, found_numbers = numbers(expected_metrics), numbers(metrics)
-    assert expected_numbers.keys() == found_numbers.keys()
+        largest_change = max(largest_change, float(jnp.max(jnp.abs(left - old))))
+    assert largest_change > 5e-4 and int(updated.step) == 1
+    expected_numbers, updated_numbers = numbers(expected_metrics), numbers(metrics)
+    assert expected_numbers.keys() == updated_numbers.keys()
     for name, value in expected_numbers.items():
-        assert found_numbers[name] == pytest.approx(value, rel=1e-5), name
-    assert found_numbers["mlm_loss"][1] == sum(COUNTS) and found_numbers["nsp_loss"][1] == 8
-    assert found_numbers["loss"][0] == pytest.approx(
-        found_numbers["mlm_loss"][0] / sum(COUNTS) + found_numbers["nsp_loss"][0] / 8, rel=1e-5
+        assert updated_numbers[name] == pytest.approx(value, rel=1e-5), name
+    assert updated_numbers["mlm_loss"][1] == sum(COUNTS) and updated_numbers["nsp_loss"][1] == 8
+    assert updated_numbers["loss"][0] == pytest.approx(
+        updated_numbers["mlm_loss"][0] / sum(COUNTS) + updated_numbers["nsp_loss"][0] / 8, rel=1e-5
     )
 
 
-def test_ten_targets_and_a_hundred_do_not_weigh_alike():
-    """The mean over all targets, (10 * 2 + 100 * 1) / 110, not the mean of the microbatches' means, 1.5."""
+def test_loss_is_the_mean_over_all_targets():
+    """The mean over all targets is (10 * 2 + 100 * 1) / 110; the mean of the microbatches' means would be 1.5."""
 
     class Constant:
         coefficients = {"x": 1.0}
@@ -77,49 +77,51 @@ def test_ten_targets_and_a_hundred_do_not_weigh_alike():
             return LossOut({"x": total}, carry, {"x_loss": Sum(total, jnp.sum(batch["weights"]))})
 
     optimizer = optax.sgd(1.0)
-    # Rows are dealt out in turn: the even ones make the first of two microbatches.
+    # Microbatches take the rows in turn: the first of two has the even rows.
     batch = {"losses": jnp.array([2.0, 1.0, 2.0, 1.0]), "weights": jnp.array([4.0, 30.0, 6.0, 70.0])}
     params = {"w": jnp.ones(())}
     for microbatches in (1, 2, 4):
         state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, {}, {}, jnp.zeros((), jnp.int32))
-        found, metrics = make_train_step(Constant(), optimizer, seed=0, microbatches=microbatches)(state, batch)
-        assert float(1 - found.params["w"]) == pytest.approx(120 / 110, abs=1e-6)
+        updated, metrics = make_train_step(Constant(), optimizer, seed=0, microbatches=microbatches)(state, batch)
+        assert float(1 - updated.params["w"]) == pytest.approx(120 / 110, abs=1e-6)
         assert float(metrics["loss"].total) == pytest.approx(120 / 110) and float(metrics["loss"].weight) == 1
 
 
-def test_a_step_with_nothing_to_predict_changes_no_parameter_to_nan(state, whole_step):
-    found, metrics = whole_step(state, {name: np.zeros_like(value) for name, value in tiny.batch(8).items()})
+def test_step_without_targets_gives_no_nan(state, whole_step):
+    updated, metrics = whole_step(state, {name: np.zeros_like(value) for name, value in tiny.batch(8).items()})
     assert numbers(metrics)["loss"] == (0.0, 0.0) and numbers(metrics)["gradient_norm"] == (0.0, 1.0)
     assert numbers(metrics)["nothing_to_predict"] == (1.0, 1.0)
-    assert int(found.step) == 1
+    assert int(updated.step) == 1
     decay = 1 - 1e-3 * 0.99 * 0.01  # the rate of the first of 100 updates, and the weight decay
-    for path, new in jax.tree_util.tree_leaves_with_path(found.params):
+    for path, new in jax.tree_util.tree_leaves_with_path(updated.params):
         old = state.params
         for key in path:
             old = old[key.key]
         np.testing.assert_allclose(new, old * (1 if path[-1].key in ("bias", "scale") else decay), rtol=1e-6, atol=1e-9)
 
 
-def test_sums_and_counters_are_never_of_sixteen_bits():
-    """In bfloat16 300 ones are 256, and 2 ** 24 + 1 rows are 2 ** 24 in a sum that is carried on in float32."""
+def test_sums_and_counters_are_never_16_bit():
+    """In bfloat16 the sum of 300 ones is 256, and in a running float32 sum 2 ** 24 + 1 rows are 2 ** 24."""
     config = AdamW(LinearDecay(warmup_steps=0), b2=0.98, mu_dtype="bfloat16", nu_dtype="bfloat16")
-    sixteen = dataclasses.replace(tiny.objective(), execution=Execution(dtype="bfloat16"))
+    bfloat16_objective = dataclasses.replace(tiny.objective(), execution=Execution(dtype="bfloat16"))
     optimizer = config.build(100, PARAMS)
-    fresh = jax.jit(lambda key: nn.meta.unbox(new_state(sixteen, optimizer, key, tiny.SHAPE, averaged=True)))(jax.random.key(1))
+    fresh = jax.jit(lambda key: nn.meta.unbox(new_state(bfloat16_objective, optimizer, key, tiny.SHAPE, averaged=True)))(
+        jax.random.key(1)
+    )
     batch = tiny.batch(80, predictions=[4] * 79 + [1])  # 317
-    step = jax.jit(make_train_step(sixteen, optimizer, seed=0, microbatches=2, average_decay=0.9))
-    found, metrics = step(fresh._replace(step=jnp.int32(2**31 - 2), skipped=jnp.int32(2**30)), batch)
-    assert (int(found.step), int(found.skipped)) == (2**31 - 1, 2**30)
-    assert {leaf.dtype for leaf in jax.tree.leaves((found.step, found.skipped))} == {jnp.dtype("int32")}
-    assert {leaf.dtype for leaf in jax.tree.leaves((found.params, found.average, metrics))} == {jnp.dtype("float32")}
-    assert {leaf.dtype for leaf in jax.tree.leaves(found.opt_state)} == {jnp.dtype("int32"), jnp.dtype("bfloat16")}
+    step = jax.jit(make_train_step(bfloat16_objective, optimizer, seed=0, microbatches=2, average_decay=0.9))
+    updated, metrics = step(fresh._replace(step=jnp.int32(2**31 - 2), skipped=jnp.int32(2**30)), batch)
+    assert (int(updated.step), int(updated.skipped)) == (2**31 - 1, 2**30)
+    assert {leaf.dtype for leaf in jax.tree.leaves((updated.step, updated.skipped))} == {jnp.dtype("int32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves((updated.params, updated.average, metrics))} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(updated.opt_state)} == {jnp.dtype("int32"), jnp.dtype("bfloat16")}
     assert numbers(metrics)["mlm_loss"][1] == 317 and numbers(metrics)["nsp_loss"][1] == 80
     exact, expected = make_step()(fresh._replace(opt_state=OPTIMIZER.init(fresh.params), average={}), batch)
     assert int(exact.step) == 1
     assert numbers(metrics)["loss"][0] == pytest.approx(numbers(expected)["loss"][0], rel=2e-2)
-    # Merged over steps: more weights than an int32 counts, and a sum that float32 would not see grow.
-    many = [{"x": Sum(np.float32(2.0**24), np.float32(2.0**24))}] * 300 + [{"x": Sum(np.float32(3.0), np.float32(1.0))}]
-    assert means(many)["x"] == (300 * 2**24 + 3) / (300 * 2**24 + 1) > 1
+    # Over many steps the weights exceed an int32, and a float32 sum would stop growing.
+    steps = [{"x": Sum(np.float32(2.0**24), np.float32(2.0**24))}] * 300 + [{"x": Sum(np.float32(3.0), np.float32(1.0))}]
+    assert means(steps)["x"] == (300 * 2**24 + 3) / (300 * 2**24 + 1) > 1
 
 
 def test_dropout_is_a_function_of_the_step(state):
@@ -130,6 +132,6 @@ def test_dropout_is_a_function_of_the_step(state):
     later = step(state._replace(step=state.step + 1), batch)
     losses = {numbers(metrics)["loss"][0] for _, metrics in (first, later)}
     assert len(losses) == 2 and abs(max(losses) - min(losses)) > 1e-3
-    # Evaluation has none.
+    # Evaluation has no dropout.
     scores = [jax.jit(make_eval_step(tiny.objective(dropout)))(state.params, batch) for dropout in (0.5, 0.0)]
     assert numbers(scores[0]) == numbers(scores[1])

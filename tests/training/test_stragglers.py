@@ -1,4 +1,4 @@
-"""Stragglers among several processes."""
+"""Detection of stragglers among several processes."""
 
 from types import SimpleNamespace
 
@@ -10,33 +10,33 @@ from bertfam.training.logs import stragglers
 from bertfam.training.logs.stragglers import StragglerMonitor
 
 
-class Lines:
+class RecordedLines:
     def __init__(self):
-        self.found = []
+        self.lines = []
 
     def write(self, step, split, values):
-        self.found.append((step, split, values))
+        self.lines.append((step, split, values))
 
 
-def test_devices_stand_still_while_their_process_is_late(monkeypatch):
+def test_idle_time_of_devices_is_measured(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(stragglers.time, "monotonic", lambda: clock.now)
     stop = Stop()
     times = StragglerMonitor(stop=stop)
 
-    def update(began, busy, waited, took=0.5):
-        clock.now = began
+    def update(start, busy, waited, seconds=0.5):
+        clock.now = start
         times.before_update(busy, waited)
-        clock.now = began + took
+        clock.now = start + seconds
         times.after_update()
 
-    update(0, False, 9)  # the first compiles and is not counted
+    update(0, False, 9)  # the first update compiles and does not count
     assert stop.message() == [0, 0, 0, 0]
-    update(1, True, 0)  # in time
+    update(1, True, 0)  # without delay
     assert stop.message() == [1, 1, 0, 0]
-    update(3, False, 0.25)  # 1.5 s after the last was handed over
+    update(3, False, 0.25)  # 1.5 s after the last one was dispatched
     assert stop.message() == [2, 3, 1.5, 0.25]
-    times.pause()  # evaluating, say
+    times.pause()  # for an evaluation, for example
     update(50, False, 0)
     assert stop.message() == [2, 3, 1.5, 0.25]
     update(51, False, 0)
@@ -45,29 +45,29 @@ def test_devices_stand_still_while_their_process_is_late(monkeypatch):
 
 @pytest.fixture
 def report(capsys):
-    """report(counts of three processes) gives the line of metrics.jsonl and what is told."""
-    processes, stop, lines = Processes(0, ["link", "link"]), Stop(), Lines()
+    """Return a function from the counts of three processes to the line of metrics.jsonl and the warning."""
+    processes, stop, writer = Processes(0, ["link", "link"]), Stop(), RecordedLines()
     processes.hosts = ["a", "b", "c"]
-    times = StragglerMonitor(processes, stop, lines)
+    times = StragglerMonitor(processes, stop, writer)
 
     def report(counts=None):
         stop.messages = stop.messages if counts is None else counts
-        lines.found.clear()
+        writer.lines.clear()
         times.report(7)
-        return (lines.found[0] if lines.found else None), capsys.readouterr().err
+        return (writer.lines[0] if writer.lines else None), capsys.readouterr().err
 
     return report
 
 
 def rounds(number, late, data=0.0):
-    """What is told after so many rounds of 10 steps of 0.5 s, in which process 1 is `late` at each."""
+    """Return the counts after `number` rounds of 10 steps of 0.5 s; process 1 is idle for `late` seconds at each step."""
     return [[10 * number, 5.0 * number, 10 * number * idle, 10 * number * data] for idle in (0.05, late, 0.1)]
 
 
-def test_a_line_has_a_number_for_each_process(report):
+def test_line_has_a_value_for_each_process(report):
     assert report() == (None, "")  # no round has ended
-    line, told = report(rounds(1, 0.11, 0.02))
-    assert line[:2] == (7, "hosts") and told == ""
+    line, warning = report(rounds(1, 0.11, 0.02))
+    assert line[:2] == (7, "hosts") and warning == ""
     expected = {
         "step_seconds": [0.5] * 3,
         "idle_seconds": [0.05, 0.11, 0.1],
@@ -76,23 +76,23 @@ def test_a_line_has_a_number_for_each_process(report):
         "late": 0.02,
     }
     assert {name: pytest.approx(value) for name, value in line[2].items()} == expected
-    assert report() == (None, "")  # none since
+    assert report() == (None, "")  # no round has ended since
 
 
-@pytest.mark.parametrize(("data", "why"), [(0.0, ""), (0.3, ", mostly waiting for data,")])
-def test_one_that_is_late_again_and_again_is_named_once(report, data, why):
-    told = [report(rounds(number, 0.3, data))[1] for number in range(1, 6)]
-    assert told == [
+@pytest.mark.parametrize(("data", "reason"), [(0.0, ""), (0.3, ", mostly waiting for data,")])
+def test_persistent_straggler_is_named_once(report, data, reason):
+    warnings = [report(rounds(number, 0.3, data))[1] for number in range(1, 6)]
+    assert warnings == [
         "",
         "",
-        f"bertfam: warning: process 1 on b is a straggler: its devices are idle{why} for 0.3 s of each step of 0.5 s, those "
+        f"bertfam: warning: process 1 on b is a straggler: its devices are idle{reason} for 0.3 s of each step of 0.5 s, those "
         "of the others for 0.1 s\n",
         "",
         "",
     ]
 
 
-def test_all_that_are_late_alike_hold_up_nobody(report):
+def test_processes_that_are_equally_late_are_no_stragglers(report):
     for number in range(1, 6):
-        line, told = report([[10 * number, 5.0 * number, 4.0 * number, 0.0]] * 3)
-        assert line[2]["late"] == 0 and told == ""
+        line, warning = report([[10 * number, 5.0 * number, 4.0 * number, 0.0]] * 3)
+        assert line[2]["late"] == 0 and warning == ""

@@ -27,12 +27,12 @@ ADAMW = AdamW(LinearDecay(peak=2e-3, warmup_steps=5), b2=0.98, epsilon=1e-6, wei
 
 
 def batches():
-    # Four batches in turn, so that the losses fall; very different numbers of predictions in the rows.
+    # Four batches take turns, so that the losses fall; their rows have very different numbers of predictions.
     return [tiny.batch(ROWS, SHAPE, seed=step % 4, predictions=[4, 1, 2, 0, 3, 4, 0, 1]) for step in range(STEPS)]
 
 
 def masked_loss(model, batch, pairs):
-    """Torch's loss at masked tokens; `pairs`: of a model with types of tokens and a next-sentence head."""
+    """Return torch's loss at masked tokens; `pairs` is True for a model with token types and a next-sentence head."""
     tensors = {name: torch.from_numpy(value).long() for name, value in batch.items() if value.dtype == np.int32}
     types = {"token_type_ids": tensors["encoder_token_type_ids"]} if pairs else {}
     out = model(tensors["encoder_input_tokens"], attention_mask=tensors["encoder_segment_ids"], **types)
@@ -45,13 +45,13 @@ def masked_loss(model, batch, pairs):
     return loss
 
 
-def written_loss(model, batch, encodes):
-    """Torch's loss at all targets of a decoder, labels smoothed; `encodes`: whether it reads an encoder's output."""
+def decoder_loss(model, batch, has_encoder):
+    """Return torch's label-smoothed loss at all targets of a decoder; `has_encoder` is True for an encoder-decoder."""
     tensors = {name: torch.from_numpy(value).long() for name, value in batch.items() if value.dtype == np.int32}
     inputs, real = tensors["decoder_input_tokens"], tensors["decoder_segment_ids"]
-    if encodes:
-        given = {"input_ids": tensors["encoder_input_tokens"], "attention_mask": tensors["encoder_segment_ids"]}
-        logits = model(**given, decoder_input_ids=inputs, decoder_attention_mask=real).logits
+    if has_encoder:
+        encoder_inputs = {"input_ids": tensors["encoder_input_tokens"], "attention_mask": tensors["encoder_segment_ids"]}
+        logits = model(**encoder_inputs, decoder_input_ids=inputs, decoder_attention_mask=real).logits
     else:
         logits = model(inputs, attention_mask=real).logits
     labels = torch.where(torch.from_numpy(batch["decoder_loss_weights"]) > 0, tensors["decoder_target_tokens"], -100)
@@ -59,10 +59,10 @@ def written_loss(model, batch, encodes):
 
 
 def torch_losses(model, loss_of):
-    """Losses before each update, and gradient norms."""
-    others = [p for p in model.parameters() if p.ndim == 1]  # biases and norms
+    """Return the losses before each update, and the gradient norms."""
+    not_decayed = [p for p in model.parameters() if p.ndim == 1]  # biases and norms
     decayed = [p for p in model.parameters() if p.ndim > 1]
-    groups = [{"params": decayed, "weight_decay": ADAMW.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": decayed, "weight_decay": ADAMW.weight_decay}, {"params": not_decayed, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=ADAMW.schedule.peak, betas=(ADAMW.b1, ADAMW.b2), eps=ADAMW.epsilon)
     rates = [min((s + 1) / 5, (STEPS - s - 1) / (STEPS - 5)) for s in range(STEPS)]
     model.train()
@@ -112,7 +112,7 @@ def bert():
 
 
 def modernbert():
-    """Global, local, local, global, local: a window of 6 on rows of up to 16."""
+    """Return a ModernBERT whose layers are global, local, local, global, local, with a window of 6 on rows of up to 16."""
     config = transformers.ModernBertConfig(
         vocab_size=tiny.VOCABULARY,
         hidden_size=32,
@@ -147,7 +147,7 @@ def gpt2():
 
 
 def t5():
-    """Tied, as version 1.0."""
+    """Return a T5 with tied embeddings, as version 1.0 has."""
     config = transformers.T5Config(
         vocab_size=tiny.VOCABULARY,
         d_model=32,
@@ -167,22 +167,22 @@ SMOOTHING = 0.1
 CASES = [
     (bert, MlmNsp, partial(masked_loss, pairs=True)),
     (modernbert, Mlm, partial(masked_loss, pairs=False)),
-    (gpt2, partial(CausalLm, label_smoothing=SMOOTHING, chunk=5), partial(written_loss, encodes=False)),
-    (t5, partial(SequenceToSequence, label_smoothing=SMOOTHING, chunk=5), partial(written_loss, encodes=True)),
+    (gpt2, partial(CausalLm, label_smoothing=SMOOTHING, chunk=5), partial(decoder_loss, has_encoder=False)),
+    (t5, partial(SequenceToSequence, label_smoothing=SMOOTHING, chunk=5), partial(decoder_loss, has_encoder=True)),
 ]
 
 
 @pytest.mark.parametrize(("make", "kind", "loss_of"), CASES)
-def test_twenty_steps_give_the_losses_of_torch(tmp_path, make, kind, loss_of):
+def test_losses_of_twenty_steps_match_torch(tmp_path, make, kind, loss_of):
     torch.manual_seed(0)
     model = make()
     with torch.no_grad():
-        for parameter in model.parameters():  # biases and norms too
+        for parameter in model.parameters():  # including biases and norms
             parameter += 0.02 * torch.randn_like(parameter)
     model.save_pretrained(tmp_path)
     theirs, their_norms = torch_losses(model, loss_of)
     ours, our_norms = our_losses(tmp_path, kind)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
     np.testing.assert_allclose(our_norms, their_norms, rtol=1e-3)
-    assert theirs[-1] < theirs[0] - 0.4  # it learned
-    assert min(their_norms) > 0.5  # and was clipped
+    assert theirs[-1] < theirs[0] - 0.4  # the model learned
+    assert min(their_norms) > 0.5  # every gradient was clipped

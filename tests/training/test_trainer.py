@@ -1,4 +1,4 @@
-"""The loop: updates that are not finite, averages, looking inside, growing batches, and going on from anywhere."""
+"""Training loop: non-finite updates, parameter averages, inspection, growing batches, and resuming from any step."""
 
 import dataclasses
 import functools
@@ -26,13 +26,13 @@ SCHEDULE = LinearDecay(0.05, warmup_steps=4)
 RUN = Run(objective=Toy(), data=TextData(), stages=(Stage(10, LENGTH, 4),), optimizer=AdamW(SCHEDULE), log_every=4)
 
 
-class Written(list):
+class RecordedLines(list):
     def write(self, step, split, values):
         self.append({"step": step, "split": split, **values})
 
 
-class Kept(PeriodicHook):
-    """Remembers the states that a checkpoint would hold."""
+class RecordingHook(PeriodicHook):
+    """Hook that records the states that a checkpoint would hold."""
 
     phase = "keeping"
 
@@ -46,17 +46,17 @@ class Kept(PeriodicHook):
 
 
 def train(run, rows, *, state=None, trainer=None, interval=3):
-    """The last state, the lines of the log, and what was saved on the way."""
+    """Return the last state or the error, the logged lines and the recorded states."""
     trainer = trainer or Trainer(run, run.mesh.build(jax.devices()[:1]))
-    written, kept = Written(), Kept(interval, run.total_steps)
+    written, recorder = RecordedLines(), RecordingHook(interval, run.total_steps)
     state = trainer.new_state() if state is None else state
     log = ProgressLog(written, trainer.phase_timer, int(state.step), run.total_steps, run.log_every, run.flops_after)
     error = None
     try:
-        state = loop.train(trainer, state, rows, log, [kept])
+        state = loop.train(trainer, state, rows, log, [recorder])
     except TrainingError as caught:
         error = str(caught)
-    return jax.device_get(state) if error is None else error, written, kept.states
+    return jax.device_get(state) if error is None else error, written, recorder.states
 
 
 def assert_same(left, right, **tolerance):
@@ -65,7 +65,7 @@ def assert_same(left, right, **tolerance):
         np.testing.assert_allclose(one, other, **({"rtol": 0, "atol": 0} | tolerance))
 
 
-def test_an_update_that_is_not_finite_ends_the_run_and_is_never_saved(capsys):
+def test_non_finite_update_ends_the_run_and_is_not_saved(capsys):
     error, written, saved = train(RUN, Rows(poisoned={4, 5}))
     assert error.startswith("the update that leads to step 5 has loss nan and gradient norm ")
     assert "neither it nor what came after it was saved" in error
@@ -76,8 +76,8 @@ def test_an_update_that_is_not_finite_ends_the_run_and_is_never_saved(capsys):
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(SCHEDULE), Muon(SCHEDULE), Adafactor(SCHEDULE, min_size_to_factor=2)])
-def test_a_skipped_update_is_as_if_it_had_not_been_made(optimizer):
-    """But for the step, the count, and the rate, which goes on."""
+def test_skipped_update_changes_nothing(optimizer):
+    """Only the step, the count of skipped updates and the learning rate advance."""
     run = dataclasses.replace(RUN, non_finite="skip", optimizer=optimizer, average_decay=0.5)
     trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
     state, written, saved = train(run, Rows(poisoned={3, 4}), trainer=trainer)
@@ -86,17 +86,17 @@ def test_a_skipped_update_is_as_if_it_had_not_been_made(optimizer):
     assert [line["skipped"] for line in written] == [0, 1, 1, 0, 0, 0]  # at 3, 4, 6, 8, 9, 10: since the line before
     assert all(np.isfinite(line["loss"]) for line in written if line["step"] != 4) and "loss" not in written[1]
 
-    # The same two steps left out by hand.
+    # A run without the two steps.
     cut = saved[3]._replace(step=np.int32(5), skipped=np.int32(2))
     expected, _, _ = train(run, Rows(), trainer=trainer, state=jax.device_put(cut, trainer.shardings))
     assert_same(state, expected)
 
-    # Restarted where the run is in the middle of it: the same steps are skipped again.
+    # A run that resumes before them skips the same steps again.
     again, _, _ = train(run, Rows(poisoned={3, 4}), trainer=trainer, state=jax.device_put(saved[3], trainer.shardings))
     assert_same(state, again)
 
 
-def test_the_average_is_the_weighted_mean_of_the_parameters_so_far():
+def test_average_is_the_weighted_mean_of_all_parameters_so_far():
     run = dataclasses.replace(RUN, average_decay=0.8, log_every=1)
     state, _, saved = train(run, Rows(), interval=1)
     after = [saved[step].params for step in range(1, 11)]
@@ -111,42 +111,42 @@ def test_the_average_is_the_weighted_mean_of_the_parameters_so_far():
     assert plain.average == {}
 
 
-def test_looking_inside_changes_nothing():
+def test_inspection_changes_nothing():
     run = dataclasses.replace(RUN, inspect_every=4, microbatches=2)
     state, written, saved = train(run, Rows(), interval=1)
     plain, _, _ = train(dataclasses.replace(run, inspect_every=0), Rows(), interval=1)
     assert_same(state, plain)
     lines = {line["step"]: line for line in written if line["split"] == "inspect"}
     assert list(lines) == [4, 8]
-    found = lines[4]
+    inspection = lines[4]
     kernel = saved[3].params["layers"]["kernel"]
     for layer in range(2):
         norm = np.linalg.norm(kernel[layer])
-        assert found[f"parameter_norm/layers/{layer:02}"] == pytest.approx(norm, rel=1e-5)
-        moved = np.linalg.norm(saved[4].params["layers"]["kernel"][layer] - kernel[layer])
-        assert found[f"update_norm/layers/{layer:02}"] == pytest.approx(moved, rel=1e-3)
-    assert found["update_norm/head"] == pytest.approx(
+        assert inspection[f"parameter_norm/layers/{layer:02}"] == pytest.approx(norm, rel=1e-5)
+        update_norm = np.linalg.norm(saved[4].params["layers"]["kernel"][layer] - kernel[layer])
+        assert inspection[f"update_norm/layers/{layer:02}"] == pytest.approx(update_norm, rel=1e-3)
+    assert inspection["update_norm/head"] == pytest.approx(
         np.linalg.norm(saved[4].params["head"]["bias"] - saved[3].params["head"]["bias"]), rel=1e-3
     )
     step = {line["step"]: line for line in train(dataclasses.replace(run, log_every=1), Rows(), interval=1)[1]}[4]
-    whole = np.sqrt(sum(value**2 for name, value in found.items() if name.startswith("gradient_norm/")))
-    assert whole == pytest.approx(step["gradient_norm"], rel=1e-5)
+    gradient_norm = np.sqrt(sum(value**2 for name, value in inspection.items() if name.startswith("gradient_norm/")))
+    assert gradient_norm == pytest.approx(step["gradient_norm"], rel=1e-5)
     rows = Rows().rows(3, 0, 4)
-    hidden = np.asarray(Toy().hidden(saved[3].params, rows))[:, ::2, :6]  # the first microbatch, what is real
+    hidden = np.asarray(Toy().hidden(saved[3].params, rows))[:, ::2, :6]  # the real tokens of the first microbatch
     for place in range(3):
-        assert found[f"activation_rms/toy/{place:02}"] == pytest.approx(np.sqrt(np.mean(hidden[place] ** 2)), rel=1e-5)
-        assert found[f"activation_max/toy/{place:02}"] == pytest.approx(np.abs(hidden[place]).max(), rel=1e-5)
+        assert inspection[f"activation_rms/toy/{place:02}"] == pytest.approx(np.sqrt(np.mean(hidden[place] ** 2)), rel=1e-5)
+        assert inspection[f"activation_max/toy/{place:02}"] == pytest.approx(np.abs(hidden[place]).max(), rel=1e-5)
 
 
-def test_the_schedule_counts_updates_not_microbatches():
+def test_schedule_counts_updates_not_microbatches():
     run = dataclasses.replace(RUN, optimizer=Lion(CosineDecay(0.1, 0, 0.5), weight_decay=0.0), log_every=1)
     rates = []
     for microbatches in (1, 4):
         _, written, saved = train(dataclasses.replace(run, microbatches=microbatches), Rows(), interval=1)
         rates.append([line["learning_rate"] for line in written])
         # An update of Lion is as large as its rate.
-        moved = np.abs(saved[10].params["head"]["bias"] - saved[9].params["head"]["bias"])
-        np.testing.assert_allclose(moved, 0.05, rtol=1e-4)
+        change = np.abs(saved[10].params["head"]["bias"] - saved[9].params["head"]["bias"])
+        np.testing.assert_allclose(change, 0.05, rtol=1e-4)
     assert rates[0] == rates[1] == pytest.approx([0.075 + 0.025 * np.cos(np.pi * done / 10) for done in range(1, 11)])
 
 
@@ -156,11 +156,11 @@ def test_the_schedule_counts_updates_not_microbatches():
         (LinearDecay(1.0, 4), 10, [0.25, 0.5, 0.75, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0]),
         (LinearDecay(1.0, 0), 4, [0.75, 0.5, 0.25, 0]),  # no warm-up
         (LinearDecay(1.0, 4), 4, [0.25, 0.5, 0.75, 1]),  # no decay
-        (LinearDecay(1.0, 8), 4, [0.125, 0.25, 0.375, 0.5]),  # a warm-up that the run does not see the end of
+        (LinearDecay(1.0, 8), 4, [0.125, 0.25, 0.375, 0.5]),  # a warm-up longer than the run
     ],
 )
-def test_rates_of_a_run_that_is_cut_at_every_step(schedule, total, expected):
-    """What is logged, and what is applied: an update of Lion is as large as its rate."""
+def test_rates_of_runs_resumed_from_every_step(schedule, total, expected):
+    """Logged rates and applied rates are compared: an update of Lion is as large as its rate."""
     optimizer = Lion(schedule, weight_decay=0.0)
     run = dataclasses.replace(RUN, optimizer=optimizer, stages=(Stage(total, LENGTH, 4),), log_every=1)
     trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
@@ -173,13 +173,13 @@ def test_rates_of_a_run_that_is_cut_at_every_step(schedule, total, expected):
         np.testing.assert_allclose(np.abs(after - before), rate, atol=1e-6)
     for cut in range(1, total):
         state = jax.device_put(saved[cut], trainer.shardings)
-        end, lines, again = train(run, Rows(), trainer=trainer, state=state, interval=1)
+        end, lines, resaved = train(run, Rows(), trainer=trainer, state=state, interval=1)
         assert [line["learning_rate"] for line in lines] == [line["learning_rate"] for line in written[cut:]]
-        assert list(again) == list(range(cut + 1, total + 1))
+        assert list(resaved) == list(range(cut + 1, total + 1))
         assert_same(end, saved[total])
 
 
-def test_a_run_that_is_made_longer_has_the_rates_of_its_new_length_from_there_on():
+def test_extended_run_has_the_rates_of_its_new_length():
     shorter, longer = (
         dataclasses.replace(RUN, optimizer=AdamW(LinearDecay(1.0, 4)), stages=(Stage(total, LENGTH, 4),), log_every=1)
         for total in (10, 22)
@@ -192,16 +192,16 @@ def test_a_run_that_is_made_longer_has_the_rates_of_its_new_length_from_there_on
     assert [line["learning_rate"] for line in lines] == pytest.approx([(22 - done) / 18 for done in range(7, 23)])
 
 
-def test_steps_that_have_nothing_to_predict_are_told_and_do_no_harm(capsys):
-    """Their loss, 0, is in no mean."""
+def test_steps_without_targets_are_reported_and_harmless(capsys):
+    """Their loss of 0 enters no mean."""
 
-    class Holes(Rows):
+    class RowsWithGaps(Rows):
         def rows(self, step, start, stop):
             rows = super().rows(step, start, stop)
             return {name: np.zeros_like(value) if step in (1, 4, 5) else value for name, value in rows.items()}
 
     run = dataclasses.replace(RUN, log_every=2, microbatches=2)
-    state, written, saved = train(run, Holes(), interval=2)
+    state, written, saved = train(run, RowsWithGaps(), interval=2)
     assert int(state.step) == 10 and int(state.skipped) == 0
     assert all(np.isfinite(leaf).all() for kept in saved.values() for leaf in jax.tree.leaves(kept))
     assert [line.get("nothing_to_predict", 0) for line in written] == [1, 0, 2, 0, 0]
@@ -213,14 +213,14 @@ def test_steps_that_have_nothing_to_predict_are_told_and_do_no_harm(capsys):
 @pytest.mark.parametrize(
     "optimizer", [AdamW(SCHEDULE), BertAdam(), Lamb(SCHEDULE), Adafactor(min_size_to_factor=2), Muon(SCHEDULE)]
 )
-def test_a_run_goes_on_from_any_step_as_if_it_had_not_stopped(optimizer, tmp_path):
-    """With every optimizer's state, across the boundaries of a batch that grows; the rates too."""
+def test_run_resumed_from_any_step_equals_an_uninterrupted_run(optimizer, tmp_path):
+    """State and learning rates are equal, for every optimizer and across the boundaries of a growing batch."""
     stages = (Ramp(6, LENGTH, batch_size=6, first_batch_size=2, sizes=3, multiple=2), Stage(4, LENGTH, 6))
     run = dataclasses.replace(RUN, optimizer=optimizer, stages=stages, average_decay=0.9, log_every=1)
     assert run.stages == (Stage(2, LENGTH, 2), Stage(2, LENGTH, 4), Stage(2, LENGTH, 6), Stage(4, LENGTH, 6))
     rows = Rows(batch_size=lambda step: run.stages[locate(run.stages, step)[0]].batch_size)
     trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
-    whole, written, saved = train(run, rows, trainer=trainer, interval=1)
+    uninterrupted, written, saved = train(run, rows, trainer=trainer, interval=1)
     rates = [line["learning_rate"] for line in written]
     for step in (1, 2, 5, 6) if type(optimizer) is AdamW else (4,):
         checkpoints = Checkpoints(tmp_path / str(step))
@@ -231,11 +231,11 @@ def test_a_run_goes_on_from_any_step_as_if_it_had_not_stopped(optimizer, tmp_pat
         checkpoints.close()
         assert_same(jax.device_get(restored), saved[step])
         end, lines, _ = train(run, rows, trainer=trainer, state=restored)
-        assert_same(end, whole)
+        assert_same(end, uninterrupted)
         assert [line["learning_rate"] for line in lines] == rates[step:]
 
 
-def test_the_plan_tells_the_optimizer_and_the_layers_rates():
+def test_plan_shows_optimizer_and_layer_rates():
     run = dataclasses.replace(RUN, optimizer=Lamb(SCHEDULE, layer_decay=0.5))
     trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
     plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, {})

@@ -1,4 +1,4 @@
-"""A new run over another vocabulary begins with another model's tensors, and with means of its rows: values by hand."""
+"""Warm start of a run over another vocabulary: copied tensors and means of the rows of another model."""
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ from bertfam.training.warm_start.parameters import WarmStart
 ADAM = AdamW()
 OLD, NEW = 50, 140  # tables of 128 and of 256 rows
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 16}
-# Of the new tokens 0 to 4 and 139 are old ones, 7 and 130 are spelt by old ones, and all others are new.
+# The new tokens 0 to 4 and 139 are in the old vocabulary, 7 and 130 are spelt by old tokens, and all others are new.
 KEPT = {0: 0, 1: 2, 2: 1, 3: 3, 4: 49, 139: 30}
 SPELT = {7: (4, 30), 130: (9, 9, 8)}
 OBJECTIVES = {
@@ -37,10 +37,10 @@ OBJECTIVES = {
 
 
 def origins():
-    found = {**{new: (old,) for new, old in KEPT.items()}, **SPELT}
-    pieces = sorted(found)
-    rows = np.array([row for piece in pieces for row in found[piece]], np.int32)
-    counts = np.array([len(found[piece]) for piece in pieces])
+    sources = {**{new: (old,) for new, old in KEPT.items()}, **SPELT}
+    pieces = sorted(sources)
+    rows = np.array([row for piece in pieces for row in sources[piece]], np.int32)
+    counts = np.array([len(sources[piece]) for piece in pieces])
     return Origins(NEW, np.array(pieces, np.int32), np.array([piece in KEPT for piece in pieces]), rows, counts)
 
 
@@ -55,30 +55,30 @@ def randomised(tree, seed):
 
 
 def leaves(tree, is_leaf=None):
-    found = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
+    leaves_by_path = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
     return {
         tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", None)))) for key in path): leaf
-        for path, leaf in found
+        for path, leaf in leaves_by_path
     }
 
 
 def axes_of(trainer, tree):
-    """Logical names by path."""
+    """Return the logical axis names by path."""
     is_box = lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)  # noqa: E731
     boxed = jax.eval_shape(trainer._fresh, jax.random.key(0))
     return {path: getattr(leaf, "names", ()) for path, leaf in leaves(getattr(boxed, tree), is_box).items()}
 
 
-def assert_rows(found, old, fresh, axis, *, spelt=True):
-    found, old, fresh = (np.moveaxis(np.asarray(table), axis, 0) for table in (found, old, fresh))
-    for new in range(len(found)):
+def assert_rows(actual, old, fresh, axis, *, spelt=True):
+    actual, old, fresh = (np.moveaxis(np.asarray(table), axis, 0) for table in (actual, old, fresh))
+    for new in range(len(actual)):
         if new in KEPT:
             expected = old[KEPT[new]]
         elif new in SPELT and spelt:
             expected = sum(old[row].astype(np.float64) for row in SPELT[new]) / len(SPELT[new])
         else:
             expected = fresh[new]
-        assert np.array_equal(found[new], np.asarray(expected).astype(found.dtype)), new
+        assert np.array_equal(actual[new], np.asarray(expected).astype(actual.dtype)), new
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -101,7 +101,7 @@ def test_parameters_of_every_family(name):
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.opt_state)) and state.step == 0
 
 
-def test_without_means_only_kept_rows_are_taken():
+def test_only_kept_rows_are_copied_without_means():
     trainer = trainer_of(OBJECTIVES["bert"], NEW)
     old = randomised(trainer_of(OBJECTIVES["bert"], OLD).abstract_state.params, 1)
     state = WarmStart("other", {"encoder": old["encoder"]}, origins().of_known).state(trainer)
@@ -114,18 +114,18 @@ def test_without_means_only_kept_rows_are_taken():
     "optimizer", [AdamW(), Lamb(), Lion(), Muon(), Adafactor(min_size_to_factor=8)], ids=lambda o: type(o).__name__
 )
 @pytest.mark.parametrize("parts", [("encoder", "mlm_head"), ("encoder",)], ids=len)
-def test_the_moments_of_what_is_taken_come_along(optimizer, parts):
-    """New tokens, and parts that are not taken, have moments of 0; the optimizer's count goes on, the run's does not."""
+def test_moments_of_copied_parameters_are_copied(optimizer, parts):
+    """New tokens and parts that are not copied have moments of 0; the optimizer's count continues, the run's starts anew."""
     before = trainer_of(OBJECTIVES["bert"], OLD, optimizer).abstract_state
     old, moments = randomised(before.params, 1), leaves(randomised(before.opt_state, 2))
     moments = {path: np.full_like(leaf, 17) if leaf.dtype == np.int32 else leaf for path, leaf in moments.items()}
     trainer = trainer_of(OBJECTIVES["bert"], NEW, optimizer)
     state = WarmStart("other", {part: old[part] for part in parts}, origins(), moments).state(trainer)
-    names, found = axes_of(trainer, "opt_state"), leaves(state.opt_state)
-    assert found.keys() == moments.keys() and state.step == 0
-    tables = [path for path in found if "vocab" in names[path]]
+    names, copied = axes_of(trainer, "opt_state"), leaves(state.opt_state)
+    assert copied.keys() == moments.keys() and state.step == 0
+    tables = [path for path in copied if "vocab" in names[path]]
     assert len(tables) >= 2 and any("table" in path for path in tables)
-    for path, leaf in found.items():
+    for path, leaf in copied.items():
         if "mlm_head" in path and "mlm_head" not in parts:
             assert not np.any(leaf), path
         elif path in tables:
@@ -134,8 +134,8 @@ def test_the_moments_of_what_is_taken_come_along(optimizer, parts):
             assert np.array_equal(leaf, moments[path]), path
 
 
-def test_tokens_that_are_kept_are_trained_as_in_the_old_run():
-    """Over the same vocabulary the next update is that of the old run: parameters and moments are its own."""
+def test_kept_tokens_train_as_in_the_old_run():
+    """Over the same vocabulary the next update is that of the old run, since parameters and moments are the same."""
     objective = tiny.objective()
     trainer = trainer_of(objective, tiny.VOCABULARY)
     state = trainer.new_state()
@@ -147,14 +147,16 @@ def test_tokens_that_are_kept_are_trained_as_in_the_old_run():
         state, _ = trainer._step(state, batches[0])
     kept = jax.device_get(state)
     same = np.arange(tiny.VOCABULARY, dtype=np.int32)
-    every = Origins(len(same), same, np.ones(len(same), bool), same, np.ones(len(same), int))
+    identity = Origins(len(same), same, np.ones(len(same), bool), same, np.ones(len(same), int))
     moments = {path: np.asarray(leaf) for path, leaf in leaves(kept.opt_state).items()}
-    begun = WarmStart("other", kept.params, every, moments).state(trainer)
-    assert begun.step == 0
-    begun = begun._replace(step=kept.step, params=jax.tree.map(jax.device_put, kept.params, trainer.shardings.params))
+    warm_started = WarmStart("other", kept.params, identity, moments).state(trainer)
+    assert warm_started.step == 0
+    warm_started = warm_started._replace(
+        step=kept.step, params=jax.tree.map(jax.device_put, kept.params, trainer.shardings.params)
+    )
     with jax.set_mesh(trainer.mesh), trainer._axis_rules():
         one, _ = trainer._step(state, batches[1])
-        other, _ = trainer._step(begun, batches[1])
+        other, _ = trainer._step(warm_started, batches[1])
     for path, leaf in leaves(one.params).items():
         rows = tiny.VOCABULARY if "table" in path and "word" in path else None
         assert np.array_equal(leaf[:rows], leaves(other.params)[path][:rows]), path

@@ -1,4 +1,4 @@
-"""A process in which nothing goes on tells where it stands, and ends."""
+"""The watchdog of a stuck process prints the stacks of all threads and exits."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ with watch(phase_timer, 0.3, process=1):
     the_function_that_hangs()
 """
 
-# A process that has waited two hours for the token cache which another builds.
-PATIENT = """
+# A process that has waited two hours for the token cache, which another process builds.
+WAITING_LONG = """
 import time
 from bertfam.training.logs.phase_timer import PhaseTimer, Phase
 from bertfam.training.watchdog import watch
@@ -33,7 +33,7 @@ with watch(phase_timer, 0.3):
 """
 
 
-def test_stacks_are_told_and_the_exit_code_is_its_own():
+def test_stuck_process_prints_stacks_and_exits_with_its_own_code():
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=50)
     assert done.returncode == EXIT_CODE == 76
     assert "in the_function_that_hangs" in done.stderr
@@ -43,17 +43,17 @@ def test_stacks_are_told_and_the_exit_code_is_its_own():
     )
 
 
-def test_what_was_done_before_it_watches_does_not_count():
-    done = subprocess.run([sys.executable, "-c", PATIENT], capture_output=True, text=True, timeout=50)
+def test_time_before_the_watch_does_not_count():
+    done = subprocess.run([sys.executable, "-c", WAITING_LONG], capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_while_something_goes_on_it_sleeps():
+def test_watchdog_stays_silent_while_phases_change():
     phase_timer = PhaseTimer()
     with watch(phase_timer, 0.5):
         for _ in range(10):
             phase_timer.begin("training")
             time.sleep(0.1)
-    time.sleep(0.6)  # it watches no longer
+    time.sleep(0.6)  # the watch has ended
     with watch(phase_timer, 0):
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""A small objective that compiles at once: two layers and a head that learn a function of the tokens."""
+"""Small objective that compiles quickly: two layers and a head that learn a function of the tokens."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from bertfam.features import encoder_features
 from bertfam.layers.execution import Execution
 from bertfam.objectives.objective import LossOut, Objective, Predictions, Sum
 
-# A row with this token has a loss that is not a number.
+# Rows with this token have a loss of NaN.
 POISON, WIDTH, LENGTH = 99, 4, 8
 
 
@@ -49,9 +49,9 @@ class Toy(Objective):
 
     def loss(self, params, carry, aux, batch, *, key, train):
         tokens, real = batch["encoder_input_tokens"], (batch["encoder_segment_ids"] > 0).astype(jnp.float32)
-        wrong = self.hidden(params, batch)[-1] + params["head"]["bias"] - jax.nn.one_hot((tokens + 1) % WIDTH, WIDTH)
+        difference = self.hidden(params, batch)[-1] + params["head"]["bias"] - jax.nn.one_hot((tokens + 1) % WIDTH, WIDTH)
         poison = jnp.where(tokens == POISON, jnp.nan, 0.0)
-        total = jnp.sum((jnp.sum(wrong**2, axis=-1) + poison) * real)
+        total = jnp.sum((jnp.sum(difference**2, axis=-1) + poison) * real)
         carry = {"seen": carry["seen"] + jnp.sum(real) + jnp.sum(poison)} if carry else carry
         return LossOut({"toy": total}, carry, {"toy_loss": Sum(total, jnp.sum(real))})
 
@@ -71,7 +71,7 @@ class Toy(Objective):
 
 
 class Rows:
-    """Random rows, poisoned at some steps."""
+    """Random rows, which have the token POISON at some steps."""
 
     def __init__(self, poisoned=(), batch_size=lambda step: 4):
         self.poisoned, self.batch_size = poisoned, batch_size
