@@ -1,3 +1,5 @@
+"""Prose of docstrings: sections, markup and code are removed."""
+
 from bertfam.data.corpora.python_docs.docstrings import clean, sentences_of
 
 NUMPY_STYLE = """
@@ -94,12 +96,12 @@ def test_google_and_sphinx_style():
     ]
 
 
-def test_code_and_fragments_are_no_prose():
+def test_code_and_fragments_are_removed():
     assert clean("f(x) = g(y) + h(z) for all") == []
     assert clean("Too short.") == [] and clean("See https://example.com for that.") == []
 
 
-def test_sentences_follow_the_file_at_any_depth():
+def test_docstrings_of_every_depth_come_in_the_order_of_the_file():
     source = '''"""The module of it."""
 if True:
     class A:
@@ -126,7 +128,7 @@ x = """Not a docstring here."""
     ]
 
 
-def test_what_python_cannot_parse(recwarn):
+def test_unparsable_source_returns_none(recwarn):
     assert sentences_of(b'"""A text here."""\nprint "x"') is None
     assert sentences_of(b'"""A text here."""\n\0') is None
     assert sentences_of(b'# -*- coding: latin-1 -*-\n"""Caf\xe9 text for us."""') == [["Café text for us."]]

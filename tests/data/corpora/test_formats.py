@@ -24,14 +24,14 @@ def read(path, **settings):
     return list(TextFiles(str(path), validation_fraction=0.0, **settings).documents("train"))
 
 
-def refusal(path, **settings):
+def error_message(path, **settings):
     with pytest.raises(UserError) as raised:
         read(path, **settings)
     assert "\n" not in str(raised.value)
     return str(raised.value).removeprefix(str(path))
 
 
-def test_the_formats_are_those_that_a_setting_may_name():
+def test_formats_equal_those_of_the_setting():
     assert get_args(InputFormat) == tuple(INPUT_FORMATS)
 
 
@@ -60,7 +60,7 @@ def test_parquet(tmp_path, kind):
     assert read(tmp_path / "a", input_format="parquet", text_field="a.b") == [["b"]] * len(TEXTS)
 
 
-def test_what_is_no_character_is_replaced(tmp_path):
+def test_lone_surrogates_and_nul_are_replaced(tmp_path):
     (tmp_path / "a").write_text('{"text": "a \\ud83d\\ude00 \\ud83d b \\u0000 c"}')
     assert read(tmp_path / "a", input_format="jsonl") == [["a 😀 \ufffd b \ufffd c"]]
 
@@ -81,27 +81,27 @@ def test_what_is_no_character_is_replaced(tmp_path):
         ("[" * 100_000, "not JSON ("),
     ],
 )
-def test_bad_json_lines_are_named(tmp_path, line, message):
+def test_bad_json_lines_are_reported_with_their_position(tmp_path, line, message):
     (tmp_path / "a").write_text('{"text": "fine"}\n\n' + line + "\n")
-    assert refusal(tmp_path / "a", input_format="jsonl").startswith(f":3: {message}")
+    assert error_message(tmp_path / "a", input_format="jsonl").startswith(f":3: {message}")
 
 
-def test_bad_parquet_is_named(tmp_path, monkeypatch):
+def test_bad_parquet_is_reported(tmp_path, monkeypatch):
     path = tmp_path / "a"
     options = {"input_format": "parquet"}
     write_table(path, {"id": [1], "body": ["x"]})
-    assert refusal(path, **options) == ": no column 'text' but id, body; name the text's with --text_field"
-    assert refusal(path, text_field="id", **options).startswith(": column 'id' has type int64, not string; ")
+    assert error_message(path, **options) == ": no column 'text' but id, body; name the text's with --text_field"
+    assert error_message(path, text_field="id", **options).startswith(": column 'id' has type int64, not string; ")
     write_table(path, {"text": ["x", None]})
-    assert refusal(path, **options) == ": row 2: column 'text' is null, not a string"
+    assert error_message(path, **options) == ": row 2: column 'text' is null, not a string"
     damaged = "not a Parquet file, or damaged after row 0; download it again"
     write_table(path, {"text": ["some text"] * 1000}, use_dictionary=False)
     data = path.read_bytes()
     for bad in (data[:-20], b"PAR1", b"", b"plain text\n" * 9, data[:4] + b"\xff" * 60 + data[64:]):
         path.write_bytes(bad)
-        assert refusal(path, **options) == f": {damaged}"
+        assert error_message(path, **options) == f": {damaged}"
     write_table(path, {"text": pyarrow.array([b"\xe9", b"x"]).view(pyarrow.string())})
-    assert refusal(path, **options).startswith(": not UTF-8 after row 0; ")
+    assert error_message(path, **options).startswith(": not UTF-8 after row 0; ")
     monkeypatch.setattr(formats, "LONGEST_LINE", 10)
     write_table(path, {"text": ["short\nlines\nonly", "x" * 11]})
-    assert refusal(path, **options).startswith(": row 2: a line longer than 10 characters; ")
+    assert error_message(path, **options).startswith(": row 2: a line longer than 10 characters; ")

@@ -1,4 +1,4 @@
-"""Phrases and entities that are marked in text, from the file to the mask."""
+"""Phrases and entities marked in text, from the input file to the masked row."""
 
 import math
 from collections import Counter
@@ -27,16 +27,16 @@ from bertfam.errors import UserError
     [
         ("⟨in the end⟩ ⟦New York⟧ had", "in the end New York had", [("phrase", 0, 10), ("entity", 11, 19)]),
         ("⟨the ⟦New York⟧ office⟩.", "the New York office.", [("entity", 4, 12), ("phrase", 0, 19)]),
-        ("a ⟩ b ⟦⟧ c ⟦ d", "a  b  c  d", []),  # without a counterpart, or around nothing
+        ("a ⟩ b ⟦⟧ c ⟦ d", "a  b  c  d", []),  # unpaired marks, and a pair around nothing
         ("plain", "plain", []),
     ],
 )
-def test_marks_are_taken_out(marked, text, spans):
+def test_marks_are_removed_from_the_text(marked, text, spans):
     assert strip_marks(marked) == (text, [Span(*span) for span in spans])
 
 
-def test_sentences_end_where_those_of_the_text_without_marks_do(tmp_path):
-    """Marks hide no abbreviation; what is marked across two sentences, or is not closed in its line, is no unit."""
+def test_sentences_end_as_in_the_text_without_marks(tmp_path):
+    """Keep abbreviations next to marks; a unit across two sentences, or not closed in its line, is dropped."""
     marked = [
         "It was ⟦Mr. Smith⟧ of ⟨the ⟦U.S. Army⟧ staff⟩. ⟦New York⟧ is big. So is ⟦New York⟧. ⟨At last. He⟩ left ⟦Rome.",
         "⟦He⟧ came⟧ back.",
@@ -50,10 +50,10 @@ def test_sentences_end_where_those_of_the_text_without_marks_do(tmp_path):
     )
     text, plain = MarkedText(next(files)), next(files)
     (lines,) = text.texts("train")
-    found = text.marked_sentences(lines)
+    sentences = text.marked_sentences(lines)
     (expected,) = plain.documents("train")
-    assert [sentence for sentence, _ in found] == expected == text.sentences(lines)
-    assert [(kind, sentence[begin:end]) for sentence, spans in found for kind, begin, end in spans] == [
+    assert [sentence for sentence, _ in sentences] == expected == text.sentences(lines)
+    assert [(kind, sentence[begin:end]) for sentence, spans in sentences for kind, begin, end in spans] == [
         ("entity", "Mr. Smith"),
         ("entity", "U.S. Army"),
         ("phrase", "the U.S. Army staff"),
@@ -73,13 +73,13 @@ def test_sentences_end_where_those_of_the_text_without_marks_do(tmp_path):
         ("... 3 of them", ["3"]),
     ],
 )
-def test_names_and_numbers(text, names):
+def test_names_and_numbers_are_found(text, names):
     assert [text[begin:end] for _, begin, end in find_names(text)] == names
 
 
 @pytest.fixture(scope="module")
 def caches(corpus, vocabulary, tmp_path_factory):
-    """The real text with every fourth pair of words marked as a phrase and every fifth word as an entity; the same unmarked."""
+    """Caches of the real text, plain and with marks: every fourth pair of words is a phrase, every fifth word an entity."""
     folder = tmp_path_factory.mktemp("marked")
     plain, marked = [], []
     for document in corpus.documents("train"):
@@ -90,7 +90,7 @@ def caches(corpus, vocabulary, tmp_path_factory):
         (folder / f"{name}.txt").write_text("\n\n".join(documents) + "\n")
     files = {name: TextFiles(train=(str(folder / f"{name}.txt"),), validation_fraction=0.0) for name in ("plain", "marked")}
     corpora = {"plain": files["plain"], "marked": MarkedText(files["marked"])}
-    return {name: build({"text": found}, vocabulary, folder / name) for name, found in corpora.items()}
+    return {name: build({"text": text}, vocabulary, folder / name) for name, text in corpora.items()}
 
 
 def with_marks(words):
@@ -102,71 +102,70 @@ def with_marks(words):
     return words
 
 
-def test_the_tokens_are_those_of_the_text_without_marks(caches):
+def test_tokens_equal_those_of_the_text_without_marks(caches):
     plain, marked = (caches[name].documents("train", "text") for name in ("plain", "marked"))
     assert plain.units is None and len(marked.units) == len(marked.tokens)
     for name in ("tokens", "sentence_starts", "sentence_bounds"):
         assert np.array_equal(getattr(plain, name), getattr(marked, name))
 
 
-def test_marks_are_of_whole_words(caches, vocabulary):
+def test_marks_cover_whole_words(caches, vocabulary):
     documents = caches["marked"].documents("train", "text")
     tokens, starts = documents.tokens.astype(int), documents.sentence_starts
     for sentence in range(0, 400, 7):
         here = slice(starts[sentence], starts[sentence + 1])
-        begins = vocabulary.token_ids.starts_word[tokens[here]]
+        starts_word = vocabulary.token_ids.starts_word[tokens[here]]
         for shift in (0, UNIT_BITS):
-            place = documents.units[here] >> shift & 3
-            assert set(place) <= {0, BEGINS, CONTINUES}
-            # A unit goes on only from itself.
-            assert np.all((place[1:] != CONTINUES) | (place[:-1] != 0)) and place[0] != CONTINUES
-            # Where one begins or ends, so does a word.
-            assert begins[place == BEGINS].all()
-            outside = np.flatnonzero((place[1:] == 0) & (place[:-1] != 0)) + 1
-            assert begins[outside].all()
+            marks = documents.units[here] >> shift & 3
+            assert set(marks) <= {0, BEGINS, CONTINUES}
+            # A token continues only the unit of the token before it.
+            assert np.all((marks[1:] != CONTINUES) | (marks[:-1] != 0)) and marks[0] != CONTINUES
+            # Units begin and end at the bounds of words.
+            assert starts_word[marks == BEGINS].all()
+            ends = np.flatnonzero((marks[1:] == 0) & (marks[:-1] != 0)) + 1
+            assert starts_word[ends].all()
     assert 0.2 < np.mean(documents.units & 3 > 0) < 0.7 and np.mean(documents.units >> UNIT_BITS > 0) > 0.05
 
 
-def test_however_it_is_built(caches, corpus, vocabulary, tmp_path):
-    """By several processes the same bytes."""
+def test_builds_by_several_processes_give_the_same_bytes(caches, corpus, vocabulary, tmp_path):
     files = TextFiles(train=(str(caches["marked"].directory.parent / "marked.txt"),), validation_fraction=0.0)
-    again = build({"text": MarkedText(files)}, vocabulary, tmp_path / "again", processes=2)
+    rebuilt = build({"text": MarkedText(files)}, vocabulary, tmp_path / "again", processes=2)
     for name in ("tokens.bin", "units.bin", "sentence_starts.bin"):
-        paths = (cache.directory / "text" / "train" / name for cache in (again, caches["marked"]))
+        paths = (cache.directory / "text" / "train" / name for cache in (rebuilt, caches["marked"]))
         assert len({path.read_bytes() for path in paths}) == 1
     named = build({"text": MarkedText(files, marks="names")}, vocabulary, tmp_path / "names")
     assert TokenCache(tmp_path / "names").documents("train", "text").units.any()
-    assert named.fingerprint != again.fingerprint
+    assert named.fingerprint != rebuilt.fingerprint
 
 
 ROWS = [SentencePairs(), DocSentences(), FullSentences(), Packed(DocSentences()), Packed(SentencePairs())]
 
 
 @pytest.mark.parametrize("rows", ROWS, ids=str)
-def test_marks_go_with_their_tokens(caches, tokens, rows):
-    """Into rows of every kind; where a token may not be predicted there is none."""
+def test_marks_stay_with_their_tokens_in_rows_of_every_kind(caches, tokens, rows):
+    """Compare the marks of rows with those of the text; positions that are not maskable have no marks."""
     documents = caches["marked"].documents("train", "text")
     examples = rows.examples(documents, 64, 1, tokens)
-    found = examples.rows(np.arange(len(examples)), fold(1, np.arange(len(examples))))
-    of_token = {}
-    # Of runs of five tokens that occur once in the text the marks are known.
+    batch = examples.rows(np.arange(len(examples)), fold(1, np.arange(len(examples))))
+    places_of_run = {}
+    # The marks of a run of five tokens are known where the run occurs once in the text.
     text = documents.tokens.astype(int)
     for at in range(len(text) - 4):
-        of_token.setdefault(tuple(text[at : at + 5].tolist()), []).append(at)
+        places_of_run.setdefault(tuple(text[at : at + 5].tolist()), []).append(at)
     compared = 0
     for row in range(0, len(examples), 9):
         for at in range(64 - 4):
             here = slice(at, at + 5)
-            run = tuple(found["encoder_input_tokens"][row, here].tolist())
-            if found["maskable"][row, here].all() and len(of_token.get(run, [])) == 1:
-                (place,) = of_token[run]
-                assert np.array_equal(found["units"][row, here], documents.units[place : place + 5])
+            run = tuple(batch["encoder_input_tokens"][row, here].tolist())
+            if batch["maskable"][row, here].all() and len(places_of_run.get(run, [])) == 1:
+                (place,) = places_of_run[run]
+                assert np.array_equal(batch["units"][row, here], documents.units[place : place + 5])
                 compared += 1
-    assert compared > 500 and not found["units"][~found["maskable"]].any()
+    assert compared > 500 and not batch["units"][~batch["maskable"]].any()
 
 
 @pytest.mark.parametrize(("level", "weights"), [(0, (1, 0, 0)), (1, (0, 1, 0)), (2, (0, 0, 1))])
-def test_units_are_masked_whole_and_alike(caches, tokens, level, weights):
+def test_tokens_of_a_unit_share_one_replacement(caches, tokens, level, weights):
     documents = caches["marked"].documents("train", "text")
     examples = DocSentences().examples(documents, 96, 1, tokens)
     chosen = np.resize(np.arange(len(examples)), 2000)
@@ -185,7 +184,7 @@ def test_units_are_masked_whole_and_alike(caches, tokens, level, weights):
     place = rows["units"] >> (UNIT_BITS * max(level - 1, 0)) & 3
     if level == 0:
         place = np.zeros_like(place)
-    # Neighbours of one unit have one fate, to be predicted and how.
+    # Neighbours within a unit are both predicted or both kept, and replaced in the same way.
     joined = (place[:, 1:] == CONTINUES) & rows["maskable"][:, 1:] & rows["maskable"][:, :-1]
     assert np.array_equal(predicted[:, 1:][joined], predicted[:, :-1][joined])
     assert joined.sum() > (3000 if level else -1)
@@ -197,7 +196,7 @@ def test_units_are_masked_whole_and_alike(caches, tokens, level, weights):
     assert abs(kinds[True] / total - 0.8) < 5 * math.sqrt(0.16 / total)
 
 
-def test_rows_draw_their_level():
+def test_rows_draw_their_level_by_the_weights():
     levels = Units(1.0, 2.0, 5.0).levels(fold(3, np.arange(20_000)))
     shares = np.bincount(levels, minlength=3) / 20_000
     assert np.all(np.abs(shares - np.array([1, 2, 5]) / 8) < 0.02)

@@ -1,3 +1,5 @@
+"""Pairs of inputs and targets from JSON lines and TSV files."""
+
 import gzip
 import json
 
@@ -22,46 +24,46 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def of(name, **settings):
+def read_pairs(name, **settings):
     return list(PairFiles((name,), validation_fraction=0.0, **settings).texts("train"))
 
 
 TSV = {"input_format": "tsv", "inputs": 1, "targets": 2}
 
 
-def test_the_same_pairs_in_every_format(folder):
-    assert of("a.jsonl") == PAIRS
+def test_every_format_gives_the_same_pairs(folder):
+    assert read_pairs("a.jsonl") == PAIRS
     for name in ("a.tsv", "a.tsv.gz", "a.tsv.zst", "crlf.tsv"):
-        assert of(name, **TSV) == PAIRS
-    assert of("named.tsv", input_format="tsv", inputs="de", targets="en") == PAIRS
-    assert of("a.jsonl", inputs="targets", targets="inputs") == [pair[::-1] for pair in PAIRS]
+        assert read_pairs(name, **TSV) == PAIRS
+    assert read_pairs("named.tsv", input_format="tsv", inputs="de", targets="en") == PAIRS
+    assert read_pairs("a.jsonl", inputs="targets", targets="inputs") == [pair[::-1] for pair in PAIRS]
 
 
-def test_a_prefix(folder):
-    found = of("a.jsonl", prefix="translate German to English: ")
-    assert found[1] == ["translate German to English: zwei drei", "two three"]
-    assert found[2] == ["translate German to English:", "nothing"]
+def test_prefix_is_put_before_the_inputs(folder):
+    pairs = read_pairs("a.jsonl", prefix="translate German to English: ")
+    assert pairs[1] == ["translate German to English: zwei drei", "two three"]
+    assert pairs[2] == ["translate German to English:", "nothing"]
 
 
-def test_what_is_no_text_is_mended(folder):
+def test_nul_and_lone_surrogates_are_replaced(folder):
     (folder / "odd.jsonl").write_text(r'{"inputs": "a\u0000b", "targets": "\ud800c\nd"}')
-    assert of("odd.jsonl") == [["a\ufffdb", "\ufffdc\nd"]]
+    assert read_pairs("odd.jsonl") == [["a\ufffdb", "\ufffdc\nd"]]
 
 
-def test_held_out_by_text_whatever_the_file(folder):
+def test_pairs_are_held_out_by_their_text_regardless_of_file_order(folder):
     pairs = [{"inputs": f"number {n}", "targets": str(n * n)} for n in range(400)]
-    for name, some in (("all.jsonl", pairs), ("turned.jsonl", pairs[::-1])):
-        (folder / name).write_text("\n".join(map(json.dumps, some)))
+    for name, rows in (("all.jsonl", pairs), ("turned.jsonl", pairs[::-1])):
+        (folder / name).write_text("\n".join(map(json.dumps, rows)))
     splits = {name: PairFiles((name,), validation_fraction=0.25) for name in ("all.jsonl", "turned.jsonl")}
-    train, held = (list(splits["all.jsonl"].texts(split)) for split in ("train", "validation"))
-    assert len(train) + len(held) == 400 and 70 < len(held) < 130
-    assert sorted(held) == sorted(splits["turned.jsonl"].texts("validation"))
+    train, held_out = (list(splits["all.jsonl"].texts(split)) for split in ("train", "validation"))
+    assert len(train) + len(held_out) == 400 and 70 < len(held_out) < 130
+    assert sorted(held_out) == sorted(splits["turned.jsonl"].texts("validation"))
     assert [part.size > 0 for part in splits["all.jsonl"].parts("train")] == [True]
     named = PairFiles(("all.jsonl",), validation=("a.jsonl",))
     assert list(named.texts("validation")) == PAIRS and len(list(named.texts("train"))) == 400
 
 
-def test_fingerprint_tells_what_decides_the_pairs(folder):
+def test_fingerprint_depends_on_every_setting_that_changes_the_pairs(folder):
     settings = [
         PairFiles(("a.jsonl",)),
         PairFiles(("a.jsonl",), prefix="x: "),
@@ -70,13 +72,13 @@ def test_fingerprint_tells_what_decides_the_pairs(folder):
         PairFiles(("a.tsv",), **TSV),
         PairFiles(("a.jsonl",), validation=("a.tsv",)),
     ]
-    found = [json.dumps(corpus.fingerprint(), sort_keys=True) for corpus in settings]
-    assert len(set(found)) == len(found)
-    assert found[0] == json.dumps(PairFiles("a.jsonl").fingerprint(), sort_keys=True)
+    fingerprints = [json.dumps(corpus.fingerprint(), sort_keys=True) for corpus in settings]
+    assert len(set(fingerprints)) == len(fingerprints)
+    assert fingerprints[0] == json.dumps(PairFiles("a.jsonl").fingerprint(), sort_keys=True)
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "words"),
+    ("name", "settings", "message"),
     [
         ("a.jsonl", {"inputs": "text"}, "a.jsonl:1: no field 'text' but inputs, targets, more; "),
         ("a.jsonl", {"inputs": "more"}, "a.jsonl:1: the field 'more' is a number, not a string"),
@@ -92,6 +94,6 @@ def test_fingerprint_tells_what_decides_the_pairs(folder):
         ("a.jsonl", {"encoding": "klingon"}, "encoding 'klingon' is unknown"),
     ],
 )
-def test_mistakes(folder, name, settings, words):
-    with pytest.raises(UserError, match=words.replace("(", r"\(")):
-        of(name, **settings)
+def test_mistakes_are_reported(folder, name, settings, message):
+    with pytest.raises(UserError, match=message.replace("(", r"\(")):
+        read_pairs(name, **settings)

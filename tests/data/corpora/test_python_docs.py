@@ -1,3 +1,5 @@
+"""Corpus of the docstrings of installed packages."""
+
 import json
 import subprocess
 import sys
@@ -38,24 +40,24 @@ def site(tmp_path):
     )
 
 
-def test_documents_are_files_without_what_was_seen_before(site):
+def test_documents_are_files_without_repeated_sentences(site):
     assert list(site.documents("validation")) == [
         [
             *("ALL THE PACKAGES SHARE THIS SENTENCE.", "THEY ALSO SHARE THAT ONE."),
             *("Gamma is held out wholly.", "Held-out text has this sentence too.", "It ends with this third."),
         ]
     ]
-    # Two thirds of a docstring of alpha, and of one of beta, have been seen; one sentence of two in beta's first.
+    # Two thirds of a docstring of alpha, and of one of beta, are repeats; so is one of the two sentences in beta's first.
     assert list(site.documents("train")) == [["Alpha goes deeper down here.", "It says a second thing."]]
 
 
-def test_held_out_sentences_leave_training_docstrings(site):
+def test_held_out_sentences_are_removed_from_training_docstrings(site):
     path = find_package("beta", site.search_path) / "__init__.py"
     path.write_text('"""Beta has something to say. Held-out text has this sentence too! Beta goes on for long."""')
     assert ["Beta has something to say.", "Beta goes on for long."] in list(site.documents("train"))
 
 
-def test_manifest(site):
+def test_manifest_counts_kept_and_dropped_text(site):
     folder = site.extract()
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["fingerprint"] == site.fingerprint() and manifest["absent"] == ["absent"]
@@ -64,7 +66,7 @@ def test_manifest(site):
     assert manifest["dropped"] == {"unparsable_files": 1, "docstrings": 3, "sentences": 8}
 
 
-def test_extracted_once_and_again_when_damaged(site):
+def test_text_is_extracted_once_and_again_if_damaged(site):
     folder = site.extract()
     before = (folder / "train.txt.gz").stat().st_mtime_ns
     assert site.extract() == folder and (folder / "train.txt.gz").stat().st_mtime_ns == before
@@ -73,14 +75,14 @@ def test_extracted_once_and_again_when_damaged(site):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_several_at_once(site):
+def test_concurrent_extractions_leave_one_folder(site):
     with ThreadPoolExecutor(4) as pool:
         folders = set(pool.map(lambda _: site.extract(), range(4)))
     (folder,) = folders
     assert [path.name for path in folder.parent.iterdir()] == [folder.name] and list(site.documents("train"))
 
 
-def test_cache_folders(site, monkeypatch, tmp_path):
+def test_cache_folder_follows_the_environment(site, monkeypatch, tmp_path):
     monkeypatch.setenv("BERTFAM_CACHE", str(tmp_path / "b"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
     here = PythonDocs(packages=site.packages, held_out=site.held_out, search_path=site.search_path)
@@ -93,13 +95,13 @@ def test_cache_folders(site, monkeypatch, tmp_path):
         PythonDocs(directory=str(tmp_path / "file"), packages=site.packages).extract()
 
 
-def test_fingerprint_follows_packages_and_held_out(site):
+def test_fingerprint_depends_on_packages_and_held_out(site):
     changed = PythonDocs(packages=site.packages, held_out=("alpha",), search_path=site.search_path)
     assert changed.fingerprint() != site.fingerprint() and json.dumps(site.fingerprint())
     assert "absent" not in site.fingerprint()["packages"]
 
 
-def test_a_package_of_the_standard_library(tmp_path):
+def test_package_of_the_standard_library(tmp_path):
     corpus = PythonDocs(
         directory=str(tmp_path),
         packages=(("json", "stdlib"),),
@@ -112,14 +114,14 @@ def test_a_package_of_the_standard_library(tmp_path):
     assert text.count("Serialize obj") >= 1
 
 
-def test_the_packages_of_the_embedded_corpus_are_found_without_importing_them():
+def test_packages_of_the_embedded_corpus_are_found_without_importing_them():
     code = (
         "import json, sys\n"
         "from bertfam.data.corpora.python_docs.corpus import PythonDocs\n"
         "print(json.dumps([PythonDocs().fingerprint()['packages'], sorted(sys.modules)]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    packages, modules = json.loads(done.stdout)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    packages, modules = json.loads(process.stdout)
     assert {"stdlib", "numpy", "jax", "flax", "optax"} <= packages.keys()
     assert not {"torch", "transformers"} & packages.keys()
     assert "bertfam.data.corpora.python_docs.corpus" in modules

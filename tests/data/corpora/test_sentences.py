@@ -1,4 +1,4 @@
-"""Sentence ends of six languages, as a reader sets them ("|")."""
+"""Sentence boundaries in six languages, marked by hand with "|"."""
 
 import pickle
 import random
@@ -45,13 +45,13 @@ MARKED = {
 
 
 @pytest.mark.parametrize(("language", "marked"), [(language, text) for language, texts in MARKED.items() for text in texts])
-def test_sentence_ends(language, marked):
+def test_sentences_end_at_the_marked_places(language, marked):
     expected = [sentence.strip() for sentence in marked.split("|")]
     assert split_sentences(marked.replace("| ", "").replace("|", ""), language) == expected
 
 
 @pytest.mark.parametrize("language", [*LANGUAGES, UNDETERMINED])
-def test_nothing_is_lost_and_nothing_is_empty(language):
+def test_splitting_loses_no_text_and_gives_no_empty_sentence(language):
     texts = [
         "",
         " ",
@@ -79,8 +79,8 @@ def test_nothing_is_lost_and_nothing_is_empty(language):
 
 
 @pytest.mark.parametrize("language", [*LANGUAGES, UNDETERMINED])
-def test_nothing_is_lost_whatever_the_white_space(language):
-    """A single letter, white space wider than a byte, and a full stop made sentencex panic."""
+def test_splitting_loses_no_text_around_any_white_space(language):
+    """Cover a panic of sentencex: a single letter, white space wider than a byte, and a full stop."""
     generator = random.Random(language)
     spaces = [space for space in map(chr, range(0x3001)) if space.isspace()]
     texts = [f"plan B{space}. Then C{space}{space}. And é{space}.{space}So" for space in spaces]
@@ -92,12 +92,12 @@ def test_nothing_is_lost_whatever_the_white_space(language):
         assert "".join("".join(sentences).split()) == "".join(text.split())
 
 
-def test_white_space_stays_as_it_is():
+def test_white_space_within_sentences_is_kept():
     sentences = ["Il a dit\u00a0: «\u202fplan B\u00a0.\u202f» Puis il\u3000est parti\u2009.", "Oui\u00a0!"]
     assert split_sentences(" ".join(sentences), "fr") == sentences
 
 
-def test_a_corpus_splits_in_other_processes_as_here():
+def test_pickled_corpus_splits_the_same_way():
     corpus = TextFiles(("a.txt",), input_format="paragraphs", language="de")
     assert pickle.loads(pickle.dumps(corpus)).sentences(["Am 5. Mai. Es war spät.", "Ende."]) == [
         "Am 5. Mai.",

@@ -1,3 +1,5 @@
+"""Documents of plain text files: formats, compression, encodings, held-out splits and fingerprints."""
+
 import gzip
 import random
 
@@ -36,12 +38,12 @@ def read(*paths, split="train", **settings):
     ],
     ids="final-newline none blank-of-spaces crlf cr many-blank-lines bom gzip gzip-members zstd zstd-frames padded-lines".split(),
 )
-def test_the_same_documents_however_they_are_written(tmp_path, data):
+def test_line_ends_and_compression_do_not_change_the_documents(tmp_path, data):
     (tmp_path / "a.txt").write_bytes(data)
     assert read(tmp_path / "a.txt") == DOCUMENTS
 
 
-def test_input_formats(tmp_path):
+def test_input_formats_split_documents_differently(tmp_path):
     (tmp_path / "a.txt").write_text("He met Dr. Smith. She left!\nThey ate.\n\nIt rained.\n")
     split = [["He met Dr. Smith.", "She left!", "They ate."], ["It rained."]]
     assert read(tmp_path / "a.txt") == [["He met Dr. Smith. She left!", "They ate."], ["It rained."]]
@@ -55,7 +57,7 @@ def test_sentences_keep_dotted_names_whole():
     assert split_sentences(" \t ") == []
 
 
-def test_globs_are_sorted_and_each_file_is_read_once(tmp_path):
+def test_globs_are_sorted_and_every_file_is_read_once(tmp_path):
     (tmp_path / "folder").mkdir()
     for name in "bca":
         (tmp_path / f"{name}.txt").write_text(f"{name} text")  # no final newline: documents never span files
@@ -79,7 +81,7 @@ def test_held_out_documents_depend_on_their_content_only(tmp_path):
     assert read(tmp_path / "a.txt", split="validation") == []  # validation_fraction 0
 
 
-def test_validation_files_take_the_place_of_held_out_documents(tmp_path):
+def test_validation_files_replace_held_out_documents(tmp_path):
     (tmp_path / "t.txt").write_text(TEXT)
     (tmp_path / "v.txt").write_text("Seven.")
     corpus = TextFiles(str(tmp_path / "t.txt"), [str(tmp_path / "v.txt")], validation_fraction=0.9)
@@ -88,14 +90,14 @@ def test_validation_files_take_the_place_of_held_out_documents(tmp_path):
         list(TextFiles(str(tmp_path / "t.txt"), str(tmp_path / "*.txt")).documents("train"))
 
 
-def test_names_that_say_another_format_are_told_once(tmp_path, capsys):
+def test_file_names_of_another_format_are_warned_about_once(tmp_path, capsys):
     for name in ("a.txt", "b.jsonl.gz", "c.parquet", "d.jsonl.txt"):
         (tmp_path / name).write_text(TEXT)
     corpus = TextFiles(f"{tmp_path}/*", input_format="lines")
     assert list(corpus.documents("train")) and corpus.parts("validation")
-    told = capsys.readouterr().err
-    assert f"{tmp_path}/b.jsonl.gz is read as plain text, input_format 'lines': give --input_format=jsonl" in told
-    assert told.count("\n") == 1
+    warning = capsys.readouterr().err
+    assert f"{tmp_path}/b.jsonl.gz is read as plain text, input_format 'lines': give --input_format=jsonl" in warning
+    assert warning.count("\n") == 1
     TextFiles(f"{tmp_path}/c.*").files("train")
     assert "give --input_format=parquet" in capsys.readouterr().err
     TextFiles((f"{tmp_path}/a.txt", f"{tmp_path}/d*")).files("train")
@@ -119,7 +121,7 @@ def test_names_that_say_another_format_are_told_once(tmp_path, capsys):
     ],
     ids="empty blank latin-1 truncated utf-16 nul gzip-cut zstd-cut zstd-damaged gzip-checksum".split(),
 )
-def test_bad_files_are_named(tmp_path, data, message):
+def test_bad_files_are_reported_with_their_position(tmp_path, data, message):
     path = tmp_path / "a.txt"
     path.write_bytes(data)
     with pytest.raises(UserError, match=message.replace("{}", str(path))) as raised:
@@ -145,42 +147,42 @@ def test_bad_files_are_named(tmp_path, data, message):
         ({"train": ("{}/a",), "validation_fraction": 1.0}, "validation_fraction is 1.0"),
     ],
 )
-def test_bad_settings_are_named(tmp_path, settings, message):
+def test_bad_settings_are_reported(tmp_path, settings, message):
     settings["train"] = tuple(path.replace("{}", str(tmp_path)) for path in settings["train"])
     with pytest.raises(UserError, match=message.replace("{}", str(tmp_path))):
         list(TextFiles(**settings).documents("train"))
 
 
-def test_a_fingerprint_of_much_text_reads_a_part_of_each_file(tmp_path, monkeypatch):
+def test_fingerprint_of_much_text_reads_a_part_of_every_file(tmp_path, monkeypatch):
     paths = [tmp_path / name for name in "abc"]
     for path, size in zip(paths, (100, 3000, 3000), strict=True):
         path.write_bytes(bytes(size))
 
-    def seen(path):
-        """The places of a file at which another byte gives another fingerprint."""
+    def digested_places(path):
+        """Return the offsets of a file at which another byte changes the fingerprint."""
         before, size = input_files.file_fingerprints(paths), path.stat().st_size
-        found = []
-        for place in range(0, size, 10):
-            path.write_bytes(bytes(place) + b"x" + bytes(size - place - 1))
+        places = []
+        for offset in range(0, size, 10):
+            path.write_bytes(bytes(offset) + b"x" + bytes(size - offset - 1))
             if input_files.file_fingerprints(paths) != before:
-                found.append(place)
+                places.append(offset)
         path.write_bytes(bytes(size))
-        return found
+        return places
 
-    assert [len(seen(path)) for path in paths] == [10, 300, 300]
+    assert [len(digested_places(path)) for path in paths] == [10, 300, 300]
     monkeypatch.setattr(input_files, "_DIGESTED", 1200)  # 400 bytes of each
     monkeypatch.setattr(input_files, "_BUFFER", 100)
-    assert len(seen(paths[0])) == 10
+    assert len(digested_places(paths[0])) == 10
     blocks = [range(start, start + 100, 10) for start in (0, 970, 1940, 2900)]
-    assert seen(paths[1]) == [place for block in blocks for place in block]
+    assert digested_places(paths[1]) == [offset for block in blocks for offset in block]
     monkeypatch.setattr(input_files, "_DIGESTED", 60)  # as with very many files
-    assert seen(paths[1]) == [0, 2990]
+    assert digested_places(paths[1]) == [0, 2990]
     paths[2].unlink()
     with pytest.raises(UserError, match=f"^{paths[2]} cannot be read: No such file"):
         input_files.file_fingerprints(paths)
 
 
-def test_fingerprint_follows_names_bytes_and_settings(tmp_path):
+def test_fingerprint_depends_on_names_bytes_and_settings(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text(TEXT)
     first = TextFiles((str(path),)).fingerprint()
@@ -196,7 +198,7 @@ def test_fingerprint_follows_names_bytes_and_settings(tmp_path):
 
 
 @pytest.mark.parametrize("held_out", [{}, {"validation_fraction": 0.0}, {"validation": ("[ab].txt",)}])
-def test_the_parts_of_a_split_are_its_text(tmp_path, monkeypatch, held_out):
+def test_parts_of_a_split_add_up_to_its_text(tmp_path, monkeypatch, held_out):
     monkeypatch.chdir(tmp_path)
     for name in "abcd":
         text = "" if name == "c" else "\n\n".join(f"Number {number}.\nIn {name}." for number in range(200))
@@ -205,6 +207,6 @@ def test_the_parts_of_a_split_are_its_text(tmp_path, monkeypatch, held_out):
     assert [part.name for part in corpus.parts("train")] == [str(path) for path in corpus.files("train")]
     assert sum(part.size for part in corpus.parts("train")) == sum(path.stat().st_size for path in corpus.files("train"))
     for split in ("train", "validation"):
-        found = [lines for part in corpus.parts(split) for lines in corpus.part(split, part)]
-        assert found == list(corpus.texts(split))
+        texts = [lines for part in corpus.parts(split) for lines in corpus.part(split, part)]
+        assert texts == list(corpus.texts(split))
     assert bool(corpus.parts("validation")) == (corpus.validation_fraction > 0)

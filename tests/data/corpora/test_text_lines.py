@@ -1,3 +1,5 @@
+"""Lines of text files: encodings, compression, and positions in error messages."""
+
 import contextlib
 import encodings
 import gzip
@@ -32,19 +34,19 @@ def block(request, monkeypatch):
 
 
 def random_text(generator, alphabet):
-    """Characters with line ends of all three kinds."""
+    """Return random characters with line ends of all three kinds."""
     return "".join(generator.choice([*alphabet, *alphabet, "\n", "\r", "\r\n"]) for _ in range(300))
 
 
 @pytest.mark.parametrize("encoding", ALPHABETS)
-def test_lines_of_any_encoding_in_blocks_of_any_size(tmp_path, block, encoding):
+def test_lines_do_not_depend_on_encoding_or_block_size(tmp_path, block, encoding):
     generator = random.Random(block)
     text = random_text(generator, ALPHABETS[encoding])
     expected = [line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     data = text.encode(encoding)
     for name, written in {"plain": data, "gzip": gzip.compress(data), "zstd": zstandard.compress(data)}.items():
         (tmp_path / name).write_bytes(written)
-        # What follows the last line end is a line if there is anything.
+        # Text after the last line end is a line unless it is empty.
         assert list(read_lines(tmp_path / name, encoding)) == (expected if text[-1] not in "\r\n" else expected[:-1])
 
 
@@ -52,7 +54,7 @@ BAD = [("utf-8", b"\xe9"), ("utf-8", b"\xf0\x9f"), ("gb18030", b"\xff"), ("cp125
 
 
 @pytest.mark.parametrize(("encoding", "bad"), BAD)
-def test_bytes_that_are_no_text_are_located(tmp_path, block, encoding, bad):
+def test_undecodable_bytes_are_located(tmp_path, block, encoding, bad):
     generator = random.Random(block)
     for position in range(0, 200, 13):
         text = random_text(generator, ALPHABETS[encoding])[:position]
@@ -66,7 +68,7 @@ def test_bytes_that_are_no_text_are_located(tmp_path, block, encoding, bad):
             assert str(raised.value).startswith(expected)
 
 
-def test_a_nul_is_located(tmp_path, block):
+def test_nul_characters_are_located(tmp_path, block):
     text = "one\r\ntwo\rthree\n" * 40
     for position in range(0, len(text), 41):
         (tmp_path / "a").write_text(text[:position] + "x\0" + text[position:], newline="")
@@ -75,7 +77,7 @@ def test_a_nul_is_located(tmp_path, block):
             list(read_lines(tmp_path / "a"))
 
 
-def test_a_line_may_be_long_but_not_longer(tmp_path, block, monkeypatch):
+def test_lines_above_the_limit_are_refused(tmp_path, block, monkeypatch):
     monkeypatch.setattr(text_lines, "LONGEST_LINE", 3000)
     (tmp_path / "a").write_text("one\n" + "x" * 3000 + "\n" + "y" * 3000)
     assert list(map(len, read_lines(tmp_path / "a"))) == [3, 3000, 3000]
@@ -86,13 +88,13 @@ def test_a_line_may_be_long_but_not_longer(tmp_path, block, monkeypatch):
                 list(read_lines(tmp_path / "a"))
 
 
-def test_utf_16_needs_its_mark(tmp_path):
+def test_utf_16_requires_a_byte_order_mark(tmp_path):
     (tmp_path / "a").write_bytes("text".encode("utf-16-be"))
     with pytest.raises(UserError, match=r"a: not UTF-16 \(UTF-16 stream does not start with BOM\).* --encoding"):
         list(read_lines(tmp_path / "a", "utf-16"))
 
 
-def test_names_of_encodings():
+def test_unknown_encodings_are_refused():
     assert check_encoding("UTF8") == check_encoding("utf-8") == "utf-8"
     assert check_encoding("latin-1") == check_encoding("ISO-8859-1")
     for name in ("", "utf-9", "hex", "rot13", "locale", "base64", "UTF_7", "unicode_escape", "raw_unicode_escape"):
@@ -100,8 +102,8 @@ def test_names_of_encodings():
             check_encoding(name)
 
 
-def test_no_codec_gives_what_is_no_character(tmp_path):
-    """Of all of Python's; such text could not be hashed, tokenised or printed."""
+def test_no_codec_yields_lone_surrogates(tmp_path):
+    """Try all codecs of Python; text with lone surrogates could not be hashed, tokenised or printed."""
     names = [module.name for module in pkgutil.iter_modules(encodings.__path__) if module.name != "aliases"]
     tricks = [
         b"+2AA-",

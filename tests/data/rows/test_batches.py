@@ -1,4 +1,4 @@
-"""Contract: a batch is a pure function of (seed, step)."""
+"""Batches as a pure function of (seed, step)."""
 
 import dataclasses
 import math
@@ -40,7 +40,7 @@ def source(data, cache, tokens):
 
 
 def epoch_rows(source, epoch):
-    """The rows of a whole epoch by example."""
+    """Return the rows of a whole epoch in the order of the examples."""
     rows = source.sequence
     examples = np.arange(len(rows.examples))
     return rows.rows_of(np.full(len(examples), epoch), examples)
@@ -50,7 +50,7 @@ def equal(a, b):
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a)
 
 
-def test_features_have_their_declared_shapes_and_types(data, source):
+def test_rows_have_the_declared_shapes_and_types(data, source):
     specs = data.features(LENGTH)
     rows = source.rows(3, 0, BATCH)
     assert {name: (value.shape, value.dtype.name) for name, value in rows.items()} == {
@@ -58,7 +58,7 @@ def test_features_have_their_declared_shapes_and_types(data, source):
     }
 
 
-def test_any_rows_of_a_step_are_slices_of_its_batch(source):
+def test_rows_of_a_step_are_slices_of_its_batch(source):
     choose = random.Random(0)
     for step in (0, 5, 10**6):
         whole = source.rows(step, 0, BATCH)
@@ -94,8 +94,8 @@ def marked_cache(corpus, vocabulary, tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_every_kind_are_a_function_of_seed_and_step(marked_cache, tokens, kind):
-    """Declared features; any rows of any step, by another opened source too; what is no text is never touched."""
+def test_rows_of_every_kind_depend_on_seed_and_step_only(marked_cache, tokens, kind):
+    """Check the declared features, slices from a second source, and that corruption leaves control tokens and padding alone."""
     data = KINDS[kind]
     source, other = (data.training(marked_cache, tokens, LENGTH, BATCH, seed=5) for _ in range(2))
     for step in (0, 7, 10**6):
@@ -106,19 +106,19 @@ def test_rows_of_every_kind_are_a_function_of_seed_and_step(marked_cache, tokens
         for start, stop in ((0, 8), (8, 24), (31, 32)):
             assert equal(other.rows(step, start, stop), {name: value[start:stop] for name, value in whole.items()})
         row, slot = np.nonzero(whole["masked_loss_weights"])
-        places = whole["masked_positions"][row, slot]
-        assert len(row) > BATCH and whole["encoder_segment_ids"][row, places].all()
+        positions = whole["masked_positions"][row, slot]
+        assert len(row) > BATCH and whole["encoder_segment_ids"][row, positions].all()
         assert not np.isin(whole["masked_target_tokens"][row, slot], tokens.special).any()
         clean = whole["encoder_input_tokens"].copy()
-        clean[row, places] = whole["masked_target_tokens"][row, slot]
+        clean[row, positions] = whole["masked_target_tokens"][row, slot]
         starts = np.unique(np.argwhere(clean == tokens.cls)[:, 0])
         assert len(starts) == BATCH and np.array_equal(clean == tokens.cls, whole["encoder_input_tokens"] == tokens.cls)
         assert np.array_equal(clean == tokens.sep, whole["encoder_input_tokens"] == tokens.sep)
     assert not equal(source.rows(0, 0, BATCH), data.training(marked_cache, tokens, LENGTH, BATCH, seed=6).rows(0, 0, BATCH))
 
 
-def lines_run(function, *arguments):
-    """How many lines of Python a call runs."""
+def count_lines_run(function, *arguments):
+    """Return the number of lines of Python that a call runs."""
     count = 0
 
     def trace(frame, event, argument):
@@ -135,26 +135,26 @@ def lines_run(function, *arguments):
     return count
 
 
-def test_any_step_is_served_at_once(source):
-    """Counted in work, not in time: no step takes more than the first, and none touches other rows than its own."""
-    asked = []
+def test_every_step_takes_the_same_work(source):
+    """Count lines of Python instead of time: a late step runs no more than the first and reads only its own rows."""
+    requested = []
 
-    class Counted:
+    class CountedExamples:
         def rows(self, examples, keys):
-            asked.append(len(examples))
+            requested.append(len(examples))
             return source.sequence.examples.rows(examples, keys)
 
         def __len__(self):
             return len(source.sequence.examples)
 
-    rows = dataclasses.replace(source.sequence, examples=Counted())
-    counted = dataclasses.replace(source, sequence=rows)
-    counted.rows(0, 0, BATCH)  # whatever is done once
-    first, *later = (lines_run(counted.rows, step, 0, BATCH) for step in (0, 10**6, 10**9))
-    assert 0 < max(later) < 2 * first and asked == [BATCH] * 4
+    rows = dataclasses.replace(source.sequence, examples=CountedExamples())
+    counted_batches = dataclasses.replace(source, sequence=rows)
+    counted_batches.rows(0, 0, BATCH)  # work that is done once
+    first, *later = (count_lines_run(counted_batches.rows, step, 0, BATCH) for step in (0, 10**6, 10**9))
+    assert 0 < max(later) < 2 * first and requested == [BATCH] * 4
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(data, cache, tokens, source):
+def test_same_seed_repeats_the_bits_and_another_seed_changes_them(data, cache, tokens, source):
     again, other, stage = (
         data.training(cache, tokens, LENGTH, BATCH, seed=seed, stage=stage) for seed, stage in ((1, 0), (2, 0), (1, 1))
     )
@@ -164,15 +164,15 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(data, cache, 
         assert not any(np.array_equal(rows[name], others[name]) for name in ("encoder_input_tokens", "masked_positions"))
 
 
-def test_every_example_once_an_epoch(source):
+def test_every_example_occurs_once_an_epoch(source):
     count = len(source.sequence.examples)
     seen = {0: [], 1: [], 1000: []}
-    for epoch, found in seen.items():
+    for epoch, numbers in seen.items():
         for step in range(epoch * count // BATCH, (epoch + 1) * count // BATCH + 1):
             epochs, examples = source.sequence.order.index(step * BATCH + np.arange(BATCH))
-            found += examples[epochs == epoch].tolist()
-    assert all(sorted(found) == list(range(count)) for found in seen.values())
-    assert len({tuple(found) for found in seen.values()}) == 3
+            numbers += examples[epochs == epoch].tolist()
+    assert all(sorted(numbers) == list(range(count)) for numbers in seen.values())
+    assert len({tuple(numbers) for numbers in seen.values()}) == 3
 
 
 def test_epochs_differ_in_masks_splits_labels_and_negatives(source):
@@ -181,34 +181,34 @@ def test_epochs_differ_in_masks_splits_labels_and_negatives(source):
         first, second = epochs[a], epochs[b]
         assert np.mean((first["masked_positions"] == second["masked_positions"]).all(axis=1)) < 0.05
         assert 0.2 < np.mean(first["next_sentence_labels"] != second["next_sentence_labels"]) < 0.6
-        clean = [restore(rows) for rows in (first, second)]
+        clean = [restore_tokens(rows) for rows in (first, second)]
         is_next = np.flatnonzero(((first["next_sentence_labels"] == 0) & (second["next_sentence_labels"] == 0))[:, 0])
-        types = [types_of(rows)[is_next] for rows in (first, second)]
+        types = [token_types(rows)[is_next] for rows in (first, second)]
         assert 0.3 < np.mean((types[0] != types[1]).any(axis=1)) < 1  # split elsewhere
         is_random = np.flatnonzero(((first["next_sentence_labels"] == 1) & (second["next_sentence_labels"] == 1))[:, 0])
         b_tokens = [
-            [row[types == 1] for row, types in zip(rows[is_random], types_of(whole)[is_random], strict=True)]
+            [row[types == 1] for row, types in zip(rows[is_random], token_types(whole)[is_random], strict=True)]
             for rows, whole in zip(clean, (first, second), strict=True)
         ]
         assert np.mean([np.array_equal(*pair) for pair in zip(*b_tokens, strict=True)]) < 0.02
 
 
-def types_of(rows):
+def token_types(rows):
     return rows["encoder_token_type_ids"]
 
 
-def restore(rows):
+def restore_tokens(rows):
     clean = rows["encoder_input_tokens"].copy()
     row, slot = np.nonzero(rows["masked_loss_weights"])
     clean[row, rows["masked_positions"][row, slot]] = rows["masked_target_tokens"][row, slot]
     return clean
 
 
-def near(count, total, share):
+def is_near(count, total, share):
     return abs(count / total - share) < 4 * math.sqrt(share * (1 - share) / total)
 
 
-def test_statistics_of_real_rows(source, tokens):
+def test_statistics_of_rows_of_real_text(source, tokens):
     parts = [epoch_rows(source, epoch) for epoch in range(3)]
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     assert len(rows["masked_positions"]) >= 2000
@@ -218,8 +218,8 @@ def test_statistics_of_real_rows(source, tokens):
     assert used.sum(axis=1).tolist() == [min(slots, max(1, round(0.15 * int(n)))) for n in lengths]
     assert abs(used.sum() / real.sum() - 0.15) < 0.01  # 10 of 64 in most rows
     assert (rows["encoder_input_tokens"][~real] == tokens.pad).all()
-    # Targets put back give [CLS] A [SEP] B [SEP] of real tokens.
-    clean = restore(rows)
+    # With the targets put back, a row is [CLS] A [SEP] B [SEP] of real tokens.
+    clean = restore_tokens(rows)
     control = np.isin(clean, [tokens.cls, tokens.sep])
     assert (control.sum(axis=1) == 3).all() and (clean[:, 0] == tokens.cls).all()
     assert not np.isin(clean[real], [tokens.pad, tokens.mask]).any()
@@ -227,8 +227,8 @@ def test_statistics_of_real_rows(source, tokens):
     # 80/10/10.
     inputs = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)[used]
     targets = rows["masked_target_tokens"][used]
-    assert near((inputs == tokens.mask).sum(), inputs.size, 0.8)
-    assert near((inputs == targets).sum(), inputs.size, 0.1 + 0.1 / (tokens.size - 5))
+    assert is_near((inputs == tokens.mask).sum(), inputs.size, 0.8)
+    assert is_near((inputs == targets).sum(), inputs.size, 0.1 + 0.1 / (tokens.size - 5))
     replaced = inputs[(inputs != tokens.mask) & (inputs != targets)]
     assert replaced.min() >= 0 and replaced.max() < tokens.size and not np.isin(replaced, tokens.special).any()
     assert len(np.unique(replaced)) > 0.5 * min(replaced.size, tokens.size)
@@ -236,7 +236,7 @@ def test_statistics_of_real_rows(source, tokens):
     assert 0.45 < rows["next_sentence_labels"].mean() < 0.8
 
 
-def test_held_out_rows_come_once_and_are_the_same_for_everyone(data, cache, tokens):
+def test_held_out_rows_occur_once_and_do_not_depend_on_the_batch_size(data, cache, tokens):
     held_out = data.held_out(cache, tokens, LENGTH, BATCH)
     count = len(held_out.source.sequence)
     assert held_out.steps == -(-count // BATCH) and count % BATCH
@@ -254,7 +254,7 @@ def test_held_out_rows_come_once_and_are_the_same_for_everyone(data, cache, toke
     assert data.held_out(cache, tokens, LENGTH, BATCH, split="train").steps > held_out.steps
 
 
-def test_streams_go_on_from_batch_to_batch(cache, tokens):
+def test_streams_continue_from_batch_to_batch(cache, tokens):
     data = TextData(rows=Chunks(), order="streams")
     source = data.training(cache, tokens, LENGTH, 8, seed=1)
     text = cache.documents("train", "text").tokens
@@ -262,26 +262,26 @@ def test_streams_go_on_from_batch_to_batch(cache, tokens):
     steps = -(-len(source.sequence.examples) // 8)
     for step in range(steps):
         rows = source.rows(step, 0, 8)
-        for row, (ids, segments) in enumerate(zip(restore(rows), rows["encoder_segment_ids"], strict=True)):
+        for row, (ids, segments) in enumerate(zip(restore_tokens(rows), rows["encoder_segment_ids"], strict=True)):
             streams[row] += [id for id in ids[segments > 0].tolist() if id not in (tokens.cls, tokens.sep)]
     assert [id for stream in streams for id in stream] == text.tolist()
-    again = source.rows(steps, 0, 8)  # the next epoch: the same text, other noise
-    assert np.array_equal(restore(again), restore(source.rows(0, 0, 8)))
-    assert not np.array_equal(again["masked_positions"], source.rows(0, 0, 8)["masked_positions"])
+    next_epoch = source.rows(steps, 0, 8)  # the next epoch has the same text and other noise
+    assert np.array_equal(restore_tokens(next_epoch), restore_tokens(source.rows(0, 0, 8)))
+    assert not np.array_equal(next_epoch["masked_positions"], source.rows(0, 0, 8)["masked_positions"])
     with pytest.raises(UserError, match="requires consecutive rows, not packed ones"):
         TextData(rows=Packed(), order="streams")
     with pytest.raises(UserError, match="'strems': it must be one of shuffled, streams"):
         TextData(order="strems")
-    several = types.SimpleNamespace(
+    two_corpora = types.SimpleNamespace(
         corpora=("a", "b"), directory="cache", documents=lambda split, _: cache.documents(split, "text")
     )
     for corpus in (None, Mixture((LISTS, LISTS), ("a", "b"))):
         with pytest.raises(UserError, match="requires a single corpus, but cache holds 2"):
-            TextData(corpus, rows=Chunks(), order="streams").training(several, tokens, LENGTH, 8, seed=1)
+            TextData(corpus, rows=Chunks(), order="streams").training(two_corpora, tokens, LENGTH, 8, seed=1)
 
 
-def test_static_masking_draws_again_what_it_drew(data, cache, tokens):
-    """With a dupe_factor of 2 an example is drawn in two ways, which come in turn; its place in the order is new each epoch."""
+def test_static_masking_repeats_its_draws(data, cache, tokens):
+    """Draw an example in two ways with a dupe_factor of 2, in turn; its place in the order is new in each epoch."""
     static = dataclasses.replace(data, dupe_factor=2).training(cache, tokens, LENGTH, BATCH, seed=1)
     epochs = [epoch_rows(static, epoch) for epoch in range(5)]
     assert equal(epochs[0], epochs[2]) and equal(epochs[0], epochs[4]) and equal(epochs[1], epochs[3])
@@ -296,6 +296,6 @@ def test_static_masking_draws_again_what_it_drew(data, cache, tokens):
     assert not np.array_equal(*places)
 
 
-def test_a_dupe_factor_is_at_least_one():
+def test_dupe_factor_below_one_is_refused():
     with pytest.raises(ValueError, match="dupe_factor 0 is less than 1; None draws anew in every epoch"):
         TextData(dupe_factor=0)

@@ -1,6 +1,8 @@
+"""Mixtures of corpora: shares, orders and epochs."""
+
 import numpy as np
 import pytest
-from made_documents import FIRST, IDS, random_documents
+from numbered_documents import FIRST, IDS, random_documents
 
 from bertfam.config import load
 from bertfam.corruption.masked_lm.masking import BertMasking
@@ -16,7 +18,7 @@ from bertfam.errors import UserError
 APART = 100_000  # between the tokens of two corpora
 
 
-def part(number, count, rows=WholeDocuments(), length=32):  # noqa: B008
+def make_part(number, count, rows=WholeDocuments(), length=32):  # noqa: B008
     documents = random_documents(number, count)
     shifted = Documents("toy", documents.tokens + APART * number, documents.sentence_starts, documents.sentence_bounds)
     examples = rows.examples(shifted, length, 5, IDS)
@@ -24,38 +26,38 @@ def part(number, count, rows=WholeDocuments(), length=32):  # noqa: B008
 
 
 @pytest.mark.parametrize("wanted", [(0.5, 0.3, 0.2), (1 / 3, 1 / 3, 1 / 3), (0.9, 0.09999, 0.00001)])
-def test_every_window_has_the_shares_asked_for(wanted):
-    mixed = MixedRows((part(0, 2), part(1, 2), part(2, 2)), wanted)
-    which, _ = mixed.index(np.arange(40_000))
+def test_every_window_has_the_requested_shares(wanted):
+    mixed = MixedRows((make_part(0, 2), make_part(1, 2), make_part(2, 2)), wanted)
+    corpora, _ = mixed.index(np.arange(40_000))
     for window in (100, 1000, 10_000):
         for start in (0, 137, 25_000):
-            found = np.bincount(which[start : start + window], minlength=3)
-            assert np.abs(found - window * np.array(wanted)).max() <= 2
+            counts = np.bincount(corpora[start : start + window], minlength=3)
+            assert np.abs(counts - window * np.array(wanted)).max() <= 2
 
 
-def test_each_part_is_read_in_its_own_order():
-    parts = (part(0, 9), part(1, 30), part(2, 4))
+def test_every_part_is_read_in_its_own_order():
+    parts = (make_part(0, 9), make_part(1, 30), make_part(2, 4))
     mixed = MixedRows(parts, (0.2, 0.7, 0.1))
-    which, number = mixed.index(np.arange(30_000))
+    part_indices, numbers = mixed.index(np.arange(30_000))
     for index in range(3):
-        assert np.array_equal(number[which == index], np.arange((which == index).sum()))
+        assert np.array_equal(numbers[part_indices == index], np.arange((part_indices == index).sum()))
     for place in (0, 10, 1234, 10**9, 10**12 + 7):
         row = mixed.at(np.array([place]))
-        index, of_part = (value[0] for value in mixed.index(np.array([place])))
-        alone = parts[index].at(np.array([of_part]))
+        index, number_in_part = (value[0] for value in mixed.index(np.array([place])))
+        alone = parts[index].at(np.array([number_in_part]))
         assert all(np.array_equal(row[name], alone[name]) for name in alone)
 
 
-def test_a_batch_is_its_rows_whatever_is_asked_together():
-    batches = Batches(MixedRows((part(0, 9), part(1, 30)), (0.4, 0.6)), 16)
+def test_rows_do_not_depend_on_the_requested_slice():
+    batches = Batches(MixedRows((make_part(0, 9), make_part(1, 30)), (0.4, 0.6)), 16)
     for step in (0, 77, 10**6):
         whole = batches.rows(step, 0, 16)
         for start, stop in ((0, 3), (5, 16), (4, 4)):
-            some = batches.rows(step, start, stop)
-            assert all(np.array_equal(some[name], value[start:stop]) for name, value in whole.items())
+            part_of_batch = batches.rows(step, start, stop)
+            assert all(np.array_equal(part_of_batch[name], value[start:stop]) for name, value in whole.items())
 
 
-def clean(rows):
+def clean_tokens(rows):
     tokens = rows["encoder_input_tokens"].copy()
     row, slot = np.nonzero(rows["masked_loss_weights"])
     tokens[row, rows["masked_positions"][row, slot]] = rows["masked_target_tokens"][row, slot]
@@ -63,57 +65,57 @@ def clean(rows):
 
 
 @pytest.mark.parametrize("rows", [Packed(), WholeDocuments(), FullSentences(), Chunks()])
-def test_every_token_of_every_document_once_an_epoch(rows):
-    parts = (part(0, 9, rows), part(1, 30, rows), part(2, 20, rows))
+def test_every_token_of_every_document_occurs_once_an_epoch(rows):
+    parts = (make_part(0, 9, rows), make_part(1, 30, rows), make_part(2, 20, rows))
     mixed = MixedRows(parts, (0.2, 0.5, 0.3))
     epochs = 3
-    places = np.arange(max(10 * epochs * len(one.examples) for one in parts))
-    which, number = mixed.index(places)
+    places = np.arange(max(10 * epochs * len(source.examples) for source in parts))
+    part_indices, numbers = mixed.index(places)
     orders = []
-    for index, one in enumerate(parts):
-        size = len(one.examples)
-        mine = places[(which == index) & (number < epochs * size)]
-        assert len(mine) == epochs * size
+    for index, source in enumerate(parts):
+        size = len(source.examples)
+        own_places = places[(part_indices == index) & (numbers < epochs * size)]
+        assert len(own_places) == epochs * size
         for epoch in range(epochs):
-            found = clean(mixed.at(mine[epoch * size : (epoch + 1) * size]))
-            text = found[found >= FIRST]
-            count = one.examples._inner._documents if isinstance(rows, Packed) else one.examples._documents
-            assert sorted(text.tolist()) == sorted(count.tokens.tolist())
+            tokens = clean_tokens(mixed.at(own_places[epoch * size : (epoch + 1) * size]))
+            text = tokens[tokens >= FIRST]
+            documents = source.examples._inner._documents if isinstance(rows, Packed) else source.examples._documents
+            assert sorted(text.tolist()) == sorted(documents.tokens.tolist())
             orders.append(tuple(text.tolist()))
-    assert len(set(orders)) == len(orders)  # another order each time
+    assert len(set(orders)) == len(orders)  # a new order in every epoch
 
 
-def test_held_out_rows_come_one_corpus_after_another():
+def test_held_out_rows_of_corpora_are_concatenated():
     parts = tuple(CorruptedRows(Contiguous(len(one.examples)), *[getattr(one, name) for name in
-                  ("examples", "corruption", "tokens", "key")]) for one in (part(0, 3), part(1, 5)))  # fmt: skip
+                  ("examples", "corruption", "tokens", "key")]) for one in (make_part(0, 3), make_part(1, 5)))  # fmt: skip
     rows = ConcatenatedRows(parts)
     count = len(rows)
-    found = rows.at(np.arange(count + 4))
-    tokens = clean(found)
+    batch = rows.at(np.arange(count + 4))
+    tokens = clean_tokens(batch)
     text = tokens[tokens >= FIRST]
     assert np.array_equal(np.sort(text), np.sort(np.concatenate([one.examples._documents.tokens for one in parts])))
     assert (np.diff(text // APART) >= 0).all()
-    assert all(not value[count:].any() for value in found.values())
+    assert all(not value[count:].any() for value in batch.values())
 
 
-def test_a_sample_of_held_out_rows_is_of_all_corpora():
+def test_shuffled_held_out_rows_mix_all_corpora():
     parts = tuple(CorruptedRows(Contiguous(len(one.examples)), *[getattr(one, name) for name in
-                  ("examples", "corruption", "tokens", "key")]) for one in (part(0, 40), part(1, 40)))  # fmt: skip
+                  ("examples", "corruption", "tokens", "key")]) for one in (make_part(0, 40), make_part(1, 40)))  # fmt: skip
     plain, shuffled = ConcatenatedRows(parts), ConcatenatedRows(parts, 0)
     count = len(plain)
     whole, mixed = plain.at(np.arange(count)), shuffled.at(np.arange(count + 3))
     assert all(not value[count:].any() for value in mixed.values())
-    rows = [{tuple(row) for row in found["encoder_input_tokens"][:count].tolist()} for found in (whole, mixed)]
+    rows = [{tuple(row) for row in batch["encoder_input_tokens"][:count].tolist()} for batch in (whole, mixed)]
     assert rows[0] == rows[1]
-    first = clean(shuffled.at(np.arange(20)))
+    first = clean_tokens(shuffled.at(np.arange(20)))
     assert 0.2 < (first[first >= FIRST] >= APART).mean() < 0.8
 
 
-def test_shares_by_rates_and_by_temperature():
+def test_shares_follow_rates_or_temperature():
     assert shares([10, 1, 1], rates=(1, 2, 1)) == (0.25, 0.5, 0.25)
     assert shares([30, 10]) == (0.75, 0.25)
-    found = shares([1000, 10], temperature=1 / 0.3)
-    assert found == pytest.approx((1000**0.3 / (1000**0.3 + 10**0.3), 10**0.3 / (1000**0.3 + 10**0.3)))
+    mixed = shares([1000, 10], temperature=1 / 0.3)
+    assert mixed == pytest.approx((1000**0.3 / (1000**0.3 + 10**0.3), 10**0.3 / (1000**0.3 + 10**0.3)))
     assert shares([10**12, 1], temperature=1e9) == pytest.approx((0.5, 0.5))
 
 
@@ -132,13 +134,13 @@ def test_shares_by_rates_and_by_temperature():
         ({"names": ("a", "vocab")}, "'vocab' cannot be the name of a corpus"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings, message, corpus):
+def test_bad_settings_are_refused(settings, message, corpus):
     with pytest.raises(UserError, match=message):
         Mixture(**{"corpora": (corpus, corpus), "names": ("a", "b")} | settings)
 
 
 def test_examples_proportional_mixing_with_a_limit():
-    """Raffel et al. 2020, section 3.5.2: r_m = min(e_m, K) / sum of min(e_n, K), raised to 1 / T and renormalised."""
+    """Raffel et al. 2020, section 3.5.2: r_m = min(e_m, K) / sum of min(e_n, K), to the power 1 / T and renormalised."""
     sizes = [400, 1_000, 50_000, 9_000_000]
 
     def published(limit, temperature):
@@ -151,16 +153,16 @@ def test_examples_proportional_mixing_with_a_limit():
         mixture = Mixture(texts, tuple("abcd"), temperature=temperature, limit=limit)
         np.testing.assert_allclose(mixture.shares(sizes), published(limit, temperature), rtol=1e-12)
     assert Mixture(texts, tuple("abcd"), limit=400).shares(sizes) == (0.25,) * 4
-    for wrong, words in (
+    for settings, message in (
         ({"limit": 0}, "must be at least 1"),
         ({"limit": 5, "rates": (1.0,) * 4}, "Mixture.rates and Mixture.limit"),
     ):
-        with pytest.raises(UserError, match=words):
-            Mixture(texts, tuple("abcd"), **wrong)
+        with pytest.raises(UserError, match=message):
+            Mixture(texts, tuple("abcd"), **settings)
 
 
-def test_language_sampling_of_mt5():
-    """Xue et al. 2021, section 3.1: p(L) is proportional to |L|^0.3; the small languages of a hundred are lifted."""
+def test_sampling_of_languages_equals_that_of_mt5():
+    """Xue et al. 2021, section 3.1: p(L) is proportional to |L|^0.3, which raises the shares of small languages."""
     sizes = np.array([10**9, 10**7, 10**4])
     mixture = load(
         ["runs/mt5_base.gin"],
@@ -168,5 +170,5 @@ def test_language_sampling_of_mt5():
     ).build("Mixture")
     expected = sizes**0.3 / (sizes**0.3).sum()
     np.testing.assert_allclose(mixture.shares(sizes.tolist()), expected, rtol=1e-12)
-    # From 1 in 100,000 to about 1 in 40.
+    # The share rises from 1 in 100,000 to about 1 in 40.
     assert expected[2] == pytest.approx(0.0240, abs=1e-3)

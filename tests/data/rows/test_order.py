@@ -1,3 +1,5 @@
+"""Orders of examples: permutations, shuffling by epoch, held-out order and streams."""
+
 from itertools import permutations
 
 import numpy as np
@@ -15,7 +17,7 @@ def test_permute_is_a_bijection(size):
         assert np.array_equal(np.sort(permuted), np.arange(size))
 
 
-def test_permute_serves_large_sizes_and_single_values():
+def test_permute_accepts_large_sizes_and_single_values():
     size = 10**12 + 39
     values = np.array([0, 1, size // 2, size - 1])
     permuted = permute(values, size, fold(3, np.zeros(4)))
@@ -45,30 +47,30 @@ def test_every_pair_of_places_is_equally_likely(size):
 
 
 @pytest.mark.parametrize("size", [10, 17, 100])
-def test_every_value_goes_everywhere_equally_often(size):
+def test_every_value_is_equally_likely_at_every_place(size):
     keys = 3000
     for value in (0, size - 1):
         counts = np.bincount(permute(np.full(keys, value), size, fold(4, np.arange(keys))), minlength=size)
         assert ((counts - keys / size) ** 2 / (keys / size)).sum() < chi_square_limit(size - 1)
 
 
-def test_neighbours_do_not_stay_together():
+def test_neighbours_are_separated():
     permuted = permute(np.arange(5000), 5000, fold(6, np.zeros(5000)))
     assert np.sum(np.abs(np.diff(permuted)) == 1) < 12  # about 2 are expected
     assert abs(np.corrcoef(np.arange(5000), permuted)[0, 1]) < 4 / np.sqrt(5000)
 
 
 @pytest.mark.parametrize("examples", [10, 7, 64, 1])
-def test_shuffled_gives_every_example_once_an_epoch_in_new_orders(examples):
-    epochs, found = Shuffled(examples, 5).index(np.arange(5 * examples))
-    orders = found.reshape(5, examples).tolist()
+def test_shuffled_yields_every_example_once_an_epoch_in_a_new_order(examples):
+    epochs, numbers = Shuffled(examples, 5).index(np.arange(5 * examples))
+    orders = numbers.reshape(5, examples).tolist()
     assert np.array_equal(epochs, np.repeat(np.arange(5), examples))
     assert all(sorted(order) == list(range(examples)) for order in orders)
     if examples > 5:
         assert len({tuple(order) for order in orders}) == 5
 
 
-def test_shuffled_is_a_function_of_key_and_place():
+def test_shuffled_depends_on_key_and_place_only():
     order = Shuffled(1000, 5)
     places = 999_999 * 32 + np.arange(32)
     whole = order.index(places)
@@ -79,22 +81,24 @@ def test_shuffled_is_a_function_of_key_and_place():
 
 @pytest.mark.parametrize("examples", [10, 1])
 def test_contiguous_ends_with_padding(examples):
-    epochs, found = Contiguous(examples).index(np.arange(examples + 6))
-    assert found.tolist() == [*range(examples), *[-1] * 6]
+    epochs, numbers = Contiguous(examples).index(np.arange(examples + 6))
+    assert numbers.tolist() == [*range(examples), *[-1] * 6]
     assert not epochs.any()
 
 
 @pytest.mark.parametrize(("examples", "batch_size"), [(10, 4), (12, 4), (3, 8), (1, 1), (101, 7)])
-def test_streams_go_on_where_the_batch_before_ended(examples, batch_size):
+def test_streams_continue_where_the_previous_batch_ended(examples, batch_size):
     steps = -(-examples // batch_size)
-    epochs, found = (
+    epochs, numbers = (
         part.reshape(-1, batch_size) for part in Streams(examples, batch_size).index(np.arange(2 * steps * batch_size))
     )
     assert np.array_equal(epochs, np.repeat([[0], [1]], steps, axis=0).repeat(batch_size, axis=1))
-    assert np.array_equal(found[:steps], found[steps:])
-    real = found[:steps]
-    assert sorted(real[real >= 0].tolist()) == list(range(examples))
-    for stream in real.T:
-        ended = stream[stream >= 0]
-        assert np.array_equal(stream[: len(ended)], ended) and len(ended) >= steps - 1  # padding only at the end, at most one
-        assert (np.diff(ended) == 1).all()
+    assert np.array_equal(numbers[:steps], numbers[steps:])
+    first_epoch = numbers[:steps]
+    assert sorted(first_epoch[first_epoch >= 0].tolist()) == list(range(examples))
+    for stream in first_epoch.T:
+        examples_of_stream = stream[stream >= 0]
+        assert (
+            np.array_equal(stream[: len(examples_of_stream)], examples_of_stream) and len(examples_of_stream) >= steps - 1
+        )  # padding only at the end, at most one
+        assert (np.diff(examples_of_stream) == 1).all()

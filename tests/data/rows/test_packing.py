@@ -1,6 +1,8 @@
+"""Packed rows: best-fit-decreasing packing, segments, labels and keys."""
+
 import numpy as np
 import pytest
-from made_documents import BARE, FIRST, IDS, made, random_documents
+from numbered_documents import BARE, FIRST, IDS, make_documents, random_documents
 
 from bertfam.data.rows.packing import Packed, pack
 from bertfam.data.rows.running_text import DocSentences, WholeDocuments
@@ -8,22 +10,22 @@ from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.errors import UserError
 
 
-def keys(count, seed=0):
+def random_keys(count, seed=0):
     return np.random.default_rng(seed).integers(0, 2**63, count).astype(np.uint64)
 
 
-def best_fit_decreasing(lengths, capacity, most):
-    """One example at a time: how many rows it takes, and how full they are."""
+def best_fit_decreasing(lengths, capacity, max_examples):
+    """Return how full the rows are when examples are packed one at a time."""
     rows = []
     for length in sorted(lengths, reverse=True):
-        fitting = [row for row in rows if row[0] + length <= capacity and row[1] < most]
+        fitting = [row for row in rows if row[0] + length <= capacity and row[1] < max_examples]
         if fitting:
             row = max(fitting, key=lambda row: row[0])
             row[0] += length
             row[1] += 1
         else:
             rows.append([length, 1])
-    return sorted(full for full, _ in rows)
+    return sorted(filled for filled, _ in rows)
 
 
 @pytest.mark.parametrize("most", [1, 3, 100])
@@ -44,45 +46,45 @@ def test_packing_is_best_fit_decreasing(kind, most):
     assert len(full) <= len(expected) + 1
 
 
-def test_the_key_decides_among_equals():
+def test_key_breaks_ties_among_equal_lengths():
     lengths = np.full(100, 30)
     first, again, other = (pack(lengths, 64, 8, key)[1] for key in (1, 1, 2))
     assert np.array_equal(first, again) and not np.array_equal(first, other)
 
 
-def test_one_example():
+def test_packing_of_one_example():
     bounds, order = pack(np.array([5]), 8, 2, 0)
     assert bounds.tolist() == [0, 1] and order.tolist() == [0]
 
 
 @pytest.mark.parametrize("inner", [WholeDocuments(), DocSentences()])
-def test_packed_rows_hold_whole_examples_side_by_side(inner):
+def test_packed_rows_contain_whole_examples(inner):
     documents = random_documents(5, 80)
     length = 64
     plain = inner.examples(documents, length, 0, IDS)
-    alone = plain.rows(np.arange(len(plain)), keys(len(plain)))
+    unpacked = plain.rows(np.arange(len(plain)), random_keys(len(plain)))
     texts = {tuple(tokens[segments > 0].tolist()) for tokens, segments in
-             zip(alone["encoder_input_tokens"], alone["encoder_segment_ids"], strict=True)}  # fmt: skip
+             zip(unpacked["encoder_input_tokens"], unpacked["encoder_segment_ids"], strict=True)}  # fmt: skip
     packed = Packed(inner).examples(documents, length, 7, IDS)
-    rows = packed.rows(np.arange(len(packed)), keys(len(packed)))
-    found = set()
+    rows = packed.rows(np.arange(len(packed)), random_keys(len(packed)))
+    packed_texts = set()
     for row in range(len(packed)):
         segments = rows["encoder_segment_ids"][row]
-        most = segments.max()
-        assert 1 <= most <= 4
-        assert (np.diff(np.concatenate([segments[segments > 0], [most]])) >= 0).all()  # 1 1 2 2 2 3 0 0
-        for segment in range(1, most + 1):
-            here = np.flatnonzero(segments == segment)
-            assert rows["encoder_positions"][row, here].tolist() == list(range(len(here)))
-            assert rows["sequence_start_positions"][row, segment - 1] == here[0]
-            tokens = rows["encoder_input_tokens"][row, here]
+        count = segments.max()
+        assert 1 <= count <= 4
+        assert (np.diff(np.concatenate([segments[segments > 0], [count]])) >= 0).all()  # 1 1 2 2 2 3 0 0
+        for segment in range(1, count + 1):
+            positions = np.flatnonzero(segments == segment)
+            assert rows["encoder_positions"][row, positions].tolist() == list(range(len(positions)))
+            assert rows["sequence_start_positions"][row, segment - 1] == positions[0]
+            tokens = rows["encoder_input_tokens"][row, positions]
             assert tokens[0] == IDS.cls and tokens[-1] == IDS.sep
-            found.add(tuple(tokens.tolist()))
+            packed_texts.add(tuple(tokens.tolist()))
         padding = segments == 0
         for name in ("encoder_input_tokens", "encoder_positions", "maskable"):
             assert not rows[name][row, padding].any()
-        assert not rows["sequence_start_positions"][row, most:].any()
-    assert found == texts
+        assert not rows["sequence_start_positions"][row, count:].any()
+    assert packed_texts == texts
     assert sorted(rows["encoder_input_tokens"][rows["maskable"]].tolist()) == list(range(FIRST, FIRST + len(documents.tokens)))
     assert packed.fill == pytest.approx((rows["encoder_segment_ids"] > 0).mean())
 
@@ -91,49 +93,49 @@ def test_packed_pairs_keep_their_labels():
     documents = random_documents(6, 200, most_sentences=6, most_tokens=12)
     inner, length = SentencePairs(short_sequence_rate=0.3), 64
     packed = Packed(inner, max_examples=5).examples(documents, length, 7, IDS)
-    rows = packed.rows(np.arange(len(packed)), keys(len(packed), 1))
+    rows = packed.rows(np.arange(len(packed)), random_keys(len(packed), 1))
     assert rows["next_sentence_labels"].shape == rows["sequence_start_positions"].shape == (len(packed), 5)
-    seen = 0
+    continued = 0
     for row in range(len(packed)):
         segments, tokens = rows["encoder_segment_ids"][row], rows["encoder_input_tokens"][row]
         count = segments.max()
         assert rows["next_sentence_weights"][row].tolist() == [1.0] * count + [0.0] * (5 - count)
         for segment in range(1, count + 1):
-            here = np.flatnonzero(segments == segment)
-            types = rows["encoder_token_type_ids"][row, here]
-            a, b = (tokens[here][types == kind].tolist() for kind in (0, 1))
+            positions = np.flatnonzero(segments == segment)
+            types = rows["encoder_token_type_ids"][row, positions]
+            a, b = (tokens[positions][types == kind].tolist() for kind in (0, 1))
             assert a[0] == IDS.cls and a[-1] == b[-1] == IDS.sep and len(a) > 2 and len(b) > 1
             continues = b[0] == a[-2] + 1
             label = rows["next_sentence_labels"][row, segment - 1]
-            # Tokens are numbered: B continues A if and only if its first is A's last and one more, unless A or B was cut.
+            # Tokens are numbered: B continues A if and only if its first token follows A's last, unless A or B was cut.
             assert not (continues and label == 1)
-            seen += continues
+            continued += continues
         assert not rows["next_sentence_labels"][row, count:].any()
-    assert 0.3 < seen / rows["next_sentence_weights"].sum() < 0.6
+    assert 0.3 < continued / rows["next_sentence_weights"].sum() < 0.6
     assert (rows["encoder_segment_ids"] > 0).mean() > 0.85  # a random B ends with its own short document
 
 
-def test_a_row_depends_on_its_own_key_alone():
+def test_row_depends_on_its_own_key_only():
     packed = Packed(SentencePairs()).examples(random_documents(8, 60), 48, 1, IDS)
     order = np.random.default_rng(1).permutation(len(packed))
-    drawn = keys(len(packed), 2)
-    whole, mixed = packed.rows(np.arange(len(packed)), drawn), packed.rows(order, drawn[order])
+    row_keys = random_keys(len(packed), 2)
+    whole, mixed = packed.rows(np.arange(len(packed)), row_keys), packed.rows(order, row_keys[order])
     assert all(np.array_equal(value[order], mixed[name]) for name, value in whole.items())
-    other = packed.rows(np.arange(len(packed)), keys(len(packed), 3))
+    other = packed.rows(np.arange(len(packed)), random_keys(len(packed), 3))
     assert not np.array_equal(whole["next_sentence_labels"], other["next_sentence_labels"])
-    none = packed.rows(np.zeros(0, np.int64), drawn[:0])
-    assert none["encoder_input_tokens"].shape == (0, 48)
+    empty = packed.rows(np.zeros(0, np.int64), row_keys[:0])
+    assert empty["encoder_input_tokens"].shape == (0, 48)
 
 
-def test_real_text_fills_the_rows(cache, tokens):
+def test_rows_of_real_text_are_nearly_full(cache, tokens):
     for rows in (WholeDocuments(), SentencePairs()):
         packed = Packed(rows, max_examples=64).examples(cache.documents("train", "text"), 512, 0, tokens)
-        found = packed.rows(np.arange(len(packed)), keys(len(packed)))
-        assert (found["encoder_segment_ids"] > 0).mean() > 0.95  # 75 documents only
+        batch = packed.rows(np.arange(len(packed)), random_keys(len(packed)))
+        assert (batch["encoder_segment_ids"] > 0).mean() > 0.95  # with only 75 documents
 
 
-def test_what_cannot_be_packed_is_refused():
+def test_bad_packing_settings_are_refused():
     with pytest.raises(UserError, match="no cls token, which Packed requires"):
-        Packed().examples(made([3]), 16, 0, BARE)
+        Packed().examples(make_documents([3]), 16, 0, BARE)
     with pytest.raises(ValueError, match="max_examples 1 is less than 2"):
         Packed(max_examples=1)

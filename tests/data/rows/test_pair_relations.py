@@ -1,11 +1,11 @@
-"""What labelled pairs are for ALBERT's and StructBERT's objectives (and, beside them, BERT's)."""
+"""Relations of labelled pairs in the objectives of ALBERT and StructBERT, next to those of BERT."""
 
 import math
 from collections import Counter
 
 import numpy as np
 import pytest
-from test_sentence_pairs import IDS, made, places, split_row
+from test_sentence_pairs import IDS, make_documents, split_row, token_places
 
 from bertfam.corruption.keys import fold
 from bertfam.data.rows import sentence_pairs
@@ -22,9 +22,9 @@ SHARES = {
 }
 
 
-def relation_in(documents, a, b):
-    """What B is to A, by the places that they come from."""
-    (a_document, a_first, a_last), (b_document, b_first, b_last) = (places(documents, part) for part in (a, b))
+def true_relation(documents, a, b):
+    """Return the relation of B to A according to their places in the text."""
+    (a_document, a_first, a_last), (b_document, b_first, b_last) = (token_places(documents, part) for part in (a, b))
     if a_document != b_document:
         return "random"
     assert a_last < b_first or b_last < a_first
@@ -32,57 +32,57 @@ def relation_in(documents, a, b):
 
 
 def gap_between(documents, a, b):
-    """Tokens between the two of them, in either order."""
-    (_, a_first, a_last), (_, b_first, b_last) = (places(documents, part) for part in (a, b))
+    """Return the number of tokens between A and B, in either order."""
+    (_, a_first, a_last), (_, b_first, b_last) = (token_places(documents, part) for part in (a, b))
     return b_first - a_last - 1 if a_last < b_first else a_first - b_last - 1
 
 
 @pytest.fixture(scope="module")
 def toy():
     generator = np.random.default_rng(2)
-    return made(*[generator.integers(1, 30, generator.integers(1, 40)).tolist() for _ in range(30)])
+    return make_documents(*[generator.integers(1, 30, generator.integers(1, 40)).tolist() for _ in range(30)])
 
 
 @pytest.mark.parametrize("relation", SHARES)
-def test_labels_say_where_b_is_from(toy, relation):
+def test_labels_equal_the_true_relation(toy, relation):
     examples, sentences = SentencePairs(relation=relation).examples(toy, 48, 3, IDS), SENTENCES[relation]
-    found = Counter()
+    relations = Counter()
     for epoch in range(6):
         rows = examples.rows(np.arange(len(examples)), fold(epoch, np.arange(len(examples))))
         assert set(rows) >= {sentences.labels, sentences.weights} and rows[sentences.weights].min() == 1
         for index in range(len(examples)):
             a, b = split_row(rows, index)
-            name, truth = sentences.classes[rows[sentences.labels][index, 0]], relation_in(toy, a, b)
+            name, truth = sentences.classes[rows[sentences.labels][index, 0]], true_relation(toy, a, b)
             if truth != "random":
-                # What lies between them was trimmed, of a row that is full.
+                # Tokens between A and B are missing only where a full row was trimmed.
                 assert gap_between(toy, a, b) == 0 or len(a) + len(b) == 48 - 3
             if relation == "order" and truth == "random":
                 assert name == "previous" and examples._count[index] == 1  # the published fallback
             else:
                 assert name == truth
-            found[truth] += 1
-    assert set(found) == {"next", "previous", "random"} - ({"previous"} if relation == "next" else set())
+            relations[truth] += 1
+    assert set(relations) == {"next", "previous", "random"} - ({"previous"} if relation == "next" else set())
 
 
 @pytest.mark.parametrize("relation", SHARES)
-def test_shares_over_real_rows(cache, tokens, relation):
-    """Of 2,000 rows and more of real text that allow everything."""
+def test_shares_of_relations_in_real_text(cache, tokens, relation):
+    """Count the labels of at least 2,000 rows whose chunks allow every relation."""
     documents, config, sentences = cache.documents("train", "text"), SentencePairs(relation=relation), SENTENCES[relation]
     examples = config.examples(documents, 64, 3, IDS)
-    several = np.flatnonzero(examples._count > 1)
-    chosen = np.resize(several, max(2000, len(several)))
+    splittable = np.flatnonzero(examples._count > 1)
+    chosen = np.resize(splittable, max(2000, len(splittable)))
     labels = examples.rows(chosen, fold(9, np.arange(len(chosen))))[sentences.labels][:, 0]
     for name, share in SHARES[relation].items():
         count = (labels == sentences.classes.index(name)).sum()
         assert abs(count / len(labels) - share) < 4 * math.sqrt(share * (1 - share) / len(labels))
-    # Other chunks have a random B whatever is drawn.
-    alone = np.flatnonzero(examples._count == 1)
-    labels = examples.rows(alone, fold(9, alone))[sentences.labels]
-    assert len(alone) and set(labels.ravel()) == {0 if relation == "structure" else 1}
+    # Chunks of a single sentence always have a random B.
+    single = np.flatnonzero(examples._count == 1)
+    labels = examples.rows(single, fold(9, single))[sentences.labels]
+    assert len(single) and set(labels.ravel()) == {0 if relation == "structure" else 1}
 
 
-def test_swapped_chunks_put_nothing_back(toy):
-    """A chunk that is wholly used is followed by the next one: all text is seen once an epoch."""
+def test_swapped_pairs_use_their_whole_chunk(toy):
+    """Check that the next chunk follows a chunk that is wholly used, so that an epoch covers the text once."""
     document, first, count, _ = sentence_pairs._plan(SentencePairs(relation="order"), toy, 32, 5)
     covered = np.zeros(len(toy.sentence_starts) - 1, int)
     for begin, number in zip(first, count, strict=True):
@@ -96,33 +96,33 @@ def test_packed_rows_have_the_labels_of_their_pairs(toy, relation):
     assert rows.relation == relation
     data = TextData(rows=rows)
     examples = rows.examples(toy, 96, 3, IDS)
-    found = examples.rows(np.arange(len(examples)), fold(1, np.arange(len(examples))))
+    batch = examples.rows(np.arange(len(examples)), fold(1, np.arange(len(examples))))
     specs = data.features(96)
     assert {sentences.labels, sentences.weights, "sequence_start_positions"} <= specs.keys()
     assert not any(other.labels in specs for other in SENTENCES.values() if other is not sentences)
     for name in (sentences.labels, sentences.weights):
-        assert found[name].shape[1:] == specs[name].shape == (4,) and found[name].dtype == specs[name].dtype
-    seen = Counter()
+        assert batch[name].shape[1:] == specs[name].shape == (4,) and batch[name].dtype == specs[name].dtype
+    relations = Counter()
     for row in range(len(examples)):
-        for nth in range(4):
-            inside = found["encoder_segment_ids"][row] == nth + 1
-            assert found[sentences.weights][row, nth] == inside.any()
+        for slot in range(4):
+            inside = batch["encoder_segment_ids"][row] == slot + 1
+            assert batch[sentences.weights][row, slot] == inside.any()
             if inside.any():
-                one = {name: value[row : row + 1, inside] for name, value in found.items() if name.startswith("encoder")}
-                one["encoder_segment_ids"] = np.ones_like(one["encoder_segment_ids"])
-                truth = relation_in(toy, *split_row(one, 0))
-                name = sentences.classes[found[sentences.labels][row, nth]]
+                pair = {name: value[row : row + 1, inside] for name, value in batch.items() if name.startswith("encoder")}
+                pair["encoder_segment_ids"] = np.ones_like(pair["encoder_segment_ids"])
+                truth = true_relation(toy, *split_row(pair, 0))
+                name = sentences.classes[batch[sentences.labels][row, slot]]
                 assert name == truth or (relation, truth, name) == ("order", "random", "previous")
-                seen[name] += 1
-    assert set(seen) == set(sentences.classes)
+                relations[name] += 1
+    assert set(relations) == set(sentences.classes)
 
 
 @pytest.mark.parametrize("relation", ["order", "structure"])
-def test_little_text_ends_with_a_word_about_it(relation):
+def test_too_little_text_is_refused_or_warned_about(relation):
     config = SentencePairs(relation=relation)
     with pytest.raises(UserError, match="sentence pairs need at least two documents and the toy text has 1"):
-        config.examples(made([1, 2, 3]), 16, 0, IDS)
-    examples = config.examples(made(*[[5]] * 100), 16, 0, IDS)
+        config.examples(make_documents([1, 2, 3]), 16, 0, IDS)
+    examples = config.examples(make_documents(*[[5]] * 100), 16, 0, IDS)
     rows = examples.rows(np.arange(100), fold(0, np.arange(100)))
     assert all(len(np.unique(value)) == 1 for name, value in rows.items() if name == SENTENCES[relation].labels)
     (warning,) = examples.warnings
@@ -137,6 +137,6 @@ def test_little_text_ends_with_a_word_about_it(relation):
         ({"relation": "structure", "random_next_rate": 0.8}, "random_next_rate 0.8 goes with relation next, not structure"),
     ],
 )
-def test_settings_are_checked_together(settings, message):
+def test_settings_that_conflict_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SentencePairs(**settings)

@@ -1,8 +1,8 @@
-"""Rows of running text against a reading of the same rules one sentence at a time."""
+"""Rows of running text compared with a plain implementation that reads one sentence at a time."""
 
 import numpy as np
 import pytest
-from made_documents import BARE, FIRST, IDS, made, random_documents
+from numbered_documents import BARE, FIRST, IDS, make_documents, random_documents
 
 import bertfam.data.rows.running_text as text_rows
 from bertfam.corruption.token_ids import TokenIds
@@ -12,8 +12,8 @@ from bertfam.errors import UserError
 KINDS = [FullSentences, DocSentences, Chunks, WholeDocuments]
 
 
-def lists(documents):
-    """[documents][sentences][tokens]"""
+def nested_lists(documents):
+    """Return the tokens as nested lists: [documents][sentences][tokens]."""
     starts, bounds = documents.sentence_starts, documents.sentence_bounds
     return [
         [documents.tokens[starts[i] : starts[i + 1]].tolist() for i in range(bounds[d], bounds[d + 1])]
@@ -21,34 +21,34 @@ def lists(documents):
     ]
 
 
-def expected(kind, documents, room, separator):
-    """The texts of all rows, written down one piece at a time."""
+def expected_texts(kind, documents, room, separator):
+    """Return the texts of all rows, built one piece at a time."""
     if kind is Chunks:
-        stream = [token for document in lists(documents) for token in [*sum(document, []), separator]][:-1]
+        stream = [token for document in nested_lists(documents) for token in [*sum(document, []), separator]][:-1]
         return [stream[i : i + room] for i in range(0, len(stream), room)]
     rows = []
     if kind is WholeDocuments:
-        for document in lists(documents):
+        for document in nested_lists(documents):
             flat = sum(document, [])
             rows += [flat[i : i + room] for i in range(0, len(flat), room)]
         return rows
     row = []
-    for document in lists(documents):
-        begins = True
+    for document in nested_lists(documents):
+        is_first = True
         for sentence in document:
             for start in range(0, len(sentence), room):
                 piece = sentence[start : start + room]
-                between = [separator] if row and begins else []
-                if kind is DocSentences and begins or len(row) + len(between) + len(piece) > room:
+                separators = [separator] if row and is_first else []
+                if kind is DocSentences and is_first or len(row) + len(separators) + len(piece) > room:
                     rows += [row] * bool(row)
-                    row, between = [], []
-                row = row + between + piece
-                begins = False
+                    row, separators = [], []
+                row = row + separators + piece
+                is_first = False
     return [*rows, row]
 
 
-def texts(rows, frame):
-    """What stands in each row between [CLS] and [SEP]."""
+def row_texts(rows, frame):
+    """Return the tokens of each row between [CLS] and [SEP]."""
     result = []
     for tokens, segments in zip(rows["encoder_input_tokens"], rows["encoder_segment_ids"], strict=True):
         real = tokens[segments > 0].tolist()
@@ -63,24 +63,24 @@ def texts(rows, frame):
 @pytest.mark.parametrize("ids", [IDS, BARE], ids=["framed", "bare"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [3, 8, 33, 128])
-def test_rows_are_those_of_a_plain_reading(kind, length, ids):
+def test_rows_equal_the_plain_implementation(kind, length, ids):
     frame = ids is IDS
     separator = ids.sep if frame else ids.eos
     documents = random_documents(length, 60)
     examples = kind().examples(documents, length, 0, ids)
     rows = examples.rows(np.arange(len(examples)), np.zeros(len(examples), np.uint64))
-    found = texts(rows, frame)
-    assert found == expected(kind, documents, length - 2 * frame, separator)
-    assert examples.lengths.tolist() == [len(text) + 2 * frame for text in found]
+    contents = row_texts(rows, frame)
+    assert contents == expected_texts(kind, documents, length - 2 * frame, separator)
+    assert examples.lengths.tolist() == [len(text) + 2 * frame for text in contents]
     maskable = [tokens[where].tolist() for tokens, where in zip(rows["encoder_input_tokens"], rows["maskable"], strict=True)]
-    assert maskable == [[token for token in text if token != separator] for text in found]
+    assert maskable == [[token for token in text if token != separator] for text in contents]
     assert not rows["encoder_token_type_ids"].any() and rows["encoder_segment_ids"].max() == 1
-    # Nothing is lost, and nothing comes twice.
+    # Every token occurs exactly once.
     assert sorted(sum(maskable, [])) == list(range(FIRST, FIRST + len(documents.tokens)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_rows_in_any_order(kind):
+def test_rows_do_not_depend_on_their_order(kind):
     examples = kind().examples(random_documents(1, 40), 32, 0, IDS)
     order = np.random.default_rng(0).permutation(len(examples))
     keys = np.zeros(len(examples), np.uint64)
@@ -90,7 +90,7 @@ def test_any_rows_in_any_order(kind):
 
 
 @pytest.mark.parametrize("kind", [FullSentences, DocSentences])
-def test_lanes_lose_nothing(kind, monkeypatch):
+def test_lanes_keep_all_text(kind, monkeypatch):
     documents = random_documents(2, 300)
     whole = kind().examples(documents, 48, 0, IDS)
     monkeypatch.setattr(text_rows, "_LANE", 500)
@@ -104,15 +104,15 @@ def test_lanes_lose_nothing(kind, monkeypatch):
         assert len(whole) < len(laned) < len(whole) + len(documents.tokens) / 500 + 2
 
 
-def test_unknown_words_are_never_to_be_predicted():
-    documents = made([4, 3])
+def test_unknown_words_are_not_maskable():
+    documents = make_documents([4, 3])
     documents.tokens[2] = IDS.unk
     rows = WholeDocuments().examples(documents, 16, 0, IDS).rows(np.zeros(1, np.int64), np.zeros(1, np.uint64))
     assert rows["maskable"][0].tolist() == [False, True, True, False, True, True, True, True, *[False] * 8]
 
 
-def test_what_cannot_be_is_refused():
+def test_short_rows_and_missing_tokens_are_refused():
     with pytest.raises(UserError, match="length 2 is too short"):
-        FullSentences().examples(made([1]), 2, 0, IDS)
+        FullSentences().examples(make_documents([1]), 2, 0, IDS)
     with pytest.raises(UserError, match="no eos token, which a row of text requires"):
-        Chunks().examples(made([1]), 8, 0, TokenIds(size=20, pad=0, unk=1))
+        Chunks().examples(make_documents([1]), 8, 0, TokenIds(size=20, pad=0, unk=1))

@@ -1,3 +1,5 @@
+"""Sentence pairs compared with the published script of BERT, ALBERT and StructBERT."""
+
 from itertools import pairwise
 
 import numpy as np
@@ -16,8 +18,8 @@ IDS = TokenIds(size=100_000, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 
 LENGTH = 64
 
 
-def made(*documents):
-    """Documents of sentences of the given lengths; every token is a number of its own."""
+def make_documents(*documents):
+    """Return documents of sentences of the given lengths, in which every token is distinct."""
     lengths = [length for document in documents for length in document]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     bounds = np.concatenate([[0], np.cumsum([len(document) for document in documents])])
@@ -25,13 +27,13 @@ def made(*documents):
 
 
 def as_lists(documents):
-    """Documents as lists of sentences as lists of ids."""
+    """Return documents as lists of sentences as lists of ids."""
     sentences = [documents.tokens[a:b].tolist() for a, b in pairwise(documents.sentence_starts)]
     return [sentences[a:b] for a, b in pairwise(documents.sentence_bounds)]
 
 
 def split_row(rows, index):
-    """A and B of a row."""
+    """Return A and B of a row."""
     tokens, segments, types = (rows[f"encoder_{name}"][index] for name in ("input_tokens", "segment_ids", "token_type_ids"))
     real = tokens[segments == 1]
     first = int((types[segments == 1] == 0).sum())
@@ -49,8 +51,8 @@ def examples(documents):
     return SentencePairs().examples(documents, LENGTH, 11, IDS)
 
 
-class Planned:
-    """The draws of `_plan`."""
+class PlannedDraws:
+    """Draws of `_plan`."""
 
     def __init__(self, config, seed, document):
         self.config, self.seed, self.number, self.chunk = config, seed, document, 0
@@ -88,18 +90,18 @@ class Planned:
 
 @pytest.mark.parametrize("config", [SentencePairs(), SentencePairs(0.9, 0.5), SentencePairs(0.0, 0.0), SentencePairs(0.5, 1.0)])
 @pytest.mark.parametrize("length", [16, LENGTH, 512])
-def test_chunks_are_the_published_ones(documents, config, length):
+def test_chunks_equal_those_of_the_published_script(documents, config, length):
     lists = as_lists(documents)
     expected = [
         (number, documents.sentence_bounds[number] + first, count, target)
         for number in range(len(lists))
-        for first, count, target, *_ in create_instances_from_document(lists, number, length, Planned(config, 7, number))
+        for first, count, target, *_ in create_instances_from_document(lists, number, length, PlannedDraws(config, 7, number))
     ]
     assert list(zip(*(column.tolist() for column in sentence_pairs._plan(config, documents, length, 7)), strict=True)) == expected
 
 
-class Drawn:
-    """The draws of `PairExamples.rows` for one example."""
+class RowDraws:
+    """Draws of `PairExamples.rows` for one example."""
 
     def __init__(self, key, documents, shares=(0.5, 0.0)):
         self.key, self.documents, self.shares = key, documents, shares
@@ -115,7 +117,7 @@ class Drawn:
         return uniform(self._word(sentence_pairs._NEXT))[0] < self.shares[0]
 
     def is_swapped(self):
-        return uniform(self._word(sentence_pairs._NEXT))[0] < sum(self.shares)  # of what is not random
+        return uniform(self._word(sentence_pairs._NEXT))[0] < sum(self.shares)  # among the pairs that are not random
 
     def document(self, own):
         other = int(integers(self._word(sentence_pairs._DOCUMENT), self.documents - 1)[0])
@@ -125,7 +127,7 @@ class Drawn:
         return int(integers(self._word(sentence_pairs._SENTENCE), sentences)[0])
 
     def cut_front(self, cuts_a, a, b, room):
-        """Of the tokens that A (B) loses, as many at the front as the coins of A (B) say: which ones makes no difference."""
+        """Cut as many tokens at the front of A (B) as its coins say; the order of the cuts makes no difference."""
         if self.fronts is None:
             cuts = np.zeros(2, np.int64)
             while a + b > room:
@@ -141,7 +143,7 @@ class Drawn:
 
 @pytest.mark.parametrize("length", [16, LENGTH])
 @pytest.mark.parametrize("relation", ["next", "order", "structure"])
-def test_pairs_are_the_published_ones(documents, length, relation):
+def test_pairs_equal_those_of_the_published_script(documents, length, relation):
     lists = as_lists(documents)
     config = SentencePairs(relation=relation)
     sentences = SENTENCES[relation]
@@ -154,16 +156,16 @@ def test_pairs_are_the_published_ones(documents, length, relation):
         number, first, count, target = map(int, planned[example])
         begin = first - documents.sentence_bounds[number]
         chunk = lists[number][begin : begin + count]
-        draw = Drawn(keys[index : index + 1], len(lists), config.shares)
+        draw = RowDraws(keys[index : index + 1], len(lists), config.shares)
         _, a, b, is_random = make_pair(lists, number, chunk, target, length - 3, draw)
         assert (a, b) == split_row(rows, index)
         name = "random" if is_random else "previous" if draw.is_swapped() else "next"
         if (relation, name) == ("order", "random"):
-            name = "previous"  # ALBERT's script knows one label for all that is not next
+            name = "previous"  # ALBERT's script has one label for every pair that is not next
         assert sentences.classes[rows[sentences.labels][index, 0]] == name
 
 
-def test_excess_is_the_published_loop():
+def test_excess_equals_the_published_loop():
     lengths = [(a, b, room) for a in range(1, 14) for b in range(1, 14) for room in range(2, 16)]
     a, b, room = np.array(lengths).T
     cut_a, cut_b = sentence_pairs._excess(a, b, room)
@@ -173,7 +175,7 @@ def test_excess_is_the_published_loop():
         assert (cut_a[index], cut_b[index]) == (a - len(tokens_a), b - len(tokens_b))
 
 
-def test_rows_are_laid_out_exactly(documents, examples):
+def test_layout_of_rows(documents, examples):
     rows = examples.rows(np.arange(len(examples)), fold(1, np.arange(len(examples))))
     assert len(examples) > 1000
     place = np.arange(LENGTH)
@@ -191,13 +193,13 @@ def test_rows_are_laid_out_exactly(documents, examples):
 
 @pytest.fixture(scope="module")
 def toy():
-    """Every token a number of its own, so that a row tells where it is from."""
+    """Documents of distinct tokens, so that the tokens of a row show their place in the text."""
     generator = np.random.default_rng(2)
-    return made(*[generator.integers(1, 30, generator.integers(1, 40)).tolist() for _ in range(30)])
+    return make_documents(*[generator.integers(1, 30, generator.integers(1, 40)).tolist() for _ in range(30)])
 
 
-def places(documents, tokens):
-    """Which document and which tokens ids of `made` are."""
+def token_places(documents, tokens):
+    """Return the document and the first and last position of consecutive tokens from `make_documents`."""
     at = np.array(tokens) - 5
     assert np.array_equal(at, np.arange(at[0], at[0] + len(at)))  # contiguous
     starts = documents.sentence_starts[documents.sentence_bounds]
@@ -206,58 +208,58 @@ def places(documents, tokens):
     return document[0], at[0], at[-1]
 
 
-def test_next_is_contiguous_and_random_is_from_another_document(toy):
+def test_next_segment_follows_and_random_segment_is_from_another_document(toy):
     examples = SentencePairs().examples(toy, 48, 3, IDS)
     labels = []
     for epoch in range(6):
         rows = examples.rows(np.arange(len(examples)), fold(epoch, np.arange(len(examples))))
         for index in range(len(examples)):
-            (a_document, _, a_last), (b_document, b_first, _) = (places(toy, part) for part in split_row(rows, index))
+            (a_document, _, a_last), (b_document, b_first, _) = (token_places(toy, part) for part in split_row(rows, index))
             label = rows["next_sentence_labels"][index, 0]
             assert (a_document != b_document) == (label == sentence_pairs.IS_RANDOM)
             if label == sentence_pairs.IS_NEXT:
-                # Between A's last and B's first token lie only those that trimming took, whole pairs being contiguous.
+                # Only trimmed tokens lie between A's last and B's first token, since whole pairs are contiguous.
                 gap = b_first - a_last - 1
                 assert gap == 0 or (gap > 0 and len(sum(split_row(rows, index), [])) == 48 - 3)
             labels.append(label)
     assert 0.4 < np.mean(labels) < 0.7
 
 
-def test_half_of_the_pairs_of_chunks_that_allow_both_are_random(toy):
+def test_half_of_the_pairs_are_random_where_the_chunk_allows_both(toy):
     examples = SentencePairs().examples(toy, 64, 3, IDS)
-    both = np.flatnonzero(sentence_pairs._plan(SentencePairs(), toy, 64, 3)[2] > 1)
-    labels = [examples.rows(both, fold(epoch, both))["next_sentence_labels"].mean() for epoch in range(40)]
-    total = 40 * len(both)
+    splittable = np.flatnonzero(sentence_pairs._plan(SentencePairs(), toy, 64, 3)[2] > 1)
+    labels = [examples.rows(splittable, fold(epoch, splittable))["next_sentence_labels"].mean() for epoch in range(40)]
+    total = 40 * len(splittable)
     assert total > 2000 and abs(np.mean(labels) - 0.5) < 4 * 0.5 / np.sqrt(total)
     always, never = (SentencePairs(random_next_rate=rate).examples(toy, 64, 3, IDS) for rate in (1.0, 0.0))
     assert always.rows(np.arange(50), fold(0, np.arange(50)))["next_sentence_labels"].all()
-    single = never.rows(np.arange(len(never)), fold(0, np.arange(len(never))))["next_sentence_labels"][:, 0] == 1
-    assert np.array_equal(single, sentence_pairs._plan(SentencePairs(random_next_rate=0.0), toy, 64, 3)[2] == 1)
+    is_random = never.rows(np.arange(len(never)), fold(0, np.arange(len(never))))["next_sentence_labels"][:, 0] == 1
+    assert np.array_equal(is_random, sentence_pairs._plan(SentencePairs(random_next_rate=0.0), toy, 64, 3)[2] == 1)
 
 
-def test_every_document_and_sentence_is_drawn_alike():
-    documents = made(*[[3] * 4] * 5)
+def test_random_sentences_are_drawn_uniformly():
+    documents = make_documents(*[[3] * 4] * 5)
     examples = SentencePairs(random_next_rate=1.0).examples(documents, 9, 0, IDS)
     rows = examples.rows(np.zeros(4000, int), fold(1, np.arange(4000)))
     firsts = [split_row(rows, index)[1][0] for index in range(4000)]
     sentences = np.bincount((np.array(firsts) - 5) // 3, minlength=20)
-    assert not sentences[:4].any()  # its own document
+    assert not sentences[:4].any()  # no sentence of its own document
     assert np.all(np.abs(sentences[4:] - 250) < 4.5 * np.sqrt(250))
 
 
 @pytest.mark.parametrize(("rate", "low", "high"), [(0.1, 0.07, 0.13), (0.0, 0.0, 0.0), (1.0, 0.95, 1.0)])
-def test_share_of_documents_in_short_chunks(rate, low, high):
-    documents = made(*[[1] * 40] * 1500)
+def test_share_of_documents_with_short_chunks(rate, low, high):
+    documents = make_documents(*[[1] * 40] * 1500)
     document, _, _, target = sentence_pairs._plan(SentencePairs(short_sequence_rate=rate), documents, 43, 1)
     assert target.min() >= 2 and target.max() <= 40
-    of_document = {number: set(target[document == number].tolist()) for number in range(1500)}
-    assert all(len(targets) == 1 for targets in of_document.values())
-    assert low <= np.mean([min(targets) < 40 for targets in of_document.values()]) <= high
+    targets_of_document = {number: set(target[document == number].tolist()) for number in range(1500)}
+    assert all(len(targets) == 1 for targets in targets_of_document.values())
+    assert low <= np.mean([min(targets) < 40 for targets in targets_of_document.values()]) <= high
     if rate == 1:
-        assert set().union(*of_document.values()) == set(range(2, 41))
+        assert set().union(*targets_of_document.values()) == set(range(2, 41))
 
 
-def test_every_token_of_the_text_is_in_a_chunk(toy):
+def test_chunks_cover_every_sentence(toy):
     document, first, count, _ = sentence_pairs._plan(SentencePairs(), toy, 32, 5)
     assert np.all(np.diff(document) >= 0)
     covered = np.zeros(len(toy.sentence_starts) - 1, int)
@@ -266,37 +268,37 @@ def test_every_token_of_the_text_is_in_a_chunk(toy):
     assert covered.min() == 1
 
 
-def test_the_plan_depends_on_the_seed_only(toy):
+def test_plan_depends_on_the_seed_only(toy):
     first, again, other = (sentence_pairs._plan(SentencePairs(), toy, 32, seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert len(first[0]) != len(other[0]) or not np.array_equal(first[1], other[1])
 
 
-def test_one_document_is_refused_and_two_are_enough():
+def test_pairs_require_two_documents():
     with pytest.raises(UserError, match="^sentence pairs need at least two documents and the toy text has 1; separate"):
-        SentencePairs().examples(made([1, 2, 3]), 16, 0, IDS)
-    documents = made([3, 4, 5], [6, 7])
+        SentencePairs().examples(make_documents([1, 2, 3]), 16, 0, IDS)
+    documents = make_documents([3, 4, 5], [6, 7])
     examples = SentencePairs().examples(documents, 16, 0, IDS)
     for epoch in range(50):
         rows = examples.rows(np.arange(len(examples)), fold(epoch, np.arange(len(examples))))
         for index, label in enumerate(rows["next_sentence_labels"][:, 0]):
             a, b = split_row(rows, index)
-            assert (places(documents, a)[0] != places(documents, b)[0]) == label
+            assert (token_places(documents, a)[0] != token_places(documents, b)[0]) == label
 
 
-def test_documents_of_one_sentence_are_always_random_and_warned_of():
-    documents = made(*[[5]] * 100)
+def test_documents_of_one_sentence_give_random_pairs_and_a_warning():
+    documents = make_documents(*[[5]] * 100)
     examples = SentencePairs().examples(documents, 16, 0, IDS)
     assert examples.always_random == 1 and len(examples) == 100
     assert examples.rows(np.arange(100), fold(0, np.arange(100)))["next_sentence_labels"].all()
     (warning,) = examples.warnings
     assert warning.startswith("100% of the sentence pairs of the toy text at length 16 have a random second sentence")
     assert SentencePairs(random_next_rate=1.0).examples(documents, 16, 0, IDS).warnings == []
-    assert SentencePairs().examples(made(*[[5] * 9] * 20), 128, 0, IDS).warnings == []
+    assert SentencePairs().examples(make_documents(*[[5] * 9] * 20), 128, 0, IDS).warnings == []
 
 
-def test_a_huge_sentence_fills_rows():
-    documents = made([3_000_000], [2, 2], [200_000, 1])
+def test_huge_sentence_fills_rows():
+    documents = make_documents([3_000_000], [2, 2], [200_000, 1])
     examples = SentencePairs(short_sequence_rate=0.0).examples(documents, 32, 0, IDS)
     rows = examples.rows(np.repeat(np.arange(len(examples)), 20), fold(0, np.arange(20 * len(examples))))
     lengths = rows["encoder_segment_ids"].sum(axis=1)
@@ -305,66 +307,66 @@ def test_a_huge_sentence_fills_rows():
     assert abs(first[0] - 1_500_000) < 10_000  # cut at both ends by fair coins
 
 
-def test_the_shortest_rows():
+def test_shortest_rows():
     with pytest.raises(UserError, match="^length 4 is too short for a sentence pair; use at least 5$"):
-        SentencePairs().examples(made([1], [1]), 4, 0, IDS)
-    examples = SentencePairs().examples(made([1, 9, 2], [4, 4]), 5, 0, IDS)
+        SentencePairs().examples(make_documents([1], [1]), 4, 0, IDS)
+    examples = SentencePairs().examples(make_documents([1, 9, 2], [4, 4]), 5, 0, IDS)
     rows = examples.rows(np.arange(len(examples)), fold(0, np.arange(len(examples))))
     assert (rows["encoder_segment_ids"] == 1).all()
     assert all(len(a) == len(b) == 1 for a, b in (split_row(rows, index) for index in range(len(examples))))
 
 
 @pytest.mark.parametrize("settings", [{"short_sequence_rate": -0.1}, {"random_next_rate": 1.1}])
-def test_rates_are_checked(settings):
+def test_rates_outside_0_and_1_are_refused(settings):
     with pytest.raises(ValueError, match=r"is not in \[0, 1\]$"):
         SentencePairs(**settings)
 
 
-def test_long_documents_are_planned_in_stretches(monkeypatch):
+def test_planning_long_documents_in_stretches_covers_every_sentence(monkeypatch):
     lengths = np.random.default_rng(4).integers(1, 30, 4000).tolist()
-    documents = made(lengths, [700, 3, 4], [5] * 10)
+    documents = make_documents(lengths, [700, 3, 4], [5] * 10)
     whole = SentencePairs().examples(documents, 32, 1, IDS)
     monkeypatch.setattr(sentence_pairs, "_STRETCH", 500)
-    cut = SentencePairs().examples(documents, 32, 1, IDS)
-    # Every sentence is still the first chunk's or a later one's: chunks follow each other, or the next begins inside of the last.
-    for examples in (whole, cut):
+    stretched = SentencePairs().examples(documents, 32, 1, IDS)
+    # Every sentence is in the first chunk or a later one: a chunk begins at the end of the previous one or inside it.
+    for examples in (whole, stretched):
         ends = examples._first + examples._count
-        within = examples._document[1:] == examples._document[:-1]
-        assert (examples._first[1:][within] <= ends[:-1][within]).all() and (
-            examples._first[1:][within] > examples._first[:-1][within]
+        same_document = examples._document[1:] == examples._document[:-1]
+        assert (examples._first[1:][same_document] <= ends[:-1][same_document]).all() and (
+            examples._first[1:][same_document] > examples._first[:-1][same_document]
         ).all()
         assert [examples._first[examples._document == number][0] for number in range(3)] == documents.sentence_bounds[
             :-1
         ].tolist()
         assert [ends[examples._document == number][-1] for number in range(3)] == documents.sentence_bounds[1:].tolist()
-    assert len(whole) < len(cut) < len(whole) + 2 * len(documents.tokens) / 500
+    assert len(whole) < len(stretched) < len(whole) + 2 * len(documents.tokens) / 500
 
 
 @pytest.mark.parametrize("random_next_rate", [0.0, 0.5])
 def test_pairs_of_single_sentences(documents, random_next_rate):
-    """RoBERTa's SENTENCE-PAIR: A and B are one sentence each, B the next one or any of another document."""
+    """RoBERTa's SENTENCE-PAIR: A and B are one sentence each, and B is the next sentence or one of another document."""
     lists = as_lists(documents)
     config = SentencePairs(random_next_rate=random_next_rate, unit="sentence")
     examples = config.examples(documents, 512, 11, IDS)
     rows = examples.rows(np.arange(len(examples)), fold(5, np.arange(len(examples))))
-    follows, places = {}, {}
+    next_sentences, documents_of_sentence = {}, {}
     for number, document in enumerate(lists):
-        for sentence, after in zip(document, [*document[1:], None], strict=True):
-            places.setdefault(tuple(sentence), set()).add(number)
-            follows.setdefault(tuple(sentence), []).append(after)
+        for sentence, following in zip(document, [*document[1:], None], strict=True):
+            documents_of_sentence.setdefault(tuple(sentence), set()).add(number)
+            next_sentences.setdefault(tuple(sentence), []).append(following)
     labels, cut = rows["next_sentence_labels"][:, 0], 0
     for index, label in enumerate(labels):
         a, b = map(tuple, split_row(rows, index))
         if len(a) + len(b) >= 500:
             cut += 1
         elif label == 0:
-            assert list(b) in follows[a]
+            assert list(b) in next_sentences[a]
         else:
-            assert a in places and places[b] - {examples._document[index]}
+            assert a in documents_of_sentence and documents_of_sentence[b] - {examples._document[index]}
     assert cut < 0.1 * len(labels)
-    free = examples._count == 2
-    assert (labels[~free] == 1).all() and set(examples._count) == {1, 2}
-    assert abs(labels[free].mean() - random_next_rate) < 5 * np.sqrt(random_next_rate / 2 / free.sum()) + 1e-9
-    # Without random ones, every sentence is read once.
+    splittable = examples._count == 2
+    assert (labels[~splittable] == 1).all() and set(examples._count) == {1, 2}
+    assert abs(labels[splittable].mean() - random_next_rate) < 5 * np.sqrt(random_next_rate / 2 / splittable.sum()) + 1e-9
+    # Without random pairs, every sentence occurs once.
     if not random_next_rate:
         assert len(labels) == sum(-(-len(document) // 2) for document in lists)

@@ -1,4 +1,4 @@
-"""Rows of inputs and targets, alone and beside running text."""
+"""Rows of inputs and targets, alone and mixed with running text."""
 
 import json
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from made_documents import BARE, FIRST, IDS
+from numbered_documents import BARE, FIRST, IDS
 
 from bertfam.corruption.corruption import RowForm, TextCorruption
 from bertfam.corruption.next_tokens import NextTokens
@@ -25,39 +25,39 @@ from bertfam.errors import UserError
 from bertfam.features import decoder_features, encoder_features
 
 
-def made_pairs(*lengths):
-    """Pairs of (inputs, targets) tokens; the tokens are FIRST, FIRST + 1, ..."""
+def make_pairs(*lengths):
+    """Return pairs of (inputs, targets) of the given lengths; the tokens are FIRST, FIRST + 1, ..."""
     starts = np.concatenate([[0], np.cumsum(np.array(lengths).reshape(-1))]).astype(np.int64)
     bounds = 2 * np.arange(len(lengths) + 1)
     return Documents("toy", FIRST + np.arange(starts[-1], dtype=np.uint32), starts, bounds, pairs=True)
 
 
-def texts_of(documents, pair):
+def pair_texts(documents, pair):
     begin, middle, end = documents.sentence_starts[2 * pair : 2 * pair + 3]
     return documents.tokens[begin:middle].tolist(), documents.tokens[middle:end].tolist()
 
 
 def random_pairs(count, seed=0):
     generator = np.random.default_rng(seed)
-    return made_pairs(*zip(generator.integers(0, 30, count), generator.integers(1, 12, count), strict=True))
+    return make_pairs(*zip(generator.integers(0, 30, count), generator.integers(1, 12, count), strict=True))
 
 
-def rows_of(examples, numbers=None):
+def all_rows(examples, numbers=None):
     numbers = np.arange(len(examples)) if numbers is None else np.array(numbers)
     return examples.rows(numbers, np.zeros(len(numbers), np.uint64))
 
 
 @pytest.mark.parametrize("start", ["pad", "eos"])
 def test_rows_of_one_pair(start):
-    documents = made_pairs((3, 2), (0, 1), (9, 7))
+    documents = make_pairs((3, 2), (0, 1), (9, 7))
     frame = PairFrame(BARE, start)
     examples = TextPairs().examples(documents, (6, 4), 0, frame)
-    rows = rows_of(examples)
+    rows = all_rows(examples)
     first, end = (BARE.pad if start == "pad" else BARE.eos), BARE.eos
     assert rows["encoder_input_tokens"].tolist() == [
         [10, 11, 12, end, 0, 0],
         [end, 0, 0, 0, 0, 0],
-        [16, 17, 18, 19, 20, end],  # what is cut still ends
+        [16, 17, 18, 19, 20, end],  # cut inputs still end with the end token
     ]
     assert rows["decoder_target_tokens"].tolist() == [[13, 14, end, 0], [15, end, 0, 0], [25, 26, 27, end]]
     assert rows["decoder_input_tokens"].tolist() == [[first, 13, 14, 0], [first, 15, 0, 0], [first, 25, 26, 27]]
@@ -69,61 +69,64 @@ def test_rows_of_one_pair(start):
     assert examples.warnings[2].startswith("1 of the 3 pairs of toy have no inputs")
 
 
-def test_a_vocabulary_that_frames_texts():
-    """BART's: <s> text </s> on both sides, and </s> before."""
+def test_rows_of_a_vocabulary_that_frames_texts():
+    """Frame both sides as BART does, <s> text </s>, and start the decoder with </s>."""
     frame = PairFrame(IDS, "eos")
-    rows = rows_of(TextPairs().examples(made_pairs((2, 1)), (5, 4), 0, frame))
+    rows = all_rows(TextPairs().examples(make_pairs((2, 1)), (5, 4), 0, frame))
     assert rows["encoder_input_tokens"].tolist() == [[IDS.cls, 10, 11, IDS.sep, 0]]
     assert rows["decoder_target_tokens"].tolist() == [[IDS.cls, 12, IDS.sep, 0]]
     assert rows["decoder_input_tokens"].tolist() == [[IDS.sep, IDS.cls, 12, 0]]
-    bare = rows_of(TextPairs().examples(made_pairs((2, 1)), (5, 4), 0, PairFrame(IDS, "pad")))
+    bare = all_rows(TextPairs().examples(make_pairs((2, 1)), (5, 4), 0, PairFrame(IDS, "pad")))
     assert bare["encoder_input_tokens"].tolist() == [[10, 11, IDS.sep, 0, 0]]
     assert bare["decoder_input_tokens"].tolist() == [[IDS.pad, 12, 0, 0]]
 
 
-@pytest.mark.parametrize("most", [None, 3])
-def test_packed_rows_hold_every_pair_once_and_apart(most):
+@pytest.mark.parametrize("max_examples", [None, 3])
+def test_packed_rows_contain_every_pair_once_in_its_own_segment(max_examples):
     documents, size = random_pairs(300), (40, 16)
-    examples = TextPairs(packed=True, max_examples=most).examples(documents, size, 5, PairFrame(BARE, "pad"))
-    rows = rows_of(examples)
+    examples = TextPairs(packed=True, max_examples=max_examples).examples(documents, size, 5, PairFrame(BARE, "pad"))
+    rows = all_rows(examples)
     assert all(value.shape == (len(examples), size[name.startswith("decoder")]) for name, value in rows.items())
-    found = []
+    packed_pairs = []
     for row in range(len(examples)):
-        one = {name: value[row] for name, value in rows.items()}
-        segments = set(one["encoder_segment_ids"].tolist()) - {0}
-        assert segments == set(one["decoder_segment_ids"].tolist()) - {0} == set(range(1, len(segments) + 1))
-        assert len(segments) <= (most or 2)
+        packed_row = {name: value[row] for name, value in rows.items()}
+        segments = set(packed_row["encoder_segment_ids"].tolist()) - {0}
+        assert segments == set(packed_row["decoder_segment_ids"].tolist()) - {0} == set(range(1, len(segments) + 1))
+        assert len(segments) <= (max_examples or 2)
         for segment in segments:
-            here, there = (one[f"{side}_segment_ids"] == segment for side in ("encoder", "decoder"))
-            inputs, targets = one["encoder_input_tokens"][here].tolist(), one["decoder_target_tokens"][there].tolist()
+            in_encoder, in_decoder = (packed_row[f"{side}_segment_ids"] == segment for side in ("encoder", "decoder"))
+            inputs, targets = (
+                packed_row["encoder_input_tokens"][in_encoder].tolist(),
+                packed_row["decoder_target_tokens"][in_decoder].tolist(),
+            )
             assert inputs[-1] == targets[-1] == BARE.eos
-            assert one["decoder_input_tokens"][there].tolist() == [BARE.pad, *targets[:-1]]
-            assert one["encoder_positions"][here].tolist() == list(range(len(inputs)))
-            assert one["decoder_positions"][there].tolist() == list(range(len(targets)))
-            assert (np.diff(np.flatnonzero(here)) == 1).all() and (np.diff(np.flatnonzero(there)) == 1).all()
-            found.append((inputs[:-1], targets[:-1]))
-        assert (one["decoder_loss_weights"] == (one["decoder_segment_ids"] > 0)).all()
-    wanted = [texts_of(documents, pair) for pair in range(300)]
-    assert sorted(found) == sorted((list(i), list(t)) for i, t in wanted)
+            assert packed_row["decoder_input_tokens"][in_decoder].tolist() == [BARE.pad, *targets[:-1]]
+            assert packed_row["encoder_positions"][in_encoder].tolist() == list(range(len(inputs)))
+            assert packed_row["decoder_positions"][in_decoder].tolist() == list(range(len(targets)))
+            assert (np.diff(np.flatnonzero(in_encoder)) == 1).all() and (np.diff(np.flatnonzero(in_decoder)) == 1).all()
+            packed_pairs.append((inputs[:-1], targets[:-1]))
+        assert (packed_row["decoder_loss_weights"] == (packed_row["decoder_segment_ids"] > 0)).all()
+    wanted = [pair_texts(documents, pair) for pair in range(300)]
+    assert sorted(packed_pairs) == sorted((list(i), list(t)) for i, t in wanted)
     unpacked = TextPairs().examples(documents, size, 5, PairFrame(BARE, "pad"))
     assert len(examples) < 0.7 * len(unpacked)
     fill = ((rows["encoder_segment_ids"] > 0).mean(), (rows["decoder_segment_ids"] > 0).mean())
     assert examples.fill == pytest.approx(fill)
 
 
-def test_packing_respects_whichever_side_is_full():
-    """Short inputs with long targets, and the other way round: a pair of each fits, two of a kind do not."""
-    documents = made_pairs((1, 10), (12, 1), (1, 10), (12, 1))
+def test_packing_respects_the_capacity_of_both_sides():
+    """Pack short inputs with long targets and the reverse: a pair of each kind fits, two of one kind do not."""
+    documents = make_pairs((1, 10), (12, 1), (1, 10), (12, 1))
     examples = TextPairs(packed=True, max_examples=4).examples(documents, (20, 16), 0, PairFrame(BARE, "pad"))
-    rows = rows_of(examples)
+    rows = all_rows(examples)
     for side, width in (("encoder", 20), ("decoder", 16)):
         assert (rows[f"{side}_segment_ids"] > 0).sum() == {"encoder": 2 + 13 + 2 + 13, "decoder": 11 + 2 + 11 + 2}[side]
         assert rows[f"{side}_segment_ids"].shape[1] == width
 
 
 @dataclass(frozen=True)
-class Copied(TextCorruption):
-    """Rows of a clean text as inputs, and its first tokens as targets: any noise with an encoder and a decoder."""
+class CopiedText(TextCorruption):
+    """Toy corruption for an encoder and a decoder: the clean text as inputs, its first tokens as targets."""
 
     form: ClassVar[RowForm] = RowForm(framed=False)
     targets: int = 8
@@ -139,10 +142,10 @@ class Copied(TextCorruption):
         return encoder_features(shape) | decoder_features(shape)
 
     def corrupt(self, rows, keys, tokens):
-        found = {name: value for name, value in rows.items() if name != "maskable"}
+        inputs = {name: value for name, value in rows.items() if name != "maskable"}
         target = rows["encoder_input_tokens"][:, : self.targets]
         segments = rows["encoder_segment_ids"][:, : self.targets]
-        return found | {
+        return inputs | {
             "decoder_input_tokens": np.pad(target[:, :-1], ((0, 0), (1, 0))),
             "decoder_target_tokens": target,
             "decoder_segment_ids": segments,
@@ -154,14 +157,15 @@ LENGTH = 24
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Two kinds of corpora, their vocabulary and their cache."""
+def prepared(tmp_path_factory):
+    """The folder, the corpora (pairs and running text) and their vocabulary, with a token cache in the folder."""
     folder = tmp_path_factory.mktemp("pairs")
     words = "one two three four five six seven eight nine ten".split()
     generator = np.random.default_rng(0)
-    sums = [generator.integers(0, 10, generator.integers(1, 5)) for _ in range(150)]
+    number_lists = [generator.integers(0, 10, generator.integers(1, 5)) for _ in range(150)]
     lines = [
-        {"inputs": " and ".join(words[n] for n in some), "targets": " ".join(words[n] for n in sorted(some))} for some in sums
+        {"inputs": " and ".join(words[n] for n in numbers), "targets": " ".join(words[n] for n in sorted(numbers))}
+        for numbers in number_lists
     ]
     lines += [{"inputs": "one", "targets": "  "}, {"inputs": "", "targets": "ten"}, {"inputs": "two", "targets": "\u200d"}]
     (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -175,15 +179,15 @@ def made(tmp_path_factory):
     return folder, corpora, vocabulary
 
 
-def data(made, *names, **settings):
-    folder, corpora, _ = made
+def make_data(prepared, *names, **settings):
+    folder, corpora, _ = prepared
     mixture = Mixture(tuple(corpora[name] for name in names), names, **settings.pop("mixture", {}))
-    settings = {"rows": Chunks(), "corruption": Copied(), "cache_dir": str(folder / "cache")} | settings
+    settings = {"rows": Chunks(), "corruption": CopiedText(), "cache_dir": str(folder / "cache")} | settings
     return TextData(mixture, **settings)
 
 
-def test_the_cache_keeps_pairs_and_counts_those_without_targets(made):
-    folder, corpora, vocabulary = made
+def test_cache_keeps_pairs_and_counts_those_without_targets(prepared):
+    folder, corpora, vocabulary = prepared
     cache = TokenCache(folder / "cache")
     assert cache.has_pairs("sorting") and not cache.has_pairs("text")
     manifest = json.loads((folder / "cache" / "cache.json").read_text())
@@ -197,13 +201,13 @@ def test_the_cache_keeps_pairs_and_counts_those_without_targets(made):
         assert counts["words"] == sum(len(text.split()) for pair in kept for text in pair)
         for number, pair in enumerate(kept):
             expected = [ids.tolist() for ids in vocabulary.encode_batch(pair)]
-            assert list(texts_of(documents, number)) == expected
+            assert list(pair_texts(documents, number)) == expected
     skipped = [cache.counts(split, "sorting")["skipped_documents"] for split in ("train", "validation")]
     assert sum(skipped) == 2
 
 
-def test_the_bytes_do_not_depend_on_processes(made, tmp_path):
-    folder, corpora, vocabulary = made
+def test_bytes_of_a_pair_cache_do_not_depend_on_processes(prepared, tmp_path):
+    folder, corpora, vocabulary = prepared
     other = build(corpora, vocabulary, tmp_path / "other", processes=1).directory
     files = sorted(path.relative_to(other) for path in other.rglob("*") if path.is_file())
     assert len(files) > 16
@@ -211,11 +215,11 @@ def test_the_bytes_do_not_depend_on_processes(made, tmp_path):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_batch_is_a_function_of_seed_and_step(made, packed):
-    """Pairs and running text in one run: the same features, whatever is asked together, and every pair once an epoch."""
-    folder, _, vocabulary = made
+def test_mixed_batch_depends_on_seed_and_step_only(prepared, packed):
+    """Mix pairs and running text: equal features, slices of the batch, and every pair once an epoch."""
+    folder, _, vocabulary = prepared
     cache, tokens = TokenCache(folder / "cache"), vocabulary.token_ids
-    settings = data(made, "sorting", "text", pairs=TextPairs(packed=packed), mixture={"rates": (3.0, 1.0)})
+    settings = make_data(prepared, "sorting", "text", pairs=TextPairs(packed=packed), mixture={"rates": (3.0, 1.0)})
     batches = settings.training(cache, tokens, LENGTH, 16, seed=3)
     specs = settings.features(LENGTH)
     whole = batches.rows(7, 0, 16)
@@ -234,32 +238,32 @@ def test_a_batch_is_a_function_of_seed_and_step(made, packed):
     mixed = batches.sequence
     part = mixed.parts[0]
     documents = cache.documents("train", "sorting")
-    wanted = sorted(texts_of(documents, pair)[1] for pair in range(len(documents)))
+    expected = sorted(pair_texts(documents, pair)[1] for pair in range(len(documents)))
     orders = []
     for epoch in (0, 1):
         rows = part.at(epoch * len(part.examples) + np.arange(len(part.examples)))
-        found = []
+        targets_of_epoch = []
         for row in range(len(part.examples)):
             targets, segments = rows["decoder_target_tokens"][row], rows["decoder_segment_ids"][row]
-            found += [targets[segments == segment][:-1].tolist() for segment in range(1, segments.max() + 1)]
-        assert sorted(found) == wanted
-        orders.append(found)
+            targets_of_epoch += [targets[segments == segment][:-1].tolist() for segment in range(1, segments.max() + 1)]
+        assert sorted(targets_of_epoch) == expected
+        orders.append(targets_of_epoch)
     assert orders[0] != orders[1]
     share = np.mean(mixed.index(np.arange(10_000))[0] == 0)
     assert share == pytest.approx(0.75, abs=1e-3)
 
 
-def test_running_text_has_positions_beside_packed_pairs(made):
-    folder, _, vocabulary = made
-    settings = data(made, "sorting", "text", pairs=TextPairs(packed=True))
+def test_running_text_has_positions_when_mixed_with_packed_pairs(prepared):
+    folder, _, vocabulary = prepared
+    settings = make_data(prepared, "sorting", "text", pairs=TextPairs(packed=True))
     batches = settings.training(TokenCache(folder / "cache"), vocabulary.token_ids, LENGTH, 8, seed=0)
     rows = batches.sequence.parts[1].at(np.arange(4))
     assert (rows["encoder_positions"] == np.arange(LENGTH) * (rows["encoder_segment_ids"] > 0)).all()
     assert (rows["decoder_positions"] == np.arange(8) * (rows["decoder_segment_ids"] > 0)).all()
 
 
-def test_pairs_alone(made):
-    folder, corpora, vocabulary = made
+def test_run_of_pairs_alone(prepared):
+    folder, corpora, vocabulary = prepared
     cache = build({"text": corpora["sorting"]}, vocabulary, folder / "alone", least_documents=2)
     settings = TextData(corpora["sorting"], corruption=TextToText(target_tokens=12), pairs=TextPairs(packed=True))
     assert settings.shape(LENGTH).targets == 12
@@ -270,16 +274,16 @@ def test_pairs_alone(made):
     lengths = np.diff(documents.sentence_starts)[1::2]
     assert total == np.minimum(lengths + 1, 12).sum()
     assert set(rows[0]) == set(settings.features(LENGTH))
-    # A cache alone says that it holds pairs.
+    # The cache records that it contains pairs.
     assert len(replace(settings, corpus=None).training(cache, vocabulary.token_ids, LENGTH, 4, 0).sequence.examples) > 10
 
 
-def test_mistakes(made, tmp_path):
-    folder, corpora, vocabulary = made
+def test_mistakes_are_reported(prepared, tmp_path):
+    folder, corpora, vocabulary = prepared
     with pytest.raises(UserError, match="pairs of inputs and targets require an encoder and a decoder, but NextTokens has"):
-        data(made, "sorting", corruption=NextTokens()).check_marks()
+        make_data(prepared, "sorting", corruption=NextTokens()).check_marks()
     with pytest.raises(UserError, match="the text is running text, but TextToText is for pairs"):
-        data(made, "sorting", "text", corruption=TextToText()).check_marks()
+        make_data(prepared, "sorting", "text", corruption=TextToText()).check_marks()
     cache = TokenCache(folder / "cache")
     with pytest.raises(UserError, match=r"\(text\) is running text, but TextToText"):
         TextData(corruption=TextToText()).training(cache, vocabulary.token_ids, LENGTH, 4, 0)
@@ -288,11 +292,11 @@ def test_mistakes(made, tmp_path):
     with pytest.raises(UserError, match="must be at least 2, and requires TextPairs.packed = True"):
         TextPairs(max_examples=4)
     with pytest.raises(UserError, match="too short for pairs; use at least 2 each"):
-        TextPairs().examples(made_pairs((1, 1)), (8, 1), 0, PairFrame(BARE, "pad"))
+        TextPairs().examples(make_pairs((1, 1)), (8, 1), 0, PairFrame(BARE, "pad"))
     with pytest.raises(UserError, match="TextToText.target_tokens is 1"):
         TextToText(target_tokens=1)
-    nothing = tmp_path / "nothing.jsonl"
-    nothing.write_text('{"inputs": "one", "targets": ""}')
+    empty_targets = tmp_path / "nothing.jsonl"
+    empty_targets.write_text('{"inputs": "one", "targets": ""}')
     with pytest.raises(UserError, match="no training document with any token"):
-        build({"text": PairFiles((str(nothing),), validation_fraction=0.0)}, vocabulary, tmp_path / "cache")
+        build({"text": PairFiles((str(empty_targets),), validation_fraction=0.0)}, vocabulary, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()

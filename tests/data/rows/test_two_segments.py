@@ -1,10 +1,10 @@
-"""ELECTRA's rows against a slow reading, one sentence after another."""
+"""ELECTRA's rows compared with a slow implementation that reads one sentence after another."""
 
 import math
 
 import numpy as np
 import pytest
-from made_documents import FIRST, IDS, made, random_documents
+from numbered_documents import FIRST, IDS, make_documents, random_documents
 
 from bertfam.corruption.keys import bits, fold, integers, uniform
 from bertfam.data.rows import two_segments
@@ -15,7 +15,7 @@ LENGTH = 48
 
 
 def chunks(documents, config, length, seed):
-    """(first sentence, sentences, target) of every chunk: a builder that takes lines until it holds enough tokens."""
+    """Yield (first sentence, sentences, target) of every chunk, adding sentences until the chunk has enough tokens."""
     sizes = np.diff(documents.sentence_starts)
     for number, (first, end) in enumerate(zip(documents.sentence_bounds, documents.sentence_bounds[1:], strict=False)):
         chunk, begin, held = 0, first, 0
@@ -31,7 +31,7 @@ def chunks(documents, config, length, seed):
 
 
 def segments(sentences, target, length, single, coin):
-    """The published split of a chunk, but that text keeps its order."""
+    """Return the two segments of the published split of a chunk, except that the text keeps its order."""
     half = 100_000 if single else (target - 3) // 2
     first, second = [], []
     for sentence in sentences:
@@ -52,7 +52,7 @@ def row_of(first, second, length):
 
 @pytest.mark.parametrize("config", [TwoSegments(), TwoSegments(0.5, 0.5), TwoSegments(0.0, 1.0), TwoSegments(1.0, 0.0)])
 @pytest.mark.parametrize("length", [5, 16, LENGTH])
-def test_every_row_is_the_slow_one(config, length):
+def test_rows_equal_the_slow_implementation(config, length):
     documents = random_documents(3, 60)
     examples = config.examples(documents, length, 11, IDS)
     expected = list(chunks(documents, config, length, 11))
@@ -77,26 +77,26 @@ def test_every_row_is_the_slow_one(config, length):
 
 
 def test_shares_of_single_segments_and_of_short_rows():
-    documents = made(*[[8] * 500] * 40)
+    documents = make_documents(*[[8] * 500] * 40)
     examples = TwoSegments().examples(documents, 128, 0, IDS)
     numbers = np.arange(1100)
     rows = examples.rows(numbers, fold(5, numbers))
     real = rows["encoder_segment_ids"].sum(axis=1)
-    # A chunk of sentences of 8 fills a row unless its target is below 120; every document ends with one more.
+    # A chunk of sentences of 8 tokens fills a row unless its target is below 120; every document ends with one more.
     short = examples._target < 128
     assert abs(short.mean() - 0.05 * 123 / 124) < 4 * math.sqrt(0.05 * 0.95 / len(short))
     assert (real[~short[:1100] & (examples._count[:1100] == 16)] == 128).all()
     single = ~rows["encoder_token_type_ids"].any(axis=1)
     long = real == 128
     assert abs(single[long].mean() - 0.1) < 4 * math.sqrt(0.1 * 0.9 / long.sum())
-    # A holds 7 sentences (56 < 62) or, with even chance, 8.
-    both = long & ~single
-    a = (rows["encoder_token_type_ids"] == 0)[both].sum(axis=1) - 2
-    assert set(a) == {56, 64} and abs((a == 64).mean() - 0.5) < 4 * math.sqrt(0.25 / both.sum())
+    # A has 7 sentences (56 < 62) or, with equal probability, 8.
+    has_two = long & ~single
+    a_lengths = (rows["encoder_token_type_ids"] == 0)[has_two].sum(axis=1) - 2
+    assert set(a_lengths) == {56, 64} and abs((a_lengths == 64).mean() - 0.5) < 4 * math.sqrt(0.25 / has_two.sum())
 
 
-def test_mistakes():
+def test_mistakes_are_reported():
     with pytest.raises(UserError, match="length 4 is too short for two segments; use at least 5"):
-        TwoSegments().examples(made([3, 4]), 4, 0, IDS)
+        TwoSegments().examples(make_documents([3, 4]), 4, 0, IDS)
     with pytest.raises(ValueError, match=r"short_row_rate 1.5 is not in \[0, 1\]"):
         TwoSegments(short_row_rate=1.5)

@@ -1,4 +1,4 @@
-"""Vocabularies for seqio, beside seqio's own."""
+"""Vocabularies for seqio, compared with seqio's own."""
 
 import pickle
 
@@ -24,13 +24,13 @@ def texts(corpus):
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def folder(request, corpus, tmp_path_factory):
     sentences = (sentence for document in corpus.documents("train") for sentence in document)
-    made = SentencePiece.train(sentences, kind=request.param, size=900, layout=LAYOUTS["t5"])
+    vocabulary = SentencePiece.train(sentences, kind=request.param, size=900, layout=LAYOUTS["t5"])
     path = tmp_path_factory.mktemp("vocabulary")
-    made.save(path)
+    vocabulary.save(path)
     return path
 
 
-def test_equal_to_seqio_s_own(folder, texts):
+def test_piece_vocabulary_equals_that_of_seqio(folder, texts):
     theirs = seqio.SentencePieceVocabulary(str(folder / "spiece.model"), extra_ids=100)
     ours, prompts = PieceVocabulary(str(folder)), PieceVocabulary(str(folder), prompts=True)
     for name in ("vocab_size", "extra_ids", "pad_id", "eos_id", "unk_id"):
@@ -50,15 +50,15 @@ def test_equal_to_seqio_s_own(folder, texts):
         assert not set(ours.encode(text)) & set(range(ours.vocab_size - 100, ours.vocab_size))
 
 
-def test_any_kind_in_a_dataset(corpus, tmp_path, texts):
+def test_vocabulary_of_any_kind_in_a_dataset(corpus, tmp_path, texts):
     sentences = (sentence for document in corpus.documents("train") for sentence in document)
-    made = ByteBpe.train(sentences, size=500)
-    made.save(tmp_path)
+    byte_bpe = ByteBpe.train(sentences, size=500)
+    byte_bpe.save(tmp_path)
     vocabulary = PieceVocabulary(str(tmp_path))
     dataset = tf.data.Dataset.from_tensor_slices(texts).map(vocabulary.encode_tf)
     for text, ids in zip(texts, dataset.as_numpy_iterator(), strict=True):
-        assert ids.tolist() == made.encode_batch([text])[0].tolist() and vocabulary.decode(ids) == text
+        assert ids.tolist() == byte_bpe.encode_batch([text])[0].tolist() and vocabulary.decode(ids) == text
     again = pickle.loads(pickle.dumps(vocabulary))
     assert again == vocabulary and again.encode("a b") == vocabulary.encode("a b")
     assert vocabulary != PieceVocabulary(str(tmp_path), prompts=True)
-    assert PieceVocabulary(str(tmp_path), prompts=True).encode("<mask> a")[0] == made.size - 1
+    assert PieceVocabulary(str(tmp_path), prompts=True).encode("<mask> a")[0] == byte_bpe.size - 1

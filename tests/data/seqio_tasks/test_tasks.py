@@ -1,4 +1,4 @@
-"""The seqio side. Text of registered tasks as a corpus, corpora as sources, finished rows as tasks."""
+"""Text of registered seqio tasks as a corpus, corpora as seqio sources, and finished rows as tasks."""
 
 import dataclasses
 import os
@@ -46,8 +46,8 @@ class Lists(Corpus):
 
 
 @pytest.fixture
-def add():
-    """Registers tasks for one test."""
+def register_task():
+    """Register tasks for one test."""
     names = []
 
     def register(name, source, preprocessors=(), output_features=tasks.DOCUMENTS):
@@ -59,8 +59,8 @@ def add():
         seqio.TaskRegistry.remove(name)
 
 
-def texts(*documents, **splits):
-    """A `FunctionDataSource` of {"text": ...}."""
+def text_source(*documents, **splits):
+    """Return a `FunctionDataSource` of {"text": ...}."""
     given = {"train": documents, **splits}
 
     def make(split, shuffle_files, seed=None):
@@ -73,47 +73,49 @@ def texts(*documents, **splits):
 # The text of tasks
 
 
-def test_text_is_split_into_sentences(add):
-    add("a_text", texts("He met Dr. Smith. She left!\nThey ate.\n\n It rained. ", " \n ", "Two é."))
+def test_text_of_a_task_is_split_into_sentences(register_task):
+    register_task("a_text", text_source("He met Dr. Smith. She left!\nThey ate.\n\n It rained. ", " \n ", "Two é."))
     corpus = SeqioTask("a_text", validation_fraction=0.0)
     assert list(corpus.documents("train")) == [["He met Dr. Smith.", "She left!", "They ate.", "It rained."], ["Two é."]]
     assert list(corpus.documents("validation")) == []
 
 
-def test_sentences_are_taken_as_they_are(add):
+def test_sentences_of_a_task_are_used_as_they_are(register_task):
     def make(split, shuffle_files, seed=None):
         return tf.data.Dataset.from_tensors({"sentences": [" One. Two.", "", "Three\nlines."], "id": 7})
 
-    add("some_sentences", seqio.FunctionDataSource(make, splits=["train"]))
+    register_task("some_sentences", seqio.FunctionDataSource(make, splits=["train"]))
     assert list(SeqioTask("some_sentences", validation_fraction=0.0).documents("train")) == [["One. Two.", "Three\nlines."]]
 
 
-def test_preprocessors_run_up_to_the_placeholder(add):
+def test_preprocessors_run_up_to_the_placeholder(register_task):
     def shout(dataset):
         return dataset.map(lambda element: {"text": tf.strings.upper(element["text"])})
 
     def fail(dataset):
         raise AssertionError("runs after the placeholder")
 
-    add("shouted", texts("one."), [shout, seqio.CacheDatasetPlaceholder(), fail])
+    register_task("shouted", text_source("one."), [shout, seqio.CacheDatasetPlaceholder(), fail])
     assert list(SeqioTask("shouted", validation_fraction=0.0).documents("train")) == [["ONE."]]
-    add("shouted_twice", texts("one."), [shout, shout])
+    register_task("shouted_twice", text_source("one."), [shout, shout])
     assert list(SeqioTask("shouted_twice", validation_fraction=0.0).documents("train")) == [["ONE."]]
 
 
-def test_lines_of_files_in_order(add, tmp_path):
+def test_lines_of_files_keep_their_order(register_task, tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("".join(f"{name}{number}.\n" for number in range(40)))
-    add("some_lines", seqio.TextLineDataSource({"train": str(tmp_path / "a.txt"), "validation": str(tmp_path / "b.txt")}))
+    register_task(
+        "some_lines", seqio.TextLineDataSource({"train": str(tmp_path / "a.txt"), "validation": str(tmp_path / "b.txt")})
+    )
     corpus = SeqioTask("some_lines")
     assert list(corpus.documents("train")) == [[f"a{number}."] for number in range(40)]
     assert list(corpus.documents("validation")) == [[f"b{number}."] for number in range(40)]
 
 
-def test_shards_are_parts(add, tmp_path):
+def test_shards_are_parts(register_task, tmp_path):
     for name in "cab":
         (tmp_path / f"{name}.txt").write_text(f"{name} one. {name} two.\n{name} three.\n")
-    add("three_files", seqio.TextLineDataSource({"train": str(tmp_path / "*.txt")}))
+    register_task("three_files", seqio.TextLineDataSource({"train": str(tmp_path / "*.txt")}))
     corpus = SeqioTask("three_files", validation_fraction=0.0)
     parts = corpus.parts("train")
     assert [part.name for part in parts] == ["0/3", "1/3", "2/3"]
@@ -126,31 +128,31 @@ def test_shards_are_parts(add, tmp_path):
         list(corpus.texts("train"))
 
 
-def test_splitting_elsewhere_needs_no_tensorflow(add):
-    add("a_text", texts("One. Two."))
-    add("some_sentences", tasks.CorpusSource(Lists()))
+def test_pickled_task_splits_sentences_without_tensorflow(register_task):
+    register_task("a_text", text_source("One. Two."))
+    register_task("some_sentences", tasks.CorpusSource(Lists()))
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).sentences(['One. Two.']), 'tensorflow' in sys.modules)"
     for name, expected in {"a_text": "['One.', 'Two.'] False", "some_sentences": "['One. Two.'] False"}.items():
         data = pickle.dumps(SeqioTask(name))
-        done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True)
-        assert done.stdout.decode().strip() == expected
+        process = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True)
+        assert process.stdout.decode().strip() == expected
 
 
-def test_documents_are_held_out_as_text_files_are(add, tmp_path):
+def test_same_documents_are_held_out_as_from_text_files(register_task, tmp_path):
     lines = [f"Document {number}. It ends." for number in range(300)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
-    add("many", texts(*lines))
+    register_task("many", text_source(*lines))
     files = TextFiles(str(tmp_path / "a.txt"), input_format="lines", validation_fraction=0.1)
     for split in ("train", "validation"):
         assert list(SeqioTask("many", validation_fraction=0.1).documents(split)) == list(files.documents(split))
 
 
-def test_a_fingerprint_knows_the_files(add, tmp_path, monkeypatch):
+def test_fingerprint_depends_on_files_and_modules(register_task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "a.txt").write_text("One.\n")
     (tmp_path / "my_module.py").write_text("x = 1\n")
-    add("a_file", seqio.TextLineDataSource({"train": str(tmp_path / "a.txt")}))
+    register_task("a_file", seqio.TextLineDataSource({"train": str(tmp_path / "a.txt")}))
     corpus = SeqioTask("a_file", ("my_module",))
     first = corpus.fingerprint()
     assert first == corpus.fingerprint() and first["source"]["files"]["train"][0]["size"] == 5
@@ -160,18 +162,18 @@ def test_a_fingerprint_knows_the_files(add, tmp_path, monkeypatch):
     assert first["source"] != second["source"] and first["modules"] == second["modules"]
     (tmp_path / "my_module.py").write_text("x = 2\n")
     assert corpus.fingerprint()["modules"] != first["modules"]
-    add("a_corpus", tasks.CorpusSource(Lists()))
+    register_task("a_corpus", tasks.CorpusSource(Lists()))
     assert SeqioTask("a_corpus").fingerprint()["source"]["corpus"] == {"kind": "lists"}
     assert "validation_fraction" not in SeqioTask("a_corpus").fingerprint()
 
 
-def test_what_is_no_text_task_is_refused(add, tmp_path):
+def test_tasks_without_text_are_refused(register_task, tmp_path):
     numbers = seqio.FunctionDataSource(lambda split, shuffle_files: tf.data.Dataset.range(3), splits=["train"])
-    add("numbers", numbers)
-    add("ids", texts("one"), [lambda dataset: dataset.map(lambda element: {"text": [1, 2], "n": 3})])
-    add("eval_only", seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["test"]))
-    add("no_files", seqio.TextLineDataSource({"train": str(tmp_path / "none*.txt")}))
-    add("latin", texts(b"one", "caf\xe9".encode("latin-1")))
+    register_task("numbers", numbers)
+    register_task("ids", text_source("one"), [lambda dataset: dataset.map(lambda element: {"text": [1, 2], "n": 3})])
+    register_task("eval_only", seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["test"]))
+    register_task("no_files", seqio.TextLineDataSource({"train": str(tmp_path / "none*.txt")}))
+    register_task("latin", text_source(b"one", "caf\xe9".encode("latin-1")))
     seqio.MixtureRegistry.add("mixed", [("numbers", 1.0)])
     for name, message in (
         ("nubmers", "^--task=nubmers is no registered seqio task; did you mean numbers\\?$"),
@@ -197,8 +199,8 @@ def test_what_is_no_text_task_is_refused(add, tmp_path):
 # Corpora as sources
 
 
-def test_a_corpus_is_a_source_that_shards_by_document(add):
-    task = add("lists", tasks.CorpusSource(Lists()), output_features=tasks.SENTENCES)
+def test_corpus_source_shards_by_document(register_task):
+    task = register_task("lists", tasks.CorpusSource(Lists()), output_features=tasks.SENTENCES)
 
     def read(split="train", shards=1, index=0):
         info = seqio.ShardInfo(index, shards)
@@ -209,18 +211,20 @@ def test_a_corpus_is_a_source_that_shards_by_document(add):
     assert [read(shards=2, index=index) for index in range(2)] == [DOCUMENTS[::2], DOCUMENTS[1::2]]
     assert [len(read(shards=5, index=index)) for index in range(5)] == [1, 1, 1, 0, 0]
     assert list(SeqioTask("lists").documents("train")) == DOCUMENTS
-    joined = add("joined", tasks.CorpusSource(Lists()), [tasks.join_sentences])
+    joined = register_task("joined", tasks.CorpusSource(Lists()), [tasks.join_sentences])
     texts = [element["text"].decode() for element in joined.get_dataset(split="train", shuffle=False).as_numpy_iterator()]
     assert texts == ["\n".join(document) for document in DOCUMENTS]
 
 
-def test_ours_are_registered_without_reading_anything(tmp_path):
+def test_own_tasks_are_registered_without_reading_text(tmp_path):
     code = "from bertfam.data.seqio_tasks import tasks; import seqio; print(*sorted(seqio.TaskRegistry.names()))"
     environment = os.environ | {"BERTFAM_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     kinds = ("bart", "causal_lm", "mlm", "mlm_nsp", "mlm_nsp_packed", "mlm_whole_words", "t5_random_spans")
-    ours = ["python_docs", *(f"python_docs_{kind}" for kind in kinds)]
-    assert [name for name in done.stdout.split() if name.startswith("python_docs")] == ours and not (tmp_path / "cache").exists()
+    expected = ["python_docs", *(f"python_docs_{kind}" for kind in kinds)]
+    assert [name for name in process.stdout.split() if name.startswith("python_docs")] == expected and not (
+        tmp_path / "cache"
+    ).exists()
 
 
 MODELS = {
@@ -233,7 +237,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_ours_have_the_rows_and_the_noise_of_the_objective_files(name):
+def test_own_tasks_have_the_rows_and_noise_of_the_objective_files(name):
     data = load([f"models/{MODELS[name]}.gin", f"objectives/{name}.gin", "runs/defaults.gin"]).build("Run").data
     features = {feature: (spec.dtype, spec.shape) for feature, spec in data.features(128).items()}
     task = seqio.TaskRegistry.get(f"python_docs_{name}")
@@ -273,7 +277,7 @@ def rows_task(cache_dir, data):
 def read(task, count=None, shards=1, index=0, **settings):
     info = seqio.ShardInfo(index, shards) if shards > 1 else None
     dataset = task.get_dataset(**{"sequence_length": None, "split": "train", "shard_info": info, **settings})
-    # Batched for speed: NumPy would take every row of every feature by itself.
+    # Rows are batched for speed: as_numpy_iterator would convert each of them separately.
     batches = list((dataset if count is None else dataset.take(count)).batch(1024).as_numpy_iterator())
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
 
@@ -282,38 +286,38 @@ def equal(a, b):
     return a.keys() == b.keys() and all(a[name].dtype == b[name].dtype and np.array_equal(a[name], b[name]) for name in a)
 
 
-def test_rows_are_those_of_the_loader(rows_task, data, cache, tokens):
+def test_rows_of_a_task_equal_those_of_the_loader(rows_task, data, cache, tokens):
     source = data.training(cache, tokens, 48, 8, seed=3)
     size = len(source.sequence.examples)
     batches = [source.rows(step, 0, 8) for step in range(2 * size // 8)]
     expected = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     assert equal(read(rows_task, len(batches) * 8, seed=3, num_epochs=None), expected)
     held_out = data.held_out(cache, tokens, 48, 1000)
-    found = read(rows_task, split="validation", shuffle=False)
-    assert equal(found, held_out.source.rows(0, 0, len(found["masked_positions"])))
-    assert len(found["masked_positions"]) == len(held_out.source.sequence) == rows_task.num_input_examples("validation")
+    validation_rows = read(rows_task, split="validation", shuffle=False)
+    assert equal(validation_rows, held_out.source.rows(0, 0, len(validation_rows["masked_positions"])))
+    assert len(validation_rows["masked_positions"]) == len(held_out.source.sequence) == rows_task.num_input_examples("validation")
 
 
 @pytest.mark.parametrize(
-    ("written", "side"),
+    ("text_data", "side"),
     [
         (TextData(rows=Chunks(), corruption=NextTokens()), "decoder"),
         (TextData(rows=DocSentences(), corruption=Denoising()), "encoder"),
     ],
     ids=["next tokens", "denoising"],
 )
-def test_rows_for_decoders(written, side, cache_dir, cache, tokens):
-    task = tasks.add_pretraining_task("reference_written", dataclasses.replace(written, cache_dir=str(cache_dir)), length=48)
+def test_rows_of_a_task_for_decoders(text_data, side, cache_dir, cache, tokens):
+    task = tasks.add_pretraining_task("reference_written", dataclasses.replace(text_data, cache_dir=str(cache_dir)), length=48)
     try:
-        for length, asked in ((48, None), (64, {f"{side}_input_tokens": 64})):
-            source = written.training(cache, tokens, length, 20, seed=3)
-            assert equal(read(task, 20, seed=3, sequence_length=asked), source.rows(0, 0, 20))
+        for length, sequence_length in ((48, None), (64, {f"{side}_input_tokens": 64})):
+            source = text_data.training(cache, tokens, length, 20, seed=3)
+            assert equal(read(task, 20, seed=3, sequence_length=sequence_length), source.rows(0, 0, 20))
             assert source.rows(0, 0, 1)["decoder_target_tokens"].shape == (1, length)
     finally:
         seqio.TaskRegistry.remove("reference_written")
 
 
-def test_features_are_declared(rows_task, data, vocabulary):
+def test_output_features_are_declared(rows_task, data, vocabulary):
     dataset = seqio.get_mixture_or_task("reference_rows").get_dataset({"encoder_input_tokens": 64}, split="train")
     specs = data.features(64)
     assert dataset.element_spec == {name: tf.TensorSpec(spec.shape, spec.dtype) for name, spec in specs.items()}
@@ -331,7 +335,7 @@ def test_features_are_declared(rows_task, data, vocabulary):
     assert pieces.decode(ids) == pieces.decode_tf(tf.constant(ids)).numpy().decode() == "the statement is executed."
 
 
-def test_every_epoch_has_every_example_with_new_order_and_noise(rows_task, data, cache, tokens):
+def test_every_epoch_has_all_examples_in_a_new_order_with_new_noise(rows_task, data, cache, tokens):
     size = len(data.training(cache, tokens, 48, 1, seed=1).sequence.examples)
     rows = read(rows_task, num_epochs=2, seed=1)
     assert len(rows["masked_positions"]) == 2 * size
@@ -344,7 +348,7 @@ def test_every_epoch_has_every_example_with_new_order_and_noise(rows_task, data,
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_shards_are_a_split_of_the_whole(rows_task, data, cache, tokens, shuffle):
+def test_shards_partition_the_rows(rows_task, data, cache, tokens, shuffle):
     size = len(data.training(cache, tokens, 48, 1, seed=4).sequence.examples)
     whole = read(rows_task, seed=4, shuffle=shuffle, num_epochs=2)
     for shards in (2, 3):
@@ -354,7 +358,7 @@ def test_shards_are_a_split_of_the_whole(rows_task, data, cache, tokens, shuffle
             assert equal(part, {name: value[places] for name, value in whole.items()})
 
 
-def test_more_shards_than_rows_and_no_rows(tmp_path, vocabulary, rows_task):
+def test_shards_without_rows_are_empty(tmp_path, vocabulary, rows_task):
     size = rows_task.num_input_examples("validation")
     assert read(rows_task, split="validation", shards=size + 1, index=size, num_epochs=None) == {}
     assert len(read(rows_task, split="validation", shards=size + 1, index=0)["masked_positions"]) == 1
@@ -373,7 +377,7 @@ def test_sequence_lengths_must_agree(rows_task):
         read(rows_task, 1, sequence_length=lengths | {"encoder_token_type_ids": 16})
 
 
-def test_seqio_mixes_converts_and_batches(rows_task):
+def test_task_works_in_a_mixture_with_a_converter_and_batches(rows_task):
     seqio.MixtureRegistry.add("mixed_rows", [("reference_rows", 1.0)])
     dataset = seqio.get_dataset(
         "mixed_rows",
@@ -390,12 +394,12 @@ def test_seqio_mixes_converts_and_batches(rows_task):
     seqio.MixtureRegistry.remove("mixed_rows")
 
 
-def test_a_cache_is_built_at_first_use_and_found_again(tmp_path, monkeypatch, corpus, capsys):
+def test_cache_is_built_at_first_use_and_reused(tmp_path, monkeypatch, corpus, capsys):
     monkeypatch.setenv("BERTFAM_CACHE", str(tmp_path))
-    made = [tasks.add_pretraining_task(name, TextData(corpus), vocabulary_size=300) for name in ("lazy", "lazy_too")]
+    registered = [tasks.add_pretraining_task(name, TextData(corpus), vocabulary_size=300) for name in ("lazy", "lazy_too")]
     assert not list(tmp_path.iterdir())
-    first = read(made[0], 3, seed=1)
-    assert equal(first, read(made[1], 3, seed=1)) and first["encoder_input_tokens"].max() < 300
+    first = read(registered[0], 3, seed=1)
+    assert equal(first, read(registered[1], 3, seed=1)) and first["encoder_input_tokens"].max() < 300
     (folder,) = (tmp_path / "tasks").iterdir()  # equal text and vocabulary share a cache
     assert capsys.readouterr().err.count("tokenising train") == 1
     again = tasks.add_pretraining_task("lazy_again", TextData(corpus, cache_dir=str(folder)))
@@ -425,7 +429,7 @@ seqio.TaskRegistry.add(
 """
 
 
-def test_a_registered_task_is_read_by_vocab_and_cache(tmp_path):
+def test_vocab_and_cache_commands_read_a_registered_task(tmp_path):
     (tmp_path / "books").mkdir()
     for book in range(3):
         text = "\n\n".join(f"Chapter {chapter} of book {book} begins. It goes on.\nIt ends." for chapter in range(20))
@@ -439,11 +443,11 @@ def test_a_registered_task_is_read_by_vocab_and_cache(tmp_path):
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=path)
 
     flags = ["--module_import=my_tasks", "--task=my_books"]
-    done = bertfam("vocab", *flags, "--size=80", "--output=vocab")
-    assert done.returncode == 0 and "vocab: 80 pieces from 58 documents" in done.stdout, done.stderr
-    done = bertfam("cache", *flags, "--vocab=vocab", "--output=cache")
-    assert (done.returncode, done.stdout) == (0, "token cache: cache\n"), done.stderr
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["tokenising train", "tokenising validation"]
-    done = bertfam("cache", "--module_import=my_task", "--task=my_books", "--vocab=vocab", "--output=other")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "bertfam: error: --module_import=my_task: no module my_task; did you mean my_tasks?\n"
+    process = bertfam("vocab", *flags, "--size=80", "--output=vocab")
+    assert process.returncode == 0 and "vocab: 80 pieces from 58 documents" in process.stdout, process.stderr
+    process = bertfam("cache", *flags, "--vocab=vocab", "--output=cache")
+    assert (process.returncode, process.stdout) == (0, "token cache: cache\n"), process.stderr
+    assert [line.split(":")[0] for line in process.stderr.splitlines()] == ["tokenising train", "tokenising validation"]
+    process = bertfam("cache", "--module_import=my_task", "--task=my_books", "--vocab=vocab", "--output=other")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == "bertfam: error: --module_import=my_task: no module my_task; did you mean my_tasks?\n"

@@ -1,4 +1,4 @@
-"""Texts of TensorFlow Datasets, from data that the builders' own writer has written here."""
+"""Texts of TensorFlow Datasets, read from data written here by the builders' own writer."""
 
 import pytest
 
@@ -17,8 +17,8 @@ ARTICLES = [
     "\n_START_ARTICLE_\nEmpty",
     "\n_START_ARTICLE_\nTitle\n_START_PARAGRAPH_\nOnly this.",
 ]
-# Task -> the text of its builder's elements, and the documents of it.
-GIVEN = {
+# Task -> the texts of its builder's elements, and their documents.
+EXAMPLES = {
     "wiki40b_en": (ARTICLES, [["She was born.", "She grew.", "She left.", "She came.", "She_won"], ["Only this."]]),
     "wiki40b_zh_cn": (["\n_START_ARTICLE_\n题\n_START_PARAGRAPH_\n一。1 二。_NEWLINE_三。"], [["一。", "1 二。", "三。"]]),
     "wikipedia_de": (["Kurz.\n\nZeit\nAm 5. Mai kam er. Es war spät."], [["Kurz.", "Zeit", "Am 5. Mai kam er.", "Es war spät."]]),
@@ -28,7 +28,7 @@ GIVEN = {
 }
 
 
-def ours():
+def own_tasks():
     names = seqio.TaskRegistry.names()
     return [name for name in names if isinstance(seqio.TaskRegistry.get(name).source, tfds_tasks.PreparedTfds)]
 
@@ -36,13 +36,13 @@ def ours():
 @pytest.fixture
 def data_dir(tmp_path, monkeypatch):
     monkeypatch.setattr(seqio.utils.LazyTfdsLoader, "_MEMOIZED_BUILDERS", {})
-    for name in ours():
+    for name in own_tasks():
         monkeypatch.setattr(seqio.TaskRegistry.get(name).source.tfds_dataset, "_data_dir_override", str(tmp_path))
     return tmp_path
 
 
 def prepare(name, texts):
-    """Writes texts as each of the builder's splits."""
+    """Write texts as each of the builder's splits."""
     source = seqio.TaskRegistry.get(name).source
     builder = tfds.builder(source.tfds_dataset.name, data_dir=source.tfds_dataset.data_dir)
     builder.data_path.mkdir(parents=True)
@@ -54,9 +54,9 @@ def prepare(name, texts):
     writer.close_all()
 
 
-@pytest.mark.parametrize("name", GIVEN)
-def test_documents(data_dir, name):
-    texts, documents = GIVEN[name]
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_documents_of_every_task(data_dir, name):
+    texts, documents = EXAMPLES[name]
     prepare(name, texts)
     corpus = SeqioTask(name, validation_fraction=0.0)
     assert list(corpus.documents("train")) == documents
@@ -69,22 +69,22 @@ def test_documents(data_dir, name):
     assert SeqioTask(name, language="fi").fingerprint()["language"] == "fi"
 
 
-def test_all_have_a_builder_with_that_text(data_dir):
-    assert set(GIVEN) < set(ours()) and len(ours()) == 15
-    for name in ours():
+def test_every_task_has_a_builder_with_a_text_feature(data_dir):
+    assert set(EXAMPLES) < set(own_tasks()) and len(own_tasks()) == 15
+    for name in own_tasks():
         source = seqio.TaskRegistry.get(name).source
         builder = source.tfds_dataset.builder  # raises where name, config or version is unknown
         assert isinstance(builder.info.features["text"], tfds.features.Text), name
 
 
 @pytest.mark.parametrize("name", ["wiki40b_de", "lm1b"])
-def test_what_is_not_prepared_is_refused_and_not_downloaded(data_dir, name, caplog):
+def test_unprepared_data_is_refused_and_not_downloaded(data_dir, name, caplog):
     builder = seqio.TaskRegistry.get(name).source.tfds_dataset.name.partition(":")[0]
-    for ask in (lambda corpus: list(corpus.documents("train")), lambda corpus: corpus.parts("train"), SeqioTask.__getstate__):
+    for read in (lambda corpus: list(corpus.documents("train")), lambda corpus: corpus.parts("train"), SeqioTask.__getstate__):
         with pytest.raises(
             UserError, match=rf"^{builder} is not in {data_dir}/.*: prepare it with `tfds build {builder}`, or set TFDS_DATA_DIR"
         ):
-            ask(SeqioTask(name))
+            read(SeqioTask(name))
     assert not list(data_dir.iterdir()) and not caplog.text
 
 
@@ -101,5 +101,5 @@ def test_other_languages_and_dates(data_dir):
         seqio.TaskRegistry.remove(name)
 
 
-def test_help_names_them():
-    assert set(flags.TFDS_TASKS) == set(ours())
+def test_help_names_every_task():
+    assert set(flags.TFDS_TASKS) == set(own_tasks())

@@ -1,4 +1,4 @@
-"""The token cache of a run is built in a child process, which gets only what the text needs."""
+"""Building the token cache of a run in a child process, which gets only the settings of the text."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from bertfam.data.token_cache import build_process
 RUN = ["tasks/text.gin", "runs/quickstart.gin"]
 
 
-def test_the_child_of_a_run_does_not_import_jax(tmp_path, monkeypatch):
+def test_child_process_of_a_run_does_not_import_jax(tmp_path, monkeypatch):
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"Document {number} has a line." for number in range(200)))
     vocabulary = tmp_path / "vocab"

@@ -1,4 +1,4 @@
-"""Token caches built with Apache Beam have the bytes of those built without it."""
+"""Token caches built with Apache Beam, byte for byte equal to those built without it."""
 
 import json
 import subprocess
@@ -18,12 +18,12 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def text(corpus, tmp_path_factory):
-    """Plain files, one of them empty, and the same documents as JSON lines."""
+    """A folder of plain files, one of them empty, and of the same documents as JSON lines."""
     folder = tmp_path_factory.mktemp("text")
     documents = list(corpus.texts("train"))
-    for number, some in enumerate([documents[:5], [], documents[5:6], documents[6:]]):
-        (folder / f"{number}.txt").write_text("\n\n".join("\n".join(lines) for lines in some))
-        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": "\n".join(lines)}) + "\n" for lines in some))
+    for number, group in enumerate([documents[:5], [], documents[5:6], documents[6:]]):
+        (folder / f"{number}.txt").write_text("\n\n".join("\n".join(lines) for lines in group))
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": "\n".join(lines)}) + "\n" for lines in group))
     return folder
 
 
@@ -39,7 +39,7 @@ CORPORA = {
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_the_bytes_are_the_same(tmp_path, text, vocabulary, name):
+def test_beam_build_gives_the_same_bytes(tmp_path, text, vocabulary, name):
     corpora = CORPORA[name](text)
     built = beam.build(corpora, vocabulary, tmp_path / "beam")
     assert built.corpora == tuple(corpora)
@@ -47,34 +47,34 @@ def test_the_bytes_are_the_same(tmp_path, text, vocabulary, name):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beam", "plain"]
 
 
-def test_a_corpus_without_parts_is_one(tmp_path, corpus, vocabulary, cache_dir):
+def test_corpus_without_parts_is_one_part(tmp_path, corpus, vocabulary, cache_dir):
     assert contents(beam.build({"text": corpus}, vocabulary, tmp_path / "beam").directory) == contents(cache_dir)
 
 
-def test_what_a_stop_leaves_is_not_done_again(tmp_path, text, vocabulary, monkeypatch):
-    """Stopped while parts are joined; a plain build may go on with it as well."""
+def test_stopped_beam_build_resumes_without_repeating_work(tmp_path, text, vocabulary, monkeypatch):
+    """Stop while parts are joined; a plain build can resume from the same folder."""
     corpora = CORPORA["held-out-by-hash"](text)
     whole = contents(builder.build(corpora, vocabulary, tmp_path / "plain").directory)
 
-    class Stop(BaseException):
+    class StopError(BaseException):
         pass
 
     append = beam.SplitWriter.append_files
 
     def stop_at(number):
-        def counted(writer, folder, counts):
+        def append_or_stop(writer, folder, counts):
             if folder.name == number:
-                raise Stop
+                raise StopError
             append(writer, folder, counts)
 
-        return counted
+        return append_or_stop
 
     def refuse(*_):
         raise AssertionError("tokenised again")
 
     for output in ("beam", "other"):
         monkeypatch.setattr(beam.SplitWriter, "append_files", stop_at("train-000003"))
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             beam.build(corpora, vocabulary, tmp_path / output)
     monkeypatch.setattr(beam.SplitWriter, "append_files", append)
     monkeypatch.setattr(beam, "_write_part", refuse)
@@ -82,7 +82,7 @@ def test_what_a_stop_leaves_is_not_done_again(tmp_path, text, vocabulary, monkey
     assert contents(builder.build(corpora, vocabulary, tmp_path / "other").directory) == whole
 
 
-def test_mistakes_are_those_of_a_plain_build(tmp_path, text, vocabulary):
+def test_mistakes_are_reported_as_in_a_plain_build(tmp_path, text, vocabulary):
     (tmp_path / "bad.txt").write_bytes(b"one\n\xff\n")
     (tmp_path / "blank.txt").write_text("\n\n")
     blank, bad = TextFiles(f"{tmp_path}/blank.txt"), TextFiles((f"{text}/0.txt", f"{tmp_path}/bad.txt"))
@@ -93,18 +93,18 @@ def test_mistakes_are_those_of_a_plain_build(tmp_path, text, vocabulary):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "blank.txt"]
 
 
-def test_without_beam_one_line_says_what_to_install(tmp_path, vocabulary, corpus, monkeypatch):
+def test_missing_beam_is_reported_with_the_package_to_install(tmp_path, vocabulary, corpus, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UserError, match=r"^Apache Beam cannot be imported \(.*\): pip install 'bertfam\[beam\]'$"):
         beam.build({"text": corpus}, vocabulary, tmp_path / "cache")
 
 
-def test_the_command_in_processes_of_the_runner(tmp_path, text, vocabulary):
+def test_cache_command_with_processes_of_the_beam_runner(tmp_path, text, vocabulary):
     vocabulary.save(tmp_path / "vocab")
     flags = {"input": text / "*.txt", "vocab": tmp_path / "vocab", "output": tmp_path / "cache"}
     options = "--direct_running_mode=multi_processing --direct_num_workers=2"
     words = [*(f"--{name}={value}" for name, value in flags.items()), f"--beam={options}"]
-    done = subprocess.run([sys.executable, "-m", "bertfam", "cache", *words], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"token cache: {tmp_path / 'cache'}\n"), done.stderr
+    process = subprocess.run([sys.executable, "-m", "bertfam", "cache", *words], capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (0, f"token cache: {tmp_path / 'cache'}\n"), process.stderr
     plain = builder.build({"text": TextFiles(f"{text}/*.txt")}, vocabulary, tmp_path / "plain")
     assert contents(TokenCache(tmp_path / "cache").directory) == contents(plain.directory)

@@ -1,3 +1,5 @@
+"""Token caches: contents, counts, damage, and differences from the current settings."""
+
 import gzip
 import json
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ def words():
 
 @dataclass(frozen=True)
 class Lists(Corpus):
-    """Documents that are given; `fails` of them are followed by an error."""
+    """Corpus of the given documents; with `fails` an error follows them."""
 
     train: list = field(default_factory=lambda: DOCUMENTS)
     validation: list = field(default_factory=list)
@@ -44,19 +46,19 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def lists_of(cache, split="train"):
-    """Documents as lists of sentences as lists of pieces."""
+def documents_as_pieces(cache, split="train"):
+    """Return documents as lists of sentences as lists of pieces."""
     vocabulary, documents = vocabularies.load(cache.vocabulary_directory), cache.documents(split, "text")
     starts, bounds = documents.sentence_starts, documents.sentence_bounds
     sentences = [vocabulary.pieces(documents.tokens[a:b]) for a, b in zip(starts[:-1], starts[1:], strict=True)]
     return [sentences[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
 
-def test_the_cache_holds_the_documents(tmp_path, words):
+def test_cache_contains_the_documents(tmp_path, words):
     cache = build({"text": Lists(validation=[["two"]])}, words, tmp_path / "cache")
-    assert lists_of(cache) == [[sentence.split() for sentence in document] for document in DOCUMENTS]
-    assert lists_of(cache, "validation") == [[["two"]]]
-    # Each word is a token here.
+    assert documents_as_pieces(cache) == [[sentence.split() for sentence in document] for document in DOCUMENTS]
+    assert documents_as_pieces(cache, "validation") == [[["two"]]]
+    # Every word is one token.
     text = [" ".join(document) for document in DOCUMENTS]
     sizes = {"words": 12, "bytes": sum(map(len, text))}
     assert cache.counts("train") == {"documents": 3, "sentences": 6, "tokens": 12, "skipped_documents": 0} | sizes
@@ -70,13 +72,13 @@ def test_two_builds_give_the_same_bytes(tmp_path, corpus, vocabulary, cache_dir)
     assert contents(again.directory) == contents(cache_dir)
 
 
-def test_tokens_are_those_of_the_vocabulary(corpus, vocabulary, cache):
+def test_tokens_equal_those_of_the_vocabulary(corpus, vocabulary, cache):
     documents = cache.documents("train", "text")
     number = 5
     expected = vocabulary.encode_batch(list(corpus.documents("train"))[number])
     begin, end = documents.sentence_bounds[number], documents.sentence_bounds[number + 1]
-    found = [documents.tokens[documents.sentence_starts[i] : documents.sentence_starts[i + 1]] for i in range(begin, end)]
-    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in expected if len(ids)]
+    sentences = [documents.tokens[documents.sentence_starts[i] : documents.sentence_starts[i + 1]] for i in range(begin, end)]
+    assert [ids.tolist() for ids in sentences] == [ids.tolist() for ids in expected if len(ids)]
 
 
 def test_more_than_65536_pieces_are_stored_as_uint32(tmp_path):
@@ -89,7 +91,7 @@ def test_more_than_65536_pieces_are_stored_as_uint32(tmp_path):
 TEXT = "one two three\ntwo one\n\nthree\n\ntwo two\none\nthree three one\n"
 
 
-def test_the_same_text_however_it_is_written_gives_the_same_cache(tmp_path, words):
+def test_cache_does_not_depend_on_line_ends_or_compression(tmp_path, words):
     written = {
         "final-newline": TEXT.encode(),
         "no-final-newline": TEXT.rstrip("\n").encode(),
@@ -111,10 +113,10 @@ def test_lines_without_a_token_are_skipped_and_counted(tmp_path, words, capsys):
     empty = ["\u200d", "\ufeff", "\x01\x02", "\u200b\u200c"]
     documents = [["one", empty[0], "two"], empty, ["\u200d"], [*empty[1:3], "three one"], ["two"]]
     cache = build({"text": Lists(documents)}, words, tmp_path / "cache")
-    assert lists_of(cache) == [[["one"], ["two"]], [["three", "one"]], [["two"]]]
+    assert documents_as_pieces(cache) == [[["one"], ["two"]], [["three", "one"]], [["two"]]]
     counts = cache.counts("train")
     assert (counts["skipped_documents"], counts["words"]) == (2, 5)
-    assert counts["bytes"] == len("one two") + len("three one") + len("two")  # of lines that have tokens
+    assert counts["bytes"] == len("one two") + len("three one") + len("two")  # bytes of lines that have tokens
     assert "tokenising train: 3 documents, 5 tokens, 2 skipped, " in capsys.readouterr().err
     source = TextData().training(cache, words.token_ids, 8, 6, seed=0)
     rows = source.rows(0, 0, 6)
@@ -124,7 +126,7 @@ def test_lines_without_a_token_are_skipped_and_counted(tmp_path, words, capsys):
 def test_special_pieces_typed_in_the_text_are_ordinary_text(tmp_path, words):
     cache = build({"text": Lists([["one [MASK] and [SEP] two [PAD][CLS]"], ["three"]])}, words, tmp_path / "cache")
     typed = ["one", "[", "mask", "]", "and", "[", "sep", "]", "two", "[", "[UNK]", "]", "[", "[UNK]", "]"]
-    assert lists_of(cache) == [[typed], [["three"]]]
+    assert documents_as_pieces(cache) == [[typed], [["three"]]]
     control = [words.token_ids.pad, words.token_ids.cls, words.token_ids.sep, words.token_ids.mask]
     assert not np.isin(cache.documents("train", "text").tokens, control).any()
     rows = TextData().training(cache, words.token_ids, 20, 4, seed=0).rows(0, 0, 4)
@@ -132,14 +134,14 @@ def test_special_pieces_typed_in_the_text_are_ordinary_text(tmp_path, words):
 
 
 @pytest.mark.parametrize("corpus", [Lists(fails=True), Lists([]), Lists([["\u200d"]])], ids=["error", "empty", "no-token"])
-def test_a_failure_leaves_nothing(tmp_path, words, corpus):
+def test_failed_build_leaves_no_files(tmp_path, words, corpus):
     (tmp_path / "here").mkdir()
     with pytest.raises(UserError):
         build({"text": corpus}, words, tmp_path / "here" / "new" / "folders" / "cache")
     assert list(tmp_path.rglob("*")) == [tmp_path / "here"]
 
 
-def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, words, monkeypatch):
+def test_early_interrupt_leaves_no_files(tmp_path, words, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
@@ -149,13 +151,13 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(tmp_path, words, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path, words):
+def test_unwritable_output_is_refused(tmp_path, words):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/cache cannot be written: .*file is not a folder; name another$"):
         build({"text": Lists()}, words, tmp_path / "file" / "cache")
 
 
-def test_who_is_second_takes_what_the_first_has_built(tmp_path, words, vocabulary):
+def test_second_build_uses_the_existing_cache(tmp_path, words, vocabulary):
     first = build({"text": Lists()}, words, tmp_path / "cache")
     before = contents(first.directory)
     assert build({"text": Lists()}, words, tmp_path / "cache").directory == first.directory
@@ -182,7 +184,7 @@ def built(tmp_path, words):
         ("cache.json", None, r"holds no token cache \(no cache.json\); build one with `bertfam cache`"),
     ],
 )
-def test_a_cache_that_is_not_whole_is_refused(built, name, size, message):
+def test_incomplete_cache_is_refused(built, name, size, message):
     path = built / name
     if size is None:
         path.unlink()
@@ -192,7 +194,7 @@ def test_a_cache_that_is_not_whole_is_refused(built, name, size, message):
         TokenCache(built).documents("train", "text")
 
 
-def test_another_format_is_refused(built):
+def test_cache_of_another_format_is_refused(built):
     manifest = json.loads((built / "cache.json").read_text()) | {"format": 7}
     (built / "cache.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="has cache format 7, this version reads 2; delete it and build it again$"):
@@ -200,13 +202,13 @@ def test_another_format_is_refused(built):
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "null", '{"format": 2}'])
-def test_a_manifest_of_something_else_is_refused(built, text):
+def test_malformed_manifest_is_refused(built, text):
     (built / "cache.json").write_text(text)
     with pytest.raises(UserError, match="cache.json is damaged"):
         TokenCache(built)
 
 
-def file(name, **settings):
+def file_entry(name, **settings):
     return {"name": name, "size": 3, "sha256": "0" * 64} | settings
 
 
@@ -215,13 +217,13 @@ def file(name, **settings):
     [
         ({"kind": "a", "b": 1}, {"kind": "b", "a": 1}, 'kind was "a" and is "b" now'),
         ({"a": 1}, {}, "a was 1 and is null now"),
-        ({"train": [file("x")]}, {"train": [file("x"), file("y")]}, "train was 1 entries and is 2 entries now"),
-        ({"train": [file("x")]}, {"train": [file("x", size=4)]}, "train[x].size was 3 and is 4 now"),
-        ({"train": [file("x")]}, {"train": [file("z")]}, 'train[x].name was "x" and is "z" now'),
+        ({"train": [file_entry("x")]}, {"train": [file_entry("x"), file_entry("y")]}, "train was 1 entries and is 2 entries now"),
+        ({"train": [file_entry("x")]}, {"train": [file_entry("x", size=4)]}, "train[x].size was 3 and is 4 now"),
+        ({"train": [file_entry("x")]}, {"train": [file_entry("z")]}, 'train[x].name was "x" and is "z" now'),
         ({"v": "0" * 64}, {"v": "1" * 64}, 'v was "000000000000000... and is "111111111111111... now'),
     ],
 )
-def test_what_differs_is_named(built, monkeypatch, old, new, difference):
+def test_difference_of_fingerprints_is_reported(built, monkeypatch, old, new, difference):
     cache = TokenCache(built)
     monkeypatch.setattr(TokenCache, "fingerprint", old)
     check_fingerprint(cache, old)
@@ -230,7 +232,7 @@ def test_what_differs_is_named(built, monkeypatch, old, new, difference):
     assert f"was built from something else ({difference}); delete it to rebuild it" in str(refused.value)
 
 
-def test_only_what_is_given_is_compared(built, words, vocabulary):
+def test_only_given_sources_are_compared(built, words, vocabulary):
     @dataclass(frozen=True)
     class Other(Lists):
         def fingerprint(self):
@@ -246,15 +248,15 @@ def test_only_what_is_given_is_compared(built, words, vocabulary):
         check_sources(cache, {"text": Lists()}, vocabulary)
 
 
-def test_two_held_out_documents_are_needed_to_evaluate_pairs(tmp_path, words):
+def test_pairs_are_evaluated_with_two_held_out_documents_or_more(tmp_path, words):
     for count in (0, 1, 2):
         cache = build({"text": Lists(validation=DOCUMENTS[:count])}, words, tmp_path / str(count))
         held_out = TextData().held_out(cache, words.token_ids, 8, 4)
         assert (held_out is None) == (count < 2)
 
 
-def test_corpora_lie_beside_each_other(tmp_path, words):
-    """Each is as it would be alone."""
+def test_cache_of_several_corpora(tmp_path, words):
+    """Every corpus is stored as it would be alone."""
     corpora = {"law": Lists(validation=[["two"]]), "books": Lists([["one"], ["three two"]])}
     cache = build(corpora, words, tmp_path / "cache")
     assert cache.corpora == TokenCache(tmp_path / "cache").corpora == ("law", "books")
@@ -262,8 +264,8 @@ def test_corpora_lie_beside_each_other(tmp_path, words):
         alone = build({"text": corpus}, words, tmp_path / name)
         assert contents(cache.directory / name) == contents(alone.directory / "text")
         assert cache.counts("train", name) == alone.counts("train")
-    each = [cache.counts("train", name) for name in corpora]
-    assert cache.counts("train") == {name: sum(counts[name] for counts in each) for name in each[0]}
+    corpus_counts = [cache.counts("train", name) for name in corpora]
+    assert cache.counts("train") == {name: sum(counts[name] for counts in corpus_counts) for name in corpus_counts[0]}
     assert (cache.counts("train")["documents"], cache.counts("train")["words"]) == (5, 15)
     assert cache.documents("train", "law").name == f"the train split of {cache.directory} (law)"
     with pytest.raises(UserError, match="cache holds no text named text, only law, books$"):
@@ -273,28 +275,28 @@ def test_corpora_lie_beside_each_other(tmp_path, words):
 
 
 @pytest.mark.parametrize("name", ["", "vocab", "cache.json", "a/b", "..", ".hidden", "a b", "-a"])
-def test_names_that_are_no_folder_of_a_corpus_are_refused(tmp_path, words, name):
+def test_bad_names_of_corpora_are_refused(tmp_path, words, name):
     with pytest.raises(UserError, match="cannot be the name of a corpus: use letters"):
         build({name: Lists()}, words, tmp_path / "cache")
     assert not list(tmp_path.iterdir())
 
 
-def test_words_and_bytes_of_the_text(tmp_path, vocabulary):
-    """Whatever the tokens are; with an ideographic space, which separates, and letters of two and four bytes."""
+def test_words_and_bytes_do_not_depend_on_the_tokens(tmp_path, vocabulary):
+    """Use an ideographic space, which separates words, and letters of two and four bytes."""
     corpus = Lists([["Zwölf  Boxkämpfer\u3000jagen", "x\U0001f600"], ["y"]])
     cache = build({"text": corpus}, vocabulary, tmp_path / "cache")
     counts = cache.counts("train")
     assert (counts["words"], counts["bytes"]) == (5, len("Zwölf  Boxkämpfer\u3000jagen x\U0001f600y".encode()))
 
 
-def test_a_cache_of_an_earlier_version_has_no_words(tmp_path, words):
-    """Nor has one that an earlier version had begun."""
+def test_cache_of_an_earlier_version_has_no_word_counts(tmp_path, words):
+    """The counts of an unfinished build of an earlier version have none either."""
     cache = build({"law": Lists(), "books": Lists()}, words, tmp_path / "cache")
     manifest = json.loads((tmp_path / "cache" / "cache.json").read_text())
-    old = {name: count for name, count in cache.counts("train", "law").items() if name not in ("words", "bytes")}
-    manifest["corpora"]["law"]["train"]["counts"] = old
+    old_counts = {name: count for name, count in cache.counts("train", "law").items() if name not in ("words", "bytes")}
+    manifest["corpora"]["law"]["train"]["counts"] = old_counts
     (tmp_path / "cache" / "cache.json").write_text(json.dumps(manifest))
-    found = TokenCache(tmp_path / "cache")
-    assert found.counts("train") == {name: 2 * count for name, count in old.items()}
-    assert "words" in found.counts("train", "books") and "words" in found.counts("validation")
-    assert Counts.from_json(old) + Counts(1, 1, 1, words=1, bytes=1) == Counts(4, 7, 13, 0, None, None)
+    old_cache = TokenCache(tmp_path / "cache")
+    assert old_cache.counts("train") == {name: 2 * count for name, count in old_counts.items()}
+    assert "words" in old_cache.counts("train", "books") and "words" in old_cache.counts("validation")
+    assert Counts.from_json(old_counts) + Counts(1, 1, 1, words=1, bytes=1) == Counts(4, 7, 13, 0, None, None)

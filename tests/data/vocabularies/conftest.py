@@ -1,4 +1,4 @@
-"""Text in several languages, and a vocabulary of each kind learnt from it once."""
+"""Text in several languages, and one learnt vocabulary of each kind."""
 
 import warnings
 
@@ -24,23 +24,23 @@ OTHERS = [
 
 @pytest.fixture(scope="session")
 def lines(corpus):
-    """Some 1,500 lines of English and a few of other languages."""
+    """About 1,500 lines of English and a few of other languages."""
     english = [sentence for document in corpus.documents("train") for sentence in document]
     return [*english[:1500], *OTHERS, *OTHERS]
 
 
 @pytest.fixture(scope="session")
 def learn(lines):
-    """Learns a vocabulary of the lines, each kind and settings once."""
-    made = {}
+    """Learn a vocabulary from `lines`, once for each kind and settings."""
+    learnt_by_key = {}
 
-    def learnt(kind, layout, **options):
+    def learn_once(kind, layout, **options):
         key = (kind, layout, *sorted(options.items()))
-        if key not in made:
+        if key not in learnt_by_key:
             learner = make_learner(kind, **({"size": 1200, "layout": LAYOUTS[layout]} | options))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
-                made[key] = learner.learn(learner.count(lines))
-        return made[key]
+                learnt_by_key[key] = learner.learn(learner.count(lines))
+        return learnt_by_key[key]
 
-    return learnt
+    return learn_once

@@ -1,4 +1,4 @@
-"""Learning in processes of their own: other hashes of strings, and the texts in another order."""
+"""Vocabularies learnt in separate processes, with other hashes of strings and the texts in another order."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ random.Random(int(sys.argv[1])).shuffle(texts)
 """
 
 
-def learnt_in_processes(learn, seeds):
-    """What the code `learn`, which has `texts`, prints in a process for each of the seeds."""
+def learn_in_processes(learn, seeds):
+    """Run the code `learn`, which can use `texts`, in one process for each seed, and return the distinct outputs."""
     return {
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", CODE + learn, seed],

@@ -1,9 +1,9 @@
-"""Byte-level BPE vocabularies beside the tokenizers library."""
+"""Byte-level BPE vocabularies compared with the tokenizers library."""
 
 import json
 
 import pytest
-from learning import learnt_in_processes
+from learning import learn_in_processes
 from tokenizers import ByteLevelBPETokenizer
 from tokenizers.processors import ByteLevel
 
@@ -26,49 +26,49 @@ HARD = [
 
 
 @pytest.mark.parametrize(("layout", "trims"), [("gpt2", False), ("roberta", True)])
-def test_ids_and_offsets_are_the_library_s_and_text_comes_back(learn, lines, layout, trims, tmp_path):
-    made = learn("byte_bpe", layout)
-    made.save(tmp_path)
+def test_ids_and_offsets_equal_those_of_the_library_and_decoding_restores_the_text(learn, lines, layout, trims, tmp_path):
+    vocabulary = learn("byte_bpe", layout)
+    vocabulary.save(tmp_path)
     library = ByteLevelBPETokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
     library.post_processor = ByteLevel(add_prefix_space=False, trim_offsets=trims)  # as RoBERTa's
     texts = [*lines, *HARD]
-    for text, ids, theirs in zip(texts, made.encode_batch(texts), library.encode_batch(texts), strict=True):
-        assert ids.tolist() == theirs.ids and made.decode(ids) == text
-        found = made.encode(text)
-        assert found.pieces == theirs.tokens and [tuple(pair) for pair in found.offsets.tolist()] == theirs.offsets
+    for text, ids, theirs in zip(texts, vocabulary.encode_batch(texts), library.encode_batch(texts), strict=True):
+        assert ids.tolist() == theirs.ids and vocabulary.decode(ids) == text
+        encoding = vocabulary.encode(text)
+        assert encoding.pieces == theirs.tokens and [tuple(pair) for pair in encoding.offsets.tolist()] == theirs.offsets
 
 
-def test_words_of_any_script(learn):
-    made = learn("byte_bpe", "roberta")
-    starts = dict(zip(made.pieces(range(made.size)), made.token_ids.starts_word.tolist(), strict=True))
+def test_words_start_with_a_space_or_an_ideograph(learn):
+    vocabulary = learn("byte_bpe", "roberta")
+    starts = dict(zip(vocabulary.pieces(range(vocabulary.size)), vocabulary.token_ids.starts_word.tolist(), strict=True))
     assert starts["Ġ"] and starts["Ċ"] and not starts["a"] and starts["<mask>"] and starts["Ġthe"] and not starts["!"]
     ideograph = ByteBpe.train(["字字字字 字字"], size=300)
     pieces = ideograph.pieces(ideograph.encode_batch(["字字"])[0])
     assert [bool(starts) for starts in ideograph.token_ids.starts_word[ideograph.encode_batch(["字"])[0]]] == [True], pieces
 
 
-def test_a_sentence_after_the_first_is_spelt_as_inside_a_text(learn):
-    made = learn("byte_bpe", "gpt2")
-    whole = made.encode_batch(["The cat. The function"])[0].tolist()
-    apart = made.encode_batch(["The cat.", made.joint + "The function"])
+def test_later_sentences_are_encoded_as_within_a_text(learn):
+    vocabulary = learn("byte_bpe", "gpt2")
+    whole = vocabulary.encode_batch(["The cat. The function"])[0].tolist()
+    apart = vocabulary.encode_batch(["The cat.", vocabulary.joint + "The function"])
     assert [id for ids in apart for id in ids.tolist()] == whole
 
 
-def test_the_same_in_every_process():
+def test_learning_gives_the_same_vocabulary_in_every_process():
     learn = "from bertfam.data.vocabularies.byte_bpe import ByteBpe\nprint(ByteBpe.train(texts, size=300).fingerprint)"
-    runs = learnt_in_processes(learn, "12")
+    runs = learn_in_processes(learn, "12")
     assert len(runs) == 1 and next(iter(runs)).strip()
 
 
-def test_the_pairs_are_those_of_the_library_s_own_training(lines):
-    """Without ties: the same pieces as `tokenizers` learns from the texts themselves."""
+def test_pieces_equal_those_that_the_library_learns(lines):
+    """Avoid ties, which the two may break differently."""
     library = ByteLevelBPETokenizer()
     library.train_from_iterator(lines, vocab_size=400, min_frequency=30, show_progress=False)
-    made = ByteBpe.train(lines, size=401, layout=LAYOUTS["gpt2"], min_frequency=30)
-    assert set(made.pieces(range(400))) == set(library.get_vocab())
+    vocabulary = ByteBpe.train(lines, size=401, layout=LAYOUTS["gpt2"], min_frequency=30)
+    assert set(vocabulary.pieces(range(400))) == set(library.get_vocab())
 
 
-def test_sizes(tmp_path):
+def test_sizes_that_the_text_does_not_allow(tmp_path):
     with pytest.warns(UserWarning, match=r"allows only 26\d pieces .*, not the 4,000") as caught:
         ByteBpe.train(["a b c d a b c"], size=4000)
     assert len(caught) == 1
@@ -79,16 +79,16 @@ def test_sizes(tmp_path):
             ByteBpe.train([text], size=size)
 
 
-def test_published_files(learn, tmp_path):
-    """vocab.json and merges.txt alone, with the line ends of another system and no version line."""
-    made = learn("byte_bpe", "gpt2")
-    made.save(tmp_path / "whole")
+def test_vocab_json_and_merges_txt_are_enough(learn, tmp_path):
+    """Load the two files alone, with CRLF line ends and no version line."""
+    vocabulary = learn("byte_bpe", "gpt2")
+    vocabulary.save(tmp_path / "whole")
     (tmp_path / "bare").mkdir()
     merges = (tmp_path / "whole" / "merges.txt").read_text().split("\n", 1)
     assert merges[0] == "#version: 0.2"
     (tmp_path / "bare" / "merges.txt").write_bytes(merges[1].replace("\n", "\r\n").encode())
     (tmp_path / "bare" / "vocab.json").write_bytes((tmp_path / "whole" / "vocab.json").read_bytes())
-    assert vocabularies.load(tmp_path / "bare").fingerprint == made.fingerprint
+    assert vocabularies.load(tmp_path / "bare").fingerprint == vocabulary.fingerprint
 
     (tmp_path / "bare" / "merges.txt").write_text("#version: 0.2\na b\nabc\n")
     with pytest.raises(UserError, match=r"merges.txt:3: .*two pieces"):
@@ -105,7 +105,7 @@ def test_published_files(learn, tmp_path):
         vocabularies.load(tmp_path / "bare")
 
 
-def test_another_tokenizer_json_is_refused(learn, tmp_path):
+def test_tokenizer_json_of_another_kind_is_refused(learn, tmp_path):
     learn("byte_bpe", "gpt2").save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     for change, message in [

@@ -1,4 +1,4 @@
-"""Every kind with the control tokens of every family: ids, frames, words, and the folder that transformers reads."""
+"""Every kind of vocabulary with the control tokens of every family: ids, frames, words, and reading by transformers."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ BOTH = [
     ("wordpiece", "bert"), ("wordpiece", "roberta"), ("unigram", "albert"), ("unigram", "t5"), ("unigram", "xlnet"),
     ("bpe", "albert"), ("bpe", "t5"), ("bpe", "big_bird"), ("byte_bpe", "roberta"), ("byte_bpe", "gpt2"), ("byte_bpe", "t5"),
 ]  # fmt: skip
-# From FAMILIES' published vocabularies: pad, unk, cls, sep, eos, mask; negative: from the end; None: there is none.
+# Ids of pad, unk, cls, sep, eos and mask in the published vocabularies; negative ids count from the end, None means no token.
 IDS = {
     "bert": (0, 1, 2, 3, None, 4),
     "roberta": (1, 3, 0, 2, 2, -1),
@@ -36,104 +36,110 @@ PROMPTS = [
 
 
 @pytest.mark.parametrize(("kind", "layout"), BOTH)
-def test_ids_are_the_family_s(learn, kind, layout):
-    made = learn(kind, layout)
-    tokens = made.token_ids
-    found = (tokens.pad, tokens.unk, tokens.cls, tokens.sep, tokens.eos, tokens.mask)
+def test_ids_equal_those_of_the_family(learn, kind, layout):
+    vocabulary = learn(kind, layout)
+    tokens = vocabulary.token_ids
+    ids = (tokens.pad, tokens.unk, tokens.cls, tokens.sep, tokens.eos, tokens.mask)
     if layout in IDS:
-        assert found == tuple(id + made.size if id is not None and id < 0 else id for id in IDS[layout])
-    assert tokens.size == made.size == 1200
-    assert made.pieces(tokens.sentinels) == [f"<extra_id_{n}>" for n in range(100 if layout == "t5" else 0)]
-    assert tokens.sentinels[:2] == ((made.size - 1, made.size - 2) if layout == "t5" else ())
-    assert set(made.pieces(tokens.special)) == set(LAYOUTS[layout].controls) and list(tokens.special) == sorted(tokens.special)
+        assert ids == tuple(id + vocabulary.size if id is not None and id < 0 else id for id in IDS[layout])
+    assert tokens.size == vocabulary.size == 1200
+    assert vocabulary.pieces(tokens.sentinels) == [f"<extra_id_{n}>" for n in range(100 if layout == "t5" else 0)]
+    assert tokens.sentinels[:2] == ((vocabulary.size - 1, vocabulary.size - 2) if layout == "t5" else ())
+    assert set(vocabulary.pieces(tokens.special)) == set(LAYOUTS[layout].controls) and list(tokens.special) == sorted(
+        tokens.special
+    )
     before, after = FRAMES[layout]
-    framed, bare = made.encode_prompt("the cat"), made.encode_prompt("the cat", frame=False)
+    framed, bare = vocabulary.encode_prompt("the cat"), vocabulary.encode_prompt("the cat", frame=False)
     assert framed.pieces == [*before.split(), *bare.pieces, *after.split()]
-    assert bare.ids.tolist() == made.encode_batch(["the cat"])[0].tolist()
+    assert bare.ids.tolist() == vocabulary.encode_batch(["the cat"])[0].tolist()
 
 
 @pytest.mark.parametrize(("kind", "layout"), BOTH)
-def test_running_text_gives_no_control_ids_and_prompts_do(learn, kind, layout):
-    made = learn(kind, layout)
-    tokens = made.token_ids
+def test_control_pieces_are_text_in_running_text_and_control_ids_in_prompts(learn, kind, layout):
+    vocabulary = learn(kind, layout)
+    tokens = vocabulary.token_ids
     controls = {*tokens.special, *tokens.sentinels} - ({tokens.unk} if tokens.unk != tokens.pad else set())
-    texts = [f"x {piece} y{piece}z{piece}" for piece in made.pieces(sorted(controls))] + [" ".join(made.pieces(sorted(controls)))]
-    for text, ids in zip(texts, made.encode_batch(texts), strict=True):
+    texts = [f"x {piece} y{piece}z{piece}" for piece in vocabulary.pieces(sorted(controls))] + [
+        " ".join(vocabulary.pieces(sorted(controls)))
+    ]
+    for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
         assert not controls & set(ids.tolist()), text
-        assert made.encode(text).ids.tolist() == ids.tolist()
-        assert made.decode(ids).replace(" ", "").lower() == text.replace(" ", "").lower() or tokens.unk in ids
+        assert vocabulary.encode(text).ids.tolist() == ids.tolist()
+        assert vocabulary.decode(ids).replace(" ", "").lower() == text.replace(" ", "").lower() or tokens.unk in ids
     for id in sorted(controls):
-        piece = made.pieces([id])[0]
+        piece = vocabulary.pieces([id])[0]
         for text, count in ((piece, 1), (f"the {piece} cat", 1), (f"the {piece}{piece} cat", 2)):
-            assert made.encode_prompt(text, frame=False).ids.tolist().count(id) == count, text
+            assert vocabulary.encode_prompt(text, frame=False).ids.tolist().count(id) == count, text
 
 
 @pytest.mark.parametrize(("kind", "layout"), BOTH)
-def test_words_start_where_the_library_s_pieces_say(learn, lines, kind, layout):
-    made = learn(kind, layout)
-    starts = made.token_ids.starts_word
-    assert starts.dtype == bool and starts.shape == (made.size,)
-    special = [*made.token_ids.special, *made.token_ids.sentinels]
-    assert [id for id in special if not starts[id]] == ([made.token_ids.unk] if kind in ("unigram", "bpe") else [])
-    # English words between spaces: the first piece of each begins a word, and no other but at punctuation (WordPiece).
+def test_words_start_where_the_pieces_of_the_library_do(learn, lines, kind, layout):
+    vocabulary = learn(kind, layout)
+    starts = vocabulary.token_ids.starts_word
+    assert starts.dtype == bool and starts.shape == (vocabulary.size,)
+    special = [*vocabulary.token_ids.special, *vocabulary.token_ids.sentinels]
+    assert [id for id in special if not starts[id]] == ([vocabulary.token_ids.unk] if kind in ("unigram", "bpe") else [])
+    # The first piece of an English word between spaces starts a word, and no other piece does except at punctuation (WordPiece).
     text = "The following statement executes a function"
-    ids = made.encode_batch([made.joint + text])[0]
+    ids = vocabulary.encode_batch([vocabulary.joint + text])[0]
     assert starts[ids].sum() == 6
-    for piece, id in zip(made.pieces(ids), ids.tolist(), strict=True):
+    for piece, id in zip(vocabulary.pieces(ids), ids.tolist(), strict=True):
         assert starts[id] == (not piece.startswith("##") if kind == "wordpiece" else piece[0] in "▁Ġ")
-    words = made.encode_batch(["字文"])[0]
-    if kind != "byte_bpe" and made.token_ids.unk not in words:
+    words = vocabulary.encode_batch(["字文"])[0]
+    if kind != "byte_bpe" and vocabulary.token_ids.unk not in words:
         assert starts[words].sum() >= 2
 
 
 @pytest.mark.parametrize(("kind", "layout"), BOTH)
-def test_transformers_reads_the_folder(learn, lines, kind, layout, tmp_path):
+def test_transformers_encodes_like_the_saved_vocabulary(learn, lines, kind, layout, tmp_path):
     transformers = pytest.importorskip("transformers")
-    made = learn(kind, layout)
-    made.save(tmp_path, model_max_length=77)
+    vocabulary = learn(kind, layout)
+    vocabulary.save(tmp_path, model_max_length=77)
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert auto.is_fast and len(auto) == made.size and auto.model_max_length == 77
-    tokens = made.token_ids
+    assert auto.is_fast and len(auto) == vocabulary.size and auto.model_max_length == 77
+    tokens = vocabulary.token_ids
     assert (auto.pad_token_id, auto.unk_token_id, auto.mask_token_id) == (tokens.pad, tokens.unk, tokens.mask)
     assert (auto.cls_token_id, auto.sep_token_id) == (tokens.cls, tokens.sep)
     assert auto.eos_token_id == (2 if layout == "xlnet" else tokens.eos)
     assert auto.padding_side == ("left" if layout == "xlnet" else "right")
     for text, ids, theirs in zip(
-        lines, made.encode_batch(lines), auto(lines, add_special_tokens=False)["input_ids"], strict=True
+        lines, vocabulary.encode_batch(lines), auto(lines, add_special_tokens=False)["input_ids"], strict=True
     ):
-        # transformers has no encoder of running text
+        # transformers does not distinguish running text from prompts
         if "[MASK]" not in text:
             assert ids.tolist() == theirs, text
     for text in PROMPTS:
-        assert auto(text)["input_ids"] == made.encode_prompt(text).ids.tolist(), text
+        assert auto(text)["input_ids"] == vocabulary.encode_prompt(text).ids.tolist(), text
     pair = auto("the", "cat")["input_ids"]
-    one, two = (made.encode_prompt(text, frame=False).ids.tolist() for text in ("the", "cat"))
+    one, two = (vocabulary.encode_prompt(text, frame=False).ids.tolist() for text in ("the", "cat"))
     assert [id for id in pair if id not in tokens.special] == one + two
 
     loaded = vocabularies.load(tmp_path)
-    assert type(loaded) is type(made) and loaded.layout == made.layout and loaded.fingerprint == made.fingerprint
+    assert (
+        type(loaded) is type(vocabulary) and loaded.layout == vocabulary.layout and loaded.fingerprint == vocabulary.fingerprint
+    )
     assert np.array_equal(loaded.token_ids.starts_word, tokens.starts_word) and loaded.token_ids.special == tokens.special
 
 
 @pytest.mark.parametrize(
     ("kind", "layout"), [("wordpiece", "bert"), ("unigram", "t5"), ("byte_bpe", "roberta"), ("byte_bpe", "gpt2")]
 )
-@pytest.mark.parametrize("begins", [True, False])
-def test_a_folder_for_models_that_go_on_from_a_text(learn, lines, kind, layout, begins, tmp_path):
+@pytest.mark.parametrize("has_start", [True, False])
+def test_folder_for_models_that_continue_a_text(learn, lines, kind, layout, has_start, tmp_path):
     transformers = pytest.importorskip("transformers")
-    made = learn(kind, layout)
-    end = made.token_ids.sep if made.token_ids.eos is None else made.token_ids.eos
-    before = [end] if begins else []
-    made.save(tmp_path, before=made.pieces(before))
-    (tmp_path / "config.json").write_text(f'{{"model_type": "{"opt" if begins else "gpt2"}"}}')
+    vocabulary = learn(kind, layout)
+    end = vocabulary.token_ids.sep if vocabulary.token_ids.eos is None else vocabulary.token_ids.eos
+    before = [end] if has_start else []
+    vocabulary.save(tmp_path, before=vocabulary.pieces(before))
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{"opt" if has_start else "gpt2"}"}}')
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in [*lines[:20], ""]:
-        assert auto(text)["input_ids"] == [*before, *made.encode_prompt(text, frame=False).ids], text
+        assert auto(text)["input_ids"] == [*before, *vocabulary.encode_prompt(text, frame=False).ids], text
     loaded = vocabularies.load(tmp_path)
-    assert loaded.layout == made.layout and loaded.fingerprint == made.fingerprint
+    assert loaded.layout == vocabulary.layout and loaded.fingerprint == vocabulary.fingerprint
 
 
-def test_a_config_of_the_family_beside_it_changes_nothing(learn, lines, tmp_path):
+def test_config_of_the_family_in_the_folder_changes_nothing(learn, lines, tmp_path):
     transformers = pytest.importorskip("transformers")
     families = {
         "t5": ("unigram", "t5"),
@@ -142,15 +148,15 @@ def test_a_config_of_the_family_beside_it_changes_nothing(learn, lines, tmp_path
         "roberta": ("byte_bpe", "roberta"),
     }
     for family, (kind, layout) in families.items():
-        made = learn(kind, layout)
-        made.save(tmp_path / family)
+        vocabulary = learn(kind, layout)
+        vocabulary.save(tmp_path / family)
         (tmp_path / family / "config.json").write_text(f'{{"model_type": "{family}"}}')
         auto = transformers.AutoTokenizer.from_pretrained(tmp_path / family)
-        assert auto(lines[:200])["input_ids"] == [made.encode_prompt(line).ids.tolist() for line in lines[:200]]
+        assert auto(lines[:200])["input_ids"] == [vocabulary.encode_prompt(line).ids.tolist() for line in lines[:200]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_order_does_not_matter(lines, kind):
+def test_order_of_the_texts_does_not_matter(lines, kind):
     from bertfam.data.vocabularies.learners import make_learner
 
     fingerprints = set()

@@ -1,10 +1,10 @@
-"""SentencePiece vocabularies beside the sentencepiece library."""
+"""SentencePiece vocabularies compared with the sentencepiece library."""
 
 import json
 
 import numpy as np
 import pytest
-from learning import learnt_in_processes
+from learning import learn_in_processes
 from sentencepiece import SentencePieceProcessor
 
 from bertfam.data import vocabularies
@@ -17,20 +17,20 @@ LOSSLESS = {"normalizer": "identity", "keep_spaces": True, "byte_fallback": True
 
 @pytest.mark.parametrize("options", [{}, LOSSLESS, {"normalizer": "nmt_nfkc_cf"}], ids=["nfkc", "lossless", "folded"])
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_ids_and_offsets_are_the_library_s(learn, lines, kind, options):
-    made = learn(kind, "albert", **options)
-    library = SentencePieceProcessor(model_proto=made.model)
-    assert library.get_piece_size() == made.size
-    for line, ids in zip(lines, made.encode_batch(lines), strict=True):
+def test_ids_and_offsets_equal_those_of_the_library(learn, lines, kind, options):
+    vocabulary = learn(kind, "albert", **options)
+    library = SentencePieceProcessor(model_proto=vocabulary.model)
+    assert library.get_piece_size() == vocabulary.size
+    for line, ids in zip(lines, vocabulary.encode_batch(lines), strict=True):
         assert ids.tolist() == library.encode(line) and ids.dtype == np.int32
         pieces = library.encode(line, out_type="immutable_proto").pieces
-        assert made.encode(line).offsets.tolist() == [[piece.begin, piece.end] for piece in pieces]
-        assert made.encode(line).pieces == [library.id_to_piece(piece.id) for piece in pieces]
+        assert vocabulary.encode(line).offsets.tolist() == [[piece.begin, piece.end] for piece in pieces]
+        assert vocabulary.encode(line).pieces == [library.id_to_piece(piece.id) for piece in pieces]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_lossless(learn, lines, kind):
-    made = learn(kind, "albert", **LOSSLESS)
+def test_lossless_vocabulary_restores_the_text(learn, lines, kind):
+    vocabulary = learn(kind, "albert", **LOSSLESS)
     texts = [
         *lines,
         "the   cat\n\tsat",
@@ -40,82 +40,86 @@ def test_lossless(learn, lines, kind):
         "\u0000\u2028\U0001f9ff 👨‍👩‍👧 cafe\u0301",
         "",
     ]
-    for text, ids in zip(texts, made.encode_batch(texts), strict=True):
-        assert made.decode(ids) == text
-        assert made.token_ids.unk not in ids
+    for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
+        assert vocabulary.decode(ids) == text
+        assert vocabulary.token_ids.unk not in ids
 
 
-def test_white_space_folds_and_compatibility_characters_change_by_default(learn):
-    made = learn("unigram", "t5")
-    folded, plain = made.encode_batch(["the   cat\n\tsat ", "the cat sat"])
+def test_white_space_and_compatibility_characters_are_normalised_by_default(learn):
+    vocabulary = learn("unigram", "t5")
+    folded, plain = vocabulary.encode_batch(["the   cat\n\tsat ", "the cat sat"])
     assert folded.tolist() == plain.tolist()
-    composed, decomposed = made.encode_batch(["caf\u00e9", "cafe\u0301"])
+    composed, decomposed = vocabulary.encode_batch(["caf\u00e9", "cafe\u0301"])
     assert composed.tolist() == decomposed.tolist()
     text = "a ︰ b … c"
-    found = made.encode(text)
-    dots = [(text[a:b], piece) for piece, (a, b) in zip(found.pieces, found.offsets.tolist(), strict=True) if "." in piece]
+    encoding = vocabulary.encode(text)
+    dots = [(text[a:b], piece) for piece, (a, b) in zip(encoding.pieces, encoding.offsets.tolist(), strict=True) if "." in piece]
     assert "".join(part for part, _ in dots).replace(" ", "") == "︰…" and "".join(p for _, p in dots).strip("▁").count(".") == 5
 
 
 def test_byte_fallback_spells_emoji(learn):
-    made = learn("bpe", "albert", byte_fallback=True)
-    ids = made.encode_batch(["ok \U0001f9ff"])[0]
-    assert made.pieces(ids)[-4:] == ["<0xF0>", "<0x9F>", "<0xA7>", "<0xBF>"] and made.decode(ids) == "ok \U0001f9ff"
-    assert made.token_ids.starts_word[ids][-4:].sum() == 0
-    assert not {"<0x41>"} & set(made.encode("a <0x41> b").pieces)  # typed
+    vocabulary = learn("bpe", "albert", byte_fallback=True)
+    ids = vocabulary.encode_batch(["ok \U0001f9ff"])[0]
+    assert vocabulary.pieces(ids)[-4:] == ["<0xF0>", "<0x9F>", "<0xA7>", "<0xBF>"] and vocabulary.decode(ids) == "ok \U0001f9ff"
+    assert vocabulary.token_ids.starts_word[ids][-4:].sum() == 0
+    assert not {"<0x41>"} & set(vocabulary.encode("a <0x41> b").pieces)  # typed by a user
 
 
-def test_one_unknown_covers_what_it_stands_for(learn):
-    made = learn("unigram", "albert")
-    found = made.encode("hello \U0001f9ff\U0001f9ff ok")
-    place = found.ids.tolist().index(made.token_ids.unk)
-    assert found.ids.tolist().count(made.token_ids.unk) == 1 and found.offsets[place].tolist() == [6, 8]
-    assert found.pieces[place] == "<unk>"
+def test_one_unknown_piece_covers_several_characters(learn):
+    vocabulary = learn("unigram", "albert")
+    encoding = vocabulary.encode("hello \U0001f9ff\U0001f9ff ok")
+    place = encoding.ids.tolist().index(vocabulary.token_ids.unk)
+    assert encoding.ids.tolist().count(vocabulary.token_ids.unk) == 1 and encoding.offsets[place].tolist() == [6, 8]
+    assert encoding.pieces[place] == "<unk>"
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_sentinel_takes_the_space_before_it_and_makes_none_after(learn, kind):
-    made = learn(kind, "t5")
-    first, dot = made.size - 1, made.pieces(range(made.size)).index(".")
-    hello = made.encode_batch(["x Hello"])[0][len(made.encode_batch(["x"])[0]) :].tolist()
-    assert made.encode_prompt("<extra_id_0>. Hello", frame=False).ids.tolist() == [first, dot, *hello]
-    assert made.encode_prompt("<extra_id_0> .", frame=False).pieces[1][0] == "▁"
-    found = made.encode_prompt("No <extra_id_1> He<extra_id_2>", frame=True)
-    assert found.ids[found.ids >= made.size - 100].tolist() == [first - 1, first - 2] and found.pieces[-1] == "</s>"
-    assert "No <extra_id_1> He<extra_id_2>"[slice(*found.offsets[found.pieces.index("<extra_id_1>")])] == " <extra_id_1>"
-    assert made.decode(found.ids) == "No <extra_id_1> He <extra_id_2> </s>"
-    assert made.decode(found.ids, skip_special=True) == "No He"
+def test_sentinel_includes_the_space_before_it_and_adds_none_after(learn, kind):
+    vocabulary = learn(kind, "t5")
+    first, dot = vocabulary.size - 1, vocabulary.pieces(range(vocabulary.size)).index(".")
+    hello = vocabulary.encode_batch(["x Hello"])[0][len(vocabulary.encode_batch(["x"])[0]) :].tolist()
+    assert vocabulary.encode_prompt("<extra_id_0>. Hello", frame=False).ids.tolist() == [first, dot, *hello]
+    assert vocabulary.encode_prompt("<extra_id_0> .", frame=False).pieces[1][0] == "▁"
+    encoding = vocabulary.encode_prompt("No <extra_id_1> He<extra_id_2>", frame=True)
+    assert (
+        encoding.ids[encoding.ids >= vocabulary.size - 100].tolist() == [first - 1, first - 2] and encoding.pieces[-1] == "</s>"
+    )
+    assert "No <extra_id_1> He<extra_id_2>"[slice(*encoding.offsets[encoding.pieces.index("<extra_id_1>")])] == " <extra_id_1>"
+    assert vocabulary.decode(encoding.ids) == "No <extra_id_1> He <extra_id_2> </s>"
+    assert vocabulary.decode(encoding.ids, skip_special=True) == "No He"
 
 
-def test_scores_add_up_exactly(learn):
-    """Ties are then broken alike in float32 and float64."""
+def test_scores_are_multiples_of_a_power_of_two(learn):
+    """Require scores whose sums are exact, so that float32 and float64 break ties alike."""
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
     scores = np.array([piece.score for piece in ModelProto.FromString(learn("unigram", "t5").model).pieces])
     assert np.array_equal(scores * 1024, np.round(scores * 1024)) and scores.min() > -40
 
 
-def test_the_same_bytes_in_every_process():
+def test_learning_gives_the_same_bytes_in_every_process():
     learn = (
         "from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece\n"
         "print(*(SentencePiece.train(texts, kind=kind, size=50).fingerprint for kind in ('unigram', 'bpe')))"
     )
-    runs = learnt_in_processes(learn, "12")
+    runs = learn_in_processes(learn, "12")
     assert len(runs) == 1 and next(iter(runs)).strip()
 
 
-def test_long_lines_count():
+def test_long_lines_are_learnt_from():
     words = [f"w{number}ord" for number in range(2000)]
     with pytest.warns(UserWarning):
-        made = SentencePiece.train([" ".join(words)], kind="bpe", size=5000)
-    assert made.decode(made.encode_batch(["w1999ord"])[0]) == "w1999ord" and "▁w" in made.pieces(range(made.size))
+        vocabulary = SentencePiece.train([" ".join(words)], kind="bpe", size=5000)
+    assert vocabulary.decode(vocabulary.encode_batch(["w1999ord"])[0]) == "w1999ord" and "▁w" in vocabulary.pieces(
+        range(vocabulary.size)
+    )
 
 
 @pytest.mark.parametrize(("kind", "most"), [("unigram", 10), ("bpe", 14)])
-def test_a_size_that_the_text_does_not_allow(kind, most):
+def test_size_that_the_text_does_not_allow(kind, most):
     with pytest.warns(UserWarning, match=f"allows only {most} pieces, not the 4,000") as caught:
-        made = SentencePiece.train(["a b c d a b c"], kind=kind, size=4000)
-    assert made.size == most and len(caught) == 1
+        vocabulary = SentencePiece.train(["a b c d a b c"], kind=kind, size=4000)
+    assert vocabulary.size == most and len(caught) == 1
     with pytest.warns(UserWarning, match="allows only"):
         assert SentencePiece.train(["a"], kind=kind, size=4000).size < 10
     with pytest.raises(UserError, match="no text to learn"):
@@ -128,7 +132,7 @@ def test_a_size_that_the_text_does_not_allow(kind, most):
         SentencePiece.train(["a"], kind=kind, size=50, layout=LAYOUTS["gpt2"])
 
 
-def test_what_cannot_be_read(tmp_path, learn):
+def test_unreadable_models_are_refused(tmp_path, learn):
     (tmp_path / "spiece.model").write_bytes(b"\x80\x04pickled")
     with pytest.raises(UserError, match=r"spiece.model: .*not a SentencePiece model"):
         vocabularies.load(tmp_path)
@@ -144,7 +148,7 @@ def test_what_cannot_be_read(tmp_path, learn):
     assert vocabularies.load(tmp_path).size == 1200
 
 
-def test_sentinels_are_as_stated(tmp_path, learn):
+def test_number_of_sentinels_follows_tokenizer_config_json(tmp_path, learn):
     (tmp_path / "spiece.model").write_bytes(learn("bpe", "t5").model)
     assert len(vocabularies.load(tmp_path).token_ids.sentinels) == 100
     (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 3}')
@@ -163,50 +167,54 @@ def test_sentinels_are_as_stated(tmp_path, learn):
         ("xlnet", {}, "The ``Café'' ﬁ ŉ", 'The "Cafe" fi ʼn'),
     ],
 )
-def test_published_models_that_clean_text_first(learn, lines, tmp_path, family, stated, text, cleaned):
-    """The folder as published (only the model and what tokenizer_config.json states), as transformers' own class reads it."""
+def test_cleaning_of_published_models_equals_that_of_transformers(learn, lines, tmp_path, family, stated, text, cleaned):
+    """Load a folder as published, with only the model and the settings of tokenizer_config.json."""
     transformers = pytest.importorskip("transformers")
     name = {"albert": "AlbertTokenizer", "xlnet": "XLNetTokenizer"}[family]
     plain = learn("unigram", family)
     (tmp_path / "spiece.model").write_bytes(plain.model)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, **stated}))
-    made = vocabularies.load(tmp_path)
-    assert made.encode_batch([text])[0].tolist() == plain.encode_batch([cleaned])[0].tolist()
+    vocabulary = vocabularies.load(tmp_path)
+    assert vocabulary.encode_batch([text])[0].tolist() == plain.encode_batch([cleaned])[0].tolist()
     theirs = getattr(transformers, name).from_pretrained(tmp_path)
     ordinary = [line for line in lines if "[MASK]" not in line]
-    for line, ids in zip(ordinary, made.encode_batch(ordinary), strict=True):
+    for line, ids in zip(ordinary, vocabulary.encode_batch(ordinary), strict=True):
         assert ids.tolist() == theirs(line, add_special_tokens=False)["input_ids"], line
 
     quoted = "``Über'' ﬁx"
-    spans = made.encode(quoted).offsets.tolist()
+    spans = vocabulary.encode(quoted).offsets.tolist()
     assert {place for start, end in spans for place in range(start, end)} == set(range(len(quoted)))
-    mask = made.pieces([made.token_ids.mask])[0]
-    prompt = made.encode_prompt(f"The {mask} Ärger")
+    mask = vocabulary.pieces([vocabulary.token_ids.mask])[0]
+    prompt = vocabulary.encode_prompt(f"The {mask} Ärger")
     place = prompt.pieces.index(mask)
     assert f"The {mask} Ärger"[slice(*prompt.offsets[place])].strip() == mask
-    assert mask not in made.encode(f"The {mask} Ärger").pieces
+    assert mask not in vocabulary.encode(f"The {mask} Ärger").pieces
 
-    made.save(tmp_path / "saved")
-    again, auto = vocabularies.load(tmp_path / "saved"), transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert again.fingerprint == made.fingerprint != plain.fingerprint and again.cleaning == made.cleaning
-    assert [ids.tolist() for ids in made.encode_batch(ordinary)] == auto(ordinary, add_special_tokens=False)["input_ids"]
+    vocabulary.save(tmp_path / "saved")
+    saved, auto = vocabularies.load(tmp_path / "saved"), transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert saved.fingerprint == vocabulary.fingerprint != plain.fingerprint and saved.cleaning == vocabulary.cleaning
+    assert [ids.tolist() for ids in vocabulary.encode_batch(ordinary)] == auto(ordinary, add_special_tokens=False)["input_ids"]
     assert auto(f"The {mask} Ärger")["input_ids"] == prompt.ids.tolist()
 
 
 @pytest.mark.parametrize(("family", "name"), [("t5", "T5Tokenizer"), ("albert", "AlbertTokenizer"), ("xlnet", "XLNetTokenizer")])
-def test_a_folder_that_transformers_has_saved_without_the_model_file(learn, lines, tmp_path, family, name):
+def test_folder_that_transformers_saved_without_the_model_file(learn, lines, tmp_path, family, name):
     transformers = pytest.importorskip("transformers")
     plain = learn("unigram", family)
     (tmp_path / "spiece.model").write_bytes(plain.model)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     getattr(transformers, name).from_pretrained(tmp_path).save_pretrained(tmp_path / "saved")
     assert not list((tmp_path / "saved").glob("*.model"))
-    made, read = vocabularies.load(tmp_path), vocabularies.load(tmp_path / "saved")
-    assert read.layout == made.layout and read.token_ids.sentinels == made.token_ids.sentinels and read.cleaning == made.cleaning
-    assert read.pieces(range(read.size)) == made.pieces(range(made.size))
-    for line, ids, same in zip(lines, made.encode_batch(lines), read.encode_batch(lines), strict=True):
+    vocabulary, read = vocabularies.load(tmp_path), vocabularies.load(tmp_path / "saved")
+    assert (
+        read.layout == vocabulary.layout
+        and read.token_ids.sentinels == vocabulary.token_ids.sentinels
+        and read.cleaning == vocabulary.cleaning
+    )
+    assert read.pieces(range(read.size)) == vocabulary.pieces(range(vocabulary.size))
+    for line, ids, same in zip(lines, vocabulary.encode_batch(lines), read.encode_batch(lines), strict=True):
         assert ids.tolist() == same.tolist()
-        assert read.encode_prompt(line).offsets.tolist() == made.encode_prompt(line).offsets.tolist()
+        assert read.encode_prompt(line).offsets.tolist() == vocabulary.encode_prompt(line).offsets.tolist()
 
     content = json.loads((tmp_path / "saved" / "tokenizer.json").read_text())
     content["pre_tokenizer"] = {"type": "Whitespace"}

@@ -1,3 +1,5 @@
+"""WordPiece vocabularies: normalisation, training, files, and equality with tokenizers and transformers."""
+
 import json
 import os
 import subprocess
@@ -7,7 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
-from learning import learnt_in_processes
+from learning import learn_in_processes
 from tokenizers import BertWordPieceTokenizer
 
 from bertfam.data import vocabularies
@@ -24,14 +26,15 @@ def vocabulary(pieces, **settings):
 
 
 def pieces(vocabulary, text):
-    """Of running text, of the prompt (without [CLS] and [SEP]), and where transformers is, of the exported folder."""
+    """Return the pieces of running text, which equal those of the prompt without [CLS] and [SEP]."""
     running = vocabulary.pieces(vocabulary.encode_batch([text])[0])
     assert vocabulary.encode_prompt(text).pieces[1:-1] == running
     return running
 
 
 @pytest.fixture
-def same_in_transformers(tmp_path):
+def assert_same_in_transformers(tmp_path):
+    """A function that compares the exported folder, read by transformers, with the vocabulary."""
     transformers = pytest.importorskip("transformers")
 
     def check(vocabulary, texts, name="exported"):
@@ -62,17 +65,17 @@ ACCENT_CASES = [
 
 
 @pytest.mark.parametrize(("settings", "expected"), ACCENT_CASES)
-def test_accents_go_with_capitals_unless_told_otherwise(settings, expected, same_in_transformers, tmp_path):
-    made = vocabulary(ACCENTS, **settings)
-    assert pieces(made, "naïve café") == expected.split()
-    same_in_transformers(made, ["naïve café", "Naïve Café"])
+def test_accents_are_stripped_with_capitals_unless_set_otherwise(settings, expected, assert_same_in_transformers, tmp_path):
+    wordpiece = vocabulary(ACCENTS, **settings)
+    assert pieces(wordpiece, "naïve café") == expected.split()
+    assert_same_in_transformers(wordpiece, ["naïve café", "Naïve Café"])
     (tmp_path / "exported" / "tokenizer.json").unlink()  # the settings survive in vocab.txt + tokenizer_config.json too
     loaded = vocabularies.load(tmp_path / "exported")
-    assert pieces(loaded, "naïve café") == expected.split() and loaded.fingerprint == made.fingerprint
+    assert pieces(loaded, "naïve café") == expected.split() and loaded.fingerprint == wordpiece.fingerprint
 
 
 @pytest.mark.filterwarnings("ignore:the text allows")
-def test_japanese_voiced_kana():
+def test_japanese_voiced_kana_keep_their_marks_unless_accents_are_stripped():
     assert pieces(vocabulary("か が"), "が か") == ["か", "か"]  # as BERT is defined
     assert pieces(vocabulary("か が", strip_accents=False), "が か") == ["が", "か"]
     assert pieces(vocabulary("か が", lowercase=False), "が か") == ["が", "か"]
@@ -84,10 +87,10 @@ def test_japanese_voiced_kana():
 @pytest.mark.filterwarnings("ignore:the text allows")
 @pytest.mark.parametrize("texts", [KOREAN, JAPANESE, ENGLISH, ["日本ごはん 한국어로", "naïve İstanbul"]])
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_no_unknown_in_the_text_learnt_from(texts, lowercase, same_in_transformers):
+def test_training_text_has_no_unknown_piece(texts, lowercase, assert_same_in_transformers):
     trained = WordPiece.train(texts, size=80, lowercase=lowercase)
     assert all(trained.token_ids.unk not in ids for ids in trained.encode_batch(texts))
-    same_in_transformers(trained, texts)
+    assert_same_in_transformers(trained, texts)
 
 
 def test_composed_korean_vocabulary_is_unknown_when_uncased():
@@ -95,82 +98,82 @@ def test_composed_korean_vocabulary_is_unknown_when_uncased():
     assert pieces(vocabulary("한국", lowercase=False), "한국") == ["한국"]
 
 
-def test_decomposed_spelling(same_in_transformers):
+def test_decomposed_characters_differ_from_composed_ones_when_cased(assert_same_in_transformers):
     texts = ["caf\u00e9", "cafe\u0301", "か\u3099"]
     uncased, cased = vocabulary("cafe café が"), vocabulary("cafe café が", lowercase=False)
     assert pieces(uncased, texts[0]) == pieces(uncased, texts[1]) == ["cafe"]
     assert pieces(cased, texts[0]) == ["café"] and pieces(cased, texts[1]) == ["[UNK]"]
-    same_in_transformers(uncased, texts, "uncased")
-    same_in_transformers(cased, texts, "cased")
+    assert_same_in_transformers(uncased, texts, "uncased")
+    assert_same_in_transformers(cased, texts, "cased")
 
 
-def test_private_use_and_invisible_characters_give_no_piece(same_in_transformers):
-    made = vocabulary("ok", lowercase=False)
+def test_private_use_and_invisible_characters_give_no_piece(assert_same_in_transformers):
+    wordpiece = vocabulary("ok", lowercase=False)
     texts = ["ok \uf059 ok", "ok \U000fe4fa ok", "\u200d", "\ufeff", "\x07\x1b", ""]
-    assert [pieces(made, text) for text in texts] == [["ok", "ok"]] * 2 + [[]] * 4
-    assert [ids.shape for ids in made.encode_batch(texts[2:])] == [(0,)] * 4
-    same_in_transformers(made, texts[:2])
+    assert [pieces(wordpiece, text) for text in texts] == [["ok", "ok"]] * 2 + [[]] * 4
+    assert [ids.shape for ids in wordpiece.encode_batch(texts[2:])] == [(0,)] * 4
+    assert_same_in_transformers(wordpiece, texts[:2])
 
 
-def test_emoji(same_in_transformers):
+def test_emoji_are_unknown(assert_same_in_transformers):
     uncased, cased = vocabulary("hello ok"), vocabulary("hello ok", lowercase=False)
     assert pieces(uncased, "hello 😃") == ["hello", "[UNK]"]
     assert pieces(uncased, "hello😃") == ["[UNK]"]
     assert uncased.encode_prompt("hello😃 ok").offsets.tolist() == [[0, 0], [0, 6], [7, 9], [0, 0]]
     assert pieces(uncased, "ok ok\ufe0f") == ["ok", "ok"] and pieces(cased, "ok ok\ufe0f") == ["ok", "[UNK]"]
-    same_in_transformers(uncased, ["hello 😃", "hello😃", "ok ok\ufe0f"])
+    assert_same_in_transformers(uncased, ["hello 😃", "hello😃", "ok ok\ufe0f"])
 
 
-def test_ascii_symbols_stay(same_in_transformers):
-    made = vocabulary("price $ 5 < a + b > " + " ".join("=^`|~"))
-    assert pieces(made, "price $5<a+b>") == "price $ 5 < a + b >".split()
-    assert pieces(made, "$+<=>^`|~") == list("$+<=>^`|~")
+def test_ascii_symbols_are_separate_pieces(assert_same_in_transformers):
+    wordpiece = vocabulary("price $ 5 < a + b > " + " ".join("=^`|~"))
+    assert pieces(wordpiece, "price $5<a+b>") == "price $ 5 < a + b >".split()
+    assert pieces(wordpiece, "$+<=>^`|~") == list("$+<=>^`|~")
     printable = "".join(map(chr, range(33, 127)))
     symbols = [c for c in printable if not c.isalnum()]
-    assert [len(ids) for ids in made.encode_batch(symbols)] == [1] * len(symbols)
-    same_in_transformers(made, ["price $5<a+b>", *symbols])
+    assert [len(ids) for ids in wordpiece.encode_batch(symbols)] == [1] * len(symbols)
+    assert_same_in_transformers(wordpiece, ["price $5<a+b>", *symbols])
 
 
-def test_long_words_are_counted_in_characters(same_in_transformers):
+def test_limit_of_word_length_is_in_characters(assert_same_in_transformers):
     thai = "กขคง" * 15
-    made = vocabulary("x ##x " + " ".join([*"กขคง", *("##" + c for c in "กขคง")]))
-    assert len(pieces(made, "x" * 100)) == 100 and pieces(made, "x" * 101) == ["[UNK]"]
-    assert made.encode_prompt("x" * 101).offsets[1].tolist() == [0, 101]
-    assert len(pieces(made, thai)) == 60 and made.token_ids.unk not in made.encode_batch([thai])[0]
-    same_in_transformers(made, ["x" * 100, "x" * 101, thai])
+    wordpiece = vocabulary("x ##x " + " ".join([*"กขคง", *("##" + c for c in "กขคง")]))
+    assert len(pieces(wordpiece, "x" * 100)) == 100 and pieces(wordpiece, "x" * 101) == ["[UNK]"]
+    assert wordpiece.encode_prompt("x" * 101).offsets[1].tolist() == [0, 101]
+    assert len(pieces(wordpiece, thai)) == 60 and wordpiece.token_ids.unk not in wordpiece.encode_batch([thai])[0]
+    assert_same_in_transformers(wordpiece, ["x" * 100, "x" * 101, thai])
 
 
-def test_ideographs_are_words_kana_and_hangul_are_not(same_in_transformers):
-    made = vocabulary("日 本 ごはん 한국어로 \U00020000 Ａ b", lowercase=False)
-    assert pieces(made, "日本ごはん") == ["日", "本", "ごはん"]
-    assert pieces(made, "한국어로") == ["한국어로"]
-    assert pieces(made, "b\U00020000b") == ["b", "\U00020000", "b"]
-    assert pieces(made, "b\u3000Ａ\u00a0b\u2028b") == ["b", "Ａ", "b", "b"]
-    same_in_transformers(made, ["日本ごはん", "한국어로", "b\U00020000b", "b\u3000Ａ\u00a0b\u2028b"])
+def test_ideographs_are_words_but_kana_and_hangul_are_not(assert_same_in_transformers):
+    wordpiece = vocabulary("日 本 ごはん 한국어로 \U00020000 Ａ b", lowercase=False)
+    assert pieces(wordpiece, "日本ごはん") == ["日", "本", "ごはん"]
+    assert pieces(wordpiece, "한국어로") == ["한국어로"]
+    assert pieces(wordpiece, "b\U00020000b") == ["b", "\U00020000", "b"]
+    assert pieces(wordpiece, "b\u3000Ａ\u00a0b\u2028b") == ["b", "Ａ", "b", "b"]
+    assert_same_in_transformers(wordpiece, ["日本ごはん", "한국어로", "b\U00020000b", "b\u3000Ａ\u00a0b\u2028b"])
     whole = vocabulary("日本ごはん 日 本 ごはん", lowercase=False, handle_chinese_chars=False)
     assert pieces(whole, "日本ごはん") == ["日本ごはん"]
-    same_in_transformers(whole, ["日本ごはん"], "whole")
+    assert_same_in_transformers(whole, ["日本ごはん"], "whole")
 
 
-def test_dotted_capital_i_keeps_offsets(same_in_transformers):
-    made = vocabulary("istanbul isparta")
-    encoding = made.encode_prompt("İstanbul ISPARTA")
+def test_dotted_capital_i_keeps_offsets(assert_same_in_transformers):
+    wordpiece = vocabulary("istanbul isparta")
+    encoding = wordpiece.encode_prompt("İstanbul ISPARTA")
     assert encoding.pieces == ["[CLS]", "istanbul", "isparta", "[SEP]"]
     assert encoding.offsets.tolist() == [[0, 0], [0, 8], [9, 16], [0, 0]]
-    same_in_transformers(made, ["İstanbul ISPARTA"])
+    assert_same_in_transformers(wordpiece, ["İstanbul ISPARTA"])
 
 
-def test_typed_special_pieces_are_text_when_running_and_control_in_prompts():
-    made = vocabulary("bert writes [ ] mask and sep , . the ok")
+def test_special_pieces_are_text_in_running_text_and_control_ids_in_prompts():
+    wordpiece = vocabulary("bert writes [ ] mask and sep , . the ok")
     text = "BERT writes [MASK] and [SEP], [PAD][CLS][UNK]."
-    controls = set(made.token_ids.special) - {made.token_ids.unk}
+    controls = set(wordpiece.token_ids.special) - {wordpiece.token_ids.unk}
     failures = []
 
     def encode():
         for _ in range(50):
-            if any(controls & set(ids.tolist()) for ids in made.encode_batch([text] * 20)):
+            if any(controls & set(ids.tolist()) for ids in wordpiece.encode_batch([text] * 20)):
                 failures.append(1)
-            if made.encode_prompt("the [MASK] ok").ids[2] != made.token_ids.mask:
+            if wordpiece.encode_prompt("the [MASK] ok").ids[2] != wordpiece.token_ids.mask:
                 failures.append(2)
 
     threads = [threading.Thread(target=encode) for _ in range(4)]
@@ -179,15 +182,15 @@ def test_typed_special_pieces_are_text_when_running_and_control_in_prompts():
     for thread in threads:
         thread.join()
     assert not failures
-    assert made.pieces(made.encode_batch([text])[0])[:9] == "bert writes [ mask ] and [ sep ]".split()
-    prompt = made.encode_prompt("the [MASK] ok [mask]")
+    assert wordpiece.pieces(wordpiece.encode_batch([text])[0])[:9] == "bert writes [ mask ] and [ sep ]".split()
+    prompt = wordpiece.encode_prompt("the [MASK] ok [mask]")
     assert prompt.pieces == "[CLS] the [MASK] ok [ mask ] [SEP]".split()
     assert prompt.offsets[2].tolist() == [4, 10] and prompt.ids.dtype == np.int32
-    assert made.decode(prompt.ids) == "[CLS] the [MASK] ok [ mask ] [SEP]"
-    assert made.decode(prompt.ids, skip_special=True) == "the ok [ mask ]"
+    assert wordpiece.decode(prompt.ids) == "[CLS] the [MASK] ok [ mask ] [SEP]"
+    assert wordpiece.decode(prompt.ids, skip_special=True) == "the ok [ mask ]"
 
 
-def test_fixed_ids_and_edges():
+def test_special_ids_are_fixed():
     trained = WordPiece.train(ENGLISH, size=60)
     ids = trained.token_ids
     assert (ids.pad, ids.unk, ids.cls, ids.sep, ids.mask) == (0, 1, 2, 3, 4)
@@ -201,11 +204,11 @@ def test_fixed_ids_and_edges():
 
 def test_training_is_deterministic_in_every_process():
     learn = "from bertfam.data.vocabularies.wordpiece import WordPiece\nprint(WordPiece.train(texts, size=70).fingerprint)"
-    runs = learnt_in_processes(learn, "123")
+    runs = learn_in_processes(learn, "123")
     assert len(runs) == 1 and next(iter(runs)).strip()
 
 
-def test_a_size_that_the_text_does_not_allow_gives_a_smaller_vocabulary():
+def test_size_that_the_text_does_not_allow_gives_a_smaller_vocabulary():
     with pytest.warns(UserWarning, match="allows only 9 pieces .* not the 4,000") as caught:
         trained = WordPiece.train(["a b c d a b c"], size=4000)
     assert trained.size == 9 and len(caught) == 1
@@ -213,7 +216,7 @@ def test_a_size_that_the_text_does_not_allow_gives_a_smaller_vocabulary():
         assert WordPiece.train(["a"], size=4000).size == 6
 
 
-def test_more_characters_than_pieces_keeps_the_most_frequent():
+def test_most_frequent_characters_are_kept_if_there_are_too_many():
     with pytest.warns(UserWarning, match=r"7 distinct characters .* room for 4: \d+\.\d+% of all") as caught:
         trained = WordPiece.train(["日日日日 本本本 語語 文 字 学 校"], size=9)
     assert trained.size == 9 and len(caught) == 1
@@ -221,14 +224,14 @@ def test_more_characters_than_pieces_keeps_the_most_frequent():
 
 
 @pytest.mark.parametrize("size", [7, 20, 40, 60, 90])
-def test_never_more_pieces_than_asked_for(size):
+def test_vocabulary_never_exceeds_its_size(size):
     texts = ["abcdefgh ijklmnop qrstuvwx yz", "zyx wvutsrqponml kjihgfedcba", "ÀÉÎ õü 0123456789"] * 3
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert WordPiece.train(texts, size=size, lowercase=False).size <= size
 
 
-def test_min_frequency():
+def test_min_frequency_excludes_rare_words():
     with pytest.warns(UserWarning):
         rare = WordPiece.train(["zebra", *ENGLISH], size=999, min_frequency=2)
     with pytest.warns(UserWarning):
@@ -245,7 +248,7 @@ def test_min_frequency():
         (["a"], {"min_frequency": 0}, "min_frequency is 0"),
     ],
 )
-def test_nothing_to_learn(texts, settings, message):
+def test_training_without_text_or_with_bad_settings_is_refused(texts, settings, message):
     with pytest.raises(UserError, match=message):
         WordPiece.train(texts, **({"size": 100} | settings))
 
@@ -264,14 +267,14 @@ def test_save_and_load(tmp_path):
     assert WordPiece([*SPECIAL_PIECES, "a"]).fingerprint == WordPiece([*SPECIAL_PIECES, "a"], strip_accents=True).fingerprint
 
 
-def test_special_pieces_may_stand_anywhere(tmp_path, same_in_transformers):
+def test_special_pieces_may_have_any_id(tmp_path, assert_same_in_transformers):
     published = ["[PAD]", *(f"[unused{i}]" for i in range(9)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(published) + "\n")
     loaded = vocabularies.load(tmp_path)
     ids = loaded.token_ids
     assert (ids.pad, ids.unk, ids.cls, ids.sep, ids.mask) == (0, 10, 11, 12, 13)
     assert loaded.encode_prompt("The [MASK] thes").ids.tolist() == [11, 14, 13, 14, 15, 12]
-    same_in_transformers(loaded, ["The thes", "xyz"])
+    assert_same_in_transformers(loaded, ["The thes", "xyz"])
 
 
 @pytest.mark.parametrize(
@@ -286,7 +289,7 @@ def test_special_pieces_may_stand_anywhere(tmp_path, same_in_transformers):
         ({"tokenizer.json": '{"model": {"type": "WordPiece"}}'}, "does not normalise and split text as BERT does"),
     ],
 )
-def test_what_is_no_vocabulary(tmp_path, files, message):
+def test_folders_without_a_vocabulary_are_refused(tmp_path, files, message):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message) as raised:
@@ -297,7 +300,7 @@ def test_what_is_no_vocabulary(tmp_path, files, message):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_forks_are_silent_and_can_encode():
+def test_forked_processes_encode_without_warnings():
     code = (
         "import os\nfrom bertfam.data.vocabularies.wordpiece import WordPiece, SPECIAL_PIECES\n"
         "v = WordPiece([*SPECIAL_PIECES, 'a'])\nv.encode_batch(['a'] * 5000)\n"
@@ -308,14 +311,14 @@ def test_forks_are_silent_and_can_encode():
     env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     # Python 3.12 itself warns of forks in programs with threads.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stderr == ""
+    process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0 and process.stderr == ""
 
 
 @pytest.mark.parametrize("options", [{}, {"cased": True}, {"strip_accents": False, "split_ideographs": False}], ids=str)
-def test_ids_and_offsets_are_the_library_s(learn, lines, options, tmp_path):
-    made = learn("wordpiece", "bert", **options)
-    made.save(tmp_path)
+def test_wordpiece_ids_and_offsets_equal_those_of_the_library(learn, lines, options, tmp_path):
+    wordpiece = learn("wordpiece", "bert", **options)
+    wordpiece.save(tmp_path)
     library = BertWordPieceTokenizer(
         str(tmp_path / "vocab.txt"),
         lowercase=not options.get("cased", False),
@@ -324,7 +327,7 @@ def test_ids_and_offsets_are_the_library_s(learn, lines, options, tmp_path):
     )
     library._tokenizer.encode_special_tokens = True
     texts = [*lines, "", "İstanbul ISPARTA", "x" * 101, "ok \uf059 ok", "hello😃 ok\ufe0f"]
-    for text, ids in zip(texts, made.encode_batch(texts), strict=True):
-        theirs, found = library.encode(text, add_special_tokens=False), made.encode(text)
-        assert ids.tolist() == found.ids.tolist() == theirs.ids
-        assert found.pieces == theirs.tokens and [tuple(pair) for pair in found.offsets.tolist()] == theirs.offsets
+    for text, ids in zip(texts, wordpiece.encode_batch(texts), strict=True):
+        theirs, encoding = library.encode(text, add_special_tokens=False), wordpiece.encode(text)
+        assert ids.tolist() == encoding.ids.tolist() == theirs.ids
+        assert encoding.pieces == theirs.tokens and [tuple(pair) for pair in encoding.offsets.tolist()] == theirs.offsets

@@ -1,3 +1,5 @@
+"""Cleaning rules of C4, each with its counts of removed pages, lines and characters."""
+
 import pytest
 
 from bertfam.data.corpora.c4 import rules
@@ -10,7 +12,7 @@ GOOD = ["A first sentence stands in this line.", "Is a second one in the next li
 
 
 def cleaned(page, **settings):
-    """The lines that are left, and for each rule that removed anything (pages, lines, characters)."""
+    """Return the remaining lines and the counts (pages, lines, characters) of each rule that removed any."""
     tally = Tally(RULES)
     pages = list(clean([page], PageRules(**settings), tally))
     counts = {rule: (count.pages, count.lines, count.characters) for rule, count in tally.removed.items()}
@@ -30,11 +32,11 @@ def cleaned(page, **settings):
         ("[1][edit][citation needed]", "citation"),
     ],
 )
-def test_a_line_goes(line, rule):
+def test_line_rule_removes_the_line(line, rule):
     kept, removed = cleaned([GOOD[0], line, GOOD[1]])
     assert kept == GOOD
-    lost = {"citation": (0, 1, len(line))}.get(rule, (0, 1, len(line)))
-    assert removed == {rule: lost}
+    counts = {"citation": (0, 1, len(line))}.get(rule, (0, 1, len(line)))
+    assert removed == {rule: counts}
     assert cleaned([GOOD[0], line, GOOD[1]], rules=frozenset(RULES) - {rule})[1].get(rule) is None
 
 
@@ -46,7 +48,7 @@ def test_a_line_goes(line, rule):
         ("Nobody should say darn in such a place.", "bad_word"),
     ],
 )
-def test_a_page_goes(line, rule):
+def test_page_rule_removes_the_page(line, rule):
     page = [GOOD[0], "a menu", line, GOOD[1]]
     kept, removed = cleaned(page, bad_words=("darn",))
     assert kept == []
@@ -55,8 +57,8 @@ def test_a_page_goes(line, rule):
     assert cleaned(page, bad_words=("darn",), rules=frozenset(RULES) - {rule})[0] == [GOOD[0], line, GOOD[1]]
 
 
-def test_page_rules_see_what_line_rules_leave():
-    """As in the published program: a { in a line that goes costs no page."""
+def test_page_rules_see_the_lines_that_line_rules_keep():
+    """Keep a page whose only { is in a removed line, as the published program does."""
     kept, removed = cleaned([*GOOD, "function f() {", "}"])
     assert kept == GOOD and removed == {"end_mark": (0, 2, 15)}
 
@@ -71,29 +73,29 @@ def test_limits_are_exact():
     assert cleaned(two) == ([], {"few_sentences": (1, 2, sum(map(len, two)))})
     assert cleaned(two, min_sentences=2)[0] == two
     assert cleaned(two, rules=frozenset(RULES) - {"few_sentences"})[0] == two
-    # A page without any line goes, whichever rules apply.
+    # A page without any line is removed, whichever rules apply.
     assert cleaned(["a menu"], rules=frozenset({"end_mark"})) == ([], {"end_mark": (0, 1, 6), "few_sentences": (1, 0, 0)})
 
 
-def test_citations_are_cut_out():
+def test_citations_are_removed_from_lines():
     line = "A fact[1] and another[23] are known here[citation needed]."
     kept, removed = cleaned([line, *GOOD])
     assert kept[0] == "A fact and another are known here."
     assert removed == {"citation": (0, 0, len(line) - len(kept[0]))}
-    # The mark of the end is what stands before them.
+    # A line ends with the mark before its citations.
     assert cleaned(["This ends in a full stop.[12] [edit]", *GOOD])[0][0] == "This ends in a full stop."
 
 
 @pytest.mark.parametrize("mark", [".", "?", "!", '"', "”", "。", "؟", "।"])
-def test_end_marks(mark):
+def test_end_marks_of_several_scripts(mark):
     line = f"This line ends in such a mark{mark}"
     assert cleaned([line, *GOOD])[0][0] == line
 
 
 @pytest.mark.parametrize(
-    ("words", "text", "found"),
+    ("words", "text", "is_bad"),
     [
-        # As the published program's own tests have it.
+        # These are the published program's own tests.
         (["ass"], "I asked my friend for assistance polishing my cutlass.", False),
         (["ass"], "He took the saddle and put it on his ass in preparation for travel.", True),
         (["ass"], "Ass is one of several species of small, horse-like animals.", True),
@@ -107,24 +109,24 @@ def test_end_marks(mark):
         (["ไม่ดี"], "คำว่าไม่ดีอยู่ในประโยคนี้.", True),
     ],
 )
-def test_bad_words(words, text, found):
-    assert (cleaned([*GOOD, text], bad_words=tuple(words), rules=frozenset({"bad_word"}))[0] == []) is found
+def test_bad_words(words, text, is_bad):
+    assert (cleaned([*GOOD, text], bad_words=tuple(words), rules=frozenset({"bad_word"}))[0] == []) is is_bad
 
 
-def test_text_without_spaces():
-    """A character counts as a word, and sentences end where those of the language do."""
+def test_every_character_is_a_word_in_text_without_spaces():
+    """Count each character as a word, and end sentences by the rules of the language."""
     page = ["猫坐在垫子上。狗在花园里跑。", "太短。", "鸟在天上飞得很高！"]
     kept, removed = cleaned(page, language="zh")
     assert kept == [page[0], page[2]] and removed == {"short_line": (0, 1, 3)}
 
 
-def test_language():
+def test_pages_of_other_languages_are_removed():
     kept, removed = cleaned(GOOD, is_wanted=lambda text: "third" not in text)
     assert kept == [] and removed == {"language": (1, 2, sum(map(len, GOOD)))}
     assert cleaned(GOOD, is_wanted=lambda text: "third" in text) == (GOOD, {})
 
 
-def test_names_of_rules():
+def test_unknown_rule_names_are_refused():
     check_rules(list(RULES))
     with pytest.raises(UserError, match="did you mean policy"):
         check_rules(["polcy"])

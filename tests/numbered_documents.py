@@ -1,4 +1,4 @@
-"""Documents of numbered tokens: every token of the corpus is another one."""
+"""Documents in which every token of the corpus is distinct."""
 
 import numpy as np
 
@@ -10,8 +10,8 @@ IDS = TokenIds(size=1_000_000, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1
 BARE = TokenIds(size=1_000_000, pad=0, unk=1, eos=5, special=(0, 1, 5))
 
 
-def made(*documents, name="toy"):
-    """Each document is a list of sentence lengths; tokens are FIRST, FIRST + 1, ..."""
+def make_documents(*documents, name="toy"):
+    """Return documents, each given as a list of sentence lengths; the tokens are FIRST, FIRST + 1, ..."""
     lengths = [length for sentences in documents for length in sentences]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     bounds = np.concatenate([[0], np.cumsum([len(sentences) for sentences in documents])]).astype(np.int64)
@@ -19,6 +19,8 @@ def made(*documents, name="toy"):
 
 
 def random_documents(seed, count, most_sentences=12, most_tokens=40):
-    """Documents of random sentences."""
+    """Return documents of random sentences."""
     generator = np.random.default_rng(seed)
-    return made(*([*generator.integers(1, most_tokens + 1, generator.integers(1, most_sentences + 1))] for _ in range(count)))
+    return make_documents(
+        *([*generator.integers(1, most_tokens + 1, generator.integers(1, most_sentences + 1))] for _ in range(count))
+    )
