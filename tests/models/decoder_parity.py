@@ -1,4 +1,4 @@
-"""What the tests of decoders share: rows padded on either side, torch's outputs and ours, and a small decoder's parameters."""
+"""Helpers for tests of decoders: rows padded on either side, outputs of torch and JAX models, random parameters."""
 
 import functools
 
@@ -16,7 +16,7 @@ LENGTH = 11
 
 
 def batch(side="right", vocabulary=parity.VOCABULARY):
-    """Random tokens with ragged padding, one row of padding alone; rows padded on the left have explicit positions."""
+    """Return random tokens with ragged padding and one row of padding only; rows padded on the left have explicit positions."""
     generator = np.random.default_rng(0)
     places, lengths = np.arange(LENGTH), np.array(LENGTHS)[:, None]
     real = places < lengths if side == "right" else places >= LENGTH - lengths
@@ -28,22 +28,22 @@ def batch(side="right", vocabulary=parity.VOCABULARY):
     return inputs if side == "right" else inputs | {"positions": positions}
 
 
-def theirs(model, inputs, positions=True):
-    """The torch model's hidden states before the last, its last one, attention maps and logits.
+def torch_outputs(model, inputs, positions=True):
+    """Return the torch model's hidden states but the last, the last one, attention weights and logits.
 
-    positions: whether it is told them.
+    The model gets the explicit positions of the inputs where `positions` is True.
     """
     import torch
 
-    given = {name: torch.tensor(value, dtype=torch.long) for name, value in inputs.items()}
-    told = {"position_ids": given["positions"]} if positions and "positions" in given else {}
+    tensors = {name: torch.tensor(value, dtype=torch.long) for name, value in inputs.items()}
+    position_ids = {"position_ids": tensors["positions"]} if positions and "positions" in tensors else {}
     with torch.no_grad():
         output = model(
-            given["tokens"],
-            attention_mask=given["segment_ids"],
+            tensors["tokens"],
+            attention_mask=tensors["segment_ids"],
             output_hidden_states=True,
             output_attentions=True,
-            **told,
+            **position_ids,
         )
     *states, last = output.hidden_states
     return {
@@ -58,23 +58,23 @@ def theirs(model, inputs, positions=True):
 def _compiled(config, execution):
     def run(params, inputs):
         collect = frozenset({"hidden_states", "attention_probs"})
-        hidden, found = config.decoder(execution).apply(
+        hidden, collected = config.decoder(execution).apply(
             {"params": params["decoder"]}, word_embeddings(params), **inputs, train=False, collect=collect
         )
-        found["hidden_states"] = found["hidden_states"][:-1]
-        return found | {"output": hidden, "logits": logits(config, params, hidden, execution)[..., : config.vocab_size]}
+        collected["hidden_states"] = collected["hidden_states"][:-1]
+        return collected | {"output": hidden, "logits": logits(config, params, hidden, execution)[..., : config.vocab_size]}
 
     return jax.jit(run)
 
 
-def ours(config, params, inputs, execution=Execution()):  # noqa: B008
-    """The same of our parameters."""
+def jax_outputs(config, params, inputs, execution=Execution()):  # noqa: B008
+    """Return the same outputs of the JAX model."""
     with jax.default_matmul_precision("highest"):
         return _compiled(config, execution)(params, inputs)
 
 
 def random_params(config):
-    """Every parameter of a decoder random at scale 0.3, norm scales around 1."""
+    """Return random parameters of a decoder at scale 0.3, with norm scales around 1."""
     shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     generator = np.random.default_rng(1)
     return jax.tree_util.tree_map_with_path(
@@ -83,7 +83,7 @@ def random_params(config):
 
 
 def randomised(model, folder):
-    """The torch model with all parameters random, norm scales around 1, saved in `folder`."""
+    """Randomise all parameters of the torch model, norm scales around 1, and save it in `folder`."""
     import torch
 
     torch.manual_seed(0)
@@ -96,7 +96,7 @@ def randomised(model, folder):
 
 
 def read(folder):
-    """(config, parameters) of a folder, all of whose tensors have a place."""
+    """Return (config, parameters) of a folder; no tensor may be left over."""
     config, params, ignored = huggingface.read(folder)
     assert ignored == ()
     return config, params

@@ -1,4 +1,4 @@
-"""What the tests of parity with Hugging Face's torch classes share: float32, eager attention, every parameter random."""
+"""Helpers for tests against Hugging Face's torch classes: float32, eager attention, every parameter random."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ VOCABULARY = 101
 
 
 def randomised(model, folder):
-    """The torch model with all parameters random, scales around 1, saved in `folder`."""
+    """Randomise all parameters of the torch model, scales around 1, and save it in `folder`."""
     import torch
 
     torch.manual_seed(0)
@@ -28,7 +28,7 @@ def randomised(model, folder):
 
 
 def batch(pad=0, types=1):
-    """Random tokens but the padding's, with ragged padding."""
+    """Return random tokens other than the padding token, with ragged padding."""
     generator = np.random.default_rng(0)
     shape = (len(LENGTHS), max(LENGTHS))
     segment_ids = (np.arange(shape[1]) < np.array(LENGTHS)[:, None]).astype(np.int32)
@@ -39,25 +39,25 @@ def batch(pad=0, types=1):
     }
 
 
-def theirs(model, inputs, **names):
-    """The torch model's hidden states, attention maps, and what `names` calls by the names of its outputs."""
+def torch_outputs(model, inputs, **names):
+    """Return the torch model's hidden states, its attention weights, and the outputs that the values of `names` name."""
     import torch
 
-    given = {name: torch.tensor(value, dtype=torch.long) for name, value in inputs.items()}
-    flags = {"attention_mask": given["segment_ids"], "output_hidden_states": True, "output_attentions": True}
+    tensors = {name: torch.tensor(value, dtype=torch.long) for name, value in inputs.items()}
+    flags = {"attention_mask": tensors["segment_ids"], "output_hidden_states": True, "output_attentions": True}
     if names.pop("types", True):
-        flags["token_type_ids"] = given["token_type_ids"]
+        flags["token_type_ids"] = tensors["token_type_ids"]
     with torch.no_grad():
-        output = model(given["tokens"], **flags)
-    found = {name: getattr(output, theirs).numpy() for name, theirs in names.items()}
-    return found | {
+        output = model(tensors["tokens"], **flags)
+    outputs = {name: getattr(output, attribute).numpy() for name, attribute in names.items()}
+    return outputs | {
         "hidden_states": torch.stack(output.hidden_states).numpy(),
         "attention_probs": torch.stack(output.attentions).numpy(),
     }
 
 
-def ours(config, params, inputs, **heads):
-    """Hidden states, attention maps, and of each head what `heads[name](params, hidden)` gives."""
+def jax_outputs(config, params, inputs, **heads):
+    """Return hidden states, attention weights, and the result of `heads[name](params, hidden)` for each head."""
     with jax.default_matmul_precision("highest"):
         return compiled(config, tuple(heads.items()))(params, inputs)
 
@@ -74,7 +74,7 @@ def compiled(config, heads):
 
 @functools.cache
 def masked_lm(config):
-    """A head for `ours`."""
+    """Return the masked-language-model head as a function for `jax_outputs`."""
 
     def head(params, hidden):
         logits = config.masked_lm_head().apply({"params": params["mlm_head"]}, hidden, word_table(params))
@@ -83,24 +83,24 @@ def masked_lm(config):
     return head
 
 
-def errors(found, expected, inputs, whole=()):
-    """The largest differences at real tokens; those of `whole` everywhere."""
+def errors(actual, expected, inputs, everywhere=()):
+    """Return the largest differences at real tokens, or anywhere for the names in `everywhere`."""
     real = inputs["segment_ids"] > 0
     where = {name: real.reshape(real.shape + (1,) * (value.ndim - 2)) for name, value in expected.items()}
     where |= {"hidden_states": real[..., None], "attention_probs": real[:, None, :, None] & real[:, None, None, :]}
-    where |= dict.fromkeys(whole, True)
-    return {name: float(np.max(np.abs(found[name] - expected[name]) * where[name])) for name in expected}
+    where |= dict.fromkeys(everywhere, True)
+    return {name: float(np.max(np.abs(actual[name] - expected[name]) * where[name])) for name in expected}
 
 
-def agree(found, expected, inputs, whole=()):
+def agree(actual, expected, inputs, everywhere=()):
     limits = dict.fromkeys(("hidden_states", "attention_probs", "output"), HIDDEN)
-    return all(error <= limits.get(name, LOGITS) for name, error in errors(found, expected, inputs, whole).items())
+    return all(error <= limits.get(name, LOGITS) for name, error in errors(actual, expected, inputs, everywhere).items())
 
 
 def assert_every_entry_is_needed(monkeypatch, folder, run, agrees):
-    """Without any one entry the import breaks; with fresh values in its place `agrees(run(config, params))` no longer holds.
+    """Check that the import breaks without any one entry, and that `agrees` is False with fresh values in its place.
 
-    But for keys' biases: these add the same to all scores of a query, so that softmax takes them out.
+    Biases of keys are exempt from the second: they add the same to all scores of a query, so that softmax cancels them.
     """
     config, params, _ = huggingface.read(folder)
     family = huggingface.family_of(config)
@@ -109,12 +109,12 @@ def assert_every_entry_is_needed(monkeypatch, folder, run, agrees):
     entries = [entry for entry in family.entries(config) if entry.part in params]
     assert {entry.ours for entry in entries} == set(flat)
     for dropped in entries:
-        crippled = dataclasses.replace(family, entries=lambda _, kept=dropped: [entry for entry in entries if entry is not kept])
+        reduced = dataclasses.replace(family, entries=lambda _, kept=dropped: [entry for entry in entries if entry is not kept])
         with monkeypatch.context() as patch:
-            patch.setitem(huggingface.FAMILIES, family.model_type, crippled)
+            patch.setitem(huggingface.FAMILIES, family.model_type, reduced)
             incomplete = huggingface.read(folder)
         assert jax.tree.structure(incomplete.params) != jax.tree.structure(params)
-        # a tensor that holds several parameters still has a place
+        # a tensor that holds several parameters is still used
         assert bool(incomplete.ignored) == (dropped.part_of == (0, 1))
         fresh = np.ones_like if dropped.ours.endswith("scale") else np.zeros_like
         replaced = jax.tree_util.tree_map_with_path(
@@ -124,8 +124,8 @@ def assert_every_entry_is_needed(monkeypatch, folder, run, agrees):
         assert agrees(run(config, replaced)) == dropped.ours.endswith("key/bias"), dropped.ours
 
 
-def assert_there_and_back(folder, tmp_path):
-    """Export of an import has the same tensors, bit for bit, under the same names."""
+def assert_round_trip(folder, tmp_path):
+    """Check that the export of an import has the same tensors, bit for bit, under the same names."""
     from safetensors.numpy import load_file
 
     config, params, ignored = huggingface.read(folder)

@@ -1,4 +1,4 @@
-"""Small models and batches that several tests share."""
+"""Small BERT-like models and batches for several tests."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ def without_dropout(config: bert.BertConfig = CONFIG) -> bert.BertConfig:
 
 
 def batch(config: Any = CONFIG, lengths: tuple[int, ...] = LENGTHS, length: int = 20) -> dict[str, np.ndarray]:
-    """Random tokens and types with ragged padding."""
+    """Return random tokens and token types with ragged padding."""
     generator = np.random.default_rng(0)
     shape = (len(lengths), length)
     return {
@@ -33,14 +33,14 @@ def batch(config: Any = CONFIG, lengths: tuple[int, ...] = LENGTHS, length: int 
 
 
 def init(config: Any = CONFIG, execution: Execution = Execution()):  # noqa: B008
-    """Boxed parameters of the encoder."""
+    """Return the initial, boxed parameters of the encoder."""
     inputs = batch(config)
     module = config.encoder(execution)
     return jax.jit(lambda key: module.init(key, **inputs, train=False)["params"])(jax.random.key(0))
 
 
 def random_params(config: Any = CONFIG):
-    """Every parameter of the encoder random at scale 0.3, norm scales around 1."""
+    """Return random parameters of the encoder at scale 0.3, with norm scales around 1."""
     module, tokens = config.encoder(), np.zeros((1, 1), np.int32)
     shapes = jax.eval_shape(
         lambda key: module.init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"],
@@ -54,7 +54,7 @@ def random_params(config: Any = CONFIG):
 
 
 def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, compiler_options=None, **options):  # noqa: B008
-    """(hidden, collected) of the encoder, jitted; dropout is on where there is a key."""
+    """Return (hidden, collected) of the jitted encoder; dropout is on if there is a key."""
     module = config.encoder(execution)
     rngs = None if key is None else {"dropout": key}
 

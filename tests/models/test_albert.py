@@ -1,4 +1,4 @@
-"""ALBERT's sizes, and layers that share: one model whether scanned or unrolled, and that of layers that are equal."""
+"""ALBERT's sizes and shared layers, which agree scanned and unrolled, and with unshared layers of equal values."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from bertfam.objectives.albert import MlmSop
 from bertfam.training.optimizers import Lamb
 from bertfam.training.schedules import ConstantRate
 
-# Lan et al. 2020, table 2, in millions, and what transformers' AlbertForPreTraining counts
+# Lan et al. 2020, table 2, in millions, and the count of transformers' AlbertForPreTraining
 PUBLISHED = {"base": (12, 11_813_810), "large": (18, 17_847_474), "xlarge": (60, 59_021_490), "xxlarge": (235, 223_158_450)}
 GOLDEN = Path(__file__).parent / "golden" / "albert_parameters.json"
 SHARINGS = ("all", "attention", "feed_forward")
@@ -50,24 +50,24 @@ def test_published_sizes(size):
     config = built.build("Run").objective.model
     assert type(config) is AlbertConfig
     count = sum(leaf.size for leaf in jax.tree.leaves(nn.meta.unbox(boxed_params(config))))
-    padding = (30_080 - 30_000) * (128 + 1)  # rows of the table and of the bias that are no token
+    padding = (30_080 - 30_000) * (128 + 1)  # rows of the table and of the bias without a token
     millions, exact = PUBLISHED[size]
     assert count - padding == exact and abs(exact / 1e6 - millions) < 0.06 * millions
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    theirs = transformers.AlbertConfig(
+    torch_config = transformers.AlbertConfig(
         hidden_size=config.hidden_size,
         num_hidden_layers=config.num_layers,
         num_attention_heads=config.num_heads,
         intermediate_size=config.feed_forward_size,
     )
     with torch.device("meta"):
-        assert transformers.AlbertForPreTraining(theirs).num_parameters() == exact
+        assert transformers.AlbertForPreTraining(torch_config).num_parameters() == exact
 
 
 @pytest.fixture(scope="module", params=SHARINGS)
 def shared(request):
-    """A config, its parameters, and those of a model that does not share, with the same values in every layer."""
+    """Return a config, its parameters, and those of a model without sharing that has the same values in every layer."""
     config = dataclasses.replace(SMALL, sharing=request.param)
     params = small_bert.random_params(config)
     stack = {
@@ -89,16 +89,16 @@ def loss_and_gradient(config, params, execution=Execution(), key=None):  # noqa:
     return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=xla.OPTIMISED)(params)
 
 
-def test_shared_layers_are_equal_ones_and_their_gradient_is_the_sum(shared):
+def test_shared_layers_match_equal_layers_and_sum_their_gradients(shared):
     config, params, repeated = shared
     sizes = {name: {leaf.shape[0] for leaf in jax.tree.leaves(module)} for name, module in params["layers"].items()}
     is_shared = {name: config.sharing in ("all", name.removesuffix("_norm")) for name in sizes}
     assert {name: {1} if is_shared[name] else {3} for name in sizes} == sizes
     (_, hidden), gradient = loss_and_gradient(config, params)
-    (_, expected), of_each = loss_and_gradient(dataclasses.replace(config, sharing="none"), repeated)
+    (_, expected), unshared_gradient = loss_and_gradient(dataclasses.replace(config, sharing="none"), repeated)
     np.testing.assert_allclose(hidden, expected, atol=1e-5, rtol=1e-5)
     for name, module in gradient["layers"].items():
-        summed = of_each["layers"][name]
+        summed = unshared_gradient["layers"][name]
         if is_shared[name]:
             summed = jax.tree.map(lambda leaf: leaf.sum(axis=0, keepdims=True), summed)
         for one, other in zip(jax.tree.leaves(module), jax.tree.leaves(summed), strict=True):
@@ -109,31 +109,31 @@ def test_scan_and_unroll_agree(shared):
     config, params, _ = shared
     key = jax.random.key(7)  # dropout differs by layer though parameters do not
     (_, hidden), gradient = loss_and_gradient(config, params, Execution(layers="scan", attention="reference"), key)
-    (_, found), found_gradient = loss_and_gradient(config, params, Execution(layers="unroll", attention="reference"), key)
-    np.testing.assert_allclose(found, hidden, atol=1e-5, rtol=1e-5)
-    for one, other in zip(jax.tree.leaves(found_gradient), jax.tree.leaves(gradient), strict=True):
+    (_, unrolled), unrolled_gradient = loss_and_gradient(config, params, Execution(layers="unroll", attention="reference"), key)
+    np.testing.assert_allclose(unrolled, hidden, atol=1e-5, rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(unrolled_gradient), jax.tree.leaves(gradient), strict=True):
         np.testing.assert_allclose(one, other, atol=3e-6 * max(1.0, float(jnp.max(jnp.abs(other)))))
 
 
-def test_both_begin_alike_and_as_the_first_layer_of_others():
-    begun = [small_bert.init(SMALL, Execution(layers=layers)) for layers in ("scan", "unroll")]
-    jax.tree.map(np.testing.assert_array_equal, *map(nn.unbox, begun))
-    others = nn.unbox(small_bert.init(dataclasses.replace(SMALL, sharing="none")))["layers"]
-    jax.tree.map(lambda one, all_: np.testing.assert_array_equal(one, all_[:1]), nn.unbox(begun[0])["layers"], others)
+def test_initial_values_are_those_of_the_first_unshared_layer():
+    initial = [small_bert.init(SMALL, Execution(layers=layers)) for layers in ("scan", "unroll")]
+    jax.tree.map(np.testing.assert_array_equal, *map(nn.unbox, initial))
+    unshared = nn.unbox(small_bert.init(dataclasses.replace(SMALL, sharing="none")))["layers"]
+    jax.tree.map(lambda one, all_: np.testing.assert_array_equal(one, all_[:1]), nn.unbox(initial[0])["layers"], unshared)
 
 
-def test_a_shared_layer_is_drawn_once():
-    """The memory of drawing it does not grow with the passes."""
-    needed = []
+def test_shared_layer_is_initialised_once():
+    """The memory of its initialisation does not grow with the number of layers."""
+    memory = []
     for layers in (2, 40):
         config = dataclasses.replace(SMALL, num_layers=layers)
         compiled = jax.jit(lambda key, config=config: nn.unbox(init_encoder(config, key))).lower(jax.random.key(0)).compile()
-        needed.append(compiled.memory_analysis().temp_size_in_bytes)
-    assert needed[1] < 1.1 * needed[0]
+        memory.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert memory[1] < 1.1 * memory[0]
 
 
-def test_lamb_moves_a_shared_layer_as_one_tensor():
-    """Its update is that of the same parameter outside of a stack; the decay of rates takes it for the only layer."""
+def test_lamb_updates_a_shared_layer_as_one_tensor():
+    """Its update is that of the same parameter outside a stack; layer-wise decay counts it as the only layer."""
     boxes = jax.eval_shape(lambda: small_bert.init(SMALL))
     params = small_bert.random_params(SMALL)
     generator = np.random.default_rng(4)
@@ -143,18 +143,18 @@ def test_lamb_moves_a_shared_layer_as_one_tensor():
         optimizer = Lamb(ConstantRate(peak=1e-2, warmup_steps=0), **options).build(10, boxes)
         return optimizer.update(gradient, optimizer.init(params), params, step=0)[0]
 
-    moved = update(boxes, params, gradient, clip_norm=None)
+    updates = update(boxes, params, gradient, clip_norm=None)
     unstacked = jax.tree.map(lambda leaf: leaf[0], params["layers"]), jax.tree.map(lambda leaf: leaf[0], gradient["layers"])
     expected = update(*(unstacked[0], *unstacked), clip_norm=None)
     for name in ("attention", "feed_forward"):
-        for one, other in zip(jax.tree.leaves(moved["layers"][name]), jax.tree.leaves(expected[name]), strict=True):
+        for one, other in zip(jax.tree.leaves(updates["layers"][name]), jax.tree.leaves(expected[name]), strict=True):
             np.testing.assert_allclose(one[0], other, rtol=1e-5, atol=1e-8)
-    kernel = moved["layers"]["feed_forward"]["output"]["kernel"]
+    kernel = updates["layers"]["feed_forward"]["output"]["kernel"]
     size = np.linalg.norm(params["layers"]["feed_forward"]["output"]["kernel"])
     assert np.linalg.norm(kernel) == pytest.approx(1e-2 * size, rel=1e-4)  # |update| = rate |theta|
     decayed = update(boxes, params, gradient, clip_norm=None, layer_decay=0.5)
-    np.testing.assert_allclose(decayed["layers"]["attention_norm"]["scale"], 0.5 * moved["layers"]["attention_norm"]["scale"])
-    np.testing.assert_allclose(decayed["embeddings"]["norm"]["scale"], 0.25 * moved["embeddings"]["norm"]["scale"])
+    np.testing.assert_allclose(decayed["layers"]["attention_norm"]["scale"], 0.5 * updates["layers"]["attention_norm"]["scale"])
+    np.testing.assert_allclose(decayed["embeddings"]["norm"]["scale"], 0.25 * updates["embeddings"]["norm"]["scale"])
 
 
 def test_padding_does_not_change_real_tokens():
@@ -165,7 +165,7 @@ def test_padding_does_not_change_real_tokens():
         np.testing.assert_allclose(hidden[row, :length], small_bert.apply(params, alone, SMALL)[0][0], atol=1e-5)
 
 
-def test_flops_count_every_pass_and_the_map():
+def test_flops_count_every_layer_and_the_projection():
     config = AlbertConfig(vocab_size=30_000)
     assert config.flops(128, 20) == 3 * (
         12 * 128 * (8 * 768**2 + 4 * 768 * 3072 + 4 * 768 * 128) + 20 * (2 * 768 * 128 + 2 * 128 * 30_000) + 2 * 128 * 128 * 768

@@ -32,7 +32,7 @@ def torch_model(folder, architecture="AlbertForPreTraining", **options):
 
 
 @functools.cache
-def order(config):
+def sentence_order_head(config):
     def head(params, hidden):
         pooled = pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
         return sentence_head(config).apply({"params": params["sop_head"]}, pooled)
@@ -41,14 +41,14 @@ def order(config):
 
 
 def run(config, params, inputs):
-    heads = {"sop": order(config)} if "sop_head" in params else {}
-    return parity.ours(config, params, inputs, mlm=parity.masked_lm(config), **heads)
+    heads = {"sop": sentence_order_head(config)} if "sop_head" in params else {}
+    return parity.jax_outputs(config, params, inputs, mlm=parity.masked_lm(config), **heads)
 
 
-def of_torch(model, inputs):
+def expected_outputs(model, inputs):
     if isinstance(model, transformers.AlbertForPreTraining):
-        return parity.theirs(model, inputs, mlm="prediction_logits", sop="sop_logits")
-    return parity.theirs(model, inputs, mlm="logits")
+        return parity.torch_outputs(model, inputs, mlm="prediction_logits", sop="sop_logits")
+    return parity.torch_outputs(model, inputs, mlm="logits")
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def of_torch(model, inputs):
         ("AlbertForMaskedLM", {"hidden_act": "relu"}),
     ],
 )
-def test_outputs_are_those_of_torch(tmp_path, architecture, options):
-    """The one layer is passed three times; the pooler is a bare linear map; the head goes down to the tables' width."""
+def test_outputs_match_torch(tmp_path, architecture, options):
+    """The one layer is applied three times; the pooler is a plain linear layer; the head projects to the tables' width."""
     model = torch_model(tmp_path, architecture, **options)
     config, params, ignored = huggingface.read(tmp_path)
     assert isinstance(config, AlbertConfig) and ignored == ()
@@ -69,28 +69,30 @@ def test_outputs_are_those_of_torch(tmp_path, architecture, options):
     assert config.activation == {"gelu": "gelu", "relu": "relu"}.get(options.get("hidden_act"), "gelu_tanh")
     assert config.tie_embeddings == options.get("tie_word_embeddings", True)
     inputs = parity.batch(types=3)
-    found, expected = run(config, params, inputs), of_torch(model, inputs)
+    actual, expected = run(config, params, inputs), expected_outputs(model, inputs)
     assert len(expected["hidden_states"]) == 4 and ("sop" in expected) == (architecture == "AlbertForPreTraining")
-    assert parity.agree(found, expected, inputs, whole=("sop",)), parity.errors(found, expected, inputs, whole=("sop",))
+    assert parity.agree(actual, expected, inputs, everywhere=("sop",)), parity.errors(
+        actual, expected, inputs, everywhere=("sop",)
+    )
 
 
 def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch):
     inputs = parity.batch(types=3)
-    expected = of_torch(torch_model(tmp_path), inputs)
-    agrees = functools.partial(parity.agree, expected=expected, inputs=inputs, whole=("sop",))
+    expected = expected_outputs(torch_model(tmp_path), inputs)
+    agrees = functools.partial(parity.agree, expected=expected, inputs=inputs, everywhere=("sop",))
     parity.assert_every_entry_is_needed(monkeypatch, tmp_path, functools.partial(run, inputs=inputs), agrees)
 
 
 @pytest.mark.parametrize("architecture", ["AlbertForPreTraining", "AlbertForMaskedLM", "AlbertModel"])
-def test_there_and_back(tmp_path, architecture):
+def test_import_and_export_round_trip(tmp_path, architecture):
     torch_model(tmp_path / "theirs", architecture)
-    parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+    parity.assert_round_trip(tmp_path / "theirs", tmp_path)
     assert json.loads((tmp_path / "back" / "config.json").read_text())["architectures"] == [architecture]
     _, info = getattr(transformers, architecture).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not any(info.values()), info
 
 
-def test_other_alberts_are_refused(tmp_path):
+def test_unsupported_configs_are_refused(tmp_path):
     torch_model(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     for change, message in (
@@ -102,7 +104,7 @@ def test_other_alberts_are_refused(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(content | change))
         with pytest.raises(UserError, match=message):
             huggingface.read(tmp_path)
-    # What config.json leaves out is what transformers takes it for.
+    # A value that config.json leaves out has the default of transformers.
     (tmp_path / "config.json").write_text(json.dumps({name: content[name] for name in content if name != "hidden_act"}))
     assert huggingface.read(tmp_path).config.activation == "gelu_tanh"
 
@@ -110,7 +112,7 @@ def test_other_alberts_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"), [({"sharing": "attention"}, "sharing = 'attention'"), ({"embedding_size": None}, "is")]
 )
-def test_what_transformers_has_not_is_refused(tmp_path, change, message):
+def test_models_that_transformers_lacks_are_refused(tmp_path, change, message):
     config = AlbertConfig(vocab_size=30, num_layers=2, hidden_size=16, num_heads=2, feed_forward_size=16, **change)
     with pytest.raises(UserError, match=message):
         huggingface.write(tmp_path / "out", config, {"encoder": {}})

@@ -2,7 +2,7 @@
 
 import functools
 
-import encoder_decoder_parity as pairs
+import encoder_decoder_parity as seq2seq_parity
 import jax
 import numpy as np
 import parity
@@ -38,53 +38,55 @@ OPTIONS = [
 
 
 def torch_model(folder, tied=True, **options):
-    """A model with random parameters, its bias of words among them, saved in `folder`; not `tied`, with a head of its own."""
+    """Return a model with random parameters and logits bias, saved in `folder`; an untied one has a head of its own."""
     model = transformers.BartForConditionalGeneration(transformers.BartConfig(vocab_size=parity.VOCABULARY, **(SIZES | options)))
     torch.manual_seed(1)
     model.final_logits_bias.normal_(0, 0.3)
     parity.randomised(model, folder)
-    return pairs.loaded(model, folder, None if tied else "model.shared.weight")
+    return seq2seq_parity.loaded(model, folder, None if tied else "model.shared.weight")
 
 
 @pytest.mark.parametrize(("options", "fields"), OPTIONS)
-def test_outputs_are_those_of_torch(tmp_path, options, fields):
-    """All hidden states, maps of all layers and logits, with ragged rows in encoder and decoder, at all positions."""
+def test_outputs_match_torch(tmp_path, options, fields):
+    """All hidden states, attention weights and logits agree, with ragged rows in both networks, at all positions."""
     model = torch_model(tmp_path / "theirs", **options)
     config, params, ignored = huggingface.read(tmp_path / "theirs")
     assert isinstance(config, BartConfig) and ignored == ()
     assert {name: getattr(config, name) for name in fields} == fields
-    inputs = pairs.batch()
+    inputs = seq2seq_parity.batch()
     assert inputs["encoder"][0].shape[1] == config.max_length
-    found, expected = pairs.ours(config, params, inputs), pairs.theirs(model, inputs)
-    assert pairs.agree(found, expected, inputs), pairs.errors(found, expected, inputs)
-    parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+    actual, expected = seq2seq_parity.jax_outputs(config, params, inputs), seq2seq_parity.torch_outputs(model, inputs)
+    assert seq2seq_parity.agree(actual, expected, inputs), seq2seq_parity.errors(actual, expected, inputs)
+    parity.assert_round_trip(tmp_path / "theirs", tmp_path)
 
 
 def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch):
-    inputs = pairs.batch()
-    expected = pairs.theirs(torch_model(tmp_path), inputs)
-    agrees = functools.partial(pairs.agree, expected=expected, inputs=inputs)
-    parity.assert_every_entry_is_needed(monkeypatch, tmp_path, functools.partial(pairs.ours, inputs=inputs), agrees)
+    inputs = seq2seq_parity.batch()
+    expected = seq2seq_parity.torch_outputs(torch_model(tmp_path), inputs)
+    agrees = functools.partial(seq2seq_parity.agree, expected=expected, inputs=inputs)
+    parity.assert_every_entry_is_needed(
+        monkeypatch, tmp_path, functools.partial(seq2seq_parity.jax_outputs, inputs=inputs), agrees
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"tied": False}])
-def test_transformers_loads_what_is_written(tmp_path, options):
-    theirs = torch_model(tmp_path / "theirs", **options)
+def test_transformers_loads_exported_model(tmp_path, options):
+    original = torch_model(tmp_path / "theirs", **options)
     config, params, _ = huggingface.read(tmp_path / "theirs")
     assert huggingface.write(tmp_path / "ours", config, params) == "BartForConditionalGeneration"
     model, info = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(info.values()), info
-    before, after = theirs.state_dict(), model.state_dict()
+    before, after = original.state_dict(), model.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
     assert "final_logits_bias" in before and model.config.max_position_embeddings == 17
-    changed = {name for name, value in theirs.config.to_dict().items() if model.config.to_dict().get(name) != value}
-    # Ids come of the vocabulary, when a run is exported.
+    changed = {name for name, value in original.config.to_dict().items() if model.config.to_dict().get(name) != value}
+    # The export of a run takes ids from its vocabulary.
     ids = {f"{name}_token_id" for name in ("bos", "eos", "pad", "decoder_start", "forced_eos")}
     assert changed <= {"_name_or_path", "architectures", "dtype"} | ids, changed
 
 
-def test_the_row_of_mask_is_that_of_its_id(tmp_path):
-    """The last of the table; and positions begin in row 2, whatever the padding's id is."""
+def test_mask_token_keeps_its_row(tmp_path):
+    """It is the last row of the table; positions begin in row 2, whatever the padding id."""
     torch_model(tmp_path)
     tensors = safetensors.load_file(tmp_path / "model.safetensors")
     config, params, _ = huggingface.read(tmp_path)
@@ -95,54 +97,56 @@ def test_the_row_of_mask_is_that_of_its_id(tmp_path):
     embeddings = params["encoder"]["embeddings"]
     table = embeddings["position"]["table"]
     assert POSITION_OFFSET == 2 and table.shape == (config.max_length + 2, 32)
-    # Neither of the two rows before is read.
-    inputs = pairs.batch()
+    # The two rows before are never read.
+    inputs = seq2seq_parity.batch()
     blank = np.where(np.arange(19)[:, None] < 2, np.nan, table)
     other = params | {
         "encoder": params["encoder"] | {"embeddings": params["encoder"]["embeddings"] | {"position": {"table": blank}}}
     }
-    np.testing.assert_array_equal(*(pairs.ours(config, which, inputs)["logits"] for which in (params, other)))
+    np.testing.assert_array_equal(*(seq2seq_parity.jax_outputs(config, which, inputs)["logits"] for which in (params, other)))
 
 
 @pytest.mark.parametrize("kind", ["BartModel", "BartForSequenceClassification"])
-def test_files_without_the_bias_of_words_mean_zeros(tmp_path, kind):
-    """As their class for generation reads them."""
+def test_missing_logits_bias_is_zero(tmp_path, kind):
+    """The generation class of transformers reads such files in the same way."""
     options = {"vocab_size": parity.VOCABULARY, **SIZES}
     parity.randomised(getattr(transformers, kind)(transformers.BartConfig(**options)), tmp_path)
     config, params, ignored = huggingface.read(tmp_path)
     assert all(name.startswith("classification_head.") for name in ignored) and bool(ignored) == (kind != "BartModel")
     assert params["lm_head"].keys() == {"bias"} and not np.any(params["lm_head"]["bias"])
-    theirs = transformers.BartForConditionalGeneration.from_pretrained(tmp_path).state_dict()
-    ours = huggingface.to_tensors(FAMILY, config, params)
-    assert all(np.array_equal(theirs[name].numpy(), value) for name, value in ours.items())
+    torch_tensors = transformers.BartForConditionalGeneration.from_pretrained(tmp_path).state_dict()
+    tensors = huggingface.to_tensors(FAMILY, config, params)
+    assert all(np.array_equal(torch_tensors[name].numpy(), value) for name, value in tensors.items())
 
 
-def test_networks_with_word_tables_of_their_own_are_refused(tmp_path):
-    """That is what transformers 5 makes of tie_word_embeddings = False."""
+def test_separate_word_tables_are_refused(tmp_path):
+    """Version 5 of transformers creates such models for tie_word_embeddings = False."""
     model = transformers.BartForConditionalGeneration(transformers.BartConfig(**CONFIG, tie_word_embeddings=False))
     parity.randomised(model, tmp_path)
     with pytest.raises(UserError, match="there are two of model.shared.weight, with different values"):
         huggingface.read(tmp_path)
 
 
-def test_initial_deviations_are_theirs():
+def test_initial_deviations_match_torch():
     torch.manual_seed(0)
     sizes = {"vocab_size": 300, **SIZES, "d_model": 96, "max_position_embeddings": 60}
     model = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes))
-    theirs = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    torch_tensors = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     config = FAMILY.config_from_huggingface(model.config.to_dict())
     params = jax.jit(lambda key: nn.unbox(init_language_model(config, key)))(jax.random.key(0))
     for name, value in huggingface.to_tensors(FAMILY, config, params).items():
-        error = 5 / np.sqrt(2 * value.size) + 5 / np.sqrt(2 * theirs[name].size)
-        assert value.shape == theirs[name].shape and value.std() == pytest.approx(theirs[name].std(), rel=error, abs=1e-9), name
-        assert abs(value.mean() - theirs[name].mean()) <= error * theirs[name].std() + 1e-9
+        error = 5 / np.sqrt(2 * value.size) + 5 / np.sqrt(2 * torch_tensors[name].size)
+        assert value.shape == torch_tensors[name].shape and value.std() == pytest.approx(
+            torch_tensors[name].std(), rel=error, abs=1e-9
+        ), name
+        assert abs(value.mean() - torch_tensors[name].mean()) <= error * torch_tensors[name].std() + 1e-9
 
 
 CONFIG = {"vocab_size": parity.VOCABULARY, **SIZES}
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"d_model": None}, "d_model must be stated, as int"),
         ({"decoder_ffn_dim": 1.5}, "decoder_ffn_dim must be stated, as int"),
@@ -156,14 +160,14 @@ CONFIG = {"vocab_size": parity.VOCABULARY, **SIZES}
         ({"encoder_attention_heads": 5}, "is not a multiple of num_encoder_heads = 5"),
     ],
 )
-def test_unsupported_configs_are_refused(changes, words):
-    with pytest.raises(UserError, match=words) as error:
+def test_unsupported_configs_are_refused(changes, message):
+    with pytest.raises(UserError, match=message) as error:
         FAMILY.config_from_huggingface(CONFIG | changes)
     assert "\n" not in str(error.value)
 
 
 def test_published_config():
-    """config.json of facebook/bart-base, what it says of computing."""
+    """These are the computational settings in config.json of facebook/bart-base."""
     published = {
         "activation_dropout": 0.1, "activation_function": "gelu", "add_bias_logits": False, "add_final_layer_norm": False,
         "attention_dropout": 0.1, "bos_token_id": 0, "classifier_dropout": 0.0, "d_model": 768, "decoder_attention_heads": 12,

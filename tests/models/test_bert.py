@@ -1,3 +1,5 @@
+"""BERT: parameters, sizes, padding, packed rows, bfloat16 and collected values."""
+
 import dataclasses
 import json
 from pathlib import Path
@@ -19,7 +21,7 @@ GOLDEN = Path(__file__).parent / "golden" / "bert_parameters.json"
 
 
 def tree_of(config):
-    """{path: [shape, logical axes]} of the encoder and all heads."""
+    """Return {path: [shape, logical axes]} of the encoder and all heads."""
     tokens, hidden = jnp.zeros((1, 4), jnp.int32), jnp.zeros((1, 2, config.hidden_size))
 
     def init(key):
@@ -63,7 +65,7 @@ def test_initial_values():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"hidden_size": 50}, "hidden_size = 50 is not a multiple of num_heads = 4"),
         ({"num_layers": 0}, "num_layers = 0"),
@@ -75,8 +77,8 @@ def test_initial_values():
         ({"activation": "swish"}, "activation = 'swish' is not one of gelu, gelu_tanh, relu"),
     ],
 )
-def test_config_names_clashing_values(change, words):
-    with pytest.raises(UserError, match=words):
+def test_config_names_clashing_values(change, message):
+    with pytest.raises(UserError, match=message):
         dataclasses.replace(CONFIG, **change)
 
 
@@ -106,8 +108,8 @@ def test_padding_does_not_change_real_tokens(execution):
     hidden, _ = small_bert.apply(params, inputs, execution=execution)
     for row, length in enumerate(small_bert.LENGTHS):
         alone = {name: value[row : row + 1, :length] for name, value in inputs.items()}
-        found, _ = small_bert.apply(params, alone, execution=execution)
-        np.testing.assert_allclose(hidden[row, :length], found[0], atol=1e-5)
+        actual, _ = small_bert.apply(params, alone, execution=execution)
+        np.testing.assert_allclose(hidden[row, :length], actual[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -122,12 +124,12 @@ def test_packed_examples_are_isolated_bit_for_bit(dtype):
 
     alone = {name: inputs[name][:, 8:17] for name in ("tokens", "token_type_ids")}
     alone["segment_ids"] = np.ones((1, 9), np.int32)
-    found, _ = small_bert.apply(params, alone, execution=execution)
-    np.testing.assert_allclose(one[:, 8:17], np.float32(found), atol=1e-5 if dtype == "float32" else 0.1)
+    actual, _ = small_bert.apply(params, alone, execution=execution)
+    np.testing.assert_allclose(one[:, 8:17], np.float32(actual), atol=1e-5 if dtype == "float32" else 0.1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_row_of_padding_gives_no_nan(dtype):
+def test_row_of_padding_gives_no_nan(dtype):
     params = small_bert.random_params()
     inputs = small_bert.batch(lengths=(20, 0))
     module = bert.Encoder(CONFIG, Execution(dtype=dtype))
@@ -147,11 +149,11 @@ def test_bfloat16_is_finite_and_near():
     assert narrow.dtype == jnp.bfloat16
     real = inputs["segment_ids"] > 0
     difference = np.abs(np.float32(narrow) - wide)[real]
-    assert np.all(np.isfinite(narrow)) and difference.mean() < 0.02 and difference.max() < 0.13  # twice what is measured
+    assert np.all(np.isfinite(narrow)) and difference.mean() < 0.02 and difference.max() < 0.13  # twice the measured values
 
 
 @pytest.mark.parametrize("layers", ["scan", "unroll"])
-def test_collect(layers):
+def test_collected_values(layers):
     params, inputs = small_bert.random_params(), small_bert.batch()
     hidden, collected = small_bert.apply(
         params, inputs, execution=Execution(layers=layers), collect=frozenset({"hidden_states", "attention_probs"})

@@ -21,7 +21,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "ge
 
 
 def torch_model(folder, **options):
-    """A tiny BertForPreTraining with random parameters, saved in `folder`."""
+    """Return a tiny BertForPreTraining with random parameters, saved in `folder`."""
     config = transformers.BertConfig(
         vocab_size=101,
         hidden_size=48,
@@ -52,7 +52,7 @@ def batch():
     }
 
 
-def theirs(model):
+def torch_outputs(model):
     inputs = {name: torch.tensor(value, dtype=torch.long) for name, value in batch().items()}
     with torch.no_grad():
         output = model(
@@ -72,7 +72,7 @@ def theirs(model):
 
 @functools.partial(jax.jit, static_argnums=0)
 @jax.default_matmul_precision("highest")
-def ours(config, params):
+def jax_outputs(config, params):
     collect = frozenset({"hidden_states", "attention_probs"})
     hidden, outputs = bert.Encoder(config).apply({"params": params["encoder"]}, **batch(), train=False, collect=collect)
     pooled = pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
@@ -81,60 +81,60 @@ def ours(config, params):
     return outputs | {"mlm": mlm[..., : config.vocab_size], "nsp": nsp}
 
 
-def errors(found, expected):
-    """Largest differences at real tokens."""
+def errors(actual, expected):
+    """Return the largest differences at real tokens."""
     real = batch()["segment_ids"] > 0
-    maps = real[:, None, :, None] & real[:, None, None, :]
-    where = {"hidden_states": real[..., None], "attention_probs": maps, "mlm": real[..., None], "nsp": True}
-    return {name: float(np.max(np.abs(found[name] - expected[name]) * where[name])) for name in where}
+    pairs_of_tokens = real[:, None, :, None] & real[:, None, None, :]
+    where = {"hidden_states": real[..., None], "attention_probs": pairs_of_tokens, "mlm": real[..., None], "nsp": True}
+    return {name: float(np.max(np.abs(actual[name] - expected[name]) * where[name])) for name in where}
 
 
-def agree(found, expected):
-    difference = errors(found, expected)
+def agree(actual, expected):
+    difference = errors(actual, expected)
     logits = ("mlm", "nsp")
     return all(error <= (LOGITS if name in logits else HIDDEN) for name, error in difference.items())
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_outputs_are_those_of_torch(activation, tmp_path):
+def test_outputs_match_torch(activation, tmp_path):
     model = torch_model(tmp_path, hidden_act=activation)
     config, params, ignored = huggingface.read(tmp_path)
     assert config.activation == ACTIVATIONS[activation] and ignored == () and config.tie_embeddings
-    found, expected = ours(config, params), theirs(model)
-    assert agree(found, expected), errors(found, expected)
+    actual, expected = jax_outputs(config, params), torch_outputs(model)
+    assert agree(actual, expected), errors(actual, expected)
 
 
 def test_untied_head(tmp_path):
     model = torch_model(tmp_path, tie_word_embeddings=False)
     config, params, _ = huggingface.read(tmp_path)
     assert not config.tie_embeddings
-    found, expected = ours(config, params), theirs(model)
-    assert agree(found, expected), errors(found, expected)
+    actual, expected = jax_outputs(config, params), torch_outputs(model)
+    assert agree(actual, expected), errors(actual, expected)
 
 
 def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch):
     """Without any one entry the import breaks, and with fresh values in its place the outputs differ from torch's."""
-    expected = theirs(torch_model(tmp_path))
+    expected = torch_outputs(torch_model(tmp_path))
     config, params, _ = huggingface.read(tmp_path)
     flat = {"/".join(key.key for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     entries = BERT.entries(config)
     assert {entry.ours for entry in entries} == set(flat)
     for dropped in entries:
         remaining = tuple(entry for entry in entries if entry is not dropped)
-        crippled = dataclasses.replace(BERT, entries=lambda _, remaining=remaining: remaining)
-        monkeypatch.setitem(huggingface.FAMILIES, "bert", crippled)
+        reduced = dataclasses.replace(BERT, entries=lambda _, remaining=remaining: remaining)
+        monkeypatch.setitem(huggingface.FAMILIES, "bert", reduced)
         incomplete = huggingface.read(tmp_path)
         assert not same_structure(incomplete.params, params) and len(incomplete.ignored) >= 1
         with pytest.raises(ValueError, match=dropped.ours):
-            huggingface.to_tensors(crippled, config, params)
+            huggingface.to_tensors(reduced, config, params)
 
         fresh = np.ones_like if dropped.ours.endswith("scale") else np.zeros_like
         replaced = jax.tree_util.tree_map_with_path(
             lambda path, leaf, name=dropped.ours, fresh=fresh: fresh(leaf) if "/".join(key.key for key in path) == name else leaf,
             params,
         )
-        # A key bias adds the same to all scores of a query, so that softmax takes it out.
-        assert agree(ours(config, replaced), expected) == dropped.ours.endswith("key/bias"), dropped.ours
+        # A key bias adds the same to all scores of a query, so that softmax cancels it.
+        assert agree(jax_outputs(config, replaced), expected) == dropped.ours.endswith("key/bias"), dropped.ours
 
 
 def same_structure(one, other):

@@ -28,7 +28,7 @@ FAMILIES = {
     "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel, GPT | {"bos_token_id": 3, "eos_token_id": 3}),
     "opt": (transformers.OPTConfig, transformers.OPTForCausalLM, OPT),
 }
-SMALL_OPT = {"do_layer_norm_before": False, "word_embed_proj_dim": 24}  # as the published one of 350 million is
+SMALL_OPT = {"do_layer_norm_before": False, "word_embed_proj_dim": 24}  # as in the published model of 350 million
 LAYER_SCALES = {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}
 OPTIONS = [
     ("openai-gpt", {}, {"activation": "gelu_tanh", "last_norm": False}),
@@ -51,26 +51,26 @@ OPTIONS = [
 
 
 def torch_model(folder, family, **options):
-    """A tiny one with a head, with random parameters, saved in `folder`."""
+    """Return a tiny model with a head and random parameters, saved in `folder`."""
     config, model, sizes = FAMILIES[family]
-    made = model(config(vocab_size=parity.VOCABULARY, attn_implementation="eager", **sizes, **options))
-    return decoder_parity.randomised(made, folder)
+    untrained = model(config(vocab_size=parity.VOCABULARY, attn_implementation="eager", **sizes, **options))
+    return decoder_parity.randomised(untrained, folder)
 
 
 @pytest.mark.parametrize(("family", "options", "fields"), OPTIONS)
-def test_outputs_are_those_of_torch(family, options, fields, tmp_path):
+def test_outputs_match_torch(family, options, fields, tmp_path):
     model = torch_model(tmp_path / "theirs", family, **options)
     config, params = decoder_parity.read(tmp_path / "theirs")
     assert {name: getattr(config, name) for name in fields} == fields
     for side in ("right", "left"):
         inputs = decoder_parity.batch(side)
-        found, expected = decoder_parity.ours(config, params, inputs), decoder_parity.theirs(model, inputs)
-        assert parity.agree(found, expected, inputs), (side, parity.errors(found, expected, inputs))
-        assert np.all(np.isfinite(found["logits"]))  # a row of padding too
-    if family == "opt":  # it takes positions from the mask
-        unsaid = decoder_parity.theirs(model, inputs, positions=False)
-        assert parity.agree(found, unsaid, inputs)
-    parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+        actual, expected = decoder_parity.jax_outputs(config, params, inputs), decoder_parity.torch_outputs(model, inputs)
+        assert parity.agree(actual, expected, inputs), (side, parity.errors(actual, expected, inputs))
+        assert np.all(np.isfinite(actual["logits"]))  # also in the row of padding
+    if family == "opt":  # OPT takes positions from the mask
+        without_positions = decoder_parity.torch_outputs(model, inputs, positions=False)
+        assert parity.agree(actual, without_positions, inputs)
+    parity.assert_round_trip(tmp_path / "theirs", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_outputs_are_those_of_torch(family, options, fields, tmp_path):
 )
 def test_every_entry_of_the_mapping_is_needed(family, options, tmp_path, monkeypatch):
     inputs = decoder_parity.batch("left")
-    expected = decoder_parity.theirs(torch_model(tmp_path, family, **options), inputs)
+    expected = decoder_parity.torch_outputs(torch_model(tmp_path, family, **options), inputs)
     agrees = functools.partial(parity.agree, expected=expected, inputs=inputs)
-    run = functools.partial(decoder_parity.ours, inputs=inputs)
+    run = functools.partial(decoder_parity.jax_outputs, inputs=inputs)
     parity.assert_every_entry_is_needed(monkeypatch, tmp_path, run, agrees)
 
 
 @pytest.mark.parametrize(("family", "options"), [("openai-gpt", {"afn": "relu"}), ("gpt2", LAYER_SCALES), ("opt", SMALL_OPT)])
-def test_transformers_loads_what_is_written(family, options, tmp_path):
+def test_transformers_loads_exported_model(family, options, tmp_path):
     torch_model(tmp_path / "theirs", family, **options)
     config, params = decoder_parity.read(tmp_path / "theirs")
     architecture = huggingface.write(tmp_path / "ours", config, params, extra={"eos_token_id": 5})
@@ -99,8 +99,8 @@ def test_transformers_loads_what_is_written(family, options, tmp_path):
     assert ids == (None, 5, None) and model.generation_config.eos_token_id == 5
 
 
-def test_files_as_they_were_first_published(tmp_path):
-    """Names without a prefix, what is seen as tensors beside the kernels, no head."""
+def test_files_of_the_first_release(tmp_path):
+    """Names have no prefix, causal masks are tensors beside the kernels, and there is no head."""
     from safetensors.numpy import load_file, save_file
 
     torch_model(tmp_path / "new", "gpt2")
@@ -113,12 +113,12 @@ def test_files_as_they_were_first_published(tmp_path):
     save_file(tensors, tmp_path / "old/model.safetensors")
     content = json.loads((tmp_path / "new/config.json").read_text())
     (tmp_path / "old/config.json").write_text(json.dumps(content | {"architectures": ["GPT2Model"], "n_ctx": 14}))
-    found = decoder_parity.read(tmp_path / "old")
-    assert found[0] == config
-    jax.tree.map(np.testing.assert_array_equal, found[1], params)
+    actual = decoder_parity.read(tmp_path / "old")
+    assert actual[0] == config
+    jax.tree.map(np.testing.assert_array_equal, actual[1], params)
 
 
-def test_an_untied_model_without_its_head_is_refused(tmp_path):
+def test_untied_model_without_its_head_is_refused(tmp_path):
     from safetensors.numpy import load_file, save_file
 
     torch_model(tmp_path, "opt", tie_word_embeddings=False)
@@ -130,7 +130,7 @@ def test_an_untied_model_without_its_head_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "changes", "words"),
+    ("family", "changes", "message"),
     [
         ("openai-gpt", {"afn": "gelu_new"}, "afn = 'gelu_new' is not supported, only gelu, relu, silu, swish"),
         ("openai-gpt", {"n_embd": None}, "n_embd must be stated, as int"),
@@ -147,10 +147,10 @@ def test_an_untied_model_without_its_head_is_refused(tmp_path):
         ("opt", {"enable_bias": 1}, "enable_bias must be of type bool"),
     ],
 )
-def test_unsupported_configs_are_refused(family, changes, words, tmp_path):
+def test_unsupported_configs_are_refused(family, changes, message, tmp_path):
     content = {"model_type": family, "vocab_size": 9} | FAMILIES[family][2] | changes
     (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=words) as error:
+    with pytest.raises(UserError, match=message) as error:
         huggingface.read(tmp_path)
     assert "\n" not in str(error.value)
 
@@ -159,7 +159,7 @@ SIZES = {"vocab_size": 9, "num_layers": 1, "hidden_size": 8, "num_heads": 2, "fe
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (GptConfig(**SIZES | {"feed_forward_size": 31}), "GptConfig.feed_forward_size = 31 has no place .* which has 32"),
         (GptConfig(**SIZES, activation="gelu"), "GptConfig.activation = 'gelu' has no place .* which has gelu_tanh, relu, silu"),
@@ -171,25 +171,25 @@ SIZES = {"vocab_size": 9, "num_layers": 1, "hidden_size": 8, "num_heads": 2, "fe
         (PalmConfig(**SIZES), "transformers has no class for a PalmConfig"),
     ],
 )
-def test_what_no_class_of_transformers_is_cannot_be_written(config, words, tmp_path):
-    with pytest.raises(UserError, match=words):
+def test_models_that_transformers_lacks_are_not_exported(config, message, tmp_path):
+    with pytest.raises(UserError, match=message):
         huggingface.write(tmp_path / "out", config, {"embeddings": {}, "decoder": {}})
     assert not (tmp_path / "out").exists()
 
 
-def test_initial_deviations_are_theirs():
-    """Of every tensor of a GPT-2; that of 10,000 values has an error of 0.7 %."""
+def test_initial_deviations_match_torch():
+    """Every tensor of a GPT-2 agrees; the deviation of 10,000 values has an error of 0.7 %."""
     torch.manual_seed(0)
-    made = transformers.GPT2Config(
+    torch_config = transformers.GPT2Config(
         vocab_size=300, n_positions=80, n_embd=128, n_layer=3, n_head=4, bos_token_id=3, eos_token_id=3
     )
-    model = transformers.GPT2LMHeadModel(made)
-    theirs = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    model = transformers.GPT2LMHeadModel(torch_config)
+    torch_tensors = {name: value.detach().numpy() for name, value in model.named_parameters()}
     family = huggingface.FAMILIES["gpt2"]
     config = family.config_from_huggingface(model.config.to_dict())
     params = nn.unbox(jax.jit(lambda key: init_language_model(config, key))(jax.random.key(0)))
-    ours = huggingface.to_tensors(family, config, params)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert value.shape == theirs[name].shape and value.mean() == pytest.approx(theirs[name].mean(), abs=1e-3)
-        assert value.std() == pytest.approx(theirs[name].std(), rel=0.03), name
+    tensors = huggingface.to_tensors(family, config, params)
+    assert tensors.keys() == torch_tensors.keys()
+    for name, value in tensors.items():
+        assert value.shape == torch_tensors[name].shape and value.mean() == pytest.approx(torch_tensors[name].mean(), abs=1e-3)
+        assert value.std() == pytest.approx(torch_tensors[name].std(), rel=0.03), name

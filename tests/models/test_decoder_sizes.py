@@ -12,7 +12,7 @@ from bertfam.models.palm import PalmConfig
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
-# gin file, tokens of the published vocabulary, millions of parameters as published (of OPT only by the sizes' names)
+# gin file, tokens of the published vocabulary, millions of parameters as published (OPT's only in the names of its sizes)
 PUBLISHED = (
     ("gpt_base", 40_478, 116.5),
     ("gpt2_small", 50_257, 124.4),
@@ -34,8 +34,8 @@ PUBLISHED = (
 )
 
 
-def parameters(config):
-    """How many there are, without the rows that only pad the vocabulary."""
+def count_parameters(config):
+    """Count the parameters, without the rows that only pad the vocabulary."""
     shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     padding = (config.padded_vocab_size - config.require_table_rows) * config.table_width
     return sum(leaf.size for leaf in jax.tree.leaves(shapes)) - padding
@@ -45,14 +45,14 @@ def parameters(config):
 def test_published_sizes(size, tokens, millions):
     run = load([f"models/{size}.gin", "objectives/causal_lm.gin", "runs/defaults.gin"]).build("Run")
     config = run.objective.sized(tokens).model
-    count = parameters(config)
+    count = count_parameters(config)
     if millions is not None:
-        # Within half of the last digit that is published, and PaLM's, of billions with two, within that digit: 540.356 is 540.35.
+        # Within half of the last published digit. PaLM's, in billions with two digits, within that digit: 540.356 is 540.35.
         assert count / 1e6 == pytest.approx(millions, abs=10 if isinstance(config, PalmConfig) else 0.05)
     if not isinstance(config, PalmConfig):
         family = huggingface.family_of(config)
-        made = transformers.AutoConfig.for_model(**family.config_to_huggingface(config))
+        torch_config = transformers.AutoConfig.for_model(**family.config_to_huggingface(config))
         with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(made)
+            model = transformers.AutoModelForCausalLM.from_config(torch_config)
         assert type(model).__name__ in family.architectures.values()
         assert sum(parameter.numel() for parameter in model.parameters()) == count

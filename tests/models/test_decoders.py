@@ -1,4 +1,4 @@
-"""What all decoders do, each in the arrangement of its family: trees, sizes, what a token sees, caches, loops over layers."""
+"""Decoders of all families: parameter trees, visible tokens, caches, loops over layers, FLOPs."""
 
 import dataclasses
 import functools
@@ -52,13 +52,13 @@ def random_params(name):
 
 
 def run(name, inputs):
-    """Logits of rows with explicit positions: float32[batch, length, vocabulary]."""
-    return np.asarray(decoder_parity.ours(CONFIGS[name], random_params(name), inputs)["logits"])
+    """Return the logits float32[batch, length, vocabulary] of rows with explicit positions."""
+    return np.asarray(decoder_parity.jax_outputs(CONFIGS[name], random_params(name), inputs)["logits"])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_what_a_token_sees(name):
-    """Nothing behind it, nothing of another example in its row, no padding; alone in a row it says the same."""
+def test_tokens_see_only_earlier_tokens_of_their_example(name):
+    """A token sees no later token, no other example of its row and no padding; alone in a row its outputs are the same."""
     inputs = decoder_parity.batch("left")
     before = run(name, inputs)
     assert np.all(np.isfinite(before))
@@ -72,7 +72,7 @@ def test_what_a_token_sees(name):
     after = run(name, inputs | {"tokens": np.where(padding, 7, inputs["tokens"])})
     assert np.array_equal(before[~padding], after[~padding])
 
-    # Row 0 and row 4 have 9 and 7 tokens: here 4 and 7 of them are packed, before one token of padding less.
+    # Rows 0 and 4 have 9 and 7 tokens, of which 4 and 7 are packed here.
     segments, positions = np.array([1] * 4 + [2] * 7, np.int32), np.array([*range(4), *range(7)], np.int32)
     tokens = np.concatenate([inputs["tokens"][0, 2:6], inputs["tokens"][4, 4:]])
     rows = {"tokens": tokens, "segment_ids": segments, "positions": positions}
@@ -85,34 +85,34 @@ def test_what_a_token_sees(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_cache_changes_nothing(name):
-    """A prompt at once and then token by token, in more slots than are used, against all at once."""
+def test_cache_changes_no_logits(name):
+    """A prompt and then single tokens, in a cache with unused slots, give the logits of whole rows."""
     config, params, inputs = CONFIGS[name], random_params(name), decoder_parity.batch("left")
     expected, real = run(name, inputs), inputs["segment_ids"] > 0
 
     @jax.jit
     def step(params, cache, inputs):
-        hidden, found = config.decoder().apply(
+        hidden, outputs = config.decoder().apply(
             {"params": params["decoder"]}, word_embeddings(params), **inputs, train=False, cache=cache
         )
-        return logits(config, params, hidden), found["cache"]
+        return logits(config, params, hidden), outputs["cache"]
 
-    cache, found = empty(config.num_layers, 5, 13, config.num_kv_heads, config.head_dim, jnp.float32), []
+    cache, outputs = empty(config.num_layers, 5, 13, config.num_kv_heads, config.head_dim, jnp.float32), []
     with jax.default_matmul_precision("highest"):
         for places in (slice(0, 6), *(slice(place, place + 1) for place in range(6, 11))):
             part, cache = step(params, cache, {key: value[:, places] for key, value in inputs.items()})
-            found.append(part)
+            outputs.append(part)
     assert int(cache.filled) == 11 and np.array_equal(cache.segment_ids[:, :11], inputs["segment_ids"])
-    found = np.concatenate(found, axis=1)[..., :101]
-    assert np.all(np.isfinite(found))
-    np.testing.assert_allclose(found[real], expected[real], atol=1e-4)
+    outputs = np.concatenate(outputs, axis=1)[..., :101]
+    assert np.all(np.isfinite(outputs))
+    np.testing.assert_allclose(outputs[real], expected[real], atol=1e-4)
     with pytest.raises(ValueError, match="positions must be given"):
         config.decoder().apply({"params": params["decoder"]}, word_embeddings(params), tokens=np.zeros((5, 1), np.int32),
                                segment_ids=np.ones((5, 1), np.int32), train=False, cache=cache)  # fmt: skip
 
 
-def test_loops_over_layers_and_recomputation_change_nothing():
-    """Losses and gradients with dropout on, rows of padding among them."""
+def test_unrolling_and_rematerialisation_change_nothing():
+    """Losses and gradients are compared, with dropout on and with rows of padding."""
     config = dataclasses.replace(CONFIGS["palm"], num_layers=2, dropout_rate=0.2, attention_dropout_rate=0.1)
     params, inputs = decoder_parity.random_params(config), decoder_parity.batch("left")
 
@@ -127,32 +127,32 @@ def test_loops_over_layers_and_recomputation_change_nothing():
 
     value, expected = gradients(Execution(attention="reference"))
     assert all(np.all(np.isfinite(leaf)) and np.any(leaf != 0) for leaf in jax.tree.leaves(expected))
-    found = gradients(Execution(attention="reference", layers="unroll", remat="full"))
-    assert float(found[0]) == pytest.approx(float(value), rel=1e-6)
-    for one, other in zip(jax.tree.leaves(found[1]), jax.tree.leaves(expected), strict=True):
+    actual = gradients(Execution(attention="reference", layers="unroll", remat="full"))
+    assert float(actual[0]) == pytest.approx(float(value), rel=1e-6)
+    for one, other in zip(jax.tree.leaves(actual[1]), jax.tree.leaves(expected), strict=True):
         one, other = np.asarray(one), np.asarray(other)
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * max(1.0, np.max(np.abs(other))))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt_350m"])
-def test_unrolled_layers_are_those_of_the_loop(name):
-    """Where each layer has its own scale, too."""
+def test_unrolled_layers_match_the_loop(name):
+    """One of the families has a scale for each layer."""
     inputs = decoder_parity.batch("left")
-    unrolled = decoder_parity.ours(CONFIGS[name], random_params(name), inputs, Execution(layers="unroll"))
+    unrolled = decoder_parity.jax_outputs(CONFIGS[name], random_params(name), inputs, Execution(layers="unroll"))
     np.testing.assert_allclose(unrolled["logits"], run(name, inputs), rtol=0, atol=1e-5)
 
 
 def test_bfloat16_is_finite_and_near():
     config, inputs = CONFIGS["palm"], decoder_parity.batch("left")
     wide = run("palm", inputs)
-    narrow = decoder_parity.ours(config, random_params("palm"), inputs, Execution(dtype="bfloat16"))
+    narrow = decoder_parity.jax_outputs(config, random_params("palm"), inputs, Execution(dtype="bfloat16"))
     assert narrow["output"].dtype == jnp.bfloat16 and narrow["logits"].dtype == jnp.float32
     difference = np.abs(narrow["logits"] - wide)[inputs["segment_ids"] > 0]
     assert np.all(np.isfinite(narrow["logits"])) and np.mean(difference) < 0.02 * np.std(wide) * 3
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "words"),
+    ("name", "change", "message"),
     [
         ("gpt", {"hidden_size": 30}, "GptConfig.hidden_size = 30 is not a multiple of num_heads = 4"),
         ("palm", {"num_key_value_heads": 3}, "PalmConfig.num_key_value_heads = 3 does not divide num_heads = 4"),
@@ -166,8 +166,8 @@ def test_bfloat16_is_finite_and_near():
         ("opt", {"embedding_dropout_rate": 1.0}, "embedding_dropout_rate = 1.0"),
     ],
 )
-def test_config_names_clashing_values(name, change, words):
-    with pytest.raises(UserError, match=words):
+def test_config_names_clashing_values(name, change, message):
+    with pytest.raises(UserError, match=message):
         dataclasses.replace(CONFIGS[name], **change)
 
 
@@ -187,11 +187,11 @@ def test_rows_longer_than_the_model_are_refused(name):
 
 
 def test_flops():
-    """Of 10 tokens: maps of attention, half of all pairs, maps of the feed-forward network, and the head."""
+    """FLOPs of 10 tokens: attention projections, half of all pairs, feed-forward projections, and the head."""
     gpt = 3 * (8 * 32 * 32 + 2 * 10 * 32 + 4 * 32 * 40)
     assert CONFIGS["gpt"].flops(10, 10) == 3 * 10 * (gpt + 2 * 32 * 101)
     small = 3 * 10 * (gpt + 2 * 24 * 101 + 4 * 32 * 24)
     assert CONFIGS["opt_350m"].flops(10, 10) == small
-    # 4 heads of queries 6 wide, one of keys and one of values, three maps
+    # 4 query heads of width 6, one head of keys and one of values, three feed-forward projections
     palm = 3 * (4 * 32 * 24 + 4 * 32 * 6 + 2 * 10 * 24 + 6 * 32 * 40)
     assert CONFIGS["palm"].flops(10, 10) == 3 * 10 * (palm + 2 * 32 * 101)

@@ -32,47 +32,47 @@ def torch_model(folder, **options):
 
 
 def run(config, params, inputs):
-    return parity.ours(config, params, inputs, mlm=parity.masked_lm(config))
+    return parity.jax_outputs(config, params, inputs, mlm=parity.masked_lm(config))
 
 
-def theirs(model, inputs):
-    return parity.theirs(model, inputs, types=False, mlm="logits")
+def torch_outputs(model, inputs):
+    return parity.torch_outputs(model, inputs, types=False, mlm="logits")
 
 
 @pytest.mark.parametrize("options", [{}, {"activation": "relu"}, {"tie_word_embeddings": False}])
-def test_outputs_are_those_of_torch(tmp_path, options):
+def test_outputs_match_torch(tmp_path, options):
     model = torch_model(tmp_path, **options)
     config, params, ignored = huggingface.read(tmp_path)
     assert isinstance(config, DistilBertConfig) and ignored == ()
     assert (config.type_vocab_size, config.layer_norm_epsilon) == (0, 1e-12)
     assert config.tie_embeddings == options.get("tie_word_embeddings", True)
-    inputs = parity.batch(0, types=2)  # rows of pairs are read like others
-    found, expected = run(config, params, inputs), theirs(model, inputs)
-    assert parity.agree(found, expected, inputs), parity.errors(found, expected, inputs)
+    inputs = parity.batch(0, types=2)  # rows of pairs are accepted
+    actual, expected = run(config, params, inputs), torch_outputs(model, inputs)
+    assert parity.agree(actual, expected, inputs), parity.errors(actual, expected, inputs)
 
 
 def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch):
     inputs = parity.batch()
-    expected = theirs(torch_model(tmp_path), inputs)
+    expected = torch_outputs(torch_model(tmp_path), inputs)
     agrees = functools.partial(parity.agree, expected=expected, inputs=inputs)
     parity.assert_every_entry_is_needed(monkeypatch, tmp_path, functools.partial(run, inputs=inputs), agrees)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_there_and_back(tmp_path, tied):
+def test_import_and_export_round_trip(tmp_path, tied):
     torch_model(tmp_path / "theirs", tie_word_embeddings=tied)
-    parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+    parity.assert_round_trip(tmp_path / "theirs", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("parts", "name"), [({"encoder"}, "DistilBertModel"), ({"encoder", "mlm_head"}, "DistilBertForMaskedLM")]
 )
-def test_what_is_written_loads_whole(tmp_path, parts, name):
+def test_exported_model_loads_completely(tmp_path, parts, name):
     config = DistilBertConfig(**SMALL, activation="gelu_tanh", dropout_rate=0.2, attention_dropout_rate=0.3)
     params = jax.tree.map(lambda leaf: jax.numpy.ones(leaf.shape), huggingface.shapes_of(config, frozenset(parts)))
     assert huggingface.write(tmp_path / "out", config, params) == name
-    model, told = getattr(transformers, name).from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not told["missing_keys"] and not told["unexpected_keys"] and not told["mismatched_keys"]
+    model, info = getattr(transformers, name).from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     assert (model.config.n_layers, model.config.dropout, model.config.attention_dropout) == (3, 0.2, 0.3)
     assert (model.config.activation, model.config.sinusoidal_pos_embds) == ("gelu_new", False)
     assert huggingface.read(tmp_path / "out").config == config
@@ -92,14 +92,14 @@ def test_published_size():
     model = gin_files.load(files, ["DistilBertConfig.vocab_size = 30522"]).build("Run").objective.model
     assert model == DistilBertConfig(vocab_size=30_522)
     shapes = huggingface.shapes_of(model, frozenset({"encoder", "mlm_head"}))
-    padding = (30_592 - 30_522) * (768 + 1)  # rows of the table and of the bias that are no token
+    padding = (30_592 - 30_522) * (768 + 1)  # rows of the table and of the bias without a token
     count = sum(leaf.size for leaf in jax.tree.leaves(shapes)) - padding
     with torch.device("meta"):
         assert transformers.DistilBertForMaskedLM(transformers.DistilBertConfig()).num_parameters() == count
     assert count == 66_985_530  # 67.0 M
 
 
-def test_what_no_distilbert_is():
+def test_unsupported_models_are_refused():
     content = config_to_huggingface(DistilBertConfig(**SMALL))
     for change, message in (
         ({"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds = True is not supported"),

@@ -9,7 +9,7 @@ from bertfam.config import load
 from bertfam.interop import huggingface
 from bertfam.models.language_model import init_language_model
 
-# gin file, rows of the published word table, millions of parameters as published, in the digits that are
+# gin file, rows of the published word table, millions of parameters in their published digits
 PUBLISHED = (
     ("t5_small", 32_128, "60.5"),
     ("t5_base", 32_128, "222.9"),
@@ -31,8 +31,8 @@ PUBLISHED = (
 )
 
 
-def parameters(config):
-    """How many are trained, without the rows that only pad the vocabulary."""
+def count_parameters(config):
+    """Count the trained parameters, without the rows that only pad the vocabulary."""
     shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     shapes.get("lm_head", {}).pop("bias", None)
     tables = 1 if config.tie_embeddings else 2
@@ -40,7 +40,7 @@ def parameters(config):
     return sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in jax.tree.leaves(shapes)) - padding
 
 
-def published(size, rows):
+def published_config(size, rows):
     objective = "bart" if size.startswith("bart") else "t5_random_spans"
     run = load([f"models/{size}.gin", f"objectives/{objective}.gin", "runs/defaults.gin"]).build("Run")
     return run.objective.sized(rows).model
@@ -48,21 +48,21 @@ def published(size, rows):
 
 @pytest.mark.parametrize(("size", "rows", "millions"), PUBLISHED)
 def test_published_sizes(size, rows, millions):
-    """To the last digit that is published."""
+    """Sizes agree to the last published digit."""
     digits = millions.partition("e")[0]
     unit = 10.0 ** (millions.endswith("e3") * 3 - len(digits.partition(".")[2]))
-    assert parameters(published(size, rows)) / 1e6 == pytest.approx(float(millions), abs=unit / 2 + 1e-9)
+    assert count_parameters(published_config(size, rows)) / 1e6 == pytest.approx(float(millions), abs=unit / 2 + 1e-9)
 
 
 @pytest.mark.parametrize("size", ["t5_small", "t5_1_1_small", "mt5_small", "bart_base"])
-def test_torchs_classes_count_as_many(size):
-    """Theirs of version 1.1 and of mT5 are tied where they are new; published files have a head of their own."""
+def test_sizes_match_torch(size):
+    """New torch models of version 1.1 and of mT5 have a tied head, although published files have a head of their own."""
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    config = published(size, dict((name, rows) for name, rows, _ in PUBLISHED)[size])
+    config = published_config(size, dict((name, rows) for name, rows, _ in PUBLISHED)[size])
     family = huggingface.family_of(config)
-    made = transformers.AutoConfig.for_model(**family.config_to_huggingface(config))
+    torch_config = transformers.AutoConfig.for_model(**family.config_to_huggingface(config))
     with torch.device("meta"):
-        model = transformers.AutoModelForSeq2SeqLM.from_config(made)
+        model = transformers.AutoModelForSeq2SeqLM.from_config(torch_config)
     assert type(model).__name__ in family.architectures.values()
     head = 0 if config.tie_embeddings else config.require_table_rows * config.hidden_size
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters(config) - head
+    assert sum(parameter.numel() for parameter in model.parameters()) == count_parameters(config) - head

@@ -33,35 +33,35 @@ def torch_model(folder, architecture="ErnieForMaskedLM", **options):
 
 
 def run(config, params, inputs):
-    return parity.ours(config, params, inputs, mlm=parity.masked_lm(config))
+    return parity.jax_outputs(config, params, inputs, mlm=parity.masked_lm(config))
 
 
 @pytest.mark.parametrize("options", [{"hidden_act": "relu"}, {"tie_word_embeddings": False}, TASKS])
-def test_outputs_are_those_of_torch(tmp_path, options):
+def test_outputs_match_torch(tmp_path, options):
     model = torch_model(tmp_path, **options)
     config, params, ignored = huggingface.read(tmp_path)
     assert isinstance(config, ErnieConfig) and ignored == ()
     inputs = parity.batch(types=3)
-    found, expected = run(config, params, inputs), parity.theirs(model, inputs, mlm="logits")
-    assert parity.agree(found, expected, inputs), parity.errors(found, expected, inputs)
+    actual, expected = run(config, params, inputs), parity.torch_outputs(model, inputs, mlm="logits")
+    assert parity.agree(actual, expected, inputs), parity.errors(actual, expected, inputs)
 
 
 @pytest.mark.parametrize("options", [{}, TASKS], ids=["1.0", "tasks"])
 def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch, options):
     inputs = parity.batch(types=3)
-    expected = parity.theirs(torch_model(tmp_path, **options), inputs, mlm="logits")
+    expected = parity.torch_outputs(torch_model(tmp_path, **options), inputs, mlm="logits")
     agrees = functools.partial(parity.agree, expected=expected, inputs=inputs)
     parity.assert_every_entry_is_needed(monkeypatch, tmp_path, functools.partial(run, inputs=inputs), agrees)
 
 
 @pytest.mark.parametrize("options", [{}, TASKS], ids=["1.0", "tasks"])
 @pytest.mark.parametrize("architecture", ["ErnieForMaskedLM", "ErnieForPreTraining"])
-def test_there_and_back(tmp_path, architecture, options):
+def test_import_and_export_round_trip(tmp_path, architecture, options):
     torch_model(tmp_path / "theirs", architecture, **options)
-    parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+    parity.assert_round_trip(tmp_path / "theirs", tmp_path)
 
 
-def test_a_table_of_tasks_that_is_no_number_is_refused(tmp_path):
+def test_size_of_the_task_table_must_be_an_integer(tmp_path):
     torch_model(tmp_path, use_task_id=True)
     content = json.loads((tmp_path / "config.json").read_text())
     assert content["use_task_id"] and huggingface.read(tmp_path).config.task_type_vocab_size == 3
@@ -70,6 +70,6 @@ def test_a_table_of_tasks_that_is_no_number_is_refused(tmp_path):
         huggingface.read(tmp_path)
 
 
-def test_tasks_are_at_least_none():
+def test_size_of_the_task_table_must_not_be_negative():
     with pytest.raises(UserError, match="ErnieConfig.task_type_vocab_size = -1 must be at least 0"):
         ErnieConfig(task_type_vocab_size=-1)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def readme_rows():
-    """Cells of each row of README's table of the family."""
+    """Return the cells of each row of README's table of the family."""
     section = (ROOT / "README.md").read_text().partition("\n## The family\n")[2]
     table = section.partition("\n|---|")[2].partition("\n\n")[0].splitlines()[1:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
@@ -32,4 +32,4 @@ def test_readme_names_files_that_exist():
         for folder, cell in (("objectives", objectives), ("models", models)):
             for name in re.findall(r"`([\w*]+)`", cell):
                 folders = (folder, "runs") if folder == "models" else (folder,)
-                assert any(list((ROOT / "gin_configs" / place).glob(f"{name}.gin")) for place in folders), name
+                assert any(list((ROOT / "gin_configs" / subfolder).glob(f"{name}.gin")) for subfolder in folders), name

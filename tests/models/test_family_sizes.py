@@ -1,4 +1,4 @@
-"""Sizes of BERT and of families that are options of it: as published, and as torch's class counts them."""
+"""Sizes of BERT and of families that are options of it: as published, and as torch's classes count them."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from bertfam.interop import huggingface
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
-# gin file, tokens of the published vocabulary, parameters of the encoder with its pooler (ERNIE: of a BERT-base with so many)
+# gin file, tokens of the published vocabulary, parameters of the encoder with its pooler (ERNIE: of a BERT-base with as many)
 PUBLISHED = (
     ("bert_base", 30_522, 109_482_240),
     ("bert_base", 119_547, 177_853_440),  # multilingual
@@ -23,34 +23,34 @@ PUBLISHED = (
 )
 
 
-def parameters(config, parts):
-    """How many there are, without the rows that only pad the vocabulary."""
+def count_parameters(config, parts):
+    """Count the parameters, without the rows that only pad the vocabulary."""
     shapes = huggingface.shapes_of(config, frozenset(parts))
     entries = {entry.ours: entry for entry in huggingface.family_of(config).entries(config)}
-    counted = 0
+    total = 0
     for path, leaf in flat(shapes):
         rows = config.require_table_rows if entries[path].vocabulary else leaf.shape[0]
-        counted += rows * int(np.prod(leaf.shape[1:]))
-    return counted
+        total += rows * int(np.prod(leaf.shape[1:]))
+    return total
 
 
 def flat(tree, path=()):
     if not isinstance(tree, dict):
         return [("/".join(path), tree)]
-    return [found for name, value in tree.items() for found in flat(value, (*path, name))]
+    return [pair for name, value in tree.items() for pair in flat(value, (*path, name))]
 
 
 @pytest.mark.parametrize(("size", "tokens", "published"), PUBLISHED)
 def test_published_sizes(size, tokens, published):
     run = load([f"models/{size}.gin", "objectives/mlm.gin", "runs/defaults.gin"]).build("Run")
     config = run.objective.sized(tokens).model
-    assert parameters(config, {"encoder", "pooler"}) == published
+    assert count_parameters(config, {"encoder", "pooler"}) == published
 
     family = huggingface.family_of(config)
     content = family.config_to_huggingface(config)
-    theirs = getattr(transformers, f"{family.model_type.title()}Config")(**content)
+    torch_config = getattr(transformers, f"{family.model_type.title()}Config")(**content)
     for parts, name in family.architectures.items():
         if "mlm_head" in parts:
             with torch.device("meta"):
-                model = getattr(transformers, name)(theirs)
-            assert sum(parameter.numel() for parameter in model.parameters()) == parameters(config, parts), name
+                model = getattr(transformers, name)(torch_config)
+            assert sum(parameter.numel() for parameter in model.parameters()) == count_parameters(config, parts), name

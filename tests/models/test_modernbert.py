@@ -1,3 +1,5 @@
+"""ModernBERT: parameters, sizes, kinds of layers, loops over layers, windows and packed rows."""
+
 import dataclasses
 import json
 from pathlib import Path
@@ -15,7 +17,7 @@ from bertfam.layers.execution import Execution
 from bertfam.models.encoder import init_encoder, init_masked_lm_head
 from bertfam.models.modernbert import Encoder, ModernBertConfig
 
-# Global layers 0 and 3; after the first, one period (local, local, global) and two layers that are left over.
+# Global layers 0 and 3; after the first, one period (local, local, global) and two remaining layers.
 CONFIG = ModernBertConfig(vocab_size=99, num_layers=6, hidden_size=48, num_heads=4, feed_forward_size=40, max_length=24, window=6)
 GOLDEN = Path(__file__).parent / "golden" / "modernbert_parameters.json"
 VARIANTS = [
@@ -26,7 +28,7 @@ VARIANTS = [
 
 
 def shapes(config):
-    """The boxed shapes of encoder and head."""
+    """Return the boxed shapes of encoder and head."""
 
     def init(key):
         encoder = init_encoder(config, key)
@@ -57,7 +59,7 @@ def test_published_sizes(config, parameters):
 
 
 def test_flops():
-    """Of 6 layers 4 are local and see 7 tokens of 20; a GeGLU has three products."""
+    """Four of the six layers are local and see 7 of 20 tokens; a GeGLU has three products."""
     layers = 6 * 20 * (8 * 48**2 + 6 * 48 * 40) + 2 * 20 * 4 * 48 * 20 + 4 * 20 * 4 * 48 * 7
     assert CONFIG.flops(20, 3) == 3 * (layers + 3 * (2 * 48**2 + 2 * 48 * 99))
     assert dataclasses.replace(CONFIG, window=1000).flops(20, 3) == dataclasses.replace(CONFIG, global_every=1).flops(20, 3)
@@ -79,7 +81,7 @@ def test_types_of_layers(options, types):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"hidden_size": 50}, "hidden_size = 50 is not a multiple of num_heads = 4"),
         ({"hidden_size": 36}, "hidden_size = 36 is 4 .num_heads. heads of the odd width 9"),
@@ -92,8 +94,8 @@ def test_types_of_layers(options, types):
         ({"activation": "swish"}, "activation = 'swish' is not one of gelu, gelu_tanh, relu"),
     ],
 )
-def test_config_names_clashing_values(change, words):
-    with pytest.raises(UserError, match=f"ModernBertConfig.{words}"):
+def test_config_names_clashing_values(change, message):
+    with pytest.raises(UserError, match=f"ModernBertConfig.{message}"):
         dataclasses.replace(CONFIG, **change)
 
 
@@ -146,27 +148,27 @@ def expected(params):
 
 @pytest.mark.parametrize("execution", VARIANTS[1:], ids=lambda execution: f"{execution.layers} {execution.remat}")
 def test_variants_agree(params, expected, execution):
-    """With dropout everywhere, one period looped and two layers left over."""
+    """Dropout is on everywhere; one period is looped, and two layers remain."""
     (_, hidden), gradient = expected
-    (_, found), found_gradient = loss_and_gradient(params, execution)
-    np.testing.assert_allclose(found, hidden, atol=1e-5)
-    for one, other in zip(jax.tree.leaves(found_gradient), jax.tree.leaves(gradient), strict=True):
+    (_, actual), actual_gradient = loss_and_gradient(params, execution)
+    np.testing.assert_allclose(actual, hidden, atol=1e-5)
+    for one, other in zip(jax.tree.leaves(actual_gradient), jax.tree.leaves(gradient), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(other)))))
     plain = small_bert.apply(params, small_bert.batch(CONFIG), CONFIG)[0]
     assert not np.allclose(plain, hidden, atol=0.1)
 
 
 @pytest.mark.parametrize("layers", ["scan", "unroll"])
-def test_collect_in_the_order_of_layers(params, layers):
-    """Which layers are local is seen in their maps; what each adds, by leaving the layers after it out."""
+def test_collected_values_are_in_the_order_of_layers(params, layers):
+    """Attention weights show which layers are local; hidden states are those of a model without the layers after them."""
     inputs, execution = small_bert.batch(CONFIG), Execution(layers=layers)
     collect = frozenset({"hidden_states", "attention_probs"})
     hidden, collected = small_bert.apply(params, inputs, CONFIG, execution, collect=collect)
     assert collected["hidden_states"].shape == (7, 4, 20, 48) and collected["attention_probs"].shape == (6, 4, 4, 20, 20)
     assert np.array_equal(collected["hidden_states"][-1], hidden)
     far = np.abs(np.arange(20)[:, None] - np.arange(20)) > 3
-    seen = [bool(np.any(np.asarray(maps)[0][:, far] > 0)) for maps in collected["attention_probs"]]
-    assert seen == [name == "global" for name in CONFIG.types]
+    sees_far_tokens = [bool(np.any(np.asarray(weights)[0][:, far] > 0)) for weights in collected["attention_probs"]]
+    assert sees_far_tokens == [name == "global" for name in CONFIG.types]
     fewer = dataclasses.replace(CONFIG, num_layers=4)
     cut = params | {"layers": jax.tree.map(lambda leaf: leaf[:3], params["layers"])}
     states = small_bert.apply(cut, inputs, fewer, execution, collect=collect)[1]["hidden_states"]
@@ -177,19 +179,19 @@ def test_collect_in_the_order_of_layers(params, layers):
 
 @pytest.mark.parametrize("execution", [Execution(), Execution(attention="reference")])
 def test_padding_does_not_change_real_tokens(params, execution):
-    """With kernels at half the scale: at the full one six layers without a LayerNorm at their ends raise rounding to 2e-5."""
+    """Kernels have half their scale: at full scale, six layers without a LayerNorm at their ends raise rounding to 2e-5."""
     params = jax.tree.map(lambda leaf: leaf / 2, params)
     inputs = small_bert.batch(CONFIG)
     hidden, _ = small_bert.apply(params, inputs, CONFIG, execution)
     for row, length in enumerate(small_bert.LENGTHS):
         alone = {name: value[row : row + 1, :length] for name, value in inputs.items()}
-        found, _ = small_bert.apply(params, alone, CONFIG, execution)
-        np.testing.assert_allclose(hidden[row, :length], found[0], atol=1e-5)
+        actual, _ = small_bert.apply(params, alone, CONFIG, execution)
+        np.testing.assert_allclose(hidden[row, :length], actual[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_packed_examples_are_isolated_bit_for_bit(params, dtype):
-    """Windows end where an example does, and positions begin anew with it."""
+    """Windows end with an example, and positions start anew with each."""
     inputs, execution = small_bert.batch(CONFIG, lengths=(20,)), Execution(dtype=dtype)
     inputs["segment_ids"] = np.array([[1] * 8 + [2] * 9 + [0] * 3], np.int32)
     inputs["positions"] = np.array([[*range(8), *range(9), 0, 0, 0]], np.int32)
@@ -200,12 +202,12 @@ def test_packed_examples_are_isolated_bit_for_bit(params, dtype):
     for here in (slice(0, 8), slice(8, 17)):
         alone = {name: inputs[name][:, here] for name in ("tokens", "token_type_ids")}
         alone["segment_ids"] = np.ones_like(alone["tokens"])
-        found, _ = small_bert.apply(params, alone, CONFIG, execution, **options)
-        np.testing.assert_allclose(one[:, here], np.float32(found), atol=1e-5 if dtype == "float32" else 0.2)
+        actual, _ = small_bert.apply(params, alone, CONFIG, execution, **options)
+        np.testing.assert_allclose(one[:, here], np.float32(actual), atol=1e-5 if dtype == "float32" else 0.2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_row_of_padding_gives_no_nan(params, dtype):
+def test_row_of_padding_gives_no_nan(params, dtype):
     inputs = small_bert.batch(CONFIG, lengths=(20, 0))
 
     def loss(params):

@@ -60,62 +60,64 @@ def torch_model(folder, kind=None, **options):
 
 
 def run(config, params, inputs):
-    return parity.ours(config, params, inputs, mlm=parity.masked_lm(config))
+    return parity.jax_outputs(config, params, inputs, mlm=parity.masked_lm(config))
 
 
 @pytest.mark.parametrize(("options", "fields"), OPTIONS)
-def test_outputs_are_those_of_torch(tmp_path, options, fields):
-    """All hidden states, maps of all layers in order, and logits."""
+def test_outputs_match_torch(tmp_path, options, fields):
+    """All hidden states, attention weights of all layers in order, and logits agree."""
     model = torch_model(tmp_path / "theirs", **options)
     config, params, ignored = huggingface.read(tmp_path / "theirs")
     assert isinstance(config, ModernBertConfig) and ignored == ()
     assert {name: getattr(config, name) for name in fields} == fields
     inputs = parity.batch()
-    found, expected = run(config, params, inputs), parity.theirs(model, inputs, mlm="logits", types=False)
+    actual, expected = run(config, params, inputs), parity.torch_outputs(model, inputs, mlm="logits", types=False)
     assert len(expected["attention_probs"]) == config.num_layers
-    assert parity.agree(found, expected, inputs), parity.errors(found, expected, inputs)
-    parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+    assert parity.agree(actual, expected, inputs), parity.errors(actual, expected, inputs)
+    parity.assert_round_trip(tmp_path / "theirs", tmp_path)
 
 
 @pytest.mark.parametrize("options", [{"local_attention": 6}, {"local_attention": 6, "hidden_size": 96, "intermediate_size": 72}])
-def test_in_float64_the_outputs_are_those_of_torch_in_float64(tmp_path, monkeypatch, options):
-    """What differs in float32 is rounding, which grows with width and depth in a residual sum that no norm holds: 1e-3 at 96."""
+def test_float64_outputs_match_torch_in_float64(tmp_path, monkeypatch, options):
+    """Differences in float32 are rounding, which grows with width and depth in a residual sum without norms: 1e-3 at 96."""
     model = torch_model(tmp_path / "theirs", num_hidden_layers=6, **options)
     inputs = parity.batch()
     np.savez(tmp_path / "inputs.npz", **inputs)
-    script = Path(__file__).with_name("modernbert_in_double.py")
+    script = Path(__file__).with_name("modernbert_float64.py")
     paths = [str(tmp_path / name) for name in ("theirs", "inputs.npz", "outputs.npz")]
     subprocess.run([sys.executable, str(script), *paths], check=True)
-    found = np.load(tmp_path / "outputs.npz")
+    actual = np.load(tmp_path / "outputs.npz")
 
-    # Theirs has angles and softmax in float32 in a model of any dtype.
+    # transformers computes angles and softmax in float32 in a model of any dtype.
     monkeypatch.setattr(torch, "float", torch.float64)
     monkeypatch.setattr(torch, "float32", torch.float64)
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     model = model.double()
     model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
-    # Rows without padding, of which a window sees nothing: that is no number in float64 there.
+    # Rows without padding: a window that sees only padding gives NaN in float64 there.
     for row, length in enumerate(parity.LENGTHS):
-        one = {name: value[row : row + 1, :length] for name, value in inputs.items()}
-        expected = parity.theirs(model, one, mlm="logits", types=False)
+        row_inputs = {name: value[row : row + 1, :length] for name, value in inputs.items()}
+        expected = parity.torch_outputs(model, row_inputs, mlm="logits", types=False)
         assert {value.dtype.name for value in expected.values()} == {"float64"}
-        ours = {
-            "mlm": found["mlm"][row : row + 1, :length],
-            "hidden_states": found["hidden_states"][:, row : row + 1, :length],
-            "attention_probs": found["attention_probs"][:, row : row + 1, :, :length, :length],
+        own_row = {
+            "mlm": actual["mlm"][row : row + 1, :length],
+            "hidden_states": actual["hidden_states"][:, row : row + 1, :length],
+            "attention_probs": actual["attention_probs"][:, row : row + 1, :, :length, :length],
         }
-        assert max(parity.errors(ours, expected, one).values()) < 1e-10
+        assert max(parity.errors(own_row, expected, row_inputs).values()) < 1e-10
 
 
 def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch):
     inputs = parity.batch()
-    expected = parity.theirs(torch_model(tmp_path, num_hidden_layers=4, local_attention=6), inputs, mlm="logits", types=False)
+    expected = parity.torch_outputs(
+        torch_model(tmp_path, num_hidden_layers=4, local_attention=6), inputs, mlm="logits", types=False
+    )
     agrees = functools.partial(parity.agree, expected=expected, inputs=inputs)
     parity.assert_every_entry_is_needed(monkeypatch, tmp_path, functools.partial(run, inputs=inputs), agrees)
 
 
 @pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False}, {"decoder_bias": False}])
-def test_transformers_loads_what_is_written(tmp_path, options):
+def test_transformers_loads_exported_model(tmp_path, options):
     torch_model(tmp_path / "theirs", num_hidden_layers=5, **options)
     config, params, _ = huggingface.read(tmp_path / "theirs")
     assert huggingface.write(tmp_path / "ours", config, params) == "ModernBertForMaskedLM"
@@ -124,38 +126,38 @@ def test_transformers_loads_what_is_written(tmp_path, options):
     state = model.state_dict()
     for name, tensor in huggingface.to_tensors(MODERNBERT, config, params).items():
         np.testing.assert_array_equal(state[name].numpy(), tensor)
-    theirs = transformers.ModernBertConfig.from_pretrained(tmp_path / "theirs")
-    assert model.config.layer_types == theirs.layer_types and model.config.rope_parameters == theirs.rope_parameters
+    torch_config = transformers.ModernBertConfig.from_pretrained(tmp_path / "theirs")
+    assert model.config.layer_types == torch_config.layer_types and model.config.rope_parameters == torch_config.rope_parameters
 
 
-def test_a_classifiers_head_is_not_that_of_masked_tokens(tmp_path):
+def test_classifier_head_is_not_imported_as_masked_lm_head(tmp_path):
     torch_model(tmp_path, transformers.ModernBertForSequenceClassification, num_hidden_layers=2, num_labels=3)
-    found = huggingface.read(tmp_path)
-    assert found.params.keys() == {"encoder"}
-    assert found.ignored == ("classifier.bias", "classifier.weight", "head.dense.weight", "head.norm.weight")
+    actual = huggingface.read(tmp_path)
+    assert actual.params.keys() == {"encoder"}
+    assert actual.ignored == ("classifier.bias", "classifier.weight", "head.dense.weight", "head.norm.weight")
 
 
-def test_initial_deviations_are_theirs():
-    """Of every tensor; that of 10,000 values has an error of 0.7 %."""
+def test_initial_deviations_match_torch():
+    """Every tensor agrees; the deviation of 10,000 values has an error of 0.7 %."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 300, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
     model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**sizes, pad_token_id=0))
-    theirs = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    torch_tensors = {name: value.detach().numpy() for name, value in model.named_parameters()}
     config = MODERNBERT.config_from_huggingface(model.config.to_dict())
 
     def init(key):
         encoder = init_encoder(config, key)
         return nn.unbox({"encoder": encoder, "mlm_head": init_masked_lm_head(config, key, encoder)})
 
-    ours = huggingface.to_tensors(MODERNBERT, config, jax.jit(init)(jax.random.key(0)))
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert value.shape == theirs[name].shape and value.mean() == pytest.approx(theirs[name].mean(), abs=1e-3)
-        assert value.std() == pytest.approx(theirs[name].std(), rel=0.03), name
+    tensors = huggingface.to_tensors(MODERNBERT, config, jax.jit(init)(jax.random.key(0)))
+    assert tensors.keys() == torch_tensors.keys()
+    for name, value in tensors.items():
+        assert value.shape == torch_tensors[name].shape and value.mean() == pytest.approx(torch_tensors[name].mean(), abs=1e-3)
+        assert value.std() == pytest.approx(torch_tensors[name].std(), rel=0.03), name
 
 
 @pytest.mark.parametrize(("layers", "hidden", "heads", "size"), [(22, 768, 12, 1152), (28, 1024, 16, 2624)])
-def test_published_sizes_are_theirs(layers, hidden, heads, size):
+def test_published_sizes_match_torch(layers, hidden, heads, size):
     sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": size}
     with torch.device("meta"):
         model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**sizes))
@@ -189,12 +191,12 @@ def test_configs_of_transformers_4():
     expected = ModernBertConfig(50368, head_activation="gelu")
     assert MODERNBERT.config_from_huggingface(PUBLISHED | old) == expected
     other = PUBLISHED | old | {"global_attn_every_n_layers": 2, "local_rope_theta": 20.0}
-    found = MODERNBERT.config_from_huggingface(other)
-    assert (found.global_every, found.local_theta, found.global_theta) == (2, 20.0, 160_000.0)
+    actual = MODERNBERT.config_from_huggingface(other)
+    assert (actual.global_every, actual.local_theta, actual.global_theta) == (2, 20.0, 160_000.0)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"norm_bias": True}, "norm_bias = True is not supported, only False"),
         ({"attention_bias": True}, "attention_bias = True"),
@@ -212,8 +214,8 @@ def test_configs_of_transformers_4():
         ({"global_attn_every_n_layers": 0}, "global_every = 0"),
     ],
 )
-def test_unsupported_configs_are_refused(tmp_path, changes, words):
+def test_unsupported_configs_are_refused(tmp_path, changes, message):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | changes))
-    with pytest.raises(UserError, match=words) as error:
+    with pytest.raises(UserError, match=message) as error:
         huggingface.read(tmp_path)
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""PaLM against its equations in float64: NumPy, one token and one head at a time. No class of transformers is one."""
+"""PaLM against its equations in float64: NumPy, one token and one head at a time. transformers has no class for it."""
 
 import dataclasses
 
@@ -11,18 +11,18 @@ from flax import linen as nn
 from bertfam.models.language_model import init_language_model
 from bertfam.models.palm import PalmConfig
 
-# Heads 6 wide, which is not 32 / 4.
+# Heads have width 6, which is not 32 / 4.
 CONFIG = PalmConfig(
     vocab_size=101, num_layers=2, hidden_size=32, num_heads=4, feed_forward_size=40, max_length=16, head_size=6, rotary_theta=50.0
 )
 
 
-def normalised(x, scale):
+def normalise(x, scale):
     return (x - x.mean()) / np.sqrt(x.var() + 1e-5) * scale
 
 
-def turned(head, position):
-    """Rotary positions: pairs of a head's two halves as complex numbers."""
+def rotate(head, position):
+    """Apply rotary positions, where the two halves of a head are real and imaginary parts."""
     half = len(head) // 2
     pairs = head[:half] + 1j * head[half:]
     pairs = pairs * np.exp(1j * position * 50.0 ** (-np.arange(half) / half))
@@ -30,15 +30,15 @@ def turned(head, position):
 
 
 def palm(params, tokens, key_heads):
-    """Hidden states and logits of one text: float64[length, embed], float64[length, vocabulary]."""
+    """Compute hidden states float64[length, embed] and logits float64[length, vocabulary] of one text."""
     table, decoder = params["embeddings"]["table"][:101], params["decoder"]
     hidden = table[tokens]
     for layer in range(2):
         block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], decoder["layers"])
         attention, feed_forward = block["attention"], block["feed_forward"]
-        inputs = [normalised(x, block["attention_norm"]["scale"]) for x in hidden]
+        inputs = [normalise(x, block["attention_norm"]["scale"]) for x in hidden]
         keys = [
-            [turned(y @ attention["key"]["kernel"][:, head], place) for head in range(key_heads)]
+            [rotate(y @ attention["key"]["kernel"][:, head], place) for head in range(key_heads)]
             for place, y in enumerate(inputs)
         ]
         values = [[y @ attention["value"]["kernel"][:, head] for head in range(key_heads)] for y in inputs]
@@ -46,38 +46,38 @@ def palm(params, tokens, key_heads):
         for place, y in enumerate(inputs):
             added = np.zeros(32)
             for head in range(4):
-                served = head * key_heads // 4
-                query = turned(y @ attention["query"]["kernel"][:, head], place)
-                scores = np.array([query @ keys[other][served] for other in range(place + 1)]) / np.sqrt(6)
+                key_head = head * key_heads // 4
+                query = rotate(y @ attention["query"]["kernel"][:, head], place)
+                scores = np.array([query @ keys[other][key_head] for other in range(place + 1)]) / np.sqrt(6)
                 shares = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
-                mixed = sum(share * values[other][served] for other, share in enumerate(shares))
+                mixed = sum(share * values[other][key_head] for other, share in enumerate(shares))
                 added = added + mixed @ attention["output"]["kernel"][head]
             gate = y @ feed_forward["intermediate"]["kernel"]
             wide = gate / (1 + np.exp(-gate)) * (y @ feed_forward["linear"]["kernel"])
             following.append(hidden[place] + added + wide @ feed_forward["output"]["kernel"])
         hidden = np.stack(following)
-    hidden = np.stack([normalised(x, decoder["norm"]["scale"]) for x in hidden])
+    hidden = np.stack([normalise(x, decoder["norm"]["scale"]) for x in hidden])
     return hidden, hidden @ table.T / np.sqrt(32)
 
 
 @pytest.mark.parametrize("key_heads", [1, 2])
-def test_outputs_are_those_of_its_equations(key_heads):
+def test_outputs_match_the_equations(key_heads):
     config = dataclasses.replace(CONFIG, num_key_value_heads=key_heads)
     params = decoder_parity.random_params(config)
     double = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     for side in ("right", "left"):
         inputs = decoder_parity.batch(side)
-        found = decoder_parity.ours(config, params, inputs)
+        actual = decoder_parity.jax_outputs(config, params, inputs)
         for row, real in enumerate(inputs["segment_ids"] > 0):
             if not np.any(real):
                 continue
             hidden, logits = palm(double, inputs["tokens"][row, real], key_heads)
-            np.testing.assert_allclose(found["output"][row, real], hidden, rtol=0, atol=1e-4)
-            np.testing.assert_allclose(found["logits"][row, real], logits, rtol=0, atol=1e-3)
+            np.testing.assert_allclose(actual["output"][row, real], hidden, rtol=0, atol=1e-4)
+            np.testing.assert_allclose(actual["logits"][row, real], logits, rtol=0, atol=1e-3)
 
 
-def test_every_parameter_counts():
-    """With fresh values in the place of any one the equations give something else."""
+def test_every_parameter_matters():
+    """Fresh values in place of any one parameter change the result of the equations."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), decoder_parity.random_params(CONFIG))
     tokens = np.arange(5) * 7
     _, expected = palm(params, tokens, 1)
@@ -90,7 +90,7 @@ def test_every_parameter_counts():
 
 
 def test_initial_deviations():
-    """1 / sqrt(inputs) of kernels, 1 of the word table."""
+    """Kernels have deviation 1 / sqrt(inputs), the word table 1."""
     config = dataclasses.replace(CONFIG, hidden_size=96, head_size=32, feed_forward_size=160)
     params = nn.unbox(jax.jit(lambda key: init_language_model(config, key))(jax.random.key(0)))
     layers = params["decoder"]["layers"]
@@ -99,5 +99,5 @@ def test_initial_deviations():
     inputs = {"intermediate": 96, "linear": 96, "output": 160}
     deviations += [(layers["feed_forward"][name]["kernel"], count**-0.5) for name, count in inputs.items()]
     for kernel, deviation in [*deviations, (params["embeddings"]["table"], 1.0)]:
-        # of n values it has an error of 1 / sqrt(2n)
+        # the deviation of n values has a relative error of 1 / sqrt(2n)
         assert np.std(kernel) == pytest.approx(deviation, rel=4 / np.sqrt(2 * kernel.size))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import encoder_decoder_parity as pairs
+import encoder_decoder_parity as seq2seq_parity
 import jax
 import numpy as np
 import parity
@@ -28,7 +28,7 @@ transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.numpy")
 
-# Heads are 3 x 8 wide, and rows 32.
+# Three heads of width 8 in a model of width 32.
 SIZES = {"d_model": 32, "d_kv": 8, "num_heads": 3, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3}
 V1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 OPTIONS = [
@@ -63,34 +63,34 @@ CLASSES = {"t5": "T5", "mt5": "MT5"}
 
 
 def torch_model(folder, kind="t5", tied=True, **options):
-    """A model with random parameters, saved in `folder`; not `tied`, with a head of its own values, as published files have it.
+    """Return a model with random parameters, saved in `folder`; untied heads have values of their own, as in published files.
 
-    All at 0.3 around 0 or 1: norms before every product keep scores, which nothing divides, at about 10.
+    All values deviate by 0.3 from 0 or 1: norms before every product keep scores, which are not divided, at about 10.
     """
     name = CLASSES[kind]
     config = getattr(transformers, f"{name}Config")(vocab_size=parity.VOCABULARY, decoder_start_token_id=0, **(SIZES | options))
     kind = getattr(transformers, f"{name}ForConditionalGeneration")
-    return pairs.loaded(parity.randomised(kind(config), folder), folder, None if tied else "shared.weight")
+    return seq2seq_parity.loaded(parity.randomised(kind(config), folder), folder, None if tied else "shared.weight")
 
 
 @pytest.mark.parametrize(("kind", "options", "tied", "fields"), OPTIONS)
-def test_outputs_are_those_of_torch(tmp_path, kind, options, tied, fields):
-    """All hidden states, maps of all layers and logits, with ragged rows in encoder and decoder."""
+def test_outputs_match_torch(tmp_path, kind, options, tied, fields):
+    """All hidden states, attention weights of all layers and logits agree, with ragged rows in encoder and decoder."""
     model = torch_model(tmp_path / "theirs", kind, tied, **options)
     config, params, ignored = huggingface.read(tmp_path / "theirs")
     assert type(config) is {"t5": T5Config, "mt5": MT5Config}[kind] and ignored == ()
     assert {name: getattr(config, name) for name in fields} == fields and ("lm_head" in params) == (not tied)
-    inputs = pairs.batch()
-    found, expected = pairs.ours(config, params, inputs), pairs.theirs(model, inputs)
+    inputs = seq2seq_parity.batch()
+    actual, expected = seq2seq_parity.jax_outputs(config, params, inputs), seq2seq_parity.torch_outputs(model, inputs)
     assert len(expected["encoder/attention_probs"]) == 2 and len(expected["decoder/attention_probs"]) == config.num_layers
-    assert pairs.agree(found, expected, inputs), pairs.errors(found, expected, inputs)
-    parity.assert_there_and_back(tmp_path / "theirs", tmp_path)
+    assert seq2seq_parity.agree(actual, expected, inputs), seq2seq_parity.errors(actual, expected, inputs)
+    parity.assert_round_trip(tmp_path / "theirs", tmp_path)
 
 
-def test_the_encoder_alone_is_torchs_encoder_model(tmp_path):
+def test_encoder_alone_matches_torch_encoder_model(tmp_path):
     torch_model(tmp_path)
     encoder = transformers.T5EncoderModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
-    tokens, segment_ids = pairs.batch()["encoder"]
+    tokens, segment_ids = seq2seq_parity.batch()["encoder"]
     with torch.no_grad():
         output = encoder(
             input_ids=torch.tensor(tokens).long(),
@@ -100,66 +100,71 @@ def test_the_encoder_alone_is_torchs_encoder_model(tmp_path):
         )
     config, params, _ = huggingface.read(tmp_path)
     model = api.LanguageModel(config, params, None, Ends((), 0, 0))
-    found = model.encode(tokens, segment_ids=segment_ids, collect=("hidden_states", "attention_probs"))
-    assert np.array_equal(found.pop("hidden"), found["hidden_states"][-1])
+    actual = model.encode(tokens, segment_ids=segment_ids, collect=("hidden_states", "attention_probs"))
+    assert np.array_equal(actual.pop("hidden"), actual["hidden_states"][-1])
     real = segment_ids > 0
     where = {"hidden_states": real[..., None], "attention_probs": real[:, None, :, None] & real[:, None, None, :]}
     expected = {"hidden_states": output.hidden_states, "attention_probs": output.attentions}
     for name, values in expected.items():
-        theirs = torch.stack(values).numpy()
-        assert found[name].shape == theirs.shape and np.max(np.abs(found[name] - theirs) * where[name]) <= parity.HIDDEN, name
+        torch_values = torch.stack(values).numpy()
+        assert (
+            actual[name].shape == torch_values.shape
+            and np.max(np.abs(actual[name] - torch_values) * where[name]) <= parity.HIDDEN
+        ), name
 
 
 @pytest.mark.parametrize(("options", "tied"), [({}, True), (V1_1, False)], ids=["1.0", "1.1"])
 def test_every_entry_of_the_mapping_is_needed(tmp_path, monkeypatch, options, tied):
-    inputs = pairs.batch()
-    expected = pairs.theirs(torch_model(tmp_path, "t5", tied, **options), inputs)
-    agrees = functools.partial(pairs.agree, expected=expected, inputs=inputs)
-    parity.assert_every_entry_is_needed(monkeypatch, tmp_path, functools.partial(pairs.ours, inputs=inputs), agrees)
+    inputs = seq2seq_parity.batch()
+    expected = seq2seq_parity.torch_outputs(torch_model(tmp_path, "t5", tied, **options), inputs)
+    agrees = functools.partial(seq2seq_parity.agree, expected=expected, inputs=inputs)
+    parity.assert_every_entry_is_needed(
+        monkeypatch, tmp_path, functools.partial(seq2seq_parity.jax_outputs, inputs=inputs), agrees
+    )
 
 
 @pytest.mark.parametrize(
     "options",
     [
         V1_1 | {"d_model": 96, "d_ff": 120, "num_decoder_layers": 4},
-        # The last of the options above with the layers that the others have, which differ by 2e-4 in float32.
+        # The last of the options above with as many layers as the others, where float32 differs by 2e-4.
         {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 9, "feed_forward_proj": "gated-gelu_python"},
     ],
     ids=["1.1", "few buckets"],
 )
-def test_in_float64_the_outputs_are_those_of_torch_in_float64(tmp_path, monkeypatch, options):
-    """What differs in float32 is rounding, which grows with width and depth in a residual sum that no norm holds."""
+def test_float64_outputs_match_torch_in_float64(tmp_path, monkeypatch, options):
+    """Differences in float32 are rounding, which grows with width and depth in a residual sum without norms."""
     model = torch_model(tmp_path / "theirs", "t5", False, **options)
-    inputs = pairs.batch()
+    inputs = seq2seq_parity.batch()
     np.savez(tmp_path / "inputs.npz", **{name: np.stack(values) for name, values in inputs.items()})
-    script = Path(__file__).with_name("encoder_decoder_in_double.py")
+    script = Path(__file__).with_name("encoder_decoder_float64.py")
     paths = [str(tmp_path / name) for name in ("theirs", "inputs.npz", "outputs.npz")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, str(script), *paths], check=True, env=environment)
-    # Theirs has the statistics of norms in float32 in a model of any dtype.
+    # transformers computes the statistics of norms in float32 in a model of any dtype.
     monkeypatch.setattr(torch, "float32", torch.float64)
-    expected = pairs.theirs(model.double(), inputs)
+    expected = seq2seq_parity.torch_outputs(model.double(), inputs)
     assert {value.dtype.name for value in expected.values()} == {"float64"}
-    assert max(pairs.errors(dict(np.load(tmp_path / "outputs.npz")), expected, inputs).values()) < 1e-10
+    assert max(seq2seq_parity.errors(dict(np.load(tmp_path / "outputs.npz")), expected, inputs).values()) < 1e-10
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "tied"),
     [("t5", {}, True), ("t5", V1_1, False), ("t5", {"tie_word_embeddings": False}, True), ("mt5", {}, False), ("mt5", {}, True)],
 )
-def test_transformers_loads_what_is_written(tmp_path, kind, options, tied):
-    """With our own padding of the vocabulary left out, a head of its own kept, and the scaling that it had."""
-    theirs = torch_model(tmp_path / "theirs", kind, tied, **options)
+def test_transformers_loads_exported_model(tmp_path, kind, options, tied):
+    """An export leaves out the padding of the vocabulary, and keeps an untied head and the scaling of logits."""
+    original = torch_model(tmp_path / "theirs", kind, tied, **options)
     config, params, _ = huggingface.read(tmp_path / "theirs")
     assert params["embeddings"]["table"].shape == (128, 32)
     name = f"{CLASSES[kind]}ForConditionalGeneration"
     assert huggingface.write(tmp_path / "ours", config, params) == name
     model, info = getattr(transformers, name).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(info.values()), info
-    before, after = theirs.state_dict(), model.state_dict()
+    before, after = original.state_dict(), model.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    changed = {name for name, value in theirs.config.to_dict().items() if model.config.to_dict().get(name) != value}
-    # Ids come of the vocabulary, when a run is exported.
+    changed = {name for name, value in original.config.to_dict().items() if model.config.to_dict().get(name) != value}
+    # The export of a run takes ids from its vocabulary.
     ids = {f"{name}_token_id" for name in ("eos", "pad", "decoder_start")}
     assert changed <= {"_name_or_path", "architectures", "dtype"} | ids, changed
 
@@ -173,13 +178,13 @@ CONFIG = {"model_type": "t5", "vocab_size": 32128, "d_model": 512, "d_kv": 64, "
         ({}, True),  # as version 1.0 was published
         ({"tie_word_embeddings": True}, True),
         ({"tie_word_embeddings": False}, False),  # as version 1.1 was published
-        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),  # the same, written anew by transformers 5
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),  # the same, saved again by transformers 5
         ({"tie_word_embeddings": True, "scale_decoder_outputs": True}, True),
         ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, True),
     ],
 )
-def test_what_config_json_says_of_the_head(fields, scaled):
-    """Of the scaling as transformers 5 reads it; whether the head is tied is seen in the tensors. mT5 never scales."""
+def test_head_options_of_config_json(fields, scaled):
+    """The scaling is read as by transformers 5; the tensors tell if the head is tied. mT5 never scales."""
     config = huggingface.FAMILIES["t5"].config_from_huggingface(CONFIG | fields)
     assert (config.scale_logits, config.tie_embeddings) == (scaled, True)
     assert transformers.T5Config(**CONFIG, **fields).scale_decoder_outputs == scaled
@@ -188,7 +193,7 @@ def test_what_config_json_says_of_the_head(fields, scaled):
 
 
 def test_copies_of_the_word_table(tmp_path):
-    """Old files have it for each network as well; one with other values is another model. So is a table that nothing reads."""
+    """Old files have a copy for each network, and a table that nothing reads; a copy with other values is refused."""
     torch_model(tmp_path)
     path, expected = tmp_path / "model.safetensors", huggingface.read(tmp_path)
     tensors = safetensors.load_file(path)
@@ -196,16 +201,16 @@ def test_copies_of_the_word_table(tmp_path):
     unread = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": np.ones((32, 3), np.float32)}
     copies = {"encoder.embed_tokens.weight": table, "decoder.embed_tokens.weight": table, "lm_head.weight": table}
     safetensors.save_file(tensors | copies | unread, path)
-    found = huggingface.read(tmp_path)
-    assert found.config == expected.config and found.ignored == ()
-    jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
+    actual = huggingface.read(tmp_path)
+    assert actual.config == expected.config and actual.ignored == ()
+    jax.tree.map(np.testing.assert_array_equal, actual.params, expected.params)
     safetensors.save_file(tensors | copies | {"decoder.embed_tokens.weight": table + 1}, path)
     with pytest.raises(UserError, match="there are two of shared.weight, with different values"):
         huggingface.read(tmp_path)
 
 
-def test_rows_that_are_no_token_are_kept_and_never_predicted(tmp_path):
-    """As the 28 rows after the 32,100 pieces of the published tables."""
+def test_rows_without_a_token_are_kept_and_never_predicted(tmp_path):
+    """The published tables have 28 such rows after their 32,100 pieces."""
     model = torch_model(tmp_path / "theirs", "t5", False, **V1_1)
     config, params, _ = huggingface.read(tmp_path / "theirs")
     config = huggingface.with_vocabulary(config, 90, tmp_path)
@@ -220,28 +225,31 @@ def test_rows_that_are_no_token_are_kept_and_never_predicted(tmp_path):
     assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_initial_deviations_are_theirs():
-    """Of every tensor, relative positions among them; a head of its own is tied there, and starts from 1 / sqrt(width) here."""
+def test_initial_deviations_match_torch():
+    """Every tensor agrees, also of relative positions; an untied head, tied in torch, starts at 1 / sqrt(width) here."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 512, "d_model": 96, "d_kv": 16, "num_heads": 9, "d_ff": 200, "num_layers": 3}
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **V1_1))
-    theirs = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    torch_tensors = {name: value.detach().numpy() for name, value in model.named_parameters()}
     config = huggingface.FAMILIES["t5"].config_from_huggingface(model.config.to_dict())
     config = dataclasses.replace(config, tie_embeddings=False)
-    ours = huggingface.to_tensors(
+    tensors = huggingface.to_tensors(
         huggingface.FAMILIES["t5"], config, jax.jit(lambda key: nn.unbox(init_language_model(config, key)))(jax.random.key(0))
     )
-    assert ours.pop("lm_head.weight").std() == pytest.approx(96**-0.5, rel=0.02)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        # A deviation of n values is known to 1 / sqrt(2 n).
-        error = 5 / np.sqrt(2 * value.size) + 5 / np.sqrt(2 * theirs[name].size)
-        assert value.shape == theirs[name].shape and abs(value.mean() - theirs[name].mean()) <= error * theirs[name].std() + 1e-9
-        assert value.std() == pytest.approx(theirs[name].std(), rel=error, abs=1e-9), name
+    assert tensors.pop("lm_head.weight").std() == pytest.approx(96**-0.5, rel=0.02)
+    assert tensors.keys() == torch_tensors.keys()
+    for name, value in tensors.items():
+        # The deviation of n values has a relative error of 1 / sqrt(2 n).
+        error = 5 / np.sqrt(2 * value.size) + 5 / np.sqrt(2 * torch_tensors[name].size)
+        assert (
+            value.shape == torch_tensors[name].shape
+            and abs(value.mean() - torch_tensors[name].mean()) <= error * torch_tensors[name].std() + 1e-9
+        )
+        assert value.std() == pytest.approx(torch_tensors[name].std(), rel=error, abs=1e-9), name
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"d_model": None}, "d_model must be stated, as int"),
         ({"relative_attention_num_buckets": "many"}, "relative_attention_num_buckets must be of type int"),
@@ -253,12 +261,12 @@ def test_initial_deviations_are_theirs():
         ({"num_heads": 0}, "num_heads = 0 must be at least 1"),
     ],
 )
-def test_unsupported_configs_are_refused(changes, words):
-    with pytest.raises(UserError, match=words) as error:
+def test_unsupported_configs_are_refused(changes, message):
+    with pytest.raises(UserError, match=message) as error:
         huggingface.FAMILIES["t5"].config_from_huggingface(CONFIG | changes)
     assert "\n" not in str(error.value)
 
 
-def test_an_mt5_that_scales_is_refused():
+def test_mt5_with_scaled_logits_is_refused():
     with pytest.raises(UserError, match="MT5Config.scale_logits = True is not of an mT5"):
         MT5Config(scale_logits=True)

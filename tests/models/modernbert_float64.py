@@ -1,4 +1,4 @@
-"""A ModernBERT with all of its arithmetic in float64, in a process of its own: FOLDER INPUTS.npz OUTPUTS.npz."""
+"""A ModernBERT with all arithmetic in float64, in a process of its own: FOLDER INPUTS.npz OUTPUTS.npz."""
 
 import dataclasses
 import sys
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Before anything of bertfam is imported: what it computes in float32 whatever its inputs are (logits, softmax, norms, angles).
+# Set before bertfam is imported, which computes logits, softmax, norms and angles in float32 for inputs of any dtype.
 jax.config.update("jax_enable_x64", True)
 jnp.float32 = jnp.float64
 
@@ -24,7 +24,7 @@ if __name__ == "__main__":
     rotary.np = types.SimpleNamespace(arange=np.arange, float32=np.float64)
     config, params, _ = huggingface.read(folder)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-    with np.load(inputs) as given:
-        found = parity.ours(config, params, dict(given), mlm=parity.masked_lm(config))
-    assert {str(value.dtype) for value in found.values()} == {"float64"}
-    np.savez(outputs, **found)
+    with np.load(inputs) as arrays:
+        results = parity.jax_outputs(config, params, dict(arrays), mlm=parity.masked_lm(config))
+    assert {str(value.dtype) for value in results.values()} == {"float64"}
+    np.savez(outputs, **results)

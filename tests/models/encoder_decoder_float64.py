@@ -1,0 +1,28 @@
+"""An encoder-decoder with all arithmetic in float64, in a process of its own: FOLDER INPUTS.npz OUTPUTS.npz."""
+
+import dataclasses
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Set before bertfam is imported, which computes logits, softmax and norms in float32 for inputs of any dtype.
+jax.config.update("jax_enable_x64", True)
+jnp.float32 = jnp.float64
+
+import encoder_decoder_parity as seq2seq_parity  # noqa: E402
+
+from bertfam.interop import huggingface  # noqa: E402
+from bertfam.kernels import attention  # noqa: E402
+
+if __name__ == "__main__":
+    folder, inputs, outputs = sys.argv[1:]
+    attention.REFERENCE = dataclasses.replace(attention.REFERENCE, dtypes=("float64",))
+    config, params, _ = huggingface.read(folder)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    with np.load(inputs) as arrays:
+        rows = {name: tuple(arrays[name]) for name in ("encoder", "decoder")}
+    results = seq2seq_parity.jax_outputs(config, params, rows)
+    assert {str(value.dtype) for value in results.values()} == {"float64"}
+    np.savez(outputs, **results)
