@@ -1,3 +1,5 @@
+"""XLNet's factorisation orders and the attention masks that follow from them."""
+
 from collections import Counter
 
 import numpy as np
@@ -10,10 +12,10 @@ from bertfam.corruption.permutation_order import hidden_from, order_ranks
 
 @pytest.mark.parametrize("length", [7, 8, 33])
 @pytest.mark.parametrize("block", [None, 4])
-def test_the_mask_is_the_rule_of_the_released_code(length, block):
+def test_mask_equals_the_rule_of_the_released_code(length, block):
     generator = np.random.default_rng(length)
     kinds = generator.integers(0, 3, (50, length))
-    kinds[:, -2:] = 2  # [SEP] [CLS] end a row
+    kinds[:, -2:] = 2  # rows end with [SEP] [CLS]
     kinds[:, :2] = 0
     targets, functional = kinds == 1, kinds == 2
     ranks = order_ranks(targets, functional, fold(1, np.arange(50)))
@@ -27,9 +29,9 @@ def test_the_mask_is_the_rule_of_the_released_code(length, block):
                 if block and i // block != j // block:
                     expected = i // block < j // block
                 elif kinds[row, j] == 0:
-                    expected = False  # text that is not predicted is seen by all
+                    expected = False  # text without predictions is visible to all positions
                 elif kinds[row, i] == 0:
-                    expected = True  # and sees nothing that is
+                    expected = True  # and sees no predicted text
                 elif i == j:
                     expected = bool(targets[row, i])
                 else:
@@ -44,7 +46,7 @@ def test_all_orders_are_equally_likely():
     assert len(orders) == 6 and sum((count - 1000) ** 2 / 1000 for count in orders.values()) < chi_square_limit(5)
 
 
-def test_orders_do_not_depend_on_the_neighbours():
+def test_orders_do_not_depend_on_other_rows():
     targets = np.random.default_rng(0).random((90, 20)) < 0.3
     whole = order_ranks(targets, ~targets, fold(3, np.arange(90)))
     few = np.array([89, 5])

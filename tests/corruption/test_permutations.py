@@ -1,3 +1,5 @@
+"""Permutations within rows: shuffled windows and groups, permuted segments and rotations."""
+
 import itertools
 import math
 from collections import Counter
@@ -30,9 +32,9 @@ def is_permutation(source):
     return np.array_equal(np.sort(source, axis=1), np.broadcast_to(np.arange(source.shape[1]), source.shape))
 
 
-def test_windows_one_row_at_a_time(allowed):
+def test_windows_equal_a_naive_implementation(allowed):
     wanted = np.random.default_rng(2).integers(0, 6, N)
-    found = select_windows(allowed, 3, wanted, KEYS)
+    windows = select_windows(allowed, 3, wanted, KEYS)
     starts = LENGTH - 2
     for row in range(N):
         words = bits(KEYS[row : row + 1], streams.WINDOWS, starts)[0].tolist()
@@ -42,7 +44,7 @@ def test_windows_one_row_at_a_time(allowed):
             if count < wanted[row] and free[start : start + 3].all():
                 expected[start : start + 3], free[start : start + 3] = count, False
                 count += 1
-        assert found[row].tolist() == expected.tolist()
+        assert windows[row].tolist() == expected.tolist()
 
 
 def test_windows_of_short_rows():
@@ -50,16 +52,16 @@ def test_windows_of_short_rows():
     assert select_windows(np.ones((1, 3), bool), 3, np.array([5]), KEYS[:1]).tolist() == [[0, 0, 0]]
 
 
-def test_shuffled_keeps_groups(groups):
+def test_group_shuffle_keeps_tokens_in_their_group(groups):
     source = group_shuffle(groups, KEYS)
     assert is_permutation(source)
     assert np.array_equal(np.take_along_axis(groups, source, axis=1), groups)
-    still = groups < 0
-    assert np.array_equal(source[still], np.broadcast_to(np.arange(LENGTH), groups.shape)[still])
+    ungrouped = groups < 0
+    assert np.array_equal(source[ungrouped], np.broadcast_to(np.arange(LENGTH), groups.shape)[ungrouped])
     inverse = np.argsort(source, axis=1)
     tokens = np.random.default_rng(3).integers(0, 1000, groups.shape)
-    again = np.take_along_axis(np.take_along_axis(tokens, source, axis=1), inverse, axis=1)
-    assert np.array_equal(again, tokens)
+    restored = np.take_along_axis(np.take_along_axis(tokens, source, axis=1), inverse, axis=1)
+    assert np.array_equal(restored, tokens)
 
 
 def test_all_permutations_of_a_trigram_are_equally_likely():
@@ -73,8 +75,8 @@ def test_all_permutations_of_a_trigram_are_equally_likely():
     assert len(together) == 36
 
 
-def segments(seed=0):
-    """Packed rows: [CLS] sentences [SEP], up to three examples, then padding."""
+def packed_segments(seed=0):
+    """Return sentence starts and example numbers of packed rows: [CLS] sentences [SEP], up to three examples, then padding."""
     generator = np.random.default_rng(seed)
     begins, groups = np.zeros((N, LENGTH), bool), np.full((N, LENGTH), -1)
     for row in range(N):
@@ -91,31 +93,31 @@ def segments(seed=0):
     return begins, groups
 
 
-def pieces(tokens, begins):
-    """Cuts one row's tokens before each True."""
+def split_before(tokens, begins):
+    """Split one row's tokens before each True."""
     return [tuple(part.tolist()) for part in np.split(tokens, np.flatnonzero(begins)) if len(part)]
 
 
 def test_sentences_are_permuted_whole_within_their_example():
-    begins, groups = segments()
+    begins, groups = packed_segments()
     source = segment_shuffle(begins, groups, KEYS)
     assert is_permutation(source)
-    still = groups < 0
-    assert np.array_equal(source[still], np.broadcast_to(np.arange(LENGTH), groups.shape)[still])
+    ungrouped = groups < 0
+    assert np.array_equal(source[ungrouped], np.broadcast_to(np.arange(LENGTH), groups.shape)[ungrouped])
     moved = 0
     for row in range(N):
         for example in range(groups[row].max() + 1):
             inside = groups[row] == example
-            before = pieces(np.arange(LENGTH)[inside], begins[row][inside])
-            after, heads = source[row][inside], {part[0]: part for part in before}
-            found, place = [], 0
+            before = split_before(np.arange(LENGTH)[inside], begins[row][inside])
+            after, part_by_first_token = source[row][inside], {part[0]: part for part in before}
+            order, place = [], 0
             while place < len(after):
-                part = heads[after[place]]
+                part = part_by_first_token[after[place]]
                 assert tuple(after[place : place + len(part)].tolist()) == part
-                found.append(part)
+                order.append(part)
                 place += len(part)
-            assert sorted(found) == sorted(before)
-            moved += found != before
+            assert sorted(order) == sorted(before)
+            moved += order != before
     assert moved > 100
 
 
@@ -128,27 +130,27 @@ def test_all_orders_of_sentences_are_equally_likely():
     assert sum((count - 1000) ** 2 / 1000 for count in counts.values()) < chi_square_limit(5)
 
 
-def test_a_row_of_one_sentence_stays():
+def test_row_of_one_sentence_is_unchanged():
     groups = np.array([[-1, 0, 0, 0, -1]])
     assert segment_shuffle(np.zeros((1, 5), bool), groups, KEYS[:1]).tolist() == [[0, 1, 2, 3, 4]]
 
 
-def test_rotation_begins_with_any_token():
+def test_rotation_starts_at_any_token():
     inside = np.array([[False, True, True, True, True, False, False]] * 4000)
     source = rotation(inside, fold(4, np.arange(4000)))
     assert np.all(source[:, [0, 5, 6]] == [0, 5, 6])
     counts = Counter(map(tuple, source[:, 1:5].tolist()))
     assert set(counts) == {(1, 2, 3, 4), (2, 3, 4, 1), (3, 4, 1, 2), (4, 1, 2, 3)}
     assert sum((count - 1000) ** 2 / 1000 for count in counts.values()) < chi_square_limit(3)
-    some = rotation(inside, fold(4, np.arange(4000)), rate=0.5)
-    moved = (some[:, 1] != 1).mean()
+    half_rotated = rotation(inside, fold(4, np.arange(4000)), rate=0.5)
+    moved = (half_rotated[:, 1] != 1).mean()
     assert abs(moved - 3 / 8) < 4 * math.sqrt(15 / 64 / 4000)
     assert rotation(np.zeros((2, 3), bool), KEYS[:2]).tolist() == [[0, 1, 2]] * 2
 
 
-def test_rows_do_not_depend_on_their_neighbours(allowed, groups):
+def test_permuted_rows_do_not_depend_on_other_rows(allowed, groups):
     few = np.array([299, 4, 31])
-    begins, examples = segments()
+    begins, examples = packed_segments()
     for draw in (
         lambda rows: select_windows(allowed[rows], 3, np.full(len(rows), 4), KEYS[rows]),
         lambda rows: group_shuffle(groups[rows], KEYS[rows]),

@@ -1,4 +1,4 @@
-"""Rows with everything that noise must mind, for vocabularies of three kinds, and one row of a batch read slowly."""
+"""Rows with every case that noise must handle, for three kinds of vocabularies, and slow helpers that read one row."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from bertfam.corruption.token_ids import TokenIds
 
 _NUMBERS = np.arange(60)
 VOCABULARIES = {
-    # Control tokens first, continuations marked (##), an unknown word begins one.
+    # Control tokens come first, continuations are marked (##), and an unknown piece starts a word.
     "wordpiece": TokenIds(
         size=60, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4), starts_word=(_NUMBERS < 5) | (_NUMBERS % 3 > 0)
     ),
-    # Beginnings marked, an unknown piece may lie within a word.
+    # Starts of words are marked, and an unknown piece may be inside a word.
     "sentencepiece": TokenIds(
         size=60,
         pad=0,
@@ -24,13 +24,13 @@ VOCABULARIES = {
         sentinels=tuple(range(59, 49, -1)),
         starts_word=(_NUMBERS > 6) & (_NUMBERS < 50) & (_NUMBERS % 2 > 0),
     ),
-    # Beginnings marked, but for the first word of a text; control tokens at both ends.
+    # Starts of words are marked except for the first word of a text; control tokens are at both ends.
     "byte_level": TokenIds(size=60, pad=1, unk=3, cls=0, sep=2, mask=59, special=(0, 1, 2, 3, 59), starts_word=_NUMBERS > 30),
 }
 
 
 def noise_rows(tokens, n, length, seed=0):
-    """Padded rows of one to four `[CLS] text [SEP]`, of one token and more, a tenth unknown; some have nothing but unknown."""
+    """Return padded rows of one to four `[CLS] text [SEP]`; a tenth of the tokens, and all of some texts, are unknown."""
     generator = np.random.default_rng(seed)
     ids = np.full((n, length), tokens.pad, np.int32)
     segments = np.zeros((n, length), np.int32)
@@ -52,20 +52,20 @@ def noise_rows(tokens, n, length, seed=0):
     }
 
 
-def row_of(rows, index):
+def select_row(rows, index):
     return {name: value[index : index + 1] for name, value in rows.items()}
 
 
 def words_in(rows, row, tokens):
-    """Lists of the positions of each word of a row, control tokens left out, one list of words for each stretch of text."""
-    stretches, fresh = [], True
+    """Return the positions of each word of a row as lists of words, one for each stretch of text between control tokens."""
+    stretches, is_new_stretch = [], True
     for position, token in enumerate(rows["encoder_input_tokens"][row].tolist()):
-        control = token in set(tokens.special) - {tokens.unk} or rows["encoder_segment_ids"][row, position] == 0
-        if control:
-            fresh = True
-        elif fresh:
+        is_control = token in set(tokens.special) - {tokens.unk} or rows["encoder_segment_ids"][row, position] == 0
+        if is_control:
+            is_new_stretch = True
+        elif is_new_stretch:
             stretches.append([[position]])
-            fresh = False
+            is_new_stretch = False
         elif tokens.starts_word[token]:
             stretches[-1].append([position])
         else:
@@ -74,7 +74,7 @@ def words_in(rows, row, tokens):
 
 
 def maskable_words(rows, row, tokens):
-    """`words_in` without what cannot be predicted; a word that has nothing else ends a stretch."""
+    """Return `words_in` without the positions that cannot be predicted; a word without any other ends a stretch."""
     stretches = []
     for stretch in words_in(rows, row, tokens):
         stretches.append([])
@@ -87,13 +87,13 @@ def maskable_words(rows, row, tokens):
     return [stretch for stretch in stretches if stretch]
 
 
-def draws(key, stream, count):
-    """Random words of one row as Python integers."""
+def random_words(key, stream, count):
+    """Return random 64-bit words of one row as Python integers."""
     return keys.bits(np.atleast_1d(key), stream, count)[0].tolist()
 
 
-def drawn_order(columns, words, width):
-    """Columns in the order of their random words, the low bits that hold a column left out."""
+def sort_by_draw(columns, words, width):
+    """Return columns sorted by their random words without the low bits, which contain the column."""
     return sorted(columns, key=lambda column: (words[column] >> max(width - 1, 0).bit_length(), column))
 
 

@@ -1,10 +1,10 @@
-"""ELECTRA's masking: drawn with replacement, 0.85 [MASK], its own number of slots."""
+"""ELECTRA's masking: positions drawn with replacement, a mask share of 0.85, and its own number of slots."""
 
 import math
 
 import numpy as np
 import pytest
-from noise_rows import VOCABULARIES, draws, noise_rows
+from noise_rows import VOCABULARIES, noise_rows, random_words
 
 from bertfam.corruption import streams
 from bertfam.corruption.keys import fold
@@ -17,13 +17,13 @@ LENGTH = 128
 
 
 def budget(real, slots, rate=0.15):
-    """max(1, min(N, round(num_tokens * mask_prob))), half to even."""
+    """Return max(1, min(N, round(num_tokens * mask_prob))), rounded half to even."""
     return max(1, min(slots, round(rate * real)))
 
 
 @pytest.fixture(scope="module")
 def rows(cache, tokens):
-    """2,000 rows of real text."""
+    """Rows (2,000) of real text."""
     examples = TwoSegments(short_row_rate=0.3).examples(cache.documents("train", "text"), LENGTH, 5, tokens)
     numbers = np.arange(2000)
     return examples.rows(numbers % len(examples), fold(7, numbers))
@@ -34,7 +34,7 @@ def corrupted(rows, tokens):
     return ELECTRA.corrupt(rows, fold(3, np.arange(2000)), tokens)
 
 
-def test_slots_are_the_published_ones():
+def test_number_of_slots_equals_the_published_one():
     for rate in (0.15, 0.25):
         masking = BertMasking(rate=rate, slot_margin=0.005)
         assert [masking.predictions(n) for n in range(1, 513)] == [max(1, int((rate + 0.005) * n)) for n in range(1, 513)]
@@ -45,23 +45,23 @@ def test_slots_are_the_published_ones():
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
-def test_each_row_is_the_naive_one(kind):
+def test_rows_equal_a_naive_implementation(kind):
     tokens = VOCABULARIES[kind]
     rows, keys = noise_rows(tokens, 200, 64), fold(1, np.arange(200))
-    found = ELECTRA.corrupt(rows, keys, tokens)
+    result = ELECTRA.corrupt(rows, keys, tokens)
     slots = ELECTRA.predictions(64)
     for row in range(200):
         maskable = np.flatnonzero(rows["maskable"][row])
         wanted = budget(int((rows["encoder_segment_ids"][row] > 0).sum()), slots)
-        words = draws(keys[row], streams.SELECTION, slots)[:wanted]
-        # the upper half of each word, as a fraction of 2^32, says which of the maskable positions
+        words = random_words(keys[row], streams.SELECTION, slots)[:wanted]
+        # the upper half of each word, as a fraction of 2^32, selects a maskable position
         expected = sorted({int(maskable[(word >> 32) * len(maskable) >> 32]) for word in words}) if len(maskable) else []
-        used = found["masked_loss_weights"][row] > 0
-        assert found["masked_positions"][row, used].tolist() == expected
+        used = result["masked_loss_weights"][row] > 0
+        assert result["masked_positions"][row, used].tolist() == expected
 
 
-def test_draws_with_replacement_collapse(rows, corrupted):
-    """Of k draws from m positions m (1 - (1 - 1/m)^k) are distinct on average."""
+def test_positions_drawn_twice_count_once(rows, corrupted):
+    """Expect m (1 - (1 - 1/m)^k) distinct positions on average for k draws from m positions."""
     real, maskable = (rows["encoder_segment_ids"] > 0).sum(axis=1), rows["maskable"].sum(axis=1)
     wanted = np.array([budget(int(n), 19) for n in real])
     distinct = corrupted["masked_loss_weights"].sum(axis=1)
@@ -71,7 +71,7 @@ def test_draws_with_replacement_collapse(rows, corrupted):
     assert abs(error.mean()) < 4 * error.std() / math.sqrt(len(error))
 
 
-def test_specials_are_never_touched_and_targets_restore_the_text(rows, corrupted, tokens):
+def test_control_tokens_stay_and_targets_restore_the_text(rows, corrupted, tokens):
     before, after, used = rows["encoder_input_tokens"], corrupted["encoder_input_tokens"], corrupted["masked_loss_weights"] > 0
     assert np.array_equal(before[~rows["maskable"]], after[~rows["maskable"]])
     assert np.take_along_axis(rows["maskable"], corrupted["masked_positions"], axis=1)[used].all()
@@ -82,7 +82,7 @@ def test_specials_are_never_touched_and_targets_restore_the_text(rows, corrupted
     assert not np.isin(corrupted["masked_target_tokens"][used], tokens.special).any()
 
 
-def test_of_the_chosen_85_percent_are_masked_and_the_rest_stay(rows, corrupted, tokens):
+def test_85_percent_of_the_selected_tokens_are_masked_and_the_rest_kept(rows, corrupted, tokens):
     before, after = rows["encoder_input_tokens"], corrupted["encoder_input_tokens"]
     changed, chosen = before != after, int(corrupted["masked_loss_weights"].sum())
     assert (after[changed] == tokens.mask).all()  # no random tokens

@@ -1,3 +1,5 @@
+"""BERT's masking: number of predictions, slots, replacement shares and independence of rows."""
+
 import math
 
 import numpy as np
@@ -12,7 +14,7 @@ DEFAULT = BertMasking()
 
 
 def toy_rows(lengths, width, ids=TOY, seed=0):
-    """Rows `[CLS] a ... [SEP] b ... [SEP]` of real tokens only, padded to `width`; each of `lengths` is at least 5."""
+    """Return rows `[CLS] a ... [SEP] b ... [SEP]` of real tokens only, padded to `width`; each of `lengths` is at least 5."""
     generator = np.random.default_rng(seed)
     lengths = np.asarray(lengths)[:, None]
     place = np.arange(width)
@@ -43,25 +45,25 @@ def corrupted(rows):
     return corrupt(rows)
 
 
-def used_of(result):
+def used_slots(result):
     return result["masked_loss_weights"] > 0
 
 
-def at(array, positions):
+def gather(array, positions):
     return np.take_along_axis(array, positions, axis=1)
 
 
-def test_the_number_of_predictions_is_the_published_one(rows, corrupted):
+def test_number_of_predictions_equals_the_published_one(rows, corrupted):
     slots = math.ceil(0.15 * 64)
     lengths = rows["encoder_segment_ids"].sum(axis=1)
     # create_masked_lm_predictions: min(max_predictions_per_seq, max(1, int(round(len(tokens) * masked_lm_prob))))
     expected = [min(slots, max(1, int(round(int(n) * 0.15)))) for n in lengths]
     assert corrupted["masked_positions"].shape == (4000, slots)
-    assert used_of(corrupted).sum(axis=1).tolist() == expected
+    assert used_slots(corrupted).sum(axis=1).tolist() == expected
 
 
 def test_slots_are_ascending_distinct_and_empty_at_the_end(corrupted):
-    positions, used = corrupted["masked_positions"], used_of(corrupted)
+    positions, used = corrupted["masked_positions"], used_slots(corrupted)
     assert np.all(used[:, :-1] >= used[:, 1:])
     assert np.all((np.diff(positions, axis=1) > 0) | ~used[:, 1:])
     for name in ("masked_positions", "masked_target_tokens", "masked_loss_weights"):
@@ -70,8 +72,8 @@ def test_slots_are_ascending_distinct_and_empty_at_the_end(corrupted):
 
 
 def test_only_maskable_positions_are_predicted_or_changed(rows, corrupted):
-    used = used_of(corrupted)
-    assert at(rows["maskable"], corrupted["masked_positions"])[used].all()
+    used = used_slots(corrupted)
+    assert gather(rows["maskable"], corrupted["masked_positions"])[used].all()
     before, after = rows["encoder_input_tokens"], corrupted["encoder_input_tokens"]
     assert np.array_equal(before[~rows["maskable"]], after[~rows["maskable"]])
     assert (after[rows["encoder_segment_ids"] == 0] == TOY.pad).all()
@@ -79,8 +81,8 @@ def test_only_maskable_positions_are_predicted_or_changed(rows, corrupted):
     assert "maskable" not in corrupted and "next_sentence_labels" in corrupted
 
 
-def test_putting_the_targets_back_gives_the_clean_row(rows, corrupted):
-    restored, used = corrupted["encoder_input_tokens"].copy(), used_of(corrupted)
+def test_targets_restore_the_clean_row(rows, corrupted):
+    restored, used = corrupted["encoder_input_tokens"].copy(), used_slots(corrupted)
     row, slot = np.nonzero(used)
     restored[row, corrupted["masked_positions"][row, slot]] = corrupted["masked_target_tokens"][row, slot]
     assert np.array_equal(restored, rows["encoder_input_tokens"])
@@ -88,53 +90,53 @@ def test_putting_the_targets_back_gives_the_clean_row(rows, corrupted):
     assert np.shares_memory(rows["encoder_input_tokens"], corrupted["encoder_input_tokens"]) is False
 
 
-def near(count, total, share):
-    """Within four standard deviations of a binomial."""
+def is_near(count, total, share):
+    """Return True if a count is within four standard deviations of a binomial's mean."""
     return abs(count / total - share) < 4 * math.sqrt(share * (1 - share) / total)
 
 
 def test_shares_of_masked_random_and_kept(rows, corrupted):
-    used = used_of(corrupted)
-    inputs = at(corrupted["encoder_input_tokens"], corrupted["masked_positions"])[used]
+    used = used_slots(corrupted)
+    inputs = gather(corrupted["encoder_input_tokens"], corrupted["masked_positions"])[used]
     targets = corrupted["masked_target_tokens"][used]
     assert used.sum() > 20_000
-    assert near((inputs == TOY.mask).sum(), len(inputs), 0.8)
+    assert is_near((inputs == TOY.mask).sum(), len(inputs), 0.8)
     # A random token is the original one in 1 of 7 cases.
-    assert near((inputs == targets).sum(), len(inputs), 0.1 + 0.1 / 7)
+    assert is_near((inputs == targets).sum(), len(inputs), 0.1 + 0.1 / 7)
     replaced = inputs[(inputs != TOY.mask) & (inputs != targets)]
     assert set(np.unique(replaced)) == set(range(5, 12))
     counts = np.bincount(inputs[inputs != TOY.mask], minlength=12)[5:]
     assert counts.min() > 0.7 * counts.max()
 
 
-def test_random_tokens_of_the_whole_vocabulary_may_be_special_but_exist():
+def test_random_tokens_of_the_whole_vocabulary_include_special_ones():
     rows = toy_rows(np.full(4000, 64), 64)
     result = corrupt(rows, BertMasking(mask_share=0.0, random_share=1.0, random_tokens="vocabulary"))
-    inputs = at(result["encoder_input_tokens"], result["masked_positions"])[used_of(result)]
+    inputs = gather(result["encoder_input_tokens"], result["masked_positions"])[used_slots(result)]
     assert set(np.unique(inputs)) == set(range(12))
     result = corrupt(rows, BertMasking(mask_share=0.0, random_share=1.0))
-    inputs = at(result["encoder_input_tokens"], result["masked_positions"])[used_of(result)]
+    inputs = gather(result["encoder_input_tokens"], result["masked_positions"])[used_slots(result)]
     assert set(np.unique(inputs)) == set(range(5, 12))
 
 
-def test_special_ids_may_lie_anywhere():
+def test_special_tokens_may_have_any_ids():
     ids = TokenIds(size=12, pad=9, unk=1, cls=11, sep=0, mask=5, special=(0, 1, 5, 9, 11))
     rows = toy_rows(np.full(500, 20), 32, ids)
     result = corrupt(rows, ids=ids)
-    used = used_of(result)
-    inputs = at(result["encoder_input_tokens"], result["masked_positions"])[used]
+    used = used_slots(result)
+    inputs = gather(result["encoder_input_tokens"], result["masked_positions"])[used]
     assert set(np.unique(inputs)) <= {2, 3, 4, 5, 6, 7, 8, 10}
     assert (result["masked_target_tokens"][~used] == ids.pad).all() and not result["masked_positions"][~used].any()
     assert (result["encoder_input_tokens"][:, 20:] == ids.pad).all()
 
 
-def test_id_0_is_a_token_like_any_other():
+def test_id_0_is_an_ordinary_token():
     ids = TokenIds(size=9, pad=8, unk=4, cls=5, sep=6, mask=7, special=(4, 5, 6, 7, 8))
     rows = toy_rows(np.full(300, 32), 40, ids)
     result = corrupt(rows, BertMasking(rate=1.0), ids)
-    # Every real token is predicted: those that are 0 too.
+    # Every real token is predicted, including those with id 0.
     assert result["masked_loss_weights"].sum() == rows["maskable"].sum()
-    targets = result["masked_target_tokens"][used_of(result)]
+    targets = result["masked_target_tokens"][used_slots(result)]
     assert (targets == 0).sum() == (rows["encoder_input_tokens"] == 0).sum() > 1000
 
 
@@ -149,34 +151,34 @@ def test_every_maskable_position_is_equally_likely():
 
 
 @pytest.mark.parametrize(("masking", "slots"), [(DEFAULT, 20), (BertMasking(max_predictions=76), 76), (BertMasking(rate=1), 128)])
-def test_slots_at_128(masking, slots):
+def test_number_of_slots_at_length_128(masking, slots):
     rows = toy_rows([128, 5, 6, 64], 128)
     result = corrupt(rows, masking)
     expected = [min(slots, max(1, round(masking.rate * n))) for n in (128, 5, 6, 64)]
     expected = np.minimum(expected, rows["maskable"].sum(axis=1))
     assert masking.predictions(128) == slots == result["masked_positions"].shape[1]
-    assert used_of(result).sum(axis=1).tolist() == expected.tolist()
+    assert used_slots(result).sum(axis=1).tolist() == expected.tolist()
 
 
-def test_more_slots_than_positions():
+def test_unused_slots_with_more_slots_than_positions():
     rows = toy_rows([5, 8], 8)
     result = corrupt(rows, BertMasking(rate=1.0, max_predictions=20))
     assert result["masked_positions"].shape == (2, 20)
-    assert used_of(result).sum(axis=1).tolist() == rows["maskable"].sum(axis=1).tolist() == [2, 5]
+    assert used_slots(result).sum(axis=1).tolist() == rows["maskable"].sum(axis=1).tolist() == [2, 5]
 
 
-def test_rows_do_not_depend_on_their_neighbours(rows, corrupted):
+def test_masked_row_does_not_depend_on_other_rows(rows, corrupted):
     chosen = np.array([7, 3, 3999, 100])
     few = BertMasking().corrupt({name: value[chosen] for name, value in rows.items()}, fold(1, chosen), TOY)
     for name, value in few.items():
         assert np.array_equal(value, corrupted[name][chosen]), name
 
 
-def test_other_keys_mask_otherwise(rows, corrupted):
+def test_other_keys_give_other_masks(rows, corrupted):
     other = corrupt(rows, seed=2)
-    several = corrupted["masked_loss_weights"].sum(axis=1) > 3
+    has_several = corrupted["masked_loss_weights"].sum(axis=1) > 3
     same = (other["masked_positions"] == corrupted["masked_positions"]).all(axis=1)
-    assert same[several].mean() < 0.01
+    assert same[has_several].mean() < 0.01
 
 
 @pytest.mark.parametrize(
@@ -189,6 +191,6 @@ def test_other_keys_mask_otherwise(rows, corrupted):
         ({"random_share": -0.1}, "random_share -0.1"),
     ],
 )
-def test_settings_are_checked(settings, message):
+def test_bad_settings_of_masking_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         BertMasking(**settings)

@@ -1,4 +1,4 @@
-"""BertMasking with the budgets, choices and replacements that BERT's kin use."""
+"""BertMasking with the budgets, selections and replacements of BERT's variants."""
 
 import math
 
@@ -32,14 +32,14 @@ NOISES = {
 }
 
 
-def near(count, total, share):
-    """Within four standard deviations of a binomial."""
+def is_near(count, total, share):
+    """Return True if a count is within four standard deviations of a binomial's mean."""
     return abs(count / total - share) < 4 * math.sqrt(share * (1 - share) / total)
 
 
 @pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
 @pytest.mark.parametrize("tokens", VOCABULARIES.values(), ids=VOCABULARIES)
-def test_targets_restore_and_rows_stand_alone(tokens, noise):
+def test_every_noise_is_reversible_and_independent_of_other_rows(tokens, noise):
     rows = noise_rows(tokens, 300, 64, seed=1)
     before = rows["encoder_input_tokens"].copy()
     keys = fold(3, np.arange(300))
@@ -63,7 +63,7 @@ def test_targets_restore_and_rows_stand_alone(tokens, noise):
 @pytest.mark.parametrize(
     "choice", [SingleTokens(), WholeWords(), WordSpans(), WordNgrams()], ids=lambda choice: type(choice).__name__
 )
-def test_the_share_of_padded_rows_is_that_of_their_tokens(choice):
+def test_budget_of_padded_rows_counts_real_tokens_only(choice):
     ids = np.random.default_rng(0).integers(5, 12, (3000, 64)).astype(np.int32)
     lengths = np.tile([3, 9, 64], 1000)[:, None]
     place = np.arange(64)
@@ -78,7 +78,7 @@ def test_the_share_of_padded_rows_is_that_of_their_tokens(choice):
     assert (result["encoder_input_tokens"][place >= lengths] == TOY.pad).all()
 
 
-def test_shares_of_a_vocabulary_of_seven_pieces():
+def test_replacement_shares_in_a_vocabulary_of_seven_pieces():
     rows = noise_rows(TOY, 3000, 64, seed=2)
     for drawn_by, choice in (("token", WholeWords()), ("unit", WordSpans())):
         noise = BertMasking(rate=0.3, choice=choice, drawn_by=drawn_by)
@@ -88,13 +88,13 @@ def test_shares_of_a_vocabulary_of_seven_pieces():
         targets = result["masked_target_tokens"][used]
         assert len(inputs) > 10_000 and set(np.unique(inputs)) == set(range(4, 12))
         if drawn_by == "token":
-            assert near((inputs == TOY.mask).sum(), len(inputs), 0.8)
-            assert near((inputs == targets).sum(), len(inputs), 0.1 + 0.1 / 7)
-        # Tokens of a unit that draw together spread the shares more.
+            assert is_near((inputs == TOY.mask).sum(), len(inputs), 0.8)
+            assert is_near((inputs == targets).sum(), len(inputs), 0.1 + 0.1 / 7)
+        # The shares vary more where the tokens of a unit share one draw.
         assert abs((inputs == TOY.mask).mean() - 0.8) < 0.02
 
 
-def test_tokens_of_a_unit_are_replaced_alike():
+def test_tokens_of_a_unit_share_their_replacement():
     tokens = VOCABULARIES["wordpiece"]
     rows = noise_rows(tokens, 2000, 64, seed=3)
     keys = fold(5, np.arange(2000))
@@ -104,19 +104,19 @@ def test_tokens_of_a_unit_are_replaced_alike():
     inputs = np.take_along_axis(result["encoder_input_tokens"], positions, axis=1)
     masked, kept = inputs == tokens.mask, inputs == result["masked_target_tokens"]
     adjacent = used[:, 1:] & (np.diff(positions, axis=1) == 1)
-    # A random token of the whole vocabulary of 60 is [MASK] or the token itself now and then.
+    # A random token of the whole vocabulary of 60 is occasionally [MASK] or the token itself.
     assert adjacent.sum() > 3000
     assert (masked[:, 1:] != masked[:, :-1])[adjacent].mean() < 0.02
     assert (kept[:, 1:] != kept[:, :-1])[adjacent].mean() < 0.02
-    begins = used.copy()
-    begins[:, 1:] &= ~adjacent
-    assert near(masked[begins].sum(), begins.sum(), 0.8 + 0.1 / 60)
-    each = BertMasking(choice=WordSpans(), rate=0.3).corrupt(rows, keys, tokens)
-    inputs = np.take_along_axis(each["encoder_input_tokens"], positions, axis=1) == tokens.mask
-    assert (inputs[:, 1:] != inputs[:, :-1])[adjacent].mean() > 0.25  # 2 x 0.8 x 0.2 when drawn apart
+    unit_starts = used.copy()
+    unit_starts[:, 1:] &= ~adjacent
+    assert is_near(masked[unit_starts].sum(), unit_starts.sum(), 0.8 + 0.1 / 60)
+    drawn_by_token = BertMasking(choice=WordSpans(), rate=0.3).corrupt(rows, keys, tokens)
+    inputs = np.take_along_axis(drawn_by_token["encoder_input_tokens"], positions, axis=1) == tokens.mask
+    assert (inputs[:, 1:] != inputs[:, :-1])[adjacent].mean() > 0.25  # 2 x 0.8 x 0.2 with separate draws
 
 
-def test_random_tokens_as_frequent_as_in_a_text():
+def test_random_tokens_follow_the_given_counts():
     counts = np.array([0, 0, 5, 0, 3, 2, 0])
     drawn = as_frequent_as(counts)(np.array([0, 2**64 - 1], np.uint64))
     assert drawn.tolist() == [2, 5]
@@ -125,13 +125,16 @@ def test_random_tokens_as_frequent_as_in_a_text():
     keys = fold(1, np.arange(4000))
     chosen = SingleTokens().choose(rows, np.full(4000, 8), 8, keys, TOY)
     noisy = replace(ids, chosen, keys, mask=0, mask_share=0.0, random_share=1.0, random_ids=as_frequent_as(counts))
-    found = np.bincount(noisy.ravel(), minlength=7)
-    assert all(near(found[token], noisy.size, counts[token] / 10) if counts[token] else found[token] == 0 for token in range(7))
+    frequencies = np.bincount(noisy.ravel(), minlength=7)
+    assert all(
+        is_near(frequencies[token], noisy.size, counts[token] / 10) if counts[token] else frequencies[token] == 0
+        for token in range(7)
+    )
 
 
 @pytest.mark.parametrize("rows", [FullSentences(), Packed(WholeDocuments())], ids=["sentences", "packed"])
-def test_random_tokens_of_runs_are_as_frequent_as_in_the_training_text(cache, tokens, rows):
-    """Of training and held-out rows alike; nothing that is no piece is drawn."""
+def test_random_tokens_follow_the_counts_of_the_training_text(cache, tokens, rows):
+    """Training and held-out rows use the same counts; control tokens are never drawn."""
     noise = BertMasking(mask_share=0.0, random_share=1.0, random_tokens="text")
     data = TextData(rows=rows, corruption=noise)
     counts = np.bincount(cache.documents("train", "text").tokens, minlength=tokens.size)
@@ -139,20 +142,20 @@ def test_random_tokens_of_runs_are_as_frequent_as_in_the_training_text(cache, to
     sources = {"train": data.training(cache, tokens, 64, 2000, 7), "held out": data.held_out(cache, tokens, 64, 2000).source}
     for source in sources.values():
         batch = source.rows(0, 0, 2000)
-        seen = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
-        found = np.bincount(seen[batch["masked_loss_weights"] > 0], minlength=tokens.size)
-        assert found.sum() > 800 and not found[counts == 0].any()
-        # The commonest tokens each, and all others together.
+        inputs = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
+        drawn_counts = np.bincount(inputs[batch["masked_loss_weights"] > 0], minlength=tokens.size)
+        assert drawn_counts.sum() > 800 and not drawn_counts[counts == 0].any()
+        # The 20 most frequent tokens are compared one by one, the others as one group.
         common = np.argsort(-counts)[:20]
-        expected = np.append(counts[common], counts.sum() - counts[common].sum()) / counts.sum() * found.sum()
-        observed = np.append(found[common], found.sum() - found[common].sum())
+        expected = np.append(counts[common], counts.sum() - counts[common].sum()) / counts.sum() * drawn_counts.sum()
+        observed = np.append(drawn_counts[common], drawn_counts.sum() - drawn_counts[common].sum())
         assert np.sum((observed - expected) ** 2 / expected) < chi_square_limit(20)
-    again = data.training(cache, tokens, 64, 500, 7).rows(3, 100, 400)
-    assert all(np.array_equal(value[1600:1900], again[name]) for name, value in sources["train"].rows(0, 0, 2000).items())
+    repeated = data.training(cache, tokens, 64, 500, 7).rows(3, 100, 400)
+    assert all(np.array_equal(value[1600:1900], repeated[name]) for name, value in sources["train"].rows(0, 0, 2000).items())
     check_vocabulary_fits(data, tokens, "vocab", 64)
 
 
-def test_tokens_of_a_long_text_are_counted_in_parts(monkeypatch):
+def test_tokens_of_a_long_text_are_counted_in_samples(monkeypatch):
     ids = np.arange(1000, dtype=np.uint16) // 10
     text = Documents("a text", ids, np.array([0, 1000]), np.array([0, 1]))
     assert text.token_counts(120).tolist() == [10] * 100 + [0] * 20
@@ -161,22 +164,22 @@ def test_tokens_of_a_long_text_are_counted_in_parts(monkeypatch):
     assert np.flatnonzero(text.token_counts(120)).tolist() == [0, 1, 49, 50, 98, 99]
 
 
-def test_budgets():
+def test_budgets_of_every_rounding():
     lengths = np.array([1, 5, 10, 20, 33, 128, 512])
     keys = fold(1, np.arange(7))
     assert budget(0.15, lengths, "nearest", keys).tolist() == [max(1, round(0.15 * n)) for n in lengths.tolist()]
     assert budget(0.15, lengths, "up", keys).tolist() == [math.ceil(0.15 * n) for n in lengths.tolist()]
-    many = budget(0.15, np.full(20_000, 33), "random", fold(2, np.arange(20_000)))
-    assert set(many.tolist()) == {4, 5} and near((many == 5).sum(), 20_000, 0.95)
+    random_budgets = budget(0.15, np.full(20_000, 33), "random", fold(2, np.arange(20_000)))
+    assert set(random_budgets.tolist()) == {4, 5} and is_near((random_budgets == 5).sum(), 20_000, 0.95)
     assert set(budget(0.15, np.full(500, 20), "random", fold(3, np.arange(500))).tolist()) == {3}
     assert budget(0.15, np.full(500, 2), "random", fold(4, np.arange(500))).min() == 1
 
 
-def test_what_a_budget_counts():
+def test_budget_counts_row_or_maskable_tokens():
     rows = noise_rows(TOY, 300, 64)
-    for counted, what in (("row", rows["encoder_segment_ids"] > 0), ("maskable", rows["maskable"])):
+    for counted, is_counted in (("row", rows["encoder_segment_ids"] > 0), ("maskable", rows["maskable"])):
         result = BertMasking(counted=counted, rounding="up").corrupt(rows, fold(1, np.arange(300)), TOY)
-        expected = np.minimum(np.ceil(0.15 * what.sum(axis=1)), rows["maskable"].sum(axis=1))
+        expected = np.minimum(np.ceil(0.15 * is_counted.sum(axis=1)), rows["maskable"].sum(axis=1))
         assert np.array_equal(result["masked_loss_weights"].sum(axis=1), expected)
 
 
@@ -189,6 +192,6 @@ def test_what_a_budget_counts():
         ({"random_tokens": "all"}, "random_tokens 'all' is not one of pieces, vocabulary"),
     ],
 )
-def test_names_of_settings_are_checked(settings, message):
+def test_unknown_values_of_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         BertMasking(**settings)

@@ -1,10 +1,12 @@
+"""Selection of tokens, whole words, spans and n-grams, compared with naive implementations of the published code."""
+
 import math
 from collections import Counter
 
 import numpy as np
 import pytest
 from chi_square import chi_square_limit
-from noise_rows import VOCABULARIES, drawn_order, draws, fraction, maskable_words, noise_rows, row_of, words_in
+from noise_rows import VOCABULARIES, fraction, maskable_words, noise_rows, random_words, select_row, sort_by_draw, words_in
 
 from bertfam.corruption import streams
 from bertfam.corruption.keys import bits, fold
@@ -36,11 +38,11 @@ def wanted():
 KEYS = fold(11, np.arange(400))
 
 
-def positions_of(chosen, row):
+def selected_positions(chosen, row):
     return chosen.positions[row][chosen.used[row]].tolist()
 
 
-def test_words(rows, tokens):
+def test_words_of_rows_equal_a_naive_reading(rows, tokens):
     words = find_words(rows, tokens)
     begins = words.begins()
     for row in range(400):
@@ -56,9 +58,9 @@ def test_words(rows, tokens):
             assert {int(ends[number]) for number in numbers} == {numbers[-1] + 1}
 
 
-def test_the_first_word_of_a_row_is_a_word_though_its_piece_begins_none():
+def test_first_word_of_a_row_needs_no_starting_piece():
     tokens = VOCABULARIES["byte_level"]
-    # <s> 10 11 | 40 12 </s> <s> 13 | 41 </s> and an unknown piece within the second word
+    # The row is <s> 10 11 | 40 12 </s> <s> 13 | 41 </s> with an unknown piece inside the second word.
     ids = np.array([[0, 10, 11, 40, 3, 12, 2, 0, 13, 41, 2, 1]], np.int32)
     rows = {
         "encoder_input_tokens": ids,
@@ -71,60 +73,60 @@ def test_the_first_word_of_a_row_is_a_word_though_its_piece_begins_none():
 
 
 def naive_words(rows, row, wanted, key, tokens):
-    """create_masked_lm_predictions with whole words: shuffle the words, take each that fits; at least one where one fits."""
+    """Run create_masked_lm_predictions with whole words: shuffle, add each word that fits, at least one if any fits."""
     words = [word for stretch in maskable_words(rows, row, tokens) for word in stretch]
-    numbers = find_words(row_of(rows, row), tokens).number[0]
+    numbers = find_words(select_row(rows, row), tokens).number[0]
     by_number = {int(numbers[word[0]]): word for word in words}
     smallest = min(map(len, words), default=0)
     budget = max(wanted, smallest) if smallest <= SLOTS else wanted
-    taken = []
-    for number in drawn_order(by_number, draws(key, streams.SELECTION, LENGTH), LENGTH):
-        if len(taken) + len(by_number[number]) <= budget:
-            taken += by_number[number]
-    return sorted(taken)
+    selected = []
+    for number in sort_by_draw(by_number, random_words(key, streams.SELECTION, LENGTH), LENGTH):
+        if len(selected) + len(by_number[number]) <= budget:
+            selected += by_number[number]
+    return sorted(selected)
 
 
-def test_whole_words_as_published(rows, tokens, wanted):
+def test_whole_words_equal_the_published_selection(rows, tokens, wanted):
     chosen = WholeWords().choose(rows, wanted, SLOTS, KEYS, tokens)
     for row in range(400):
-        assert positions_of(chosen, row) == naive_words(rows, row, int(wanted[row]), KEYS[row], tokens)
+        assert selected_positions(chosen, row) == naive_words(rows, row, int(wanted[row]), KEYS[row], tokens)
 
 
-def test_whole_words_are_never_masked_in_part(rows, tokens, wanted):
+def test_whole_words_are_masked_completely_or_not_at_all(rows, tokens, wanted):
     chosen = WholeWords().choose(rows, wanted, SLOTS, KEYS, tokens)
     first, last = chosen.unit_bounds()
-    several = 0
+    multi_token_words = 0
     for row in range(400):
-        positions = set(positions_of(chosen, row))
+        positions = set(selected_positions(chosen, row))
         for word in (word for stretch in maskable_words(rows, row, tokens) for word in stretch):
             assert not positions & set(word) or positions >= set(word)
-            several += len(word) > 1 and word[0] in positions
+            multi_token_words += len(word) > 1 and word[0] in positions
             for position in positions & set(word):
                 slot = chosen.positions[row].tolist().index(position) if position else 0
                 assert (first[row, slot], last[row, slot]) == (word[0], word[-1])
-    assert several > 100
+    assert multi_token_words > 100
 
 
-def test_a_word_above_the_budget_is_taken_where_there_is_no_other():
+def test_word_above_the_budget_is_selected_if_it_is_the_only_one():
     tokens = TokenIds(size=9, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4), starts_word=np.arange(9) < 7)
     ids = np.array([[2, 5, 7, 8, 7, 3], [2, 5, 7, 5, 3, 0], [2, 1, 1, 3, 0, 0], [2, 3, 0, 0, 0, 0]], np.int32)
     rows = {"encoder_input_tokens": ids, "encoder_segment_ids": (ids > 0).astype(np.int32), "maskable": ids > 4}
     for choice in (WholeWords(), WordNgrams()):
-        one = choice.choose(rows, np.ones(4, int), 4, KEYS[:4], tokens)
-        assert [positions_of(one, row) for row in range(4)] == [[1, 2, 3, 4], [3], [], []]
-        # Three slots do not hold the first row's only word.
-        one = choice.choose(rows, np.ones(4, int), 3, KEYS[:4], tokens)
-        assert [positions_of(one, row) for row in range(4)] == [[], [3], [], []]
+        chosen = choice.choose(rows, np.ones(4, int), 4, KEYS[:4], tokens)
+        assert [selected_positions(chosen, row) for row in range(4)] == [[1, 2, 3, 4], [3], [], []]
+        # The only word of the first row does not fit into three slots.
+        chosen = choice.choose(rows, np.ones(4, int), 3, KEYS[:4], tokens)
+        assert [selected_positions(chosen, row) for row in range(4)] == [[], [3], [], []]
 
 
 def naive_spans(rows, row, wanted, key, tokens):
-    """SpanBERT's masking token by token: anchors until the budget is reached, whole words from the anchor's word on."""
+    """Run SpanBERT's masking token by token: draw anchors until the budget is reached and mask whole words from each."""
     shares = np.array([0.2 * 0.8 ** (words - 1) for words in range(1, 11)])
     limits = np.cumsum(shares / shares.sum())
     stretches = maskable_words(rows, row, tokens)
     place = {p: (s, w) for s, stretch in enumerate(stretches) for w, word in enumerate(stretch) for p in word}
-    lengths, masked = draws(key, streams.SPAN_LENGTHS, LENGTH), set()
-    for rank, anchor in enumerate(drawn_order(place, draws(key, streams.SELECTION, LENGTH), LENGTH)):
+    lengths, masked = random_words(key, streams.SPAN_LENGTHS, LENGTH), set()
+    for rank, anchor in enumerate(sort_by_draw(place, random_words(key, streams.SELECTION, LENGTH), LENGTH)):
         if len(masked) == min(wanted, len(place)):
             break
         if anchor in masked:
@@ -137,15 +139,15 @@ def naive_spans(rows, row, wanted, key, tokens):
     return sorted(masked)
 
 
-def test_spans_as_published(rows, tokens, wanted):
+def test_spans_equal_the_published_selection(rows, tokens, wanted):
     chosen = WordSpans().choose(rows, wanted, SLOTS, KEYS, tokens)
     first, last = chosen.unit_bounds()
     for row in range(400):
-        positions = positions_of(chosen, row)
+        positions = selected_positions(chosen, row)
         assert positions == naive_spans(rows, row, int(wanted[row]), KEYS[row], tokens)
         assert len(positions) == min(wanted[row], rows["maskable"][row].sum())
         for slot, position in enumerate(positions):
-            # Spans that touch are one.
+            # Adjacent spans count as one.
             begin = end = position
             while begin - 1 in positions:
                 begin -= 1
@@ -177,14 +179,14 @@ def test_anchors_of_spans_are_uniform():
 
 
 def naive_ngrams(rows, row, wanted, key, tokens):
-    """ALBERT's masking: n-grams of words from every word, shuffled; shorter where they exceed the budget."""
+    """Run ALBERT's masking: draw n-grams from every word in random order and shorten them to the budget."""
     stretches = maskable_words(rows, row, tokens)
-    numbers = find_words(row_of(rows, row), tokens).number[0]
+    numbers = find_words(select_row(rows, row), tokens).number[0]
     place = {int(numbers[word[0]]): (s, w) for s, stretch in enumerate(stretches) for w, word in enumerate(stretch)}
     smallest = min((len(word) for stretch in stretches for word in stretch), default=0)
     budget = max(wanted, smallest) if smallest <= SLOTS else wanted
-    lengths, masked, grams = draws(key, streams.SPAN_LENGTHS, LENGTH), set(), []
-    for rank, number in enumerate(drawn_order(place, draws(key, streams.SELECTION, LENGTH), LENGTH)):
+    lengths, masked, grams = random_words(key, streams.SPAN_LENGTHS, LENGTH), set(), []
+    for rank, number in enumerate(sort_by_draw(place, random_words(key, streams.SELECTION, LENGTH), LENGTH)):
         stretch, word = place[number]
         following = stretches[stretch][word : word + 3]
         weights = [1 / n for n in range(1, len(following) + 1)]
@@ -199,17 +201,17 @@ def naive_ngrams(rows, row, wanted, key, tokens):
     return sorted(masked), sorted(grams)
 
 
-def test_ngrams_as_published(rows, tokens, wanted):
+def test_ngrams_equal_the_published_selection(rows, tokens, wanted):
     chosen = WordNgrams().choose(rows, wanted, SLOTS, KEYS, tokens)
     first, last = chosen.unit_bounds()
     for row in range(400):
         positions, grams = naive_ngrams(rows, row, int(wanted[row]), KEYS[row], tokens)
-        assert positions_of(chosen, row) == positions
+        assert selected_positions(chosen, row) == positions
         used = chosen.used[row]
         assert sorted({*zip(first[row][used].tolist(), last[row][used].tolist(), strict=True)}) == grams
 
 
-def test_ngram_lengths_are_the_paper_s():
+def test_ngram_lengths_follow_the_paper():
     words = bits(fold(2, np.arange(200)), 1, 300)
     for available, shares in ((1, [1.0]), (2, [2 / 3, 1 / 3]), (3, [6 / 11, 3 / 11, 2 / 11]), (50, [6 / 11, 3 / 11, 2 / 11])):
         lengths = WordNgrams().lengths(words, np.full(words.shape, available)).ravel()
@@ -220,8 +222,8 @@ def test_ngram_lengths_are_the_paper_s():
     assert abs(lengths.mean() - 18 / 11) < 4 * math.sqrt(0.6 / lengths.size)
 
 
-def test_ngrams_of_long_texts_have_the_paper_s_lengths():
-    # Single-piece words, and a budget that holds just one n-gram and is not reached by it: the first is never cut.
+def test_ngrams_of_long_texts_have_the_lengths_of_the_paper():
+    # Words have one piece, and the budget of exactly one trigram never cuts the first n-gram.
     tokens = TokenIds(size=40, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4), starts_word=np.ones(40, bool))
     ids = np.random.default_rng(0).integers(5, 40, (6000, 32)).astype(np.int32)
     ids[:, [0, -1]] = 2, 3
@@ -229,13 +231,13 @@ def test_ngrams_of_long_texts_have_the_paper_s_lengths():
     chosen = WordNgrams().choose(rows, np.full(6000, 3), 3, fold(4, np.arange(6000)), tokens)
     first, last = chosen.unit_bounds()
     whole = (last - first == 2).all(axis=1)
-    # The last two of 30 words begin no trigram.
+    # The last two of 30 words start no trigram.
     expected = 2 / 11 * 28 / 30
     assert chosen.used.all() and abs(whole.mean() - expected) < 4 * math.sqrt(expected * (1 - expected) / 6000)
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: type(choice).__name__)
-def test_what_all_choices_have_in_common(rows, tokens, wanted, choice):
+def test_every_selection_is_sorted_maskable_and_independent_of_other_rows(rows, tokens, wanted, choice):
     chosen = choice.choose(rows, wanted, SLOTS, KEYS, tokens)
     counts = chosen.used.sum(axis=1)
     assert chosen.positions.shape == chosen.used.shape == chosen.leads.shape == (400, SLOTS)
@@ -245,23 +247,23 @@ def test_what_all_choices_have_in_common(rows, tokens, wanted, choice):
     assert np.array_equal(counts > 0, rows["maskable"].any(axis=1)) and not counts.all()
     assert np.all(chosen.leads <= np.arange(SLOTS))
     assert np.array_equal(np.take_along_axis(chosen.leads, chosen.leads, axis=1), chosen.leads)
-    # The result for a row does not depend on the others.
+    # The result of a row does not depend on the other rows.
     few = np.array([399, 7, 120])
     alone = choice.choose({name: value[few] for name, value in rows.items()}, wanted[few], SLOTS, KEYS[few], tokens)
     assert all(np.array_equal(part, whole[few]) for part, whole in zip(alone, chosen, strict=True))
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: type(choice).__name__)
-def test_everything_may_be_chosen(rows, tokens, choice):
+def test_every_maskable_token_can_be_selected(rows, tokens, choice):
     chosen = choice.choose(rows, np.full(400, LENGTH), LENGTH, KEYS, tokens)
-    if not isinstance(choice, WordNgrams):  # a word before an n-gram that passes itself over stays, as published
+    if not isinstance(choice, WordNgrams):  # as published, a word can remain before an n-gram that was skipped
         assert chosen.used.sum(axis=1).tolist() == rows["maskable"].sum(axis=1).tolist()
-    nothing = choice.choose({name: value[:0] for name, value in rows.items()}, np.zeros(0, int), SLOTS, KEYS[:0], tokens)
-    assert nothing.positions.shape == (0, SLOTS)
+    empty = choice.choose({name: value[:0] for name, value in rows.items()}, np.zeros(0, int), SLOTS, KEYS[:0], tokens)
+    assert empty.positions.shape == (0, SLOTS)
 
 
 @pytest.mark.parametrize("choice", CHOICES[1:], ids=lambda choice: type(choice).__name__)
-def test_a_vocabulary_must_say_what_begins_words(rows, choice):
+def test_vocabulary_must_mark_the_starts_of_words(rows, choice):
     tokens = TokenIds(size=60, pad=0, unk=1)
     with pytest.raises(UserError, match="does not mark the pieces that begin a word"):
         choice.choose(rows, np.ones(400, int), SLOTS, KEYS, tokens)
@@ -275,6 +277,6 @@ def test_a_vocabulary_must_say_what_begins_words(rows, choice):
         (lambda: WordNgrams(longest=0), "longest 0 is not between 1 and 1000 words"),
     ],
 )
-def test_settings_of_choices_are_checked(make, message):
+def test_bad_settings_of_selections_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()

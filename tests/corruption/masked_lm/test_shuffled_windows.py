@@ -1,4 +1,4 @@
-"""StructBERT's noise: trigrams among what is not masked."""
+"""StructBERT's noise: shuffled trigrams of unmasked tokens."""
 
 import math
 from collections import Counter
@@ -23,8 +23,8 @@ def corrupt(rows, tokens, noise=NOISE, keys=KEYS):
     return noise.corrupt(rows, keys[: len(rows["maskable"])], tokens)
 
 
-def windows_of(result, row):
-    """Lists of the positions of each shuffled window."""
+def shuffled_windows(result, row):
+    """Return the positions of each shuffled window of a row."""
     slots = np.flatnonzero(result["shuffled_loss_weights"][row])
     positions = result["masked_positions"][row, slots].tolist()
     assert len(positions) % 3 == 0 and positions == sorted(positions)
@@ -32,8 +32,8 @@ def windows_of(result, row):
 
 
 @pytest.fixture(scope="module")
-def real(cache, tokens):
-    """2,000 rows of pairs of real text, and what the noise makes of them."""
+def real_rows(cache, tokens):
+    """Rows (2,000) of pairs of real text, and the same rows after the noise."""
     examples = SentencePairs(relation="structure").examples(cache.documents("train", "text"), 128, 1, tokens)
     rows = examples.rows(np.resize(np.arange(len(examples)), 2000), fold(3, np.arange(2000)))
     return rows, corrupt(rows, tokens)
@@ -41,22 +41,22 @@ def real(cache, tokens):
 
 @pytest.mark.parametrize("tokens", VOCABULARIES.values(), ids=VOCABULARIES)
 @pytest.mark.parametrize("choice", [BertMasking().choice, WholeWords()], ids=lambda choice: type(choice).__name__)
-def test_windows_hold_text_that_is_not_masked(tokens, choice):
+def test_windows_contain_unmasked_text_only(tokens, choice):
     rows = noise_rows(tokens, 400, 64)
     result = corrupt(rows, tokens, BertMasking(choice=choice, shuffling=ShuffledWindows(rate=0.2)))
     plain = corrupt(rows, tokens, BertMasking(choice=choice))
     slots = plain["masked_positions"].shape[1]
     shuffled = 0
     for name in ("masked_positions", "masked_target_tokens", "masked_loss_weights"):
-        assert np.array_equal(result[name][:, :slots], plain[name])  # the masks are those of the masking alone
+        assert np.array_equal(result[name][:, :slots], plain[name])  # the masks equal those without shuffling
     assert not result["shuffled_loss_weights"][:, :slots].any()
     assert np.array_equal(result["shuffled_loss_weights"][:, slots:], result["masked_loss_weights"][:, slots:])
     for row in range(400):
         masked = set(plain["masked_positions"][row][plain["masked_loss_weights"][row] > 0].tolist())
         untouched = np.ones(64, bool)
-        for window in windows_of(result, row):
+        for window in shuffled_windows(result, row):
             shuffled += 1
-            assert window == list(range(window[0], window[0] + 3))  # neighbours: nothing lies between
+            assert window == list(range(window[0], window[0] + 3))  # the positions are consecutive
             assert rows["maskable"][row, window].all() and not masked & set(window)
             assert len(set(rows["encoder_segment_ids"][row, window].tolist())) == 1
             before, after = rows["encoder_input_tokens"][row, window], result["encoder_input_tokens"][row, window]
@@ -67,7 +67,7 @@ def test_windows_hold_text_that_is_not_masked(tokens, choice):
 
 
 @pytest.mark.parametrize("tokens", VOCABULARIES.values(), ids=VOCABULARIES)
-def test_targets_restore_and_rows_stand_alone(tokens):
+def test_shuffled_rows_are_reversible_and_independent_of_other_rows(tokens):
     rows = noise_rows(tokens, 300, 64, seed=1)
     before = rows["encoder_input_tokens"].copy()
     result = corrupt(rows, tokens)
@@ -84,8 +84,8 @@ def test_targets_restore_and_rows_stand_alone(tokens):
     assert all(np.array_equal(alone[name], value[few]) for name, value in result.items())
 
 
-def test_features_are_those_that_are_told(real):
-    rows, result = real
+def test_features_of_shuffled_windows_equal_their_specs(real_rows):
+    rows, result = real_rows
     data = TextData(rows=SentencePairs(relation="structure"), corruption=NOISE)
     specs = data.features(128)
     assert specs.keys() == result.keys()
@@ -95,21 +95,21 @@ def test_features_are_those_that_are_told(real):
     assert "shuffled_loss_weights" not in TextData().features(128)
 
 
-def test_statistics_over_real_rows(real):
-    """5 % of the tokens are shuffled; each order is as likely; 15 % are masked as ever."""
-    rows, result = real
+def test_shares_and_orders_of_shuffled_windows_in_real_text(real_rows):
+    """Shuffle 5% of the tokens in equally likely orders; 15% are masked as without shuffling."""
+    rows, result = real_rows
     sizes = rows["encoder_segment_ids"].sum(axis=1)
-    wanted = np.maximum(1, 0.05 * sizes / 3)  # in the mean of a row of this size, and by a uniform draw about it
-    found = result["shuffled_loss_weights"].sum(axis=1) / 3
-    # A row that is almost wholly taken has no room; of these there are few.
+    wanted = np.maximum(1, 0.05 * sizes / 3)  # the mean for a row of this size, rounded by a uniform draw
+    windows = result["shuffled_loss_weights"].sum(axis=1) / 3
+    # Only a few rows are so full of masks that they have no room.
     deviation = math.sqrt(np.sum(0.25 * np.ones(len(sizes))))
-    assert abs(found.sum() - wanted.sum()) < 4 * deviation + 0.005 * wanted.sum()
-    assert abs(3 * found.sum() / sizes.sum() - 0.05) < 0.003
-    assert abs((result["masked_loss_weights"].sum() - 3 * found.sum()) / sizes.sum() - 0.15) < 0.003
+    assert abs(windows.sum() - wanted.sum()) < 4 * deviation + 0.005 * wanted.sum()
+    assert abs(3 * windows.sum() / sizes.sum() - 0.05) < 0.003
+    assert abs((result["masked_loss_weights"].sum() - 3 * windows.sum()) / sizes.sum() - 0.15) < 0.003
 
     orders, total = Counter(), 0
     for row in range(len(sizes)):
-        for window in windows_of(result, row):
+        for window in shuffled_windows(result, row):
             before, after = (
                 rows["encoder_input_tokens"][row, window].tolist(),
                 result["encoder_input_tokens"][row, window].tolist(),
@@ -121,7 +121,7 @@ def test_statistics_over_real_rows(real):
     assert all(abs(count / total - 1 / 6) < 4.5 * math.sqrt(5 / 36 / total) for count in orders.values())
 
 
-def test_nothing_fits_between_masks():
+def test_rows_without_room_have_no_windows():
     tokens = VOCABULARIES["wordpiece"]
     rows = noise_rows(tokens, 200, 64)
     result = corrupt(rows, tokens, BertMasking(rate=1.0, max_predictions=64, shuffling=ShuffledWindows()))
@@ -139,6 +139,6 @@ def test_nothing_fits_between_masks():
         (lambda: BertMasking(boundaries=True, shuffling=ShuffledWindows()), "boundaries is True and shuffling is set"),
     ],
 )
-def test_settings_are_checked(make, message):
+def test_bad_settings_of_shuffled_windows_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()

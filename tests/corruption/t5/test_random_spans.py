@@ -1,3 +1,5 @@
+"""T5's random spans, random tokens and random prefixes."""
+
 import math
 
 import numpy as np
@@ -12,7 +14,7 @@ SETTINGS = [(density, mean) for density in (0.1, 0.15, 0.25, 0.5) for mean in (2
 
 
 @pytest.mark.parametrize(("density", "mean"), SETTINGS)
-def test_rows_have_the_counted_spans(density, mean):
+def test_noise_has_the_counted_spans(density, mean):
     spans, n, width = RandomSpans(density, mean), 120, 100
     lengths = np.arange(n) % width + 1
     noise = spans.draw(lengths, width, fold(1, np.arange(n)))
@@ -34,7 +36,7 @@ def test_shortest_rows():
     assert RandomSpans().draw(np.array([1, 0]), 1, fold(1, np.arange(2))).tolist() == [[False], [False]]
 
 
-def test_a_row_of_noise_for_the_most_part_still_has_clear_text_before_each_span():
+def test_row_of_mostly_noise_has_clear_text_before_every_span():
     lengths = np.arange(1, 60)
     spans = RandomSpans(0.8, 1.0)
     noise = spans.draw(lengths, 60, fold(1, lengths))
@@ -42,25 +44,25 @@ def test_a_row_of_noise_for_the_most_part_still_has_clear_text_before_each_span(
     assert np.array_equal((np.diff(noise.astype(int), axis=1) == 1).sum(axis=1), spans.counts(lengths).spans)
 
 
-def test_every_way_to_cut_is_equally_likely():
-    # 9 tokens, 4 of them noise in 2 spans: 3 ways to cut the noise times 4 ways to cut the rest.
+def test_every_segmentation_is_equally_likely():
+    # Of 9 tokens 4 are noise in 2 spans: 3 ways to cut the noise times 4 ways to cut the rest.
     n = 12_000
     noise = RandomSpans(0.45, 2.0).draw(np.full(n, 9), 9, fold(7, np.arange(n)))
     masks, counts = np.unique(noise, axis=0, return_counts=True)
     assert len(masks) == 12 and ((counts - n / 12) ** 2 / (n / 12)).sum() < chi_square_limit(11)
 
 
-def test_noise_is_where_it_should_be_in_the_mean():
+def test_noise_is_uniform_over_the_middle_positions():
     noise = RandomSpans().draw(np.full(2000, 512), 512, fold(2, np.arange(2000)))
     assert noise.sum() == 2000 * 77
-    # Spans end the row and do not begin it; in between all positions are alike.
+    # Rows start without noise and end with it; positions in between are equally likely.
     middle = noise[:, 20:-20].mean(axis=0)
     assert abs(middle.mean() - 0.15) < 0.005
     assert np.all(np.abs(middle - middle.mean()) < 5 * math.sqrt(0.15 * 0.85 / 2000))
 
 
 @pytest.mark.parametrize("noise", [RandomSpans(), RandomTokens(), RandomPrefix()], ids=str)
-def test_rows_do_not_depend_on_their_neighbours(noise):
+def test_noise_of_a_row_does_not_depend_on_other_rows(noise):
     lengths = np.random.default_rng(1).integers(1, 90, 200)
     whole = noise.draw(lengths, 90, fold(3, np.arange(200)))
     few = np.array([199, 3, 50])
@@ -69,20 +71,20 @@ def test_rows_do_not_depend_on_their_neighbours(noise):
 
 
 @pytest.mark.parametrize("density", [0.1, 0.15, 0.25, 0.5])
-def test_single_tokens_are_noise_by_themselves(density):
+def test_random_tokens_are_independent(density):
     n, width = 4000, 127
-    noise, noises = RandomTokens(density).draw(np.full(n, width), width, fold(4, np.arange(n))), RandomTokens(density)
+    noise, random_tokens = RandomTokens(density).draw(np.full(n, width), width, fold(4, np.arange(n))), RandomTokens(density)
     assert abs(noise.mean() - density) < 5 * math.sqrt(density * (1 - density) / noise.size)
     after_noise, after_clear = (noise[:, 1:][noise[:, :-1] == value].mean() for value in (True, False))
     assert abs(after_noise - after_clear) < 5 * math.sqrt(density * (1 - density) / noise.size * (1 / density + 2))
-    counts = noises.counts(width)
+    counts = random_tokens.counts(width)
     spans = (np.diff(noise.astype(int), axis=1) == 1).sum(axis=1) + noise[:, 0]
-    for found, most in ((noise.sum(axis=1), counts.noise), (spans, counts.spans)):
-        # The limit is four standard deviations up, and not much more than that.
-        assert (found > most).mean() < 0.002 and 3.5 < (most - found.mean()) / found.std() < 4.6
+    for observed, limit in ((noise.sum(axis=1), counts.noise), (spans, counts.spans)):
+        # The limit is about four standard deviations above the mean.
+        assert (observed > limit).mean() < 0.002 and 3.5 < (limit - observed.mean()) / observed.std() < 4.6
 
 
-def test_a_prefix_is_of_any_length_but_none_and_all():
+def test_prefix_lengths_are_uniform_without_zero_and_all():
     n = 9000
     prefix = RandomPrefix().draw(np.full(n, 10), 12, fold(5, np.arange(n)))
     sizes = prefix.sum(axis=1)
@@ -102,6 +104,6 @@ def test_a_prefix_is_of_any_length_but_none_and_all():
         (RandomTokens, {"density": 1.1}, "density 1.1"),
     ],
 )
-def test_settings_of_noise_are_checked(noise, settings, message):
+def test_bad_settings_of_noise_are_refused(noise, settings, message):
     with pytest.raises(ValueError, match=message):
         noise(**settings)
