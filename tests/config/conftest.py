@@ -1,4 +1,4 @@
-"""An empty current folder with a writer of gin files."""
+"""An empty working directory and a writer of gin files."""
 
 import textwrap
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """write("name.gin", text): the file in the current folder; a leading newline of the text is dropped."""
+    """A function write("name.gin", text) for files in the current folder; a leading newline of the text is dropped."""
     monkeypatch.chdir(tmp_path)
 
     def write_file(name, text):

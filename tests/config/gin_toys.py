@@ -1,4 +1,4 @@
-"""A small family of configurables, so that these tests need none of bertfam's own."""
+"""Small configurables, so that these tests use none of bertfam's own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

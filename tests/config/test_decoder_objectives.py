@@ -1,4 +1,4 @@
-"""The objectives of models that write text, as run files name them, whatever order files are included in."""
+"""Objectives of decoders and encoder-decoders in run files, with any order of the included files."""
 
 import re
 
@@ -20,10 +20,10 @@ MODEL = "models/gpt2_small.gin"
 
 
 @pytest.mark.parametrize("name", T5_OBJECTIVES)
-def test_t5(name):
+def test_t5_objectives(name):
     data = load([f"objectives/t5_{name}.gin", "runs/defaults.gin", MODEL]).build("TextData")
     assert data.corruption == T5_OBJECTIVES[name]
-    # Documents follow each other without anything between, except where all of one is needed.
+    # Documents follow each other without separators, except where whole documents are required.
     whole = name in ("prefix_lm", "deshuffling")
     assert data.rows == (WholeDocuments() if whole else Chunks(separated=False))
     assert data.shape(512)[0::3] == (512, data.corruption.target_length(512))
@@ -40,19 +40,19 @@ def test_t5(name):
         ("bart_document_rotation", Denoising(0.0, None, rotate=1.0)),
     ],
 )
-def test_bart(name, noise):
+def test_bart_objectives(name, noise):
     data = load([f"objectives/{name}.gin", "runs/defaults.gin", MODEL]).build("TextData")
     assert data.corruption == noise and type(data.rows) is DocSentences and data.shape(1024)[0::3] == (1024, 1024)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("causal_lm", Chunks()), ("causal_lm_packed", Packed(WholeDocuments()))])
-def test_causal_language_models(name, rows):
+def test_causal_lm_objectives(name, rows):
     run = load([MODEL, f"objectives/{name}.gin", "runs/defaults.gin"]).build("Run")
     assert type(run.objective) is CausalLm and (run.data.rows, run.data.corruption) == (rows, NextTokens())
     assert run.shape(0).targets == run.stages[0].length
 
 
-def test_masks_are_still_those_of_the_bindings():
+def test_masking_follows_its_bindings():
     data = load(["models/bert_tiny.gin", "objectives/mlm.gin", "runs/defaults.gin"], ["BertMasking.rate = 0.3"]).build("TextData")
     assert data.corruption == BertMasking(rate=0.3)
 
@@ -61,7 +61,7 @@ _LM = "objectives/causal_lm.gin"
 
 
 @pytest.mark.parametrize(
-    ("what", "files", "changes", "message"),
+    ("root", "files", "changes", "message"),
     [
         (
             "Run",
@@ -121,6 +121,6 @@ _LM = "objectives/causal_lm.gin"
         ),
     ],
 )
-def test_what_does_not_fit_is_named_with_what_does(what, files, changes, message):
+def test_conflicting_bindings_are_reported_with_a_fix(root, files, changes, message):
     with pytest.raises(UserError, match=re.escape(message)):
-        load([MODEL, *files, "runs/defaults.gin"], [*changes, "Stage.length = 128"]).build(what)
+        load([MODEL, *files, "runs/defaults.gin"], [*changes, "Stage.length = 128"]).build(root)

@@ -1,4 +1,4 @@
-"""The run files of families say what was published, and rows are refused that lack what an objective reads."""
+"""Run files of the model families, compared with the published settings, and rows without the inputs of an objective."""
 
 import re
 from pathlib import Path
@@ -36,7 +36,7 @@ from bertfam.training.optimizers import Adafactor, BertAdam, Lamb
 from bertfam.training.schedules import CosineDecay, LinearDecay
 
 
-def test_albert():
+def test_albert_run_has_the_published_settings():
     run = load(["runs/albert_base.gin"]).build("Run")
     assert run.objective.model == AlbertConfig() and type(run.objective) is MlmSop
     assert run.data.rows == SentencePairs(0.1, relation="order")
@@ -56,8 +56,8 @@ def test_albert():
         (["runs/legal_bert.gin", "models/legal_bert_small.gin"], [(1_000_000, 512)], 35.40),
     ],
 )
-def test_bert_and_berts_of_domains(files, steps, parameters):
-    """Millions of parameters with 30,522 pieces."""
+def test_bert_and_domain_bert_runs_have_the_published_settings(files, steps, parameters):
+    """Count the parameters in millions with 30,522 pieces."""
     run = load(files).build("Run").sized(30522)
     assert type(run.objective) is MlmNsp and run.data.rows == SentencePairs() and type(run.optimizer) is BertAdam
     assert [(stage.steps, stage.length) for stage in run.stages] == steps and {stage.batch_size for stage in run.stages} == {256}
@@ -66,7 +66,7 @@ def test_bert_and_berts_of_domains(files, steps, parameters):
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) / 1e6 == pytest.approx(parameters, abs=0.01)
 
 
-def test_roberta():
+def test_roberta_run_has_the_published_settings():
     run = load(["runs/roberta_base.gin"]).build("Run")
     assert run.objective.model == RobertaConfig() and type(run.objective) is Mlm
     assert type(run.data.rows) is FullSentences and run.data.corruption == BertMasking(rounding="random")
@@ -85,15 +85,15 @@ def test_roberta():
         ("mlm_nsp", ['BertMasking.rounding = "random"', 'SentencePairs.unit = "sentence"'], SentencePairs(unit="sentence"), None),
     ],
 )
-def test_what_roberta_was_compared_with(objective, lines, rows, dupe_factor):
-    """The lines that objectives/roberta.gin names."""
+def test_ablations_of_roberta_are_documented_and_build(objective, lines, rows, dupe_factor):
+    """Use the lines that objectives/roberta.gin documents."""
     data = load(["models/roberta_base.gin", f"objectives/{objective}.gin", "runs/defaults.gin"], lines).build("Run").data
     assert (data.rows, data.dupe_factor, data.corruption) == (rows, dupe_factor, BertMasking(rounding="random"))
-    told = (Path(__file__).parents[2] / "gin_configs/objectives/roberta.gin").read_text()
-    assert all(line in told for line in lines)
+    documentation = (Path(__file__).parents[2] / "gin_configs/objectives/roberta.gin").read_text()
+    assert all(line in documentation for line in lines)
 
 
-def test_structbert():
+def test_structbert_run_has_the_published_settings():
     run = load(["runs/structbert_large.gin"]).build("Run")
     assert type(run.objective) is MlmStructure and run.objective.model.num_layers == 24
     assert run.data.rows == SentencePairs(relation="structure")
@@ -101,7 +101,7 @@ def test_structbert():
     assert set(run.objective.coefficients.values()) == {1.0}
 
 
-def test_spanbert():
+def test_spanbert_run_has_the_published_settings():
     run = load(["runs/spanbert_base.gin"]).build("Run")
     assert type(run.objective) is MlmSbo and run.objective.model == BertConfig() and run.objective.coefficients["sbo"] == 1
     assert type(run.data.rows) is DocSentences
@@ -113,13 +113,13 @@ def test_spanbert():
     assert large == BertConfig(num_layers=24, hidden_size=1024, num_heads=16, feed_forward_size=4096)
 
 
-def test_ernie():
+def test_ernie_run_has_the_published_settings():
     run = load(["runs/ernie_base.gin"]).build("Run")
     assert type(run.objective) is MlmNsp and run.objective.model == ErnieConfig()
     assert run.data.corruption == BertMasking(choice=Units(), drawn_by="unit")
 
 
-def test_distilbert():
+def test_distilbert_run_has_the_published_settings():
     run = load(["runs/distilbert_base.gin"]).build("Run")
     assert type(run.objective) is Distillation and run.objective.model == DistilBertConfig() and run.objective.teacher is None
     assert run.objective.coefficients == {"soft": 5.0, "mlm": 2.0, "cosine": 1.0, "mse": 0.0}
@@ -139,7 +139,7 @@ def test_distilbert():
         ("opt_125m", OptConfig(), [(572_000, 256, 2_048)], (LinearDecay(6e-4, 715, 0.1), 0.95, 1e-8, 0.1)),
     ],
 )
-def test_decoders(name, config, stages, values):
+def test_decoder_runs_have_the_published_settings(name, config, stages, values):
     run = load([f"runs/{name}.gin"]).build("Run")
     assert run.objective.model == config and type(run.objective) is CausalLm and run.objective.z_loss == 0
     assert type(run.data.rows) is Chunks and run.data.corruption == NextTokens()
@@ -149,13 +149,13 @@ def test_decoders(name, config, stages, values):
     assert [(stage.steps, stage.batch_size, stage.length) for stage in run.stages] == stages
 
 
-def test_palm():
-    """780 B tokens; a rate of 1e-2 and from the update 10,000 on of 1 / sqrt(update)."""
+def test_palm_run_has_the_published_settings():
+    """Train on 780 B tokens at a rate of 1e-2, which is 1 / sqrt(update) from update 10,000 on."""
     run = load(["runs/palm_8b.gin"]).build("Run")
     assert run.objective.model == PalmConfig() and run.objective.z_loss == 1e-4
     assert run.optimizer == Adafactor(clip_norm=1.0, factored=False, clipping_threshold=None, b1=0.9)
     rate = run.optimizer.schedule.build(run.total_steps)
-    assert [float(rate(done - 1)) for done in (1, 10_000, 40_000)] == pytest.approx([1e-2, 1e-2, 5e-3])
+    assert [float(rate(update - 1)) for update in (1, 10_000, 40_000)] == pytest.approx([1e-2, 1e-2, 5e-3])
     assert [(stage.batch_size, stage.length) for stage in run.stages] == [(256, 2_048), (512, 2_048)]
     assert sum(stage.steps * stage.batch_size * stage.length for stage in run.stages) == pytest.approx(780e9, rel=1e-3)
 
@@ -184,7 +184,7 @@ def test_palm():
         ("mlm_nsp", 'SentencePairs.relation = "order"', "MlmNsp reads next_sentence_labels"),
     ],
 )
-def test_what_rows_lack_is_named_with_what_gives_it(objective, change, message):
+def test_missing_features_are_reported_with_a_fix(objective, change, message):
     pattern = ".*".join(map(re.escape, message.split(".*")))
     config = load(["models/bert_tiny.gin", f"objectives/{objective}.gin", "runs/defaults.gin"], [change])
     with pytest.raises(UserError, match=pattern):

@@ -1,4 +1,4 @@
-"""Files, includes and flags merge as gin says; the result is written down so that it loads by itself."""
+"""Loading gin files, includes and flags, and writing the merged configuration so that it loads alone."""
 
 import dataclasses
 import subprocess
@@ -51,7 +51,7 @@ def test_later_files_and_flags_win(run):
     )
 
 
-def test_text_is_sorted_without_includes_or_what_was_overridden(run):
+def test_text_is_sorted_without_includes_and_overridden_values(run):
     assert config.load([run]).text() == (
         "STEPS = 10\n"
         "\n"
@@ -87,7 +87,7 @@ def test_show_gives_the_origin_of_every_value(run):
     assert len({line.index("  # ") for line in lines if line}) == 1
 
 
-def test_text_loads_by_itself(run, write, tmp_path):
+def test_written_text_loads_alone(run, write, tmp_path):
     write(
         "own_toys.py",
         """
@@ -110,11 +110,11 @@ def test_text_loads_by_itself(run, write, tmp_path):
         "ToyModel.rate = 3e-5",
     ]
     first = config.load([run], bindings, ["own_toys"])
-    again = tmp_path / "elsewhere" / "config.gin"
-    again.parent.mkdir()
-    again.write_text(first.text())
+    written = tmp_path / "elsewhere" / "config.gin"
+    written.parent.mkdir()
+    written.write_text(first.text())
     (tmp_path / "run.gin").unlink()
-    second = config.load([str(again)])
+    second = config.load([str(written)])
     assert second.text() == first.text()
     assert max(map(len, first.text().splitlines())) <= 100
     built = [loaded.build("ToyRun") for loaded in (first, second)]
@@ -139,22 +139,22 @@ def test_scopes_inherit_from_outer_ones(write):
     assert (built.model, built.teacher) == (ToyModel(9, 3), ToyModel(6, 3))
 
 
-def test_loads_do_not_see_each_other(write):
+def test_loads_are_independent(write):
     first = config.load([], ["ToyModel.size = 4", "ToyModel.heads = 4"])
     second = config.load([], ["ToyModel.size = 6"])
     assert second.build("ToyModel") == ToyModel(6)
     assert first.build("ToyModel") == ToyModel(4, 4)
 
 
-def test_a_complete_configuration_states_every_default_and_keeps_what_is_bound(write):
+def test_complete_configuration_adds_defaults_and_keeps_bindings(write):
     write("a.gin", "short/ToyModel.size = 4\nToyModel.heads = 1\nToyRun.model = @short/ToyModel()")
     text = config.load(["a.gin"], ["short/ToyModel.rate = 0.5"]).complete("ToyRun").text()
     assert "ToyRun.name = 'toy'\n" in text and "ToyModel.heads = 1\n" in text and "short/ToyModel.rate = 0.5\n" in text
     assert "ToyModel.rate = 0.1\n" in text and "ToyModel.layout = 'scan'\n" in text and "ToyModel.shape = None\n" in text
-    assert "ToyModel.size = 4" in text and text.count("size") == 1  # it has no default
+    assert "ToyModel.size = 4" in text and text.count("size") == 1  # size has no default
 
 
-def test_rebound_changes_a_value_only_where_it_is_bound(write):
+def test_rebound_changes_bound_values_only(write):
     write("a.gin", "ToyModel.size = 2")
     loaded = config.load(["a.gin"])
     assert loaded.rebound("ToyModel.size", 6).build("ToyModel") == ToyModel(6)
@@ -176,7 +176,7 @@ RUN_OF_TEXT = """
 """
 
 
-def test_restricted_keeps_only_what_a_root_may_use(write):
+def test_restricted_keeps_bindings_within_reach_of_the_root(write):
     restricted = config.load([write("run.gin", RUN_OF_TEXT)]).restricted("TextData")
     assert restricted.text() == (
         'FIELD = "body"\n\nTextData.corpus = @own/TextFiles()\n\n'
@@ -185,7 +185,7 @@ def test_restricted_keeps_only_what_a_root_may_use(write):
     assert config.load([write("restricted.gin", restricted.text())]).build("TextData").corpus.text_field == "body"
 
 
-def test_restricted_keeps_everything_for_a_configurable_of_the_users(run):
+def test_restricted_keeps_all_bindings_for_a_user_configurable(run):
     merged = config.load([run])
     assert merged.restricted("ToyRun") == merged
 
@@ -195,7 +195,7 @@ def test_lists_become_tuples(write):
     assert config.load(["a.gin"]).build("ToyFiles") == ToyFiles(("a", "b"))
 
 
-def test_files_are_found_in_the_current_folder_then_among_bertfams(write, tmp_path, monkeypatch):
+def test_files_are_searched_in_the_current_folder_and_then_in_the_package(write, tmp_path, monkeypatch):
     packaged = tmp_path / "site" / "gin_configs"
     monkeypatch.setattr(paths, "packaged_folder", lambda: packaged)
     write("site/gin_configs/models/m.gin", "ToyModel.size = 2")
@@ -229,21 +229,21 @@ def test_loading_is_quiet(run, capfd):
         ),
     ],
 )
-def test_fixed_choices_are_checked_with_their_place(write, binding, message):
+def test_values_outside_a_literal_are_reported_with_their_place(write, binding, message):
     with pytest.raises(UserError) as caught:
         config.load([write("a.gin", binding)])
     assert str(caught.value) == f"a.gin:1: {message}"
 
 
 @pytest.mark.parametrize("path", registry.CONFIGURABLES)
-def test_the_table_names_frozen_dataclasses_with_annotations_that_resolve(path):
-    (found,) = registry.find(path)
-    assert dataclasses.is_dataclass(found.wrapped)
-    assert found.wrapped.__dataclass_params__.frozen
-    assert typing.get_type_hints(found.wrapped).keys() >= registry.parameters(path).keys()
+def test_registry_contains_frozen_dataclasses_with_resolvable_annotations(path):
+    (configurable,) = registry.find(path)
+    assert dataclasses.is_dataclass(configurable.wrapped)
+    assert configurable.wrapped.__dataclass_params__.frozen
+    assert typing.get_type_hints(configurable.wrapped).keys() >= registry.parameters(path).keys()
 
 
-def test_the_table_needs_no_tensorflow():
+def test_registry_imports_no_tensorflow():
     code = (
         "import sys\n"
         "from bertfam.config import registry\n"
@@ -251,5 +251,5 @@ def test_the_table_needs_no_tensorflow():
         "for path in registry.CONFIGURABLES: registry.find(path)\n"
         "sys.exit(', '.join({'tensorflow', 'seqio'} & set(sys.modules)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Every mistake in a configuration is one line with its place and the fix."""
+"""Mistakes in a configuration, each reported in one line with its place and the fix."""
 
 import re
 
@@ -17,21 +17,21 @@ ToyStage.steps = %STEPS
 """
 
 
-def mistake(files, bindings=(), modules=()):
+def error_message(files, bindings=(), modules=()):
     with pytest.raises(UserError) as caught:
         config.load(files, bindings, modules).build("ToyRun")
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_the_file_that_the_mistakes_are_added_to_is_good(write):
+def test_file_without_the_mistakes_is_valid(write):
     run = config.load([write("a.gin", GOOD)]).build("ToyRun")
     assert isinstance(run, ToyRun)
     assert (run.model.size, run.stages[0].steps) == (4, 10)
 
 
-# What is added as line 6 of a.gin, and the error line.
-IN_A_LINE = [
+# Text added as line 6 of a.gin, and the error message.
+MISTAKES_IN_LINES = [
     ("ToyModl.size = 3", "a.gin:6: unknown configurable ToyModl; did you mean ToyModel?"),
     ("ToyRun.teacher = @ToyModle()", "a.gin:6: unknown configurable ToyModle; did you mean ToyModel?"),
     ("Qwxyz.a = 3", "a.gin:6: unknown configurable Qwxyz; for one of your own add `import MODULE` to a "
@@ -49,7 +49,7 @@ IN_A_LINE = [
     ("STEPS = 8", "a.gin:6: STEPS is already bound in line 1; keep one of them"),
     ("tacher/ToyModel.size = 8", "a.gin:6: no reference enters the scope tacher of tacher/ToyModel.size; "
      "write the reference as @tacher/ToyModel()"),
-    # types
+    # wrong types
     ("ToyRun.seed = '3'", "a.gin:6: ToyRun.seed must be int or None, not '3'; write 3"),
     ("ToyRun.seed = 3.0", "a.gin:6: ToyRun.seed must be int or None, not 3.0; write 3"),
     ("ToyRun.seed = 3.5", "a.gin:6: ToyRun.seed must be int or None, not 3.5"),
@@ -75,7 +75,7 @@ IN_A_LINE = [
     ("ToyRun.make = 3", "a.gin:6: ToyRun.make must be Callable[..., Any] or None, not 3"),
     ("ToyRun.name = @ToyModel()", "a.gin:6: ToyRun.name must be str, not @ToyModel()"),
     ("ToyRun.name = %STEPS", "a.gin:6: ToyRun.name must be str, not 10 (%STEPS from a.gin:1)"),
-    # what only building shows
+    # mistakes found by building only
     ("ToyModel.heads = 3", "ToyModel: size 4 is not a multiple of heads 3 "
      "(ToyModel.size from a.gin:3, ToyModel.heads from a.gin:6)"),
     ("ToyModel.rate = 2", "ToyModel: rate 2 is above 1 (ToyModel.rate from a.gin:6)"),
@@ -83,7 +83,7 @@ IN_A_LINE = [
      "(ToyModel.size from a.gin:3, b/ToyModel.heads from a.gin:7)"),
     ("ToyRun.make = @ToyLoop()\nToyLoop.inner = @ToyLoop()",
      "a.gin:6: ToyRun.make must be Callable[..., Any] or None, not @ToyLoop(); write @ToyLoop"),
-    # syntax
+    # syntax errors
     ("ToyRun.seed = ", "a.gin:6: cannot be parsed: the text after the equals sign is not a value"),
     ("ToyRun.seed = 1 + 1", "a.gin:6: cannot be parsed: only one value may follow the equals sign"),
     ("ToyRun seed = 1", "a.gin:6: cannot be parsed: Couldn't parse statement, expected ':' or '='"),
@@ -97,12 +97,12 @@ IN_A_LINE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "message"), IN_A_LINE, ids=[line for line, _ in IN_A_LINE])
-def test_a_wrong_line(write, line, message):
-    assert mistake([write("a.gin", GOOD + line)]) == message
+@pytest.mark.parametrize(("line", "message"), MISTAKES_IN_LINES, ids=[line for line, _ in MISTAKES_IN_LINES])
+def test_mistake_in_a_line_is_reported(write, line, message):
+    assert error_message([write("a.gin", GOOD + line)]) == message
 
 
-IN_A_FLAG = [
+MISTAKES_IN_FLAGS = [
     ("STEP = 10", "--gin.STEP=10: nothing refers to the macro STEP; did you mean STEPS?"),
     ("ToyModel.sise = 1", "--gin.ToyModel.sise=1: ToyModel has no parameter sise; did you mean size?"),
     ("STEPS = 'x'", "a.gin:5: ToyStage.steps must be int, not 'x' (%STEPS from --gin.STEPS='x')"),
@@ -116,13 +116,13 @@ IN_A_FLAG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flag", "message"), IN_A_FLAG, ids=[flag for flag, _ in IN_A_FLAG])
-def test_a_wrong_flag(write, flag, message):
-    assert mistake([write("a.gin", GOOD)], [flag]) == message
+@pytest.mark.parametrize(("flag", "message"), MISTAKES_IN_FLAGS, ids=[flag for flag, _ in MISTAKES_IN_FLAGS])
+def test_mistake_in_a_flag_is_reported(write, flag, message):
+    assert error_message([write("a.gin", GOOD)], [flag]) == message
 
 
-def test_a_flag_for_what_nothing_refers_to(write):
-    run = [write("a.gin", 'include "runs/quickstart.gin"\nTextFiles.language = "de"\n')]  # a file may bind what is not chosen
+def test_flag_for_an_unused_configurable_is_refused(write):
+    run = [write("a.gin", 'include "runs/quickstart.gin"\nTextFiles.language = "de"\n')]  # a file may bind unused configurables
     with pytest.raises(UserError) as caught:
         config.load(run, ["Packed.max_examples = 3"]).build("Run")
     assert str(caught.value) == (
@@ -131,77 +131,77 @@ def test_a_flag_for_what_nothing_refers_to(write):
     assert config.load(run, ["SentencePairs.random_next_rate = 0.25"]).build("Run").data.rows.random_next_rate == 0.25
 
 
-def test_an_override_names_the_flag_that_it_stands_for(write):
+def test_override_is_reported_with_its_flag(write):
     override = config.Override("ToyFiles.train = 'a'", "--input=a")
     message = "--input=a: ToyFiles.train must be tuple[str, ...], not 'a'; write ('a',)"
-    assert mistake([write("a.gin", GOOD)], [override]) == message
+    assert error_message([write("a.gin", GOOD)], [override]) == message
 
 
-def test_a_missing_parameter_is_named_where_the_configurable_is_referenced(write):
+def test_missing_parameter_is_reported_at_the_reference(write):
     text = "ToyRun.model = @m/ToyModel()\n\nToyRun.stages = (@ToyStage(),)\n"
-    assert mistake([write("a.gin", text)]) == (
+    assert error_message([write("a.gin", text)]) == (
         "a.gin:1: @m/ToyModel() requires size, which is not bound; add ToyModel.size = ..."
     )
-    assert mistake([write("b.gin", text + "m/ToyModel.size = 2")]) == (
+    assert error_message([write("b.gin", text + "m/ToyModel.size = 2")]) == (
         "b.gin:3: @ToyStage() requires steps, which is not bound; add ToyStage.steps = ..."
     )
-    assert mistake([write("c.gin", "ToyRun.seed = 1")]) == (
+    assert error_message([write("c.gin", "ToyRun.seed = 1")]) == (
         "c.gin: ToyRun requires model, which is not bound; add ToyRun.model = ..."
     )
 
 
-def test_a_missing_parameter_behind_a_macro(write):
+def test_missing_parameter_behind_a_macro_is_reported(write):
     write("a.gin", "ToyRun.model = %MODEL\nMODEL = @ToyModel()")
-    assert mistake(["a.gin"]) == "a.gin:2: @MODEL/ToyModel() requires size, which is not bound; add ToyModel.size = ..."
+    assert error_message(["a.gin"]) == "a.gin:2: @MODEL/ToyModel() requires size, which is not bound; add ToyModel.size = ..."
 
 
-def test_a_value_left_to_whoever_includes_the_file(write):
+def test_required_value_of_an_included_file_is_reported(write):
     write("base.gin", GOOD.replace("STEPS = 10", "STEPS = %gin.REQUIRED"))
-    assert mistake(["base.gin"]) == "base.gin:1: STEPS has no value yet; add STEPS = ..."
+    assert error_message(["base.gin"]) == "base.gin:1: STEPS has no value yet; add STEPS = ..."
     assert config.load(["base.gin"], ["STEPS = 3"]).build("ToyRun").stages[0].steps == 3
     write("own.gin", GOOD + "ToyRun.seed = %gin.REQUIRED")
-    assert mistake(["own.gin"]) == "own.gin:6: ToyRun.seed has no value yet; add ToyRun.seed = ..."
+    assert error_message(["own.gin"]) == "own.gin:6: ToyRun.seed has no value yet; add ToyRun.seed = ..."
 
 
-def test_a_configurable_within_itself(write):
+def test_configurable_inside_itself_is_refused(write):
     write("a.gin", "ToyLoop.inner = (@ToyLoop(),)")
     with pytest.raises(UserError, match=re.escape("a.gin:1: @ToyLoop() is part of itself; remove one of the ref")):
         config.load(["a.gin"]).build("ToyLoop")
 
 
-def test_a_macro_within_itself(write):
+def test_macro_inside_itself_is_refused(write):
     write("a.gin", "A = %B\nB = (%A,)\nToyRun.seed = %A")
-    assert mistake(["a.gin"]) == "a.gin:1: the macro A is defined in terms of itself; give it a value"
+    assert error_message(["a.gin"]) == "a.gin:1: the macro A is defined in terms of itself; give it a value"
 
 
-def test_a_gin_file_that_is_not_there(write):
+def test_missing_gin_file_is_reported_with_a_suggestion(write):
     write("tiny.gin", GOOD)
-    assert mistake(["tny.gin"]) == (
+    assert error_message(["tny.gin"]) == (
         "--gin_file=tny.gin: no gin file tny.gin here or among those shipped with bertfam; did you mean tiny.gin?"
     )
-    assert mistake(["zzz/qqqqqqqq"]).endswith("; give a path, or a name as in gin_configs/")
+    assert error_message(["zzz/qqqqqqqq"]).endswith("; give a path, or a name as in gin_configs/")
 
 
-def test_a_gin_file_that_is_no_text(write, tmp_path):
+def test_binary_gin_file_is_refused(write, tmp_path):
     (tmp_path / "a.gin").write_bytes(b"\xff\xfe\x00")
-    assert mistake(["a.gin"]) == ("--gin_file=a.gin: a.gin:1 is not UTF-8; save the gin file as UTF-8 text")
+    assert error_message(["a.gin"]) == ("--gin_file=a.gin: a.gin:1 is not UTF-8; save the gin file as UTF-8 text")
 
 
-def test_modules_that_cannot_be_imported(write):
+def test_failed_module_imports_are_reported(write):
     write("faulty.py", "import math\n\nmath.nothing\n")
     write("unclosed.py", "x = (\n")
     write("needy.py", "x = 1\nimport not_installed_anywhere\n")
-    assert mistake([], modules=["fulty"]) == "--module_import=fulty: no module fulty; did you mean faulty?"
-    assert mistake([], modules=["faulty"]) == (
+    assert error_message([], modules=["fulty"]) == "--module_import=fulty: no module fulty; did you mean faulty?"
+    assert error_message([], modules=["faulty"]) == (
         "--module_import=faulty: faulty.py:3: AttributeError: module 'math' has no attribute 'nothing'"
     )
-    assert mistake([], modules=["unclosed"]).startswith("--module_import=unclosed: unclosed.py:1: SyntaxError: ")
-    assert mistake([], modules=["needy"]) == (
+    assert error_message([], modules=["unclosed"]).startswith("--module_import=unclosed: unclosed.py:1: SyntaxError: ")
+    assert error_message([], modules=["needy"]) == (
         "--module_import=needy: needy.py:2: ModuleNotFoundError: No module named 'not_installed_anywhere'"
     )
 
 
-def test_a_name_that_two_modules_give(write):
+def test_ambiguous_configurable_name_is_refused(write):
     write(
         "second_toys.py",
         """
@@ -215,15 +215,17 @@ def test_a_name_that_two_modules_give(write):
         config.register(ToyLoop)
     """,
     )
-    assert mistake([], ["ToyLoop.inner = 1"], ["second_toys"]) == (
+    assert error_message([], ["ToyLoop.inner = 1"], ["second_toys"]) == (
         "--gin.ToyLoop.inner=1: ToyLoop is ambiguous: gin_toys.ToyLoop or second_toys.ToyLoop; write one of them in full"
     )
 
 
-def test_a_missing_parameter_where_there_is_no_file():
-    assert mistake([], ["ToyRun.seed = 1"]) == ("command line: ToyRun requires model, which is not bound; add ToyRun.model = ...")
+def test_missing_parameter_without_a_file_is_reported():
+    assert error_message([], ["ToyRun.seed = 1"]) == (
+        "command line: ToyRun requires model, which is not bound; add ToyRun.model = ..."
+    )
 
 
-def test_faults_are_no_mistakes(write):
+def test_unexpected_exceptions_are_raised_unchanged(write):
     with pytest.raises(ArithmeticError, match="a fault"):
         config.load([write("a.gin", GOOD)], ["ToyModel.rate = -1"]).build("ToyRun")

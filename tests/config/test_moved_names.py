@@ -1,4 +1,4 @@
-"""Configurables that a gin file names by the module paths of an earlier version."""
+"""Configurables that a gin file names by the module path of an earlier version."""
 
 import pytest
 
@@ -9,11 +9,11 @@ from bertfam.errors import UserError
 
 
 @pytest.fixture(autouse=True)
-def no_warnings_so_far(monkeypatch):
+def reset_warnings(monkeypatch):
     monkeypatch.setattr(lint, "_WARNED", set())
 
 
-def test_an_old_path_builds_the_same_with_one_warning(tmp_path, capsys):
+def test_old_path_builds_the_same_object_with_one_warning(tmp_path, capsys):
     old = tmp_path / "old.gin"
     old.write_text(
         "TextData.rows = @bertfam.data.packing.Packed()\n"
@@ -35,7 +35,7 @@ def test_an_old_path_builds_the_same_with_one_warning(tmp_path, capsys):
     ]
 
 
-def test_the_written_configuration_has_the_current_path(capsys):
+def test_written_configuration_has_the_current_path(capsys):
     written = load([], ["TextData.rows = @bertfam.data.packing.Packed()"]).text()
     assert "bertfam.data.rows.packing.Packed()" in written
     assert "data.packing" not in written.replace("data.rows.packing", "")
@@ -45,12 +45,12 @@ def test_the_written_configuration_has_the_current_path(capsys):
 
 
 @pytest.mark.parametrize("old", sorted(moved.MODULES))
-def test_configurables_of_each_moved_module(old):
+def test_configurables_of_every_moved_module_are_renamed(old):
     names = [path.rpartition(".")[2] for path in registry.CONFIGURABLES if path.rpartition(".")[0] == moved.MODULES[old]]
     for name in names:
         assert registry.renamed(f"{old}.{name}") == f"{moved.MODULES[old]}.{name}"
 
 
-def test_an_unknown_name_under_an_old_path():
+def test_unknown_name_under_an_old_path_is_refused():
     with pytest.raises(UserError, match="unknown configurable bertfam.data.packing.Unpacked"):
         load([], ["TextData.rows = @bertfam.data.packing.Unpacked()"])

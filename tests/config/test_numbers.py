@@ -1,4 +1,4 @@
-"""No setting takes a number that is none: what Python code makes, which gin's own check does not see, included."""
+"""Settings refuse NaN and infinities, also from Python code, which gin does not check."""
 
 import math
 from typing import Any
@@ -13,8 +13,8 @@ from bertfam.models.electra import ElectraConfig
 from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.t5 import T5Config
 
-# What the classes need besides.
-NEEDS: dict[str, dict[str, Any]] = {
+# Other required arguments of the classes.
+REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "TextFiles": {"train": ("a.txt",)},
     "PairFiles": {"train": ("a.jsonl",)},
     "SeqioTask": {"name": "books"},
@@ -34,19 +34,19 @@ NEEDS: dict[str, dict[str, Any]] = {
 SETTINGS = [
     (path, name)
     for path in registry.CONFIGURABLES
-    if registry.find(path) and not path.endswith(".Run")  # whose objective and data these are
+    if registry.find(path) and not path.endswith(".Run")  # it consists of these classes
     for name, parameter in registry.parameters(path).items()
     if parameter.hint in (float, float | None)
 ]
 
 
 @pytest.mark.parametrize(("path", "name"), SETTINGS)
-def test_a_number_that_is_none(path, name):
-    make, needs = registry.get(path).wrapped, NEEDS.get(path.rpartition(".")[2], {})
+def test_nan_and_infinite_settings_are_refused(path, name):
+    make, arguments = registry.get(path).wrapped, REQUIRED_ARGUMENTS.get(path.rpartition(".")[2], {})
     for value in (math.nan, math.inf, -math.inf):
         with pytest.raises((ValueError, UserError), match=name):
-            make(**needs, **{name: value})
+            make(**arguments, **{name: value})
 
 
-def test_they_are_many():
+def test_many_settings_are_tested():
     assert len(SETTINGS) > 60

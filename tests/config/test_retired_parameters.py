@@ -1,4 +1,4 @@
-"""Gin parameters that a class no longer has, in the config.gin of an earlier version."""
+"""Retired gin parameters in the config.gin of an earlier version."""
 
 import pytest
 
@@ -24,7 +24,7 @@ EXPECTED = {
     ),
     "PalmConfig": PalmConfig(),
 }
-# Every field of the class that all decoders shared, as pretraining wrote them: of GPT, GPT-2, OPT-350M and PaLM 8B.
+# Every field of the former class of all decoders, as pretraining wrote it for GPT, GPT-2, OPT-350M and PaLM 8B.
 OLD = {
     "GptConfig": """
 GptConfig.vocab_size = None
@@ -153,15 +153,15 @@ PalmConfig.tie_embeddings = True
 }
 
 
-def old_file(folder, text):
+def write_old_file(folder, text):
     path = folder / "config.gin"
     path.write_text(text)
     return str(path)
 
 
 @pytest.mark.parametrize("name", sorted(OLD))
-def test_an_earlier_configuration_builds_the_same_model(name, tmp_path, capsys):
-    config = load([old_file(tmp_path, OLD[name])])
+def test_configuration_of_an_earlier_version_builds_the_same_model(name, tmp_path, capsys):
+    config = load([write_old_file(tmp_path, OLD[name])])
     assert config.build(name) == EXPECTED[name]
     assert not capsys.readouterr().err
     retired = moved.PARAMETERS[next(selector for selector in moved.PARAMETERS if selector.endswith(f".{name}"))]
@@ -179,11 +179,11 @@ def test_an_earlier_configuration_builds_the_same_model(name, tmp_path, capsys):
         ("PalmConfig", "position_offset", "2", "OptConfig"),
     ],
 )
-def test_another_value_is_refused_with_the_class_that_has_it(name, parameter, value, owner, tmp_path):
+def test_other_values_are_refused_with_the_class_that_supports_them(name, parameter, value, owner, tmp_path):
     lines = OLD[name].strip().splitlines()
     (line,) = (place for place, text in enumerate(lines) if text.startswith(f"{name}.{parameter} = "))
     lines[line] = f"{name}.{parameter} = {value}"
-    path = old_file(tmp_path, "\n".join(lines))
+    path = write_old_file(tmp_path, "\n".join(lines))
     with pytest.raises(UserError) as error:
         load([path])
     message = str(error.value)
@@ -191,7 +191,7 @@ def test_another_value_is_refused_with_the_class_that_has_it(name, parameter, va
     assert "\n" not in message
 
 
-def test_macros_scopes_flags_and_overridden_values():
+def test_retired_parameters_in_macros_scopes_and_flags():
     scoped = ["CausalLm.model = @large/OptConfig()", "large/OptConfig.gated = %GATED", "large/OptConfig.hidden_size = 1536"]
     assert load([], ["GATED = False", *scoped]).build("CausalLm").model == OptConfig(hidden_size=1536)
     with pytest.raises(UserError, match="large/OptConfig.gated is %GATED .%GATED from --gin.GATED=True., but gated is now"):
@@ -199,7 +199,7 @@ def test_macros_scopes_flags_and_overridden_values():
     assert load([], ["OptConfig.gated = True", "OptConfig.gated = False"]).build("OptConfig") == OptConfig()
 
 
-def test_the_table_names_classes_without_the_parameters_and_classes_with_them():
+def test_table_names_classes_without_the_parameters_and_their_owners():
     for selector, parameters in moved.PARAMETERS.items():
         (configurable,) = registry.find(selector)
         assert not set(parameters) & set(registry.parameters(configurable.selector))

@@ -1,4 +1,4 @@
-"""`bertfam import` and `bertfam export`."""
+"""Import and export commands for encoders."""
 
 import dataclasses
 import json
@@ -21,8 +21,8 @@ CONFIG = BertConfig(
 )
 
 
-def written(folder, parts=PARTS, config=CONFIG):
-    """A Hugging Face folder with its tokenizer and random parameters."""
+def write_model(folder, parts=PARTS, config=CONFIG):
+    """Write a Hugging Face folder with its tokenizer and random parameters."""
     generator = np.random.default_rng(0)
     params = jax.tree.map(
         lambda leaf: generator.standard_normal(leaf.shape, np.float32), huggingface.shapes_of(config, frozenset(parts))
@@ -33,8 +33,8 @@ def written(folder, parts=PARTS, config=CONFIG):
     return folder
 
 
-def train_on(model_dir, tmp_path):
-    """One update that changes nothing, on text of its own."""
+def train_one_step(model_dir, tmp_path):
+    """Run one update that changes nothing, on new text."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join("a bad cab\na fad\nbed a cab" for _ in range(4)) + "\n")
     flags = ["--gin.TRAIN_STEPS=1", "--gin.BATCH_SIZE=2", "--gin.Stage.length=12", "--gin.LinearDecay.peak=0.0"]
@@ -44,10 +44,10 @@ def train_on(model_dir, tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    return written(tmp_path / "theirs")
+    return write_model(tmp_path / "theirs")
 
 
-def test_there_and_back(folder, tmp_path, capsys):
+def test_encoder_round_trip_is_exact(folder, tmp_path, capsys):
     model_dir, out = tmp_path / "model", tmp_path / "out"
     assert main(["import", f"--input={folder}", f"--output={model_dir}"]) == 0
     assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
@@ -66,8 +66,8 @@ def test_there_and_back(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("parts", [{"encoder", "pooler"}, {"encoder", "mlm_head"}])
-def test_a_model_without_all_heads(tmp_path, capsys, parts):
-    theirs, model_dir, out = written(tmp_path / "theirs", parts), tmp_path / "model", tmp_path / "out"
+def test_models_without_all_heads(tmp_path, capsys, parts):
+    theirs, model_dir, out = write_model(tmp_path / "theirs", parts), tmp_path / "model", tmp_path / "out"
     assert main(["import", f"--input={theirs}", f"--output={model_dir}"]) == 0
     assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
     before, after = (load_file(path / "model.safetensors") for path in (theirs, out))
@@ -76,8 +76,8 @@ def test_a_model_without_all_heads(tmp_path, capsys, parts):
         assert main(["fill", f"--model_dir={model_dir}", "a [MASK]"]) == 2
         assert capsys.readouterr().err.startswith("bertfam: error: the model has no masked-language-model head")
 
-    # Pretraining goes on from it, with new heads where it has none.
-    train_on(model_dir, tmp_path)
+    # Pretraining continues from the model and adds the missing heads.
+    train_one_step(model_dir, tmp_path)
     assert f"started from the model in {model_dir}" in capsys.readouterr().out
     trained = open_model(model_dir)
     assert trained.step == 1 and trained.params.keys() == PARTS
@@ -85,12 +85,12 @@ def test_a_model_without_all_heads(tmp_path, capsys, parts):
     assert all(np.array_equal(whole[name], before[name]) for name in before)
 
 
-def test_a_table_with_more_rows_than_tokens(tmp_path, capsys):
-    """As many published models have it; the further rows stay as they are, and are never predicted."""
+def test_embedding_table_with_more_rows_than_tokens(tmp_path, capsys):
+    """Keep the extra rows, which many published models have, unchanged and never predict them."""
     theirs, model_dir, out = tmp_path / "theirs", tmp_path / "model", tmp_path / "out"
-    written(theirs, config=dataclasses.replace(CONFIG, vocab_size=VOCABULARY.size + 120))
+    write_model(theirs, config=dataclasses.replace(CONFIG, vocab_size=VOCABULARY.size + 120))
     assert main(["import", f"--input={theirs}", f"--output={model_dir}"]) == 0
-    train_on(model_dir, tmp_path)
+    train_one_step(model_dir, tmp_path)
     assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
     before, after = (load_file(path / "model.safetensors") for path in (theirs, out))
     assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
@@ -99,12 +99,12 @@ def test_a_table_with_more_rows_than_tokens(tmp_path, capsys):
         capsys.readouterr()
         assert main(["fill", f"--model_dir={folder}", "a [MASK]", "--top_k=1000", "--json"]) == 0
         predictions = json.loads(capsys.readouterr().out)[0]["masks"][0]["predictions"]
-        assert sorted(found["token_id"] for found in predictions) == list(range(VOCABULARY.size))
-        assert sum(found["probability"] for found in predictions) == pytest.approx(1)
+        assert sorted(prediction["token_id"] for prediction in predictions) == list(range(VOCABULARY.size))
+        assert sum(prediction["probability"] for prediction in predictions) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("command", ["import", "export"])
-def test_places_that_cannot_be_written_are_one_line(folder, tmp_path, capsys, command):
+def test_unwritable_outputs_are_reported_in_one_line(folder, tmp_path, capsys, command):
     assert main(["import", f"--input={folder}", f"--output={tmp_path / 'model'}"]) == 0
     (tmp_path / "file").touch()
     capsys.readouterr()
@@ -115,7 +115,7 @@ def test_places_that_cannot_be_written_are_one_line(folder, tmp_path, capsys, co
     assert capsys.readouterr() == ("", line)
 
 
-def test_a_mistake_is_one_line_and_writes_nothing(folder, tmp_path, capsys):
+def test_mistakes_are_reported_in_one_line_and_write_nothing(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["export", f"--model_dir={tmp_path / 'nowhere'}", f"--output={out}"]) == 2
     assert main(["import", f"--input={tmp_path / 'nowhere'}", f"--output={out}"]) == 2

@@ -1,4 +1,4 @@
-"""`bertfam import` and `bertfam export` of decoders."""
+"""Import and export commands for decoders."""
 
 import json
 
@@ -16,15 +16,15 @@ from bertfam.models.opt import OptConfig
 from bertfam.training.model_dir import open_model
 
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 24, "max_length": 12}
-PLACES = {"gpt2": (Gpt2Config, (261, 261, 261)), "roberta": (OptConfig, (2, 2, 1))}
+CONFIGS_AND_IDS = {"gpt2": (Gpt2Config, (261, 261, 261)), "roberta": (OptConfig, (2, 2, 1))}
 TEXT = "a bad cab in a bed"
 
 
-def written(folder, layout):
-    """A Hugging Face folder with a byte-level tokenizer of a layout, fewer tokens than rows, and random parameters."""
+def write_model(folder, layout):
+    """Write a Hugging Face folder with a byte-level tokenizer, fewer tokens than rows, and random parameters."""
     vocabulary = ByteBpe.train(["a bad cab", "in a bed"] * 4, size=262, layout=LAYOUTS[layout])
     vocabulary.save(folder.parent / "tokenizer")
-    config = PLACES[layout][0](vocab_size=vocabulary.size + 5, **SIZES)
+    config = CONFIGS_AND_IDS[layout][0](vocab_size=vocabulary.size + 5, **SIZES)
     generator = np.random.default_rng(0)
     parts = frozenset({"embeddings", "decoder"})
     params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, np.float32), huggingface.shapes_of(config, parts))
@@ -32,10 +32,10 @@ def written(folder, layout):
     return vocabulary
 
 
-@pytest.mark.parametrize("layout", PLACES)
-def test_there_and_back(layout, tmp_path, capsys):
+@pytest.mark.parametrize("layout", CONFIGS_AND_IDS)
+def test_decoder_round_trip_is_exact(layout, tmp_path, capsys):
     folder, model_dir, out = tmp_path / "theirs", tmp_path / "model", tmp_path / "out"
-    vocabulary = written(folder, layout)
+    vocabulary = write_model(folder, layout)
     assert main(["import", f"--input={folder}", f"--output={model_dir}"]) == 0
     assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
     architecture = {"gpt2": "GPT2LMHeadModel", "roberta": "OPTForCausalLM"}[layout]
@@ -44,27 +44,27 @@ def test_there_and_back(layout, tmp_path, capsys):
     assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
     content = json.loads((out / "config.json").read_text())
     ids = tuple(content[f"{name}_token_id"] for name in ("bos", "eos", "pad"))
-    assert ids == PLACES[layout][1] and content["vocab_size"] == vocabulary.size + 5
+    assert ids == CONFIGS_AND_IDS[layout][1] and content["vocab_size"] == vocabulary.size + 5
     opened = open_model(model_dir)
     assert opened.run.objective.model.table_rows == vocabulary.size + 5 and opened.run.shape(0).length == 12
 
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    # A model goes on from the text: nothing stands behind it, and before it what OPT's own tokenizer puts there.
+    # The model continues the text, so no token follows it; OPT's own tokenizer puts one before it.
     before = {"gpt2": [], "roberta": [2]}[layout]
     assert tokenizer(TEXT).input_ids == [*before, *vocabulary.encode(TEXT).ids]
     assert tokenizer.eos_token_id == content["eos_token_id"]
     model, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
     assert type(model).__name__ == architecture and not any(info.values()), info
     stated = model.generation_config
-    assert (stated.bos_token_id, stated.eos_token_id, stated.pad_token_id) == PLACES[layout][1]
+    assert (stated.bos_token_id, stated.eos_token_id, stated.pad_token_id) == CONFIGS_AND_IDS[layout][1]
 
 
-def test_a_vocabulary_of_characters_is_refused(tmp_path, capsys):
-    """GPT's, whose pieces are of characters and end a word by </w>."""
+def test_vocabulary_of_characters_is_refused(tmp_path, capsys):
+    """Use a vocabulary like GPT's, with pieces of characters and </w> at the end of words."""
     folder = tmp_path / "theirs"
-    written(folder, "gpt2")
+    write_model(folder, "gpt2")
     for path in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         (folder / path).unlink()
     (folder / "vocab.json").write_text(json.dumps({"<unk>": 0, "a": 1, "b": 2, "ab</w>": 3, "b</w>": 4, "a</w>": 5}))

@@ -1,4 +1,4 @@
-"""`bertfam import` and `bertfam export` of encoder-decoders, with the vocabularies that they have."""
+"""Import and export commands for encoder-decoders, with the vocabularies of their families."""
 
 import json
 import warnings
@@ -29,8 +29,8 @@ CONFIGS = {
 TEXT = "a bad cab <extra_id_0> in a bed"
 
 
-def vocabulary_of(name):
-    """SentencePiece, with 100 sentinels behind the model file's pieces; BART's is byte-level."""
+def train_vocabulary(name):
+    """Return a SentencePiece vocabulary with 100 sentinels after the model file's pieces, or a byte-level one for BART."""
     texts = ["a bad cab", "in a bed", "a fad of cabs"] * 4
     if name == "Bart":
         return ByteBpe.train(texts, size=262, layout=LAYOUTS["roberta"])
@@ -39,8 +39,8 @@ def vocabulary_of(name):
         return SentencePiece.train(texts, size=125, layout=LAYOUTS["t5"])
 
 
-def written(folder, name, vocabulary):
-    """A folder as published ones are: more rows than tokens; T5's with spiece.model alone, which has no sentinels."""
+def write_model(folder, name, vocabulary):
+    """Write a folder like the published ones, with more rows than tokens; T5's has only spiece.model, without sentinels."""
     vocabulary.save(folder.parent / "tokenizer")
     files = sorted((folder.parent / "tokenizer").iterdir())
     config = CONFIGS[name].__class__(**(vars(CONFIGS[name]) | {"vocab_size": vocabulary.size + 28}))
@@ -53,10 +53,10 @@ def written(folder, name, vocabulary):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_there_and_back(name, tmp_path, capsys):
+def test_encoder_decoder_round_trip_is_exact(name, tmp_path, capsys):
     folder, model_dir, out = tmp_path / "theirs", tmp_path / "model", tmp_path / "out"
-    vocabulary = vocabulary_of(name)
-    config = written(folder, name, vocabulary)
+    vocabulary = train_vocabulary(name)
+    config = write_model(folder, name, vocabulary)
     assert main(["import", f"--input={folder}", f"--output={model_dir}"]) == 0
     assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
     architecture = f"{name.split()[0]}ForConditionalGeneration"
@@ -65,7 +65,7 @@ def test_there_and_back(name, tmp_path, capsys):
     assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
     assert huggingface.read(out).config == config
 
-    # The ids of its tokens: texts begin with padding in T5, and with the end of a text in BART.
+    # Decoder texts start with the padding token in T5 and with the end token in BART.
     content = json.loads((out / "config.json").read_text())
     expected = {"bos": 0, "pad": 1, "eos": 2, "decoder_start": 2} if name == "Bart" else {"pad": 0, "eos": 1, "decoder_start": 0}
     assert {key: content[f"{key}_token_id"] for key in expected} == expected
@@ -84,6 +84,6 @@ def test_there_and_back(name, tmp_path, capsys):
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     assert tokenizer(TEXT).input_ids == list(vocabulary.encode_prompt(TEXT).ids)
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (expected["pad"], expected["eos"])
-    found, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(out, output_loading_info=True)
-    assert type(found).__name__ == architecture and not any(info.values()), info
-    assert found.generation_config.decoder_start_token_id == expected["decoder_start"]
+    torch_model, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(out, output_loading_info=True)
+    assert type(torch_model).__name__ == architecture and not any(info.values()), info
+    assert torch_model.generation_config.decoder_start_token_id == expected["decoder_start"]

@@ -1,4 +1,4 @@
-"""Folders in, folders out."""
+"""Reading and writing Hugging Face folders."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ def random_params(architecture="BertForPreTraining", config=CONFIG):
     flat = traverse_util.flatten_dict(params, sep="/")
     for path in ("encoder/embeddings/word/table", "mlm_head/bias", "mlm_head/decoder"):
         if path in flat:
-            flat[path][config.vocab_size :] = 0  # rows that no file holds
+            flat[path][config.vocab_size :] = 0  # padding rows, which no file has
     return params
 
 
@@ -65,19 +65,19 @@ def edit_tensors(folder, change):
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("architecture", PARTS)
-def test_write_then_read_is_exact(architecture, tied, tmp_path):
+def test_written_model_is_read_back_exactly(architecture, tied, tmp_path):
     config = dataclasses.replace(CONFIG, tie_embeddings=tied, activation="gelu_tanh", dropout_rate=0.2)
     params = random_params(architecture, config)
     assert huggingface.write(tmp_path / "out", config, params) == architecture
-    found = huggingface.read(tmp_path / "out")
-    assert found.config == config and found.ignored == () and equal(found.params, params)
+    model = huggingface.read(tmp_path / "out")
+    assert model.config == config and model.ignored == () and equal(model.params, params)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("architecture", PARTS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_transformers_loads_what_is_written(architecture, dtype, tied, tmp_path):
+def test_transformers_loads_the_written_model(architecture, dtype, tied, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config = dataclasses.replace(CONFIG, tie_embeddings=tied)
@@ -94,7 +94,7 @@ def test_transformers_loads_what_is_written(architecture, dtype, tied, tmp_path)
 
 
 @pytest.mark.parametrize("architecture", PARTS)
-def test_what_transformers_writes_comes_back_under_the_same_names(architecture, tmp_path):
+def test_model_written_by_transformers_keeps_its_tensor_names(architecture, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     content = BERT.config_to_huggingface(CONFIG)
@@ -103,30 +103,30 @@ def test_what_transformers_writes_comes_back_under_the_same_names(architecture, 
         for parameter in model.parameters():
             parameter.normal_()
     model.save_pretrained(tmp_path / "theirs")
-    found = huggingface.read(tmp_path / "theirs")
-    assert huggingface.write(tmp_path / "ours", found.config, found.params) == architecture
+    read = huggingface.read(tmp_path / "theirs")
+    assert huggingface.write(tmp_path / "ours", read.config, read.params) == architecture
     theirs, ours = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "ours"))
     assert theirs.keys() == ours.keys() and equal(theirs, ours)
 
 
-def test_bfloat16_survives(tmp_path):
+def test_bfloat16_values_are_kept(tmp_path):
     params = jax.tree.map(lambda leaf: leaf.astype(ml_dtypes.bfloat16).astype(np.float32), random_params())
     huggingface.write(tmp_path / "one", CONFIG, params, dtype="bfloat16")
-    found = huggingface.read(tmp_path / "one")
-    assert equal(found.params, params) and found.params["pooler"]["dense"]["bias"].dtype == np.float32
-    huggingface.write(tmp_path / "two", CONFIG, found.params, dtype="bfloat16")
+    read = huggingface.read(tmp_path / "one")
+    assert equal(read.params, params) and read.params["pooler"]["dense"]["bias"].dtype == np.float32
+    huggingface.write(tmp_path / "two", CONFIG, read.params, dtype="bfloat16")
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one["bert.pooler.dense.bias"].dtype == ml_dtypes.bfloat16 and equal(one, two)
 
 
-def test_shards(folder):
+def test_sharded_model_is_read(folder):
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     names = sorted(tensors)
     files = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-    for file, held in files.items():
-        save_file({name: tensors[name] for name in held}, folder / file)
-    weight_map = {name: file for file, held in files.items() for name in held}
+    for file, shard_names in files.items():
+        save_file({name: tensors[name] for name in shard_names}, folder / file)
+    weight_map = {name: file for file, shard_names in files.items() for name in shard_names}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     assert equal(huggingface.read(folder).params, random_params())
     (folder / "b.safetensors").unlink()
@@ -134,7 +134,7 @@ def test_shards(folder):
         huggingface.read(folder)
 
 
-def test_old_names_buffers_and_second_copies(folder):
+def test_old_names_buffers_and_copied_tensors_are_accepted(folder):
     def change(tensors):
         for name in list(tensors):
             old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
@@ -144,36 +144,36 @@ def test_old_names_buffers_and_second_copies(folder):
         tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].copy()
 
     edit_tensors(folder, change)
-    found = huggingface.read(folder)
-    assert found.config == CONFIG and found.ignored == () and equal(found.params, random_params())
+    read = huggingface.read(folder)
+    assert read.config == CONFIG and read.ignored == () and equal(read.params, random_params())
 
 
-def test_a_head_of_its_own_values_is_untied(folder):
+def test_head_with_different_values_is_untied(folder):
     edit_tensors(folder, lambda tensors: tensors.update({"cls.predictions.decoder.weight": np.ones((37, 16), np.float32)}))
-    found = huggingface.read(folder)
-    assert not found.config.tie_embeddings
-    assert np.all(found.params["mlm_head"]["decoder"][:37] == 1) and np.all(found.params["mlm_head"]["decoder"][37:] == 0)
+    read = huggingface.read(folder)
+    assert not read.config.tie_embeddings
+    assert np.all(read.params["mlm_head"]["decoder"][:37] == 1) and np.all(read.params["mlm_head"]["decoder"][37:] == 0)
 
 
-def test_the_decoders_bias_is_the_one_that_counts(folder):
+def test_bias_of_the_decoder_takes_precedence(folder):
     edit_tensors(folder, lambda tensors: tensors.update({"cls.predictions.decoder.bias": np.ones(37, np.float32)}))
     assert np.all(huggingface.read(folder).params["mlm_head"]["bias"][:37] == 1)
 
 
-def test_a_masked_language_model_with_an_old_pooler_keeps_its_head(folder):
-    """As BertForMaskedLM was saved before transformers 4."""
+def test_masked_language_model_with_an_unused_pooler_keeps_its_head(folder):
+    """Read BertForMaskedLM as saved before transformers 4."""
     edit_tensors(folder, lambda tensors: [tensors.pop(f"cls.seq_relationship.{name}") for name in ("weight", "bias")])
-    found = huggingface.read(folder)
-    assert found.params.keys() == {"encoder", "mlm_head"}
-    assert found.ignored == ("bert.pooler.dense.bias", "bert.pooler.dense.weight")
+    read = huggingface.read(folder)
+    assert read.params.keys() == {"encoder", "mlm_head"}
+    assert read.ignored == ("bert.pooler.dense.bias", "bert.pooler.dense.weight")
 
 
-def test_tensors_without_a_place_are_named(folder):
+def test_unknown_tensors_are_listed_as_ignored(folder):
     edit_tensors(folder, lambda tensors: tensors.update({"classifier.weight": np.ones((3, 16), np.float32)}))
     assert huggingface.read(folder).ignored == ("classifier.weight",)
 
 
-def test_missing_and_misshapen_tensors_are_named(folder):
+def test_missing_tensors_and_wrong_shapes_are_reported(folder):
     edit_tensors(folder, lambda tensors: tensors.pop("bert.encoder.layer.1.output.dense.bias"))
     with pytest.raises(UserError, match=r"lacks 1 of \d+ tensors, such as bert.encoder.layer.1.output.dense.bias"):
         huggingface.read(folder)
@@ -183,7 +183,7 @@ def test_missing_and_misshapen_tensors_are_named(folder):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"model_type": "llama"}, "model_type is 'llama', supported: bert, "),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
@@ -194,9 +194,9 @@ def test_missing_and_misshapen_tensors_are_named(folder):
         ({"num_attention_heads": 3}, "hidden_size = 16 is not a multiple of num_heads = 3"),
     ],
 )
-def test_unsupported_configs_are_refused(folder, changes, words):
+def test_unsupported_configs_are_refused(folder, changes, message):
     edit(folder, **changes)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         huggingface.read(folder)
 
 
@@ -206,7 +206,7 @@ def test_pickles_are_never_read(folder):
         huggingface.read(folder)
 
 
-def test_broken_folders_are_refused(folder, tmp_path):
+def test_damaged_folders_are_refused(folder, tmp_path):
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-100])
     with pytest.raises(UserError, match="no whole safetensors file"):
@@ -218,7 +218,7 @@ def test_broken_folders_are_refused(folder, tmp_path):
         huggingface.read(tmp_path / "nowhere")
 
 
-def test_a_folder_in_use_or_a_strange_set_of_heads_is_refused(folder, tmp_path):
+def test_existing_folder_and_unsupported_parts_are_refused(folder, tmp_path):
     with pytest.raises(UserError, match="exists already"):
         huggingface.write(folder, CONFIG, random_params())
     params = random_params()
@@ -231,7 +231,7 @@ def test_a_folder_in_use_or_a_strange_set_of_heads_is_refused(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "change", "words"),
+    ("family", "change", "message"),
     [
         (BertConfig, {"head_activation": "relu"}, "head_activation = 'relu' has no place in .* which has 'gelu'"),
         (BertConfig, {"position_offset": 2}, "position_offset = 2"),
@@ -245,16 +245,16 @@ def test_a_folder_in_use_or_a_strange_set_of_heads_is_refused(folder, tmp_path):
         (RobertaConfig, {"embedding_size": 8}, "embedding_size = 8"),
     ],
 )
-def test_a_model_that_no_class_of_transformers_is_cannot_be_written(tmp_path, family, change, words):
-    """Its folder would be read as another model, or not at all."""
+def test_model_without_a_transformers_class_cannot_be_written(tmp_path, family, change, message):
+    """Such a folder would be read as another model or not at all."""
     sizes = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(Sizes)}
     config = family(**sizes | change)
-    with pytest.raises(UserError, match=f"{family.__name__}.{words}"):
+    with pytest.raises(UserError, match=f"{family.__name__}.{message}"):
         huggingface.write(tmp_path / "out", config, {"encoder": {}, "mlm_head": {}})
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failed_write_leaves_nothing(tmp_path):
+def test_failed_write_leaves_no_files(tmp_path):
     with pytest.raises(FileNotFoundError):
         huggingface.write(tmp_path / "out", CONFIG, random_params(), tokenizer_files=[tmp_path / "vocab.txt"])
     assert list(tmp_path.iterdir()) == []

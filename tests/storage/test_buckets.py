@@ -1,4 +1,4 @@
-"""Files and folders in a bucket: complete or absent, though nothing is renamed there."""
+"""Files and folders in a bucket, complete or absent although a bucket has no rename."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,12 +18,12 @@ from bertfam.training.logs.metrics import MetricsWriter
 
 
 @pytest.fixture
-def place(bucket, request):
-    """A folder of the test's own."""
+def bucket_folder(bucket, request):
+    """Address of a folder for one test."""
     return f"{bucket}/{request.node.name}"
 
 
-def test_tensorflow_is_left_out_where_etils_has_seen_other_paths(bucket, tmp_path, monkeypatch):
+def test_bucket_paths_avoid_tensorflow_after_etils_used_local_paths(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("EPATH_USE_TF", "")
     gpath._is_tf_installed.cache_clear()
     assert epath.Path(tmp_path).exists() and gpath._is_tf_installed()
@@ -32,96 +32,98 @@ def test_tensorflow_is_left_out_where_etils_has_seen_other_paths(bucket, tmp_pat
     assert type(epath.Path(f"{bucket}/any")._backend).__name__ == "_FileSystemSpecBackend"
 
 
-def test_a_folder_appears_whole_and_is_replaced_whole(place):
-    with files.new_folder(place) as folder:
+def test_folder_is_created_and_replaced_as_a_whole(bucket_folder):
+    with files.new_folder(bucket_folder) as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "a").write_text("1")
-        (folder / "b").write_bytes(bytes(5_300_000))  # which is sent in pieces
-        assert not files.is_used(place)
-    assert buckets.sizes(paths.to_path(place)) == {"b": 5_300_000, "inner/a": 1}
-    with pytest.raises(UserError, match="exists already"), files.new_folder(place):
+        (folder / "b").write_bytes(bytes(5_300_000))  # large enough for a multipart upload
+        assert not files.is_used(bucket_folder)
+    assert buckets.sizes(paths.to_path(bucket_folder)) == {"b": 5_300_000, "inner/a": 1}
+    with pytest.raises(UserError, match="exists already"), files.new_folder(bucket_folder):
         pass
-    with files.replaced_folder(place) as folder:
+    with files.replaced_folder(bucket_folder) as folder:
         (folder / "c").write_text("23")
-    assert buckets.sizes(paths.to_path(place)) == {"c": 2}
+    assert buckets.sizes(paths.to_path(bucket_folder)) == {"c": 2}
 
 
-def test_every_byte_arrives(place):
+def test_uploaded_bytes_are_unchanged(bucket_folder):
     contents = [b"", b"\r", b"\n", b"\r\n", b"\n\r\r", b"\n\n", b" ", b"\0"]
-    with files.new_folder(place) as folder:
+    with files.new_folder(bucket_folder) as folder:
         for number, content in enumerate(contents):
             (folder / str(number)).write_bytes(content)
-    found = paths.local(paths.to_path(place))
-    assert [(found / str(number)).read_bytes() for number in range(len(contents))] == contents
+    local_folder = paths.local(paths.to_path(bucket_folder))
+    assert [(local_folder / str(number)).read_bytes() for number in range(len(contents))] == contents
 
 
-def test_an_upload_that_is_cut_off_is_refused_and_written_anew(place, monkeypatch):
-    class Killed(BaseException):
+def test_interrupted_upload_is_refused_and_replaced(bucket_folder, monkeypatch):
+    class KilledError(BaseException):
         pass
 
-    def put(local, remote, **options):
+    def put_one_file(local, remote, **options):
         fs.put_file(local[0], remote[0])
-        raise Killed
+        raise KilledError
 
-    fs = paths.to_path(place).fs
-    with monkeypatch.context() as patch, pytest.raises(Killed), files.new_folder(place) as folder:
+    fs = paths.to_path(bucket_folder).fs
+    with monkeypatch.context() as patch, pytest.raises(KilledError), files.new_folder(bucket_folder) as folder:
         (folder / "cache.json").write_text("{}")
         (folder / "ids").write_text("1")
-        patch.setattr(fs, "put", put)
+        patch.setattr(fs, "put", put_one_file)
     with pytest.raises(UserError, match="is incomplete: the command that wrote it was stopped"):
-        TokenCache(place)
-    assert not files.is_used(place)
-    with files.new_folder(place) as folder:
+        TokenCache(bucket_folder)
+    assert not files.is_used(bucket_folder)
+    with files.new_folder(bucket_folder) as folder:
         (folder / "ids").write_text("2")
-    assert buckets.sizes(paths.to_path(place)) == {"ids": 1} and files.is_used(place)
+    assert buckets.sizes(paths.to_path(bucket_folder)) == {"ids": 1} and files.is_used(bucket_folder)
 
 
-def test_nothing_is_uploaded_of_a_folder_that_fails(place):
-    with pytest.raises(UserError, match=f"{place}/a is wrong"), files.new_folder(place) as folder:
+def test_failed_folder_is_not_uploaded(bucket_folder):
+    with pytest.raises(UserError, match=f"{bucket_folder}/a is wrong"), files.new_folder(bucket_folder) as folder:
         (folder / "a").write_text("1")
         raise UserError(f"{folder / 'a'} is wrong")
-    assert not paths.to_path(place).exists()
+    assert not paths.to_path(bucket_folder).exists()
 
 
-def test_a_copy_on_this_machine_has_the_bytes_of_the_bucket(place, cache, monkeypatch):
-    buckets.upload(cache.directory, paths.to_path(place))
-    here, there = cache.documents("train", "text"), TokenCache(place).documents("train", "text")
+def test_local_copy_has_the_bytes_of_the_bucket(bucket_folder, cache, monkeypatch):
+    buckets.upload(cache.directory, paths.to_path(bucket_folder))
+    local_documents, bucket_documents = cache.documents("train", "text"), TokenCache(bucket_folder).documents("train", "text")
     for name in ("tokens", "sentence_starts", "sentence_bounds"):
-        np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
-    first = paths.local(paths.to_path(place))
-    assert paths.local(paths.to_path(place)) == first
-    files.write_text(paths.to_path(place) / "cache.json", "{}")
-    assert paths.local(paths.to_path(place)) != first  # what lies there now
+        np.testing.assert_array_equal(getattr(bucket_documents, name), getattr(local_documents, name))
+    first = paths.local(paths.to_path(bucket_folder))
+    assert paths.local(paths.to_path(bucket_folder)) == first
+    files.write_text(paths.to_path(bucket_folder) / "cache.json", "{}")
+    assert paths.local(paths.to_path(bucket_folder)) != first  # the copy follows the bucket
 
-    fetched, files_of = [], buckets.fetch
+    fetched, fetch = [], buckets.fetch
     with monkeypatch.context() as patch, ThreadPoolExecutor() as pool:
-        patch.setattr(buckets, "fetch", lambda *given: (fetched.append(given), files_of(*given)))
-        files.write_text(paths.to_path(place) / "cache.json", "{}\n")
-        assert len(set(pool.map(paths.local, [paths.to_path(place)] * 4))) == 1 == len(fetched)  # one for all
+        patch.setattr(buckets, "fetch", lambda *arguments: (fetched.append(arguments), fetch(*arguments)))
+        files.write_text(paths.to_path(bucket_folder) / "cache.json", "{}\n")
+        assert (
+            len(set(pool.map(paths.local, [paths.to_path(bucket_folder)] * 4))) == 1 == len(fetched)
+        )  # one download for all threads
 
     with monkeypatch.context() as patch, pytest.raises(UserError, match="with other bytes than the store has"):
-        patch.setattr(buckets, "fetch", spoilt(buckets.fetch))
-        files.write_text(paths.to_path(place) / "cache.json", "{ }")
-        paths.local(paths.to_path(place))
+        patch.setattr(buckets, "fetch", flip_first_byte_after(buckets.fetch))
+        files.write_text(paths.to_path(bucket_folder) / "cache.json", "{ }")
+        paths.local(paths.to_path(bucket_folder))
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(OSError("Forbidden: b/o"), "no permission"), (aiohttp.ClientError("reset"), "ClientError: reset")]
+    ("error", "reason"), [(OSError("Forbidden: b/o"), "no permission"), (aiohttp.ClientError("reset"), "ClientError: reset")]
 )
-def test_what_a_bucket_refuses_to_give_is_told_in_a_line(place, monkeypatch, error, told):
+def test_unreadable_bucket_is_reported_in_one_line(bucket_folder, monkeypatch, error, reason):
     def get(*names):
         raise error
 
-    folder = paths.to_path(place)
+    folder = paths.to_path(bucket_folder)
     files.write_text(folder / "metrics.jsonl", "")
     monkeypatch.setattr(folder.fs, "get", get)
     for read in (lambda: MetricsWriter(folder, 0), lambda: paths.local(folder)):
         with pytest.raises(UserError) as refused:
             read()
-        assert str(refused.value) == f"{folder} cannot be read ({told}); run the same command again"
+        assert str(refused.value) == f"{folder} cannot be read ({reason}); run the same command again"
 
 
-def spoilt(fetch):
+def flip_first_byte_after(fetch):
     def fetch_and_flip(folder, names, into):
         fetch(folder, names, into)
         path = into / "text" / "train" / "tokens.bin"
@@ -130,7 +132,7 @@ def spoilt(fetch):
     return fetch_and_flip
 
 
-def saved(model_dir, step, content=b"values"):
+def save_checkpoint(model_dir, step, content=b"values"):
     folder = paths.to_path(model_dir) / "checkpoints" / str(step)
     for name in ("params/a", "rest/d/b"):
         files.write_bytes(folder / name, content)
@@ -138,31 +140,31 @@ def saved(model_dir, step, content=b"values"):
     return folder
 
 
-def test_checkpoints_that_are_cut_off_damaged_or_old(place, capsys):
-    one, two, three = (saved(place, step) for step in (1, 2, 3))
-    neighbour = saved(f"{place}1", 1)  # whose name begins with that of the other
+def test_incomplete_and_damaged_checkpoints_are_skipped_and_old_ones_deleted(bucket_folder, capsys):
+    one, two, three = (save_checkpoint(bucket_folder, step) for step in (1, 2, 3))
+    neighbour = save_checkpoint(f"{bucket_folder}1", 1)  # its name starts with the other's
     files.write_bytes(two / "params/a", b"valuet")  # a flipped bit
     files.write_bytes(three / "rest/d/b", b"value")  # truncated
-    files.write_bytes(paths.to_path(place) / "checkpoints" / "4" / "params/a", b"values")  # killed in the save
-    directory = paths.to_path(place) / "checkpoints"
+    files.write_bytes(paths.to_path(bucket_folder) / "checkpoints" / "4" / "params/a", b"values")  # killed during the save
+    directory = paths.to_path(bucket_folder) / "checkpoints"
     assert selection.steps(directory) == [1, 2, 3] and selection.complete(directory) == [1, 2]
-    assert selection.choose(place) == 1
-    told = capsys.readouterr().err
-    assert "checkpoints/2 is not used (params/a has other bytes than were written); step 1 is" in told
-    assert "checkpoints/3 is not used (rest/d/b has 5 bytes of 6); step 1 is" in told
-    cleanup.clear(place, 1)
+    assert selection.choose(bucket_folder) == 1
+    warnings = capsys.readouterr().err
+    assert "checkpoints/2 is not used (params/a has other bytes than were written); step 1 is" in warnings
+    assert "checkpoints/3 is not used (rest/d/b has 5 bytes of 6); step 1 is" in warnings
+    cleanup.clear(bucket_folder, 1)
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2.damaged", "3.damaged"]
     for step in (2, 3, 4):
-        saved(place, step)
-    cleanup.delete_unkept(paths.to_path(place), Keep(newest=2))
+        save_checkpoint(bucket_folder, step)
+    cleanup.delete_unkept(paths.to_path(bucket_folder), Keep(newest=2))
     assert sorted(path.name for path in directory.iterdir()) == ["3", "4"]
-    assert one.exists() is False and selection.choose(place) == 4
-    buckets.remove(paths.to_path(place))
-    assert not paths.to_path(place).exists() and manifest.NAME in buckets.sizes(neighbour)
+    assert one.exists() is False and selection.choose(bucket_folder) == 4
+    buckets.remove(paths.to_path(bucket_folder))
+    assert not paths.to_path(bucket_folder).exists() and manifest.NAME in buckets.sizes(neighbour)
 
 
-def test_metrics_are_there_with_each_score_and_at_the_end(place):
-    model_dir = paths.to_path(place)
+def test_metrics_are_written_with_every_score_and_at_the_end(bucket_folder):
+    model_dir = paths.to_path(bucket_folder)
     writer = MetricsWriter(model_dir, 0)
     writer.write(1, "train", {"loss": 3.0})
     assert not model_dir.exists()
@@ -170,23 +172,23 @@ def test_metrics_are_there_with_each_score_and_at_the_end(place):
     assert lines(model_dir, "train") == {1: {"loss": 3.0}} and lines(model_dir, "eval") == {1: {"loss": 2.0}}
     writer.write(2, "train", {"loss": 1.0})
     writer.flush()
-    writer.write(3, "train", {"loss": 0.5})  # is lost with the process
-    again = MetricsWriter(model_dir, 2)
-    again.write(3, "train", {"loss": 0.25})
-    again.close()
+    writer.write(3, "train", {"loss": 0.5})  # lost with the process
+    resumed = MetricsWriter(model_dir, 2)
+    resumed.write(3, "train", {"loss": 0.25})
+    resumed.close()
     assert lines(model_dir, "train") == {1: {"loss": 3.0}, 2: {"loss": 1.0}, 3: {"loss": 0.25}}
     assert [path.name for path in model_dir.glob("events*")]
-    again.check()
+    resumed.check()
 
 
-def test_metrics_that_cannot_be_written_are_told_at_the_end(place, monkeypatch):
-    writer = MetricsWriter(paths.to_path(place), 0)
+def test_unwritable_metrics_are_reported_at_the_end(bucket_folder, monkeypatch):
+    writer = MetricsWriter(paths.to_path(bucket_folder), 0)
 
     def refuse(name, content, **options):
         raise OSError("Forbidden: b/bucket/o")
 
     with monkeypatch.context() as patch:
-        patch.setattr(paths.to_path(place).fs, "pipe_file", refuse)
+        patch.setattr(paths.to_path(bucket_folder).fs, "pipe_file", refuse)
         writer.write(1, "eval", {"loss": 2.0})
     assert writer.failed()
     with pytest.raises(UserError, match=r"metrics.jsonl cannot be written \(no permission\)|events.* cannot be written"):
@@ -202,12 +204,12 @@ def test_metrics_that_cannot_be_written_are_told_at_the_end(place, monkeypatch):
         ("gs://locked/model", r"gs://locked cannot be read \(no permission\); grant this machine's account the role"),
     ],
 )
-def test_buckets_that_cannot_be_used(bucket, address, message):
+def test_unusable_buckets_are_refused(bucket, address, message):
     with pytest.raises(UserError, match=message):
         paths.to_path(address)
 
 
-def test_packages_that_are_not_installed(bucket, monkeypatch):
+def test_missing_packages_are_reported(bucket, monkeypatch):
     def absent(protocol):
         raise ImportError("Please install gcsfs to access Google Storage")
 

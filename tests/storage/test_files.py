@@ -1,4 +1,4 @@
-"""Complete or absent."""
+"""Files and folders on disk, complete or absent."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from bertfam.errors import UserError
 from bertfam.storage import files
 
 
-def test_a_new_folder_is_there_when_all_went_well(tmp_path):
+def test_new_folder_appears_after_success_only(tmp_path):
     with files.new_folder(tmp_path / "a" / "b") as folder:
         (folder / "file").write_text("text")
         assert not (tmp_path / "a" / "b").exists()
@@ -18,11 +18,11 @@ def test_a_new_folder_is_there_when_all_went_well(tmp_path):
     (tmp_path / "plain").mkdir()
     assert (tmp_path / "a" / "b").stat().st_mode == (tmp_path / "plain").stat().st_mode
     with pytest.raises(UserError, match="^.*/plain/file exists already"), files.new_folder(tmp_path / "plain" / "file"):
-        (tmp_path / "plain" / "file").write_text("")  # somebody else was first
+        (tmp_path / "plain" / "file").write_text("")  # another process was first
     assert [path.name for path in (tmp_path / "plain").iterdir()] == ["file"]
 
 
-def test_a_failure_leaves_nothing_and_no_parents(tmp_path, monkeypatch):
+def test_failure_leaves_neither_files_nor_parent_folders(tmp_path, monkeypatch):
     with pytest.raises(ArithmeticError), files.new_folder(tmp_path / "a" / "b" / "c") as folder:
         (folder / "file").write_text("text")
         raise ArithmeticError
@@ -38,7 +38,7 @@ def test_a_failure_leaves_nothing_and_no_parents(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_process_had_begun_to_write_can_be_cleared(tmp_path, monkeypatch):
+def test_partial_files_of_a_killed_process_are_cleared(tmp_path, monkeypatch):
     files.write_text(tmp_path / "file", "before")
 
     def kill(source, target):
@@ -58,7 +58,7 @@ def test_what_a_killed_process_had_begun_to_write_can_be_cleared(tmp_path, monke
     files.clear_partial(tmp_path / "absent")
 
 
-def test_who_is_second_may_take_what_is_there(tmp_path):
+def test_existing_folder_wins_with_first_wins(tmp_path):
     with files.new_folder(tmp_path / "a", first_wins=True) as folder:
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / "theirs").touch()
@@ -67,7 +67,7 @@ def test_who_is_second_may_take_what_is_there(tmp_path):
 
 
 @pytest.mark.parametrize("check", [files.check_unused, files.check_writable])
-def test_places_that_cannot_be_written_are_named(tmp_path, monkeypatch, check):
+def test_unwritable_places_are_reported(tmp_path, monkeypatch, check):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=f"{tmp_path}/file/a/b cannot be written: {tmp_path}/file is not a folder; name another"):
         check(tmp_path / "file" / "a" / "b")
@@ -85,16 +85,16 @@ def test_used_folders_are_refused(tmp_path):
     files.check_writable(tmp_path)
 
 
-def test_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_text_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
     files.write_text(tmp_path / "a", "é\n")
     assert (tmp_path / "a").read_bytes() == "é\n".encode()
     (tmp_path / "plain").touch()
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
-    def full(descriptor):
+    def fail_with_full_disk(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", fail_with_full_disk)
     with pytest.raises(UserError, match=r"a cannot be written \(No space left on device\)"):
         files.write_text(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "é\n" and len(list(tmp_path.iterdir())) == 2
@@ -111,7 +111,7 @@ def test_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         (None, "cannot be read"),
     ],
 )
-def test_what_is_no_json_object_is_refused(tmp_path, data, message):
+def test_files_without_a_json_object_are_refused(tmp_path, data, message):
     if data is not None:
         (tmp_path / "a").write_bytes(data)
     with pytest.raises(UserError, match=message):
@@ -124,7 +124,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")
 @pytest.mark.parametrize(
     "error", [FULL, shutil.Error([("a", "b", str(FULL))]), RuntimeError("No space left on device (os error 28)")]
 )
-def test_a_full_disk_is_told_whoever_has_met_it(tmp_path, error):
+def test_full_disk_is_reported_for_every_kind_of_exception(tmp_path, error):
     with pytest.raises(UserError, match=r"^.*/new cannot be written \(No space left on device\); free some space"):
         with files.new_folder(tmp_path / "new"):
             raise error
@@ -132,7 +132,7 @@ def test_a_full_disk_is_told_whoever_has_met_it(tmp_path, error):
 
 
 @pytest.mark.parametrize("error", [UserError("No space left on device, it says"), FileNotFoundError(2, "none", "file")])
-def test_other_faults_stay_what_they_are(tmp_path, error):
-    with pytest.raises(type(error)) as found, files.new_folder(tmp_path / "new"):
+def test_other_exceptions_are_raised_unchanged(tmp_path, error):
+    with pytest.raises(type(error)) as raised, files.new_folder(tmp_path / "new"):
         raise error
-    assert found.value is error
+    assert raised.value is error
