@@ -30,40 +30,40 @@ def arguments():
     return *floats, targets, generator.integers(0, 2, (BATCH, LENGTH)).astype(np.float32)
 
 
-def loss(*given):
-    found = chunked_cross_entropy(*given, SETTINGS)
-    return found.loss, found
+def loss(*args):
+    sums = chunked_cross_entropy(*args, SETTINGS)
+    return sums.loss, sums
 
 
 def kernel_sums(text, rows):
-    """Where the program adds up what devices have of `rows` of the kernel's gradient: in the loop, or outside."""
-    found, computation = set(), ""
+    """Find where the program sums the kernel's gradient, of `rows` rows, over devices: in the loop, or outside."""
+    places, computation = set(), ""
     loops = set(re.findall(r"body=%?([\w.-]+)", text))
     for line in text.splitlines():
-        if begin := re.match(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$", line):
-            computation = begin[1]
+        if header := re.match(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$", line):
+            computation = header[1]
         shapes = re.search(r"= (.*) (?:all-reduce|reduce-scatter)\(", line)
         if shapes and re.search(rf"f32\[[\d,]*\b{rows},{EMBED}\]", shapes[1]):
-            found.add("in the loop" if computation in loops else "outside")
-    return sorted(found)
+            places.add("in the loop" if computation in loops else "outside")
+    return sorted(places)
 
 
 def main():
-    given = arguments()
+    args = arguments()
     results, sums = [], []
     for shape in ((1, 1, 1), (4, 2, 1), (2, 2, 2)):
         mesh = MeshShape(*shape).build(jax.devices()[: int(np.prod(shape))])
         with jax.set_mesh(mesh), nn.logical_axis_rules(Rules().items()):
             shardings = [NamedSharding(mesh, partition_spec(axes)) for axes in AXES]
-            placed = [jax.device_put(*each) for each in zip(given, shardings, strict=True)]
+            placed = [jax.device_put(*pair) for pair in zip(args, shardings, strict=True)]
             compiled = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True)).lower(*placed).compile()
             results.append(jax.tree.leaves(jax.device_get(compiled(*placed))))
             if mesh.size > 1:
                 sums.append(kernel_sums(compiled.as_text(), ROWS // shape[2]))
     differences = [
         float(np.max(np.abs(one - other) / (1 + np.abs(one))))
-        for spread in results[1:]
-        for one, other in zip(results[0], spread, strict=True)
+        for on_mesh in results[1:]
+        for one, other in zip(results[0], on_mesh, strict=True)
     ]
     print(json.dumps({"differences": differences, "kernel_sums": sums}))
 

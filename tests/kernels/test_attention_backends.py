@@ -39,7 +39,7 @@ def real(values, segment_ids):
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("window", [None, 7])
 @pytest.mark.parametrize("name", [name for name in HERE if name != "reference"])
-def test_equals_the_reference_forward_and_gradient(name, window, dtype, packed, with_bias):
+def test_outputs_and_gradients_match_the_reference(name, window, dtype, packed, with_bias):
     arrays, segment_ids = inputs(dtype), PACKED if packed else PADDED
     bias = jax.random.normal(jax.random.key(3), (1, HEADS, LENGTH, LENGTH)) if with_bias else None
     weights = jax.random.normal(jax.random.key(4), arrays[0].shape)
@@ -49,9 +49,9 @@ def test_equals_the_reference_forward_and_gradient(name, window, dtype, packed, 
         return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, mixed.astype(jnp.float32) * weights, 0)), mixed
 
     gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
-    found, expected = (gradient(which, arrays) for which in (name, "reference"))
-    np.testing.assert_allclose(real(found[1], segment_ids), real(expected[1], segment_ids), atol=TOLERANCE[dtype])
-    for one, other in zip(found[0], expected[0], strict=True):
+    actual, expected = (gradient(which, arrays) for which in (name, "reference"))
+    np.testing.assert_allclose(real(actual[1], segment_ids), real(expected[1], segment_ids), atol=TOLERANCE[dtype])
+    for one, other in zip(actual[0], expected[0], strict=True):
         scale = float(jnp.max(jnp.abs(other)))
         np.testing.assert_allclose(np.float32(one), np.float32(other), atol=TOLERANCE[dtype] * scale)
 
@@ -72,7 +72,7 @@ def test_rows_of_padding_give_no_nan(name, window, segment_ids, packed, dtype):
 @pytest.mark.parametrize("name", HERE)
 def test_packed_examples_do_not_see_each_other(name, dtype):
     arrays = inputs(dtype)
-    # another first example, with values that would dwarf the second
+    # another first example, whose values would dwarf those of the second
     changed = [jnp.where(PACKED[:, :, None, None] == 1, 1e4 * array, array) for array in arrays]
     before, after = (run(name, which, PACKED, True)[0] for which in (arrays, changed))
     other = PACKED != 1
@@ -80,34 +80,34 @@ def test_packed_examples_do_not_see_each_other(name, dtype):
     assert not np.array_equal(np.float32(before)[~other], np.float32(after)[~other])
 
 
-def test_maps_are_probabilities_within_the_segment():
-    _, maps = run("reference", inputs("bfloat16"), PACKED, True, return_weights=True)
-    assert maps.shape == (BATCH, HEADS, LENGTH, LENGTH) and maps.dtype == jnp.float32
-    np.testing.assert_allclose(jnp.sum(maps, -1), 1, atol=1e-6)
-    assert np.all(np.asarray(maps[0, :, :9, 9:]) == 0) and np.all(np.asarray(maps[0, :, 9:, :9]) == 0)
+def test_weights_are_probabilities_within_the_segment():
+    _, weights = run("reference", inputs("bfloat16"), PACKED, True, return_weights=True)
+    assert weights.shape == (BATCH, HEADS, LENGTH, LENGTH) and weights.dtype == jnp.float32
+    np.testing.assert_allclose(jnp.sum(weights, -1), 1, atol=1e-6)
+    assert np.all(np.asarray(weights[0, :, :9, 9:]) == 0) and np.all(np.asarray(weights[0, :, 9:, :9]) == 0)
 
 
 @pytest.mark.parametrize(("window", "side"), [(1, 0), (6, 3), (7, 3), (45, 22), (46, None), (1000, None)])
-def test_a_window_is_the_width_of_both_sides_together(window, side):
-    """Dense attention among the tokens of the segment at most `side` places away; a window over the whole row is none."""
+def test_window_is_the_width_of_both_sides_together(window, side):
+    """Attention is dense among tokens of a segment at most `side` places apart; a window over the whole row is no window."""
     query, key, value = (np.float64(array) for array in inputs("float32"))
-    mixed, maps = run("reference", inputs("float32"), PACKED, True, return_weights=True, window=window)
+    mixed, returned_weights = run("reference", inputs("float32"), PACKED, True, return_weights=True, window=window)
     assert Request.here("float32", LENGTH, HEAD_DIM, True, 0.0, window=window).window == (None if side is None else window)
     for row, place in ((0, 0), (0, 8), (0, 9), (0, 23), (1, 5), (1, 10)):
         near = range(LENGTH) if side is None else range(max(0, place - side), min(LENGTH, place + side + 1))
-        seen = [other for other in near if PACKED[row, other] == PACKED[row, place]]
-        scores = np.einsum("hd,khd->hk", query[row, place], key[row, seen]) / np.sqrt(HEAD_DIM)
+        visible = [other for other in near if PACKED[row, other] == PACKED[row, place]]
+        scores = np.einsum("hd,khd->hk", query[row, place], key[row, visible]) / np.sqrt(HEAD_DIM)
         weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-        np.testing.assert_allclose(mixed[row, place], np.einsum("hk,khd->hd", weights, value[row, seen]), atol=1e-5)
-        np.testing.assert_allclose(maps[row, :, place, seen], weights.T, atol=1e-6)
-        assert np.all(np.delete(np.asarray(maps[row, :, place]), seen, axis=1) == 0)
+        np.testing.assert_allclose(mixed[row, place], np.einsum("hk,khd->hd", weights, value[row, visible]), atol=1e-5)
+        np.testing.assert_allclose(returned_weights[row, :, place, visible], weights.T, atol=1e-6)
+        assert np.all(np.delete(np.asarray(returned_weights[row, :, place]), visible, axis=1) == 0)
 
 
 KEYS, OFFSET = 31, 5
 
 
-def of_another_sequence(dtype, key_heads):
-    """Queries of the test's rows, and keys and values of longer ones, of the segments 1, 2 and 0."""
+def cross_attention_inputs(dtype, key_heads):
+    """Return queries of the test's rows, and keys and values of longer rows, and the segments 1, 2 and 0 of these."""
     shapes = [(BATCH, LENGTH, 4, HEAD_DIM), *[(BATCH, KEYS, key_heads, HEAD_DIM)] * 2]
     keys = jax.random.split(jax.random.key(6), 3)
     arrays = [jax.random.normal(key, shape).astype(dtype) for key, shape in zip(keys, shapes, strict=True)]
@@ -118,15 +118,15 @@ def of_another_sequence(dtype, key_heads):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", [name for name in HERE if name != "cudnn"])
 def test_keys_of_another_sequence_or_of_a_cache(name, causal, key_heads):
-    """Against sums over the keys that each query sees: of its segment and, where causal, not behind its place OFFSET + i."""
-    arrays, key_segment_ids = of_another_sequence("float32", key_heads)
+    """Outputs are sums over the keys that a query sees: of its segment and, if causal, not after its place OFFSET + i."""
+    arrays, key_segment_ids = cross_attention_inputs("float32", key_heads)
     request = Request.here("float32", LENGTH, HEAD_DIM, True, 0.0, causal=causal, key_length=KEYS, scale=0.7)
-    run_it = jax.jit(partial(BACKENDS[name].run, request=request))
-    seen = {"segment_ids": jnp.asarray(PACKED), "key_segment_ids": jnp.asarray(key_segment_ids), "offset": jnp.int32(OFFSET)}
-    mixed, _ = run_it(*arrays, **seen)
+    run_backend = jax.jit(partial(BACKENDS[name].run, request=request))
+    options = {"segment_ids": jnp.asarray(PACKED), "key_segment_ids": jnp.asarray(key_segment_ids), "offset": jnp.int32(OFFSET)}
+    mixed, _ = run_backend(*arrays, **options)
     assert np.isfinite(mixed).all()  # also where a query sees nothing
     query, key, value = (np.float64(array) for array in arrays)
-    key, value = (np.repeat(each, 4 // key_heads, axis=2) for each in (key, value))
+    key, value = (np.repeat(side, 4 // key_heads, axis=2) for side in (key, value))
     compared = 0
     for row, place in np.argwhere(PACKED > 0):
         visible = key_segment_ids[row] == PACKED[row, place]
@@ -143,7 +143,7 @@ def test_keys_of_another_sequence_or_of_a_cache(name, causal, key_heads):
 
 @pytest.mark.parametrize(("segment_ids", "packed"), [(PADDED, False), (PACKED, True)])
 @pytest.mark.parametrize("name", HERE)
-def test_a_causal_token_sees_none_behind_it(name, segment_ids, packed):
+def test_causal_token_sees_no_later_token(name, segment_ids, packed):
     arrays = inputs("float32")
     changed = [array.at[:, 8:].multiply(-3) for array in arrays]
     before, after = (run(name, which, segment_ids, packed, causal=True)[0] for which in (arrays, changed))
@@ -151,7 +151,7 @@ def test_a_causal_token_sees_none_behind_it(name, segment_ids, packed):
 
 
 def test_reference_drops_probabilities():
-    """Seen through values that are the rows of a unit matrix, which give back the weights themselves."""
+    """Values are the rows of a unit matrix, so that the outputs are the weights themselves."""
     rate, length, head_dim = 0.25, 64, 64
     keys = jax.random.split(jax.random.key(0), 2)
     query, key = (jax.random.normal(k, (8, length, 4, head_dim)) for k in keys)
@@ -172,7 +172,7 @@ GPU = Request("gpu", "bfloat16", CUDNN_FROM_LENGTH, 64, compute_capability=9.0)
 
 
 @pytest.mark.parametrize(
-    ("change", "name", "words"),
+    ("change", "name", "message"),
     [
         ({}, "cudnn", "fastest"),
         ({"length": CUDNN_FROM_LENGTH - 1}, "xla", "fastest"),
@@ -188,14 +188,14 @@ GPU = Request("gpu", "bfloat16", CUDNN_FROM_LENGTH, 64, compute_capability=9.0)
         ({"platform": "tpu"}, "xla", "on tpu"),
     ],
 )
-def test_auto_takes_the_fastest_that_can_and_says_why(change, name, words):
+def test_auto_chooses_the_fastest_capable_backend_with_a_reason(change, name, message):
     backend, reason = choose(dataclasses.replace(GPU, **change))
     assert backend.name == name
-    assert reason.startswith(f"{name}: ") and words in reason
+    assert reason.startswith(f"{name}: ") and message in reason
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "words"),
+    ("name", "change", "message"),
     [
         ("cudnn", {"packed": True}, "rows are packed"),
         ("cudnn", {"dtype": "float32"}, "the dtype is float32"),
@@ -205,12 +205,12 @@ def test_auto_takes_the_fastest_that_can_and_says_why(change, name, words):
         ("xla", {"dropout_rate": 0.1}, "attention_dropout_rate is 0.1"),
     ],
 )
-def test_a_named_backend_that_cannot_is_refused(name, change, words):
-    with pytest.raises(UserError, match=words) as error:
+def test_named_backend_that_cannot_run_is_refused(name, change, message):
+    with pytest.raises(UserError, match=message) as error:
         choose(dataclasses.replace(GPU, **change), name)
     assert "Execution.attention = 'auto'" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_named_backend_that_can_is_taken():
+def test_named_backend_that_can_run_is_used():
     assert choose(GPU, "cudnn")[0].name == "cudnn"
     assert choose(dataclasses.replace(GPU, dropout_rate=0.1, return_weights=True), "reference")[0].name == "reference"

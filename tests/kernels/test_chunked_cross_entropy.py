@@ -1,4 +1,4 @@
-"""Cross-entropy in chunks: by hand, as torch has it, and the same as the plain one in value, gradients and on every mesh."""
+"""Chunked cross-entropy against values computed by hand, torch and the plain loss, in gradients and on every mesh."""
 
 import json
 import os
@@ -27,8 +27,8 @@ def arguments(dtype=jnp.float32, bias=True):
     return hidden, kernel, jnp.asarray(generator.normal(size=ROWS), jnp.float32) if bias else None, targets, weights
 
 
-def plain(hidden, kernel, bias, targets, weights, settings):
-    """With all logits of the real tokens at once, and gradients by JAX."""
+def plain_sums(hidden, kernel, bias, targets, weights, settings):
+    """Compute the sums with all logits of the real tokens at once, and gradients by JAX."""
     kernel = kernel.astype(hidden.dtype)[: settings.vocab_size]
     logits = jnp.einsum("bne,ve->bnv", hidden, kernel, preferred_element_type=jnp.float32)
     logits = logits if bias is None else logits + bias[: settings.vocab_size]
@@ -38,51 +38,51 @@ def plain(hidden, kernel, bias, targets, weights, settings):
     smooth = (1 - settings.label_smoothing) * loss + settings.label_smoothing * surprise.mean(-1)
     z_loss = settings.z_loss * log_z[..., 0] ** 2
     correct = jnp.argmax(logits, axis=-1) == targets
-    return [jnp.sum(weights * each) for each in (smooth + z_loss, loss, z_loss, correct)]
+    return [jnp.sum(weights * values) for values in (smooth + z_loss, loss, z_loss, correct)]
 
 
-def test_by_hand():
-    """Two tokens, logits (0, ln 3) and (0, 0); the third row of the table is no token, and the third place has no weight."""
+def test_values_computed_by_hand():
+    """Logits of two tokens are (0, ln 3) and (0, 0); the third row of the table has no token, the third place no weight."""
     hidden = jnp.asarray([[[1.0], [0.0], [5.0]]])
     kernel = jnp.asarray([[0.0], [np.log(3.0)], [100.0]])
-    found = chunked_cross_entropy(
+    actual = chunked_cross_entropy(
         hidden, kernel, None, jnp.asarray([[0, 1, 0]]), jnp.asarray([[1.0, 2.0, 0.0]]), VocabularyLoss(2, z_loss=0.5, chunk=2)
     )
     log4, log2 = np.log(4), np.log(2)
-    np.testing.assert_allclose(found.cross_entropy, log4 + 2 * log2, rtol=1e-6)
-    np.testing.assert_allclose(found.z_loss, 0.5 * (log4**2 + 2 * log2**2), rtol=1e-6)
-    np.testing.assert_allclose(found.loss, found.cross_entropy + found.z_loss, rtol=1e-6)
-    assert found.correct == 0  # of two equal logits the first counts
+    np.testing.assert_allclose(actual.cross_entropy, log4 + 2 * log2, rtol=1e-6)
+    np.testing.assert_allclose(actual.z_loss, 0.5 * (log4**2 + 2 * log2**2), rtol=1e-6)
+    np.testing.assert_allclose(actual.loss, actual.cross_entropy + actual.z_loss, rtol=1e-6)
+    assert actual.correct == 0  # of two equal logits the first counts
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 5, 64])
-def test_value_and_every_gradient_are_those_of_the_plain_one(chunk):
+def test_value_and_gradients_match_the_plain_loss(chunk):
     settings = VocabularyLoss(REAL, z_loss=0.05, label_smoothing=0.1, chunk=chunk)
     for has_bias in (True, False):
-        given = arguments(bias=has_bias)
+        args = arguments(bias=has_bias)
         which = (0, 1, 2) if has_bias else (0, 1)
 
-        def both(function, given=given, which=which):
+        def both(function, args=args, which=which):
             (loss, others), gradients = jax.value_and_grad(
-                lambda *given: ((found := function(*given, settings))[0] * 1.7, found[1:]), which, has_aux=True
-            )(*given)
+                lambda *args: ((actual := function(*args, settings))[0] * 1.7, actual[1:]), which, has_aux=True
+            )(*args)
             return loss, tuple(others), gradients
 
-        ours, theirs = (jax.jit(both, static_argnums=0)(function) for function in (chunked_cross_entropy, plain))
-        assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5), ours, theirs)
-        assert not np.any(ours[2][1][REAL:])  # rows that are no token
-        # Where nothing is differentiated the sums are made in another way.
-        sums = jax.jit(chunked_cross_entropy, static_argnums=5)(*given, settings)
-        np.testing.assert_allclose(sums[1:], theirs[1], rtol=1e-5)
+        chunked, plain = (jax.jit(both, static_argnums=0)(function) for function in (chunked_cross_entropy, plain_sums))
+        assert jax.tree.structure(chunked) == jax.tree.structure(plain)
+        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5), chunked, plain)
+        assert not np.any(chunked[2][1][REAL:])  # rows without a token
+        # Without differentiation the sums are computed in another way.
+        sums = jax.jit(chunked_cross_entropy, static_argnums=5)(*args, settings)
+        np.testing.assert_allclose(sums[1:], plain[1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_the_losses_of_torch(smoothing):
+def test_loss_and_gradients_match_torch(smoothing):
     torch = pytest.importorskip("torch")
-    hidden, kernel, bias, targets, weights = (np.array(each) for each in arguments())
+    hidden, kernel, bias, targets, weights = (np.array(array) for array in arguments())
     weights = np.sign(weights)
-    tensors = [torch.tensor(each, requires_grad=True) for each in (hidden, kernel, bias)]
+    tensors = [torch.tensor(array, requires_grad=True) for array in (hidden, kernel, bias)]
     logits = (tensors[0] @ tensors[1].T + tensors[2])[..., :REAL].reshape(-1, REAL)
     labels = np.where(weights > 0, targets, -100).reshape(-1)
     loss = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)(logits, torch.tensor(labels).long())
@@ -92,26 +92,26 @@ def test_the_losses_of_torch(smoothing):
         settings = VocabularyLoss(REAL, label_smoothing=smoothing, chunk=4)
         return chunked_cross_entropy(hidden, kernel, bias, targets, weights, settings).loss / weights.sum()
 
-    found, gradients = jax.jit(jax.value_and_grad(ours, (0, 1, 2)))(hidden, kernel, bias)
-    np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
+    actual, gradients = jax.jit(jax.value_and_grad(ours, (0, 1, 2)))(hidden, kernel, bias)
+    np.testing.assert_allclose(actual, loss.item(), rtol=1e-5)
     for one, tensor in zip(gradients, tensors, strict=True):
         np.testing.assert_allclose(one, tensor.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_bfloat16_hidden_states_have_float32_logits():
-    given = arguments(jnp.bfloat16)
-    gradient = jax.jit(jax.value_and_grad(lambda *given: chunked_cross_entropy(*given, PLAIN).loss, (0, 1)))
-    (loss, (of_hidden, of_kernel)) = gradient(*given)
-    (expected, (their_hidden, their_kernel)) = jax.value_and_grad(lambda *given: plain(*given, PLAIN)[0], (0, 1))(
-        given[0].astype(jnp.float32), given[1].astype(jnp.bfloat16).astype(jnp.float32), *given[2:]
+    args = arguments(jnp.bfloat16)
+    gradient = jax.jit(jax.value_and_grad(lambda *args: chunked_cross_entropy(*args, PLAIN).loss, (0, 1)))
+    (loss, (hidden_gradient, kernel_gradient)) = gradient(*args)
+    (expected, (expected_hidden, expected_kernel)) = jax.value_and_grad(lambda *args: plain_sums(*args, PLAIN)[0], (0, 1))(
+        args[0].astype(jnp.float32), args[1].astype(jnp.bfloat16).astype(jnp.float32), *args[2:]
     )
     np.testing.assert_allclose(loss, expected, rtol=1e-5)  # bfloat16 logits would differ by 1e-3
-    assert of_hidden.dtype == jnp.bfloat16 and of_kernel.dtype == jnp.float32
-    np.testing.assert_allclose(of_hidden.astype(jnp.float32), their_hidden, rtol=0.02, atol=0.02)
-    np.testing.assert_allclose(of_kernel, their_kernel, rtol=0.02, atol=0.05)
+    assert hidden_gradient.dtype == jnp.bfloat16 and kernel_gradient.dtype == jnp.float32
+    np.testing.assert_allclose(hidden_gradient.astype(jnp.float32), expected_hidden, rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(kernel_gradient, expected_kernel, rtol=0.02, atol=0.05)
 
 
-def test_places_without_weight_add_exactly_nothing():
+def test_places_of_weight_0_add_exactly_nothing():
     hidden, kernel, bias, targets, weights = arguments()
     wild = jnp.where(weights[..., None] > 0, hidden, jnp.asarray([jnp.nan, jnp.inf, -jnp.inf, 1e38, 0, 1.0]))
     gradient = jax.jit(
@@ -120,50 +120,50 @@ def test_places_without_weight_add_exactly_nothing():
             (0, 1, 2),
         )
     )
-    expected, found = (gradient(each, kernel, bias, weights) for each in (hidden, wild))
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert not np.any(found[1][0][np.asarray(weights) == 0])
+    expected, actual = (gradient(array, kernel, bias, weights) for array in (hidden, wild))
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+    assert not np.any(actual[1][0][np.asarray(weights) == 0])
     loss, gradients = gradient(wild, kernel, bias, jnp.zeros_like(weights))
-    assert loss == 0 and not any(np.any(each) for each in gradients)
+    assert loss == 0 and not any(np.any(array) for array in gradients)
 
 
-def test_scores_of_every_place():
+def test_scores_of_all_places():
     hidden, kernel, bias, targets, _ = arguments()
-    found = jax.jit(token_scores, static_argnums=4)(hidden, kernel, bias, targets, VocabularyLoss(REAL, chunk=4))
+    actual = jax.jit(token_scores, static_argnums=4)(hidden, kernel, bias, targets, VocabularyLoss(REAL, chunk=4))
     logits = (hidden @ kernel.T + bias)[..., :REAL]
     expected = jax.nn.log_softmax(logits)
     np.testing.assert_allclose(
-        found.log_probabilities, jnp.take_along_axis(expected, targets[..., None], axis=-1)[..., 0], rtol=1e-5
+        actual.log_probabilities, jnp.take_along_axis(expected, targets[..., None], axis=-1)[..., 0], rtol=1e-5
     )
-    np.testing.assert_array_equal(found.best, expected.argmax(-1))
-    np.testing.assert_allclose(found.best_log_probabilities, expected.max(-1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(actual.best, expected.argmax(-1))
+    np.testing.assert_allclose(actual.best_log_probabilities, expected.max(-1), rtol=1e-5, atol=1e-6)
 
 
 def test_no_program_holds_the_logits():
-    """Neither of training nor of an evaluation: the largest buffer is of one chunk, and memory is that of few chunks."""
+    """In training and in evaluation the largest buffer is of one chunk, and the memory is that of few chunks."""
     batch, length, embed, rows, chunk = 2, 512, 8, 4096, 16
     shapes = [(batch, length, embed), (rows, embed), (rows,), (batch, length), (batch, length)]
-    given = [
+    args = [
         jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, ["float32"] * 3 + ["int32", "float32"], strict=True)
     ]
     settings = VocabularyLoss(rows, z_loss=1e-4, label_smoothing=0.1, chunk=chunk)
     logits = 4 * batch * length * rows
 
     def loss(function):
-        return lambda *given: function(*given, settings)[0]
+        return lambda *args: function(*args, settings)[0]
 
     gradient = jax.grad(loss(chunked_cross_entropy), (0, 1, 2))
     for function in (gradient, loss(chunked_cross_entropy)):
-        compiled = jax.jit(function).lower(*given).compile()
+        compiled = jax.jit(function).lower(*args).compile()
         text = compiled.as_text()
         assert f"[{batch},{length},{rows}]" not in text and f"[{batch},{chunk},{rows}]" in text
         assert compiled.memory_analysis().temp_size_in_bytes < 8 * logits * chunk / length
-    whole = jax.jit(jax.grad(loss(plain), (0, 1, 2))).lower(*given).compile()
-    assert whole.memory_analysis().temp_size_in_bytes > logits  # the measure tells one from the other
+    whole = jax.jit(jax.grad(loss(plain_sums), (0, 1, 2))).lower(*args).compile()
+    assert whole.memory_analysis().temp_size_in_bytes > logits  # the measure distinguishes the two
 
 
-def test_on_meshes():
-    """In a process with eight devices: the same sums and gradients, and nothing is added up over devices in the loop."""
+def test_meshes_give_the_same_sums():
+    """Eight devices give the same sums and gradients, and sum nothing over devices in the loop."""
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "chunked_meshes.py")],
         env=os.environ | xla.devices(8),
@@ -171,6 +171,6 @@ def test_on_meshes():
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["differences"] and max(found["differences"]) < 1e-5
-    assert found["kernel_sums"] == [["outside"], ["outside"]]
+    actual = json.loads(done.stdout.splitlines()[-1])
+    assert actual["differences"] and max(actual["differences"]) < 1e-5
+    assert actual["kernel_sums"] == [["outside"], ["outside"]]

@@ -1,4 +1,4 @@
-"""Rotary positions against complex numbers, and what they are for: scores depend on distances alone."""
+"""Rotary positions against complex numbers; attention scores depend on distances only."""
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +13,24 @@ def heads(key, length=7, size=12):
 
 
 @pytest.mark.parametrize("theta", [10_000.0, 160_000.0])
-def test_a_pair_is_a_complex_number_that_is_turned(theta):
+def test_pairs_rotate_like_complex_numbers(theta):
     values = np.float64(heads(0))
     positions = np.array([[0, 1, 2, 3, 0, 1, 2], [5, 80, 700, 8191, 0, 4000, 3]], np.int32)
     pairs = values[..., :6] + 1j * values[..., 6:]
-    turns = np.exp(1j * positions[:, :, None, None] * theta ** (-np.arange(6) / 6))
-    expected = np.concatenate([(pairs * turns).real, (pairs * turns).imag], axis=-1)
+    rotations = np.exp(1j * positions[:, :, None, None] * theta ** (-np.arange(6) / 6))
+    expected = np.concatenate([(pairs * rotations).real, (pairs * rotations).imag], axis=-1)
     # an angle of 8,191 in float32 is exact to 5e-4
     np.testing.assert_allclose(rotate(jnp.asarray(values, jnp.float32), positions, theta)[0], expected[0], atol=1e-5)
     np.testing.assert_allclose(rotate(jnp.asarray(values, jnp.float32), positions, theta)[1], expected[1], atol=3e-3)
 
 
-def test_no_positions_are_those_of_the_places():
-    places = jnp.broadcast_to(jnp.arange(7), (2, 7))
-    assert jnp.array_equal(rotate(heads(0), None, 1e4), rotate(heads(0), places, 1e4))
+def test_default_positions_count_from_zero():
+    positions = jnp.broadcast_to(jnp.arange(7), (2, 7))
+    assert jnp.array_equal(rotate(heads(0), None, 1e4), rotate(heads(0), positions, 1e4))
     assert rotate(heads(0).astype(jnp.bfloat16), None, 1e4).dtype == jnp.bfloat16
 
 
-def test_scores_depend_on_distances_alone():
+def test_scores_depend_on_distances_only():
     places = jnp.array([[0, 1, 2, 3, 4, 9, 11]] * 2)
 
     def scores(positions):

@@ -1,3 +1,5 @@
+"""Lookups, embeddings, norms, dropout, prediction heads and feed-forward layers on small inputs."""
+
 import math
 
 import jax
@@ -21,8 +23,8 @@ def test_gather_is_exact(dtype):
     hidden = jax.random.normal(jax.random.key(0), (3, 17, 8)).astype(dtype) * 1000
     positions = jnp.array([[0, 16, 3, 3], [5, 1, 2, 0], [7, 7, 7, 7]])
     expected = jnp.take_along_axis(hidden, positions[..., None], axis=1)
-    found = gather_positions(hidden, positions)
-    assert found.dtype == hidden.dtype and jnp.array_equal(found, expected)
+    actual = gather_positions(hidden, positions)
+    assert actual.dtype == hidden.dtype and jnp.array_equal(actual, expected)
 
 
 def test_lookup_is_exact_and_its_gradient_adds_up():
@@ -33,18 +35,18 @@ def test_lookup_is_exact_and_its_gradient_adds_up():
     assert jnp.array_equal(gradient, jnp.broadcast_to(jnp.array([[1.0], [1.0], [2.0]]), (3, 5)))
 
 
-def test_positions_as_slice_or_lookup_agree():
+def test_sliced_and_looked_up_positions_agree():
     table = jax.random.normal(jax.random.key(0), (9, 4))
-    given = jnp.broadcast_to(jnp.arange(6), (2, 6))
+    positions = jnp.broadcast_to(jnp.arange(6), (2, 6))
     assert jnp.array_equal(
-        embed_positions(table, given, 6, jnp.float32),
+        embed_positions(table, positions, 6, jnp.float32),
         jnp.broadcast_to(embed_positions(table, None, 6, jnp.float32), (2, 6, 4)),
     )
     with pytest.raises(UserError, match="10 tokens.*max_length 9"):
         embed_positions(table, None, 10, jnp.float32)
 
 
-def test_a_word_outside_the_table_is_nan_not_another_word():
+def test_token_outside_the_table_gives_nan():
     table = jnp.ones((128, 4))
     assert jnp.all(jnp.isnan(embed_words(table, jnp.array([[128]]), jnp.float32)))
 
@@ -54,31 +56,31 @@ def test_padded_rows():
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 7e4])
-def test_root_mean_square_is_kept_in_float32(size):
-    """No mean is taken off; squares of 7e4 are beyond float16, and beyond 8 bits of precision where a thousand are summed."""
+def test_rms_norm_keeps_statistics_in_float32(size):
+    """No mean is subtracted; squares of 7e4 are beyond float16, and the sum of a thousand is beyond 8 bits of precision."""
     inputs = (size * (1 + 0.1 * jax.random.normal(jax.random.key(0), (4, 1000)))).astype(jnp.bfloat16)
     scale = np.linspace(0.5, 2, 1000, dtype=np.float32)
-    found = RMSNorm(1e-6, jnp.float32).apply({"params": {"scale": scale}}, inputs)
+    actual = RMSNorm(1e-6, jnp.float32).apply({"params": {"scale": scale}}, inputs)
     wide = np.asarray(inputs, np.float64)
     expected = wide / np.sqrt(np.mean(np.square(wide), -1, keepdims=True) + 1e-6) * scale
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert RMSNorm(1e-6, jnp.bfloat16).apply({"params": {"scale": scale}}, inputs).dtype == jnp.bfloat16
 
 
-def test_norm_keeps_statistics_in_float32():
+def test_layer_norm_keeps_statistics_in_float32():
     inputs = (100 + jax.random.normal(jax.random.key(0), (4, 64))).astype(jnp.bfloat16)
     module = LayerNorm(1e-12, jnp.bfloat16)
-    found = module.apply(module.init(jax.random.key(0), inputs), inputs)
+    actual = module.apply(module.init(jax.random.key(0), inputs), inputs)
     wide = np.asarray(inputs, np.float64)
     expected = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
-    assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(np.float64(found), expected, rtol=2**-8, atol=1e-4)
+    assert actual.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float64(actual), expected, rtol=2**-8, atol=1e-4)
 
 
 def test_dropout_rate_and_scale():
-    found = dropout(jax.random.key(0), jnp.ones((200, 200)), 0.1)
-    assert set(np.unique(found)) == {np.float32(0), np.float32(1 / 0.9)}
-    assert abs(float(jnp.mean(found)) - 1) < 0.01
+    actual = dropout(jax.random.key(0), jnp.ones((200, 200)), 0.1)
+    assert set(np.unique(actual)) == {np.float32(0), np.float32(1 / 0.9)}
+    assert abs(float(jnp.mean(actual)) - 1) < 0.01
     assert dropout(jax.random.key(0), jnp.ones((8,), jnp.bfloat16), 0.1).dtype == jnp.bfloat16
 
 
@@ -96,7 +98,7 @@ def test_padded_vocabulary_takes_no_probability_and_no_gradient(tied):
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"layers": "loop"}, {"remat": "some"}, {"attention": "flash"}])
-def test_execution_names_what_it_does_not_know(options):
+def test_execution_refuses_unknown_values(options):
     ((name, value),) = options.items()
     with pytest.raises(UserError, match=f"Execution.{name} = '{value}'"):
         Execution(**options)
@@ -131,7 +133,7 @@ def test_gated_feed_forward_with_biases_and_dropout():
     assert not np.allclose(dropped, 6.5) and np.all(np.abs(dropped - 6.5) < 1.0)
 
 
-def test_without_biases_there_are_none():
+def test_layers_without_biases_have_no_bias_parameters():
     inputs = jax.random.normal(jax.random.key(0), (3, 8))
     norm = LayerNorm(1e-5, use_bias=False)
     params = nn.unbox(norm.init(jax.random.key(0), inputs))["params"]

@@ -45,9 +45,9 @@ def expected():
 @pytest.mark.parametrize("execution", VARIANTS[1:], ids=lambda execution: f"{execution.layers} {execution.remat}")
 def test_variants_agree(expected, execution):
     (_, hidden), gradient = expected
-    (_, found), found_gradient = loss_and_gradient(execution, KEY)
-    np.testing.assert_allclose(found, hidden, atol=1e-6, rtol=1e-6)
-    for one, other in zip(jax.tree.leaves(found_gradient), jax.tree.leaves(gradient), strict=True):
+    (_, actual), actual_gradient = loss_and_gradient(execution, KEY)
+    np.testing.assert_allclose(actual, hidden, atol=1e-6, rtol=1e-6)
+    for one, other in zip(jax.tree.leaves(actual_gradient), jax.tree.leaves(gradient), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6 * max(1.0, float(jnp.max(jnp.abs(other)))))
 
 
@@ -69,7 +69,7 @@ def test_dropout_differs_by_layer_and_by_key():
 
 
 class Kind(nn.Module):
-    """carry * weight + a number that depends on the kind; reports what it was given."""
+    """Layer that computes carry * weight + number + added, and returns the number of its kind and its random draw."""
 
     number: float
 
@@ -84,8 +84,8 @@ class Kind(nn.Module):
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 8])
 @pytest.mark.parametrize("execution", [Execution(), Execution(remat="full"), Execution(layers="unroll")])
-def test_kinds_of_layers_take_turns(length, execution):
-    """Kinds 10, 20, 20: whole periods in a loop, and what is left over, are the layers one after another."""
+def test_kinds_of_layers_alternate(length, execution):
+    """Kinds 10, 20, 20 repeat: looped periods and the remaining layers are the layers one after another."""
     kinds = ({"number": 10.0}, {"number": 20.0}, {"number": 20.0})
     carry, added = jnp.arange(1.0, 5.0), jnp.float32(0.5)
 
@@ -94,20 +94,20 @@ def test_kinds_of_layers_take_turns(length, execution):
         params = stack.init(KEY, carry, {"added": added}, train=False)
         return params, *stack.apply(params, carry, {"added": added}, train=True, rngs={"dropout": KEY})
 
-    params, found, outputs = run(execution)
+    params, actual, outputs = run(execution)
     weights = nn.unbox(params)["params"]["weight"]
     assert weights.shape == (length, 4) and len(np.unique(weights)) == 4 * length
     expected = carry
     for layer in range(length):
         expected = expected * weights[layer] + (20.0 if layer % 3 else 10.0) + added
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert outputs["number"].tolist() == [20.0 if layer % 3 else 10.0 for layer in range(length)]
     assert len(set(outputs["draw"].tolist())) == length
     other = run(Execution())
     jax.tree.map(np.testing.assert_array_equal, (params, outputs), (other[0], other[2]))
 
 
-def test_a_tree_of_another_depth_is_refused():
+def test_tree_of_another_depth_is_refused():
     params = jax.tree.map(lambda leaf: leaf, small_bert.random_params())
     params["layers"] = jax.tree.map(lambda leaf: leaf[:2], params["layers"])
     with pytest.raises(ValueError, match="holds 2 layers, not 3"):

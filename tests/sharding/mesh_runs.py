@@ -29,18 +29,18 @@ SAVED_ON = (1, 4, 2)
 
 
 class Source:
-    """Remembers which rows it was asked for."""
+    """Source of rows that records its requests."""
 
     def __init__(self):
-        self.asked = []
+        self.requests = []
 
     def rows(self, step, start, stop):
-        self.asked.append((step, start, stop))
-        return {name: value[start:stop] for name, value in whole(step).items()}
+        self.requests.append((step, start, stop))
+        return {name: value[start:stop] for name, value in batch_of(step).items()}
 
 
-def whole(step):
-    # Always the same eight rows: the loss falls.
+def batch_of(step):
+    # Four batches take turns, so that the loss falls.
     return tiny.batch(BATCH, RUN.shape(0), seed=step % 4)
 
 
@@ -58,7 +58,7 @@ def trainer_on(shape):
 
 
 def digest(tree):
-    """Of all bits of all arrays."""
+    """Return a hash of all bits of all arrays."""
     result = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
         result.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
@@ -70,31 +70,31 @@ def losses(shape):
     state = trainer.new_state()
     program, first = trainer.stages[0], digest(state.params)
     step, _ = trainer.compile_step(0)
-    found, fed = [], True
+    values, rows_match = [], True
     for number in range(STEPS):
         batch = global_batch(source, number, BATCH, program.features, program.shardings)
         if number < 2:
-            rows = whole(number)
-            fed &= all(np.array_equal(jax.device_get(batch[name]), rows[name]) for name in program.features)
+            rows = batch_of(number)
+            rows_match &= all(np.array_equal(jax.device_get(batch[name]), rows[name]) for name in program.features)
             shards = [
                 (rows[name][shard.index], shard.data) for name in program.features for shard in batch[name].addressable_shards
             ]
-            fed &= all(np.array_equal(*pair) for pair in shards)
+            rows_match &= all(np.array_equal(*pair) for pair in shards)
         state, metrics = step(state, batch)
-        found.append(means([metrics])["loss"])
+        values.append(means([metrics])["loss"])
     kernel = state.params["encoder"]["layers"]["feed_forward"]["intermediate"]["kernel"]
     return {
-        "losses": found,
+        "losses": values,
         "first": first,
-        "fed": bool(fed),
-        "asked": source.asked[:2],
+        "fed": bool(rows_match),
+        "asked": source.requests[:2],
         "share": kernel.sharding.shard_shape(kernel.shape),
         "kernel": kernel.shape,
     }
 
 
 def update(shape, microbatches):
-    """The parameters after one update without dropout, of rows with very different numbers of predictions."""
+    """Return parameters after one update without dropout, on rows with very different numbers of predictions, and the loss."""
     run = dataclasses.replace(RUN, objective=tiny.objective(), microbatches=microbatches)
     data, fsdp, tensor = shape
     trainer = Trainer(run, MeshShape(data, fsdp, tensor).build(jax.devices()[: data * fsdp * tensor]))
@@ -105,22 +105,22 @@ def update(shape, microbatches):
 
 
 def microbatched():
-    """How far updates in microbatches, over devices too, are from that of the whole batch on one device."""
+    """Compare updates in microbatches, also over devices, with that of the whole batch on one device."""
     expected, loss = update((1, 1, 1), 1)
-    found = {}
+    differences = {}
     for shape, microbatches in (((2, 1, 1), 2), ((2, 1, 2), 4)):
-        params, told = update(shape, microbatches)
+        params, microbatch_loss = update(shape, microbatches)
         leaves = zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True)
         difference = max(float(np.abs(left - right).max()) for left, right in leaves)
-        found[f"{'x'.join(map(str, shape))} in {microbatches}"] = {"difference": difference, "loss": told - loss}
-    return found
+        differences[f"{'x'.join(map(str, shape))} in {microbatches}"] = {"difference": difference, "loss": microbatch_loss - loss}
+    return differences
 
 
 def checkpoint(directory):
-    """Saves on eight devices, restores on one, two and three."""
+    """Save on eight devices, and restore on one, two, three and eight."""
     trainer = trainer_on(SAVED_ON)
     state = trainer.new_state()
-    # Not zeros, and different everywhere: the optimizer's state too.
+    # Other values than zeros, also in the optimizer's state.
     state = jax.tree.map(lambda leaf: (leaf + 1).astype(leaf.dtype), state)._replace(step=jax.numpy.array(7, "int32"))
     saved = Checkpoints(directory)
     saved.save(state)
@@ -132,9 +132,9 @@ def checkpoint(directory):
         # Three devices divide no batch of eight rows.
         run = RUN if count != 3 else dataclasses.replace(RUN, stages=(Stage(STEPS, LENGTH, 9),))
         mesh = MeshShape(*shape).build(jax.devices()[:count])
-        found = Trainer(run, mesh).restored(opened, 7)
-        devices = {device for leaf in jax.tree.leaves(found) for device in leaf.sharding.device_set}
-        restored[count] = {"digest": digest(found), "devices": len(devices)}
+        state_there = Trainer(run, mesh).restored(opened, 7)
+        devices = {device for leaf in jax.tree.leaves(state_there) for device in leaf.sharding.device_set}
+        restored[count] = {"digest": digest(state_there), "devices": len(devices)}
         opened.close()
     return {"saved": digest(state), "params": digest(state.params), "restored": restored}
 

@@ -2,8 +2,8 @@
 
     preset_runs.py FOLDER [all]
 
-With `all` every model is trained on every preset, which takes some minutes; else only the encoder is. All start from the state of
-one device: that it is the same on every mesh is a test of test_meshes.py.
+With `all` every model is trained on every preset, which takes some minutes; otherwise only the encoder is. All runs start from
+the state of one device; test_meshes.py tests that it is the same on every mesh.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ STEPS = 20
 LENGTH = 32  # T5's targets have 8 tokens then, which four devices can share
 FEW = ("fsdp_tensor", "sequence")
 PRESETS = ("data", "zero1", "fsdp", "data_fsdp", "tensor", "fsdp_tensor", "sequence", "slices")
-# Over 8, 4 and 2 devices, each going on from the checkpoint of the one before.
+# Runs on 8, 4 and 2 devices, each resumed from the checkpoint of the one before.
 CHAIN = ((8, MeshShape(data=2, fsdp=2, tensor=2), 8), (4, MeshShape(fsdp=2, sequence=2), 14), (2, MeshShape(zero1=True), STEPS))
 SIZES = {"vocab_size": tiny.VOCABULARY, "num_layers": 2, "hidden_size": 32, "num_heads": 8, "feed_forward_size": 32}
 LONGEST = {"max_length": LENGTH, "dropout_rate": 0.1}
@@ -81,7 +81,7 @@ def preset(name):
 
 
 def trained(trainer, state, steps):
-    """The state after the updates up to `steps`, and their losses."""
+    """Return the state after the updates up to `steps`, and their losses."""
     step, _ = trainer.compile_step(0)
     program, source, losses = trainer.stages[0], Source(trainer.run), []
     for number in range(int(state.step), steps):
@@ -91,50 +91,52 @@ def trained(trainer, state, steps):
 
 
 def gradients(state):
-    """The first moments, a mean of the gradients of all updates: float32 by the parameter's path."""
+    """Return the first moments, float32 means of the gradients of all updates, by the parameter's path."""
     (moments,) = (
         part for part in jax.tree.leaves(state.opt_state, is_leaf=lambda part: hasattr(part, "mu")) if hasattr(part, "mu")
     )
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(moments.mu)}
 
 
-def of_mesh(name, mesh, count, first=None, alone=None):
-    """The first state; the gradients; and losses of all updates with how far the gradients are from those of one device."""
+def run_on_mesh(name, mesh, count, first=None, alone=None):
+    """Return the first state, the gradients, and a report on losses, mesh and the gradients' distance from one device's."""
     trainer = trainer_on(name, mesh, count)
     first = jax.device_get(trainer.new_state()) if first is None else first
     state, losses = trained(trainer, jax.device_put(first, trainer.shardings), STEPS)
-    found = gradients(state)
-    off = {path: float(np.abs(found[path] - (alone or found)[path]).max()) for path in found}
+    moments = gradients(state)
+    distances = {path: float(np.abs(moments[path] - (alone or moments)[path]).max()) for path in moments}
     split = {
         axis for leaf in jax.tree.leaves(state.opt_state) for axes in leaf.sharding.spec if axes for axis in np.atleast_1d(axes)
     }
     return (
         first,
-        found,
-        {"losses": losses, "off": max(off.values()), "shape": dict(trainer.mesh.shape), "optimizer": sorted(split)},
+        moments,
+        {"losses": losses, "off": max(distances.values()), "shape": dict(trainer.mesh.shape), "optimizer": sorted(split)},
     )
 
 
-def chained(folder):
-    """The losses of a run that goes on on fewer and fewer devices."""
+def losses_of_chain(folder):
+    """Return the losses of a run that resumes on fewer and fewer devices."""
     losses = []
     for count, mesh, steps in CHAIN:
         trainer, checkpoints = trainer_on("encoder", mesh, count), Checkpoints(folder)
         state = trainer.restored(checkpoints, len(losses)) if losses else trainer.new_state()
-        state, more = trained(trainer, state, steps)
-        losses += more
+        state, new_losses = trained(trainer, state, steps)
+        losses += new_losses
         checkpoints.save(state)
         checkpoints.close()
     return losses
 
 
 def main():
-    found = {}
+    results = {}
     for name in CASES:
-        first, alone, told = of_mesh(name, MeshShape(), 1)
+        first, alone, report = run_on_mesh(name, MeshShape(), 1)
         names = PRESETS if name == "encoder" or sys.argv[2:] == ["all"] else FEW
-        found[name] = {"alone": told} | {each: of_mesh(name, preset(each), 8, first, alone)[2] for each in names}
-    print(json.dumps({"presets": found, "chained": chained(sys.argv[1])}))
+        results[name] = {"alone": report} | {
+            mesh_name: run_on_mesh(name, preset(mesh_name), 8, first, alone)[2] for mesh_name in names
+        }
+    print(json.dumps({"presets": results, "chained": losses_of_chain(sys.argv[1])}))
 
 
 if __name__ == "__main__":

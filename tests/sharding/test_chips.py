@@ -1,4 +1,4 @@
-"""The table of chips."""
+"""Table of chips: peak FLOPs and memory of their devices."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ from bertfam.sharding.chips import CHIPS, chip_of, memory_bytes, peak_flops
         ("cpu", None),
     ],
 )
-def test_peaks(kind, peak):
+def test_peak_flops(kind, peak):
     assert peak_flops(SimpleNamespace(device_kind=kind)) == peak
 
 
@@ -31,12 +31,12 @@ def test_no_row_hides_another():
         assert chip_of(SimpleNamespace(device_kind=chip.kind)) is chip
 
 
-def test_a_chip_of_two_devices_gives_each_half():
+def test_devices_of_a_two_device_chip_have_half_of_it():
     half = SimpleNamespace(device_kind="TPU7x", memory_stats=lambda: None)
     assert peak_flops(half) == 2307e12 / 2
     assert memory_bytes(half) == int(94.74 * 2**30)
 
 
-def test_what_a_device_says_of_its_memory_counts_more_than_the_table():
+def test_reported_memory_takes_precedence_over_the_table():
     assert memory_bytes(SimpleNamespace(device_kind="NVIDIA H100", memory_stats=lambda: {"bytes_limit": 7})) == 7
     assert memory_bytes(SimpleNamespace(device_kind="cpu", memory_stats=lambda: None)) is None

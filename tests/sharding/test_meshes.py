@@ -17,7 +17,7 @@ from bertfam.training.checkpoints import Checkpoints
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """MODEL_DIR and what mesh_runs.py found."""
+    """Return MODEL_DIR and the results of mesh_runs.py."""
 
     def make(directory):
         done = subprocess.run(
@@ -33,19 +33,19 @@ def runs(tmp_path_factory):
     return directory, json.loads((directory / "found.json").read_text())
 
 
-def test_the_losses_are_the_same_on_every_mesh(runs):
-    """Over data, fsdp and tensor axes, with dropout, 50 steps in float32."""
-    _, found = runs
-    alone = np.array(found["meshes"]["1x1x1"]["losses"])
+def test_losses_are_the_same_on_every_mesh(runs):
+    """Meshes have data, fsdp and tensor axes; runs have dropout and 50 steps in float32."""
+    _, results = runs
+    alone = np.array(results["meshes"]["1x1x1"]["losses"])
     assert len(alone) == 50 and alone[-5:].mean() < alone[:5].mean() - 0.5
-    for name, run in found["meshes"].items():
+    for name, run in results["meshes"].items():
         np.testing.assert_allclose(run["losses"], alone, rtol=0, atol=1e-5, err_msg=name)
 
 
 def test_parameters_start_from_the_same_bits_and_are_split(runs):
-    _, found = runs
-    assert len({run["first"] for run in found["meshes"].values()}) == 1
-    shares = {name: (run["kernel"], run["share"]) for name, run in found["meshes"].items()}
+    _, results = runs
+    assert len({run["first"] for run in results["meshes"].values()}) == 1
+    shares = {name: (run["kernel"], run["share"]) for name, run in results["meshes"].items()}
     assert shares == {
         "1x1x1": ([2, 16, 32], [2, 16, 32]),
         "1x2x2": ([2, 16, 32], [2, 8, 16]),
@@ -54,24 +54,24 @@ def test_parameters_start_from_the_same_bits_and_are_split(runs):
 
 
 def test_devices_hold_their_own_rows_of_the_batch(runs):
-    _, found = runs
-    for run in found["meshes"].values():
+    _, results = runs
+    for run in results["meshes"].values():
         assert run["fed"] and run["asked"] == [[0, 0, 8], [1, 0, 8]]
 
 
-def test_microbatches_give_the_same_update_over_devices_too(runs):
-    _, found = runs
-    assert len(found["microbatched"]) == 2
-    for case, values in found["microbatched"].items():
+def test_microbatches_over_devices_give_the_same_update(runs):
+    _, results = runs
+    assert len(results["microbatched"]) == 2
+    for case, values in results["microbatched"].items():
         assert values["difference"] < 1e-6 and abs(values["loss"]) < 1e-6, (case, values)
 
 
-def test_a_checkpoint_of_eight_devices_is_restored_on_any_number(runs):
-    directory, found = runs
-    saved = found["checkpoint"]
+def test_checkpoint_of_eight_devices_is_restored_on_any_number(runs):
+    directory, results = runs
+    saved = results["checkpoint"]
     assert {count: entry["devices"] for count, entry in saved["restored"].items()} == {"1": 1, "2": 2, "3": 3, "8": 8}
     assert {entry["digest"] for entry in saved["restored"].values()} == {saved["saved"]}
-    # This process has never seen eight devices.
+    # This process has a single device.
     assert jax.device_count() == 1
     trainer = mesh_runs.trainer_on((1, 1, 1))
     checkpoints = Checkpoints(directory, read_only=True)

@@ -1,4 +1,4 @@
-"""Losses and gradients are those of one device on every mesh of gin_configs/meshes, and where a run moves to fewer devices."""
+"""Losses and gradients on all meshes of gin_configs/meshes, and of a run that moves to fewer devices, are one device's."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from bertfam.config.paths import packaged_folder
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     def make(directory):
         done = subprocess.run(
             [sys.executable, preset_runs.__file__, str(directory / "run")],
@@ -32,9 +32,9 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", preset_runs.CASES)
-def test_losses_and_gradients_are_those_of_one_device(found, name):
-    """20 updates in float32, with dropout. ELECTRA's loss is some 40 and counts its rounding in these."""
-    runs = dict(found[0]["presets"][name])
+def test_losses_and_gradients_are_those_of_one_device(results, name):
+    """There are 20 updates in float32, with dropout. ELECTRA's loss is about 40, which scales the tolerance."""
+    runs = dict(results[0]["presets"][name])
     alone = runs.pop("alone")
     assert len(alone["losses"]) == 20 and alone["off"] == 0
     assert len(runs) >= 2
@@ -44,8 +44,8 @@ def test_losses_and_gradients_are_those_of_one_device(found, name):
         assert run["off"] < 1e-5, mesh
 
 
-def test_every_preset_is_tried_and_splits_what_it_says(found):
-    runs = found[0]["presets"]["encoder"]
+def test_every_preset_runs_on_its_mesh(results):
+    runs = results[0]["presets"]["encoder"]
     assert {path.stem for path in (packaged_folder() / "meshes").iterdir()} == set(runs) - {"alone"}
     shapes = {mesh: {axis: size for axis, size in run["shape"].items() if size > 1} for mesh, run in runs.items()}
     assert shapes == {
@@ -62,10 +62,10 @@ def test_every_preset_is_tried_and_splits_what_it_says(found):
     assert "data" in runs["zero1"]["optimizer"] and "data" not in runs["data"]["optimizer"]
 
 
-def test_a_run_goes_on_on_four_devices_and_then_on_two(found):
-    alone = found[0]["presets"]["encoder"]["alone"]["losses"]
-    np.testing.assert_allclose(found[0]["chained"], alone, rtol=0, atol=1e-5)
+def test_run_resumes_on_four_devices_and_then_on_two(results):
+    alone = results[0]["presets"]["encoder"]["alone"]["losses"]
+    np.testing.assert_allclose(results[0]["chained"], alone, rtol=0, atol=1e-5)
 
 
-def test_nothing_is_moved_about_whole_for_lack_of_a_better_way(found):
-    assert "nvoluntary full rematerialization" not in found[1]
+def test_no_involuntary_full_rematerialization(results):
+    assert "nvoluntary full rematerialization" not in results[1]

@@ -1,4 +1,4 @@
-"""Meshes, and sizes that do not divide: refused by name before anything is compiled."""
+"""Meshes and shardings; sizes that do not divide are refused by name before anything is compiled."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ from bertfam.sharding.rules import AXES, Rules
 
 
 def mesh(data=1, fsdp=1, tensor=1, sequence=1, replica=1):
-    """A mesh of any size, without its devices."""
+    """Return a mesh of any size, without devices."""
     return AbstractMesh((replica, data, fsdp, sequence, tensor), AXES)
 
 
@@ -36,17 +36,17 @@ def sizes(shape, devices):
 
 def test_mesh_shapes():
     devices = np.arange(12)  # any objects will do
-    whole = {"replica": 1, "data": 1, "fsdp": 1, "sequence": 1, "tensor": 1}
-    assert sizes(MeshShape(), devices) == whole | {"data": 12}
-    assert sizes(MeshShape(fsdp=2, tensor=3), devices) == whole | {"data": 2, "fsdp": 2, "tensor": 3}
-    assert sizes(MeshShape(data=4, fsdp=3), devices) == whole | {"data": 4, "fsdp": 3}
-    assert sizes(MeshShape(replica=2, sequence=3), devices) == whole | {"replica": 2, "data": 2, "sequence": 3}
-    whole_mesh = "; the product of MeshShape's axes must be 12, or one of them -1 (all devices that the others leave)"
-    others = "; the product of MeshShape's axes besides data=-1 must divide 12"
-    assert refusal(MeshShape(data=5).build, devices) == f"a mesh of data=5 does not fit 12 devices{whole_mesh}"
-    assert refusal(MeshShape(fsdp=8).build, devices) == f"a mesh of fsdp=8 does not fit 12 devices{others}"
-    assert refusal(MeshShape(fsdp=16).build, devices) == f"a mesh of fsdp=16 does not fit 12 devices{others}"
-    assert sizes(MeshShape(data=1, fsdp=-1, tensor=2), devices) == whole | {"fsdp": 6, "tensor": 2}
+    ones = {"replica": 1, "data": 1, "fsdp": 1, "sequence": 1, "tensor": 1}
+    assert sizes(MeshShape(), devices) == ones | {"data": 12}
+    assert sizes(MeshShape(fsdp=2, tensor=3), devices) == ones | {"data": 2, "fsdp": 2, "tensor": 3}
+    assert sizes(MeshShape(data=4, fsdp=3), devices) == ones | {"data": 4, "fsdp": 3}
+    assert sizes(MeshShape(replica=2, sequence=3), devices) == ones | {"replica": 2, "data": 2, "sequence": 3}
+    product_must_match = "; the product of MeshShape's axes must be 12, or one of them -1 (all devices that the others leave)"
+    rest_must_divide = "; the product of MeshShape's axes besides data=-1 must divide 12"
+    assert refusal(MeshShape(data=5).build, devices) == f"a mesh of data=5 does not fit 12 devices{product_must_match}"
+    assert refusal(MeshShape(fsdp=8).build, devices) == f"a mesh of fsdp=8 does not fit 12 devices{rest_must_divide}"
+    assert refusal(MeshShape(fsdp=16).build, devices) == f"a mesh of fsdp=16 does not fit 12 devices{rest_must_divide}"
+    assert sizes(MeshShape(data=1, fsdp=-1, tensor=2), devices) == ones | {"fsdp": 6, "tensor": 2}
     for axis, size in (("data", 0), ("data", -2), ("fsdp", 0), ("tensor", -3)):
         with pytest.raises(ValueError, match=f"the mesh axis {axis} must be at least 1, or -1, not {size}"):
             MeshShape(**{axis: size})
@@ -54,7 +54,7 @@ def test_mesh_shapes():
         MeshShape(fsdp=-1)
 
 
-def test_an_axis_for_the_slices():
+def test_replica_axis_spans_the_slices():
     devices = [SimpleNamespace(platform="tpu", slice_index=number // 4) for number in range(8)]
     assert refusal(MeshShape(replica=1).build, devices) == "MeshShape.replica=1 does not divide over the 2 slices: use 2, or -1"
     assert refusal(MeshShape(fsdp=8).build, devices).startswith("a mesh of replica=2, fsdp=8 does not fit 8 devices")
@@ -67,7 +67,7 @@ def test_rules_name_axes_of_the_mesh_once():
         Rules(mlp=("tensor", "tensor"))
 
 
-def test_a_mesh_axis_is_used_once():
+def test_mesh_axis_is_used_once():
     assert partition_spec(("embed", "mlp")) == PartitionSpec("fsdp", "tensor")
     assert partition_spec(("heads", "mlp")) == PartitionSpec("tensor", None)
     assert partition_spec(("batch", "embed")) == PartitionSpec(("replica", "data", "fsdp"), None)
@@ -76,7 +76,7 @@ def test_a_mesh_axis_is_used_once():
     assert partition_spec(("embed", "heads", "mlp"), wide) == PartitionSpec(("fsdp", "data"), None, "tensor")
 
 
-def test_every_parameter_is_split_as_its_axes_say():
+def test_parameters_are_split_by_their_logical_axes():
     shardings = state_shardings(boxed(tiny.objective()), mesh(2, 4, 2))
     attention = shardings["encoder"]["layers"]["attention"]["query"]["kernel"]
     assert attention.spec == PartitionSpec(None, "fsdp", "tensor", None)
@@ -85,7 +85,7 @@ def test_every_parameter_is_split_as_its_axes_say():
     assert len(split) > 20
 
 
-def test_sizes_of_parameters_that_do_not_divide():
+def test_parameters_that_do_not_divide_are_refused():
     objective = tiny.objective()
     assert refusal(state_shardings, boxed(objective), mesh(tensor=4)) == (
         "heads of encoder/layers/attention/key/bias is 2, which does not divide over the 4 parts of mesh axis tensor; "
@@ -95,7 +95,7 @@ def test_sizes_of_parameters_that_do_not_divide():
         "embed of encoder/embeddings/norm/bias is 16, which does not divide over the 5 parts of mesh axis fsdp; "
         "use 15 or 20, or a mesh axis of 1"
     )
-    # A table is padded to a multiple of 128 rows once, and stays one.
+    # A table is padded to a multiple of 128 rows once, and keeps its size.
     table = {"table": nn.LogicallyPartitioned(jax.ShapeDtypeStruct((30_592, 8), np.float32), ("vocab", "embed"))}
     assert refusal(state_shardings, table, mesh(tensor=3)) == (
         "vocab of table is 30592, which does not divide over the 3 parts of mesh axis tensor; use 30336 or 30720, or a mesh axis "
@@ -103,7 +103,7 @@ def test_sizes_of_parameters_that_do_not_divide():
     )
 
 
-def test_batches_that_do_not_divide():
+def test_batches_that_do_not_divide_are_refused():
     check_batch(96, 3, mesh(2, 4, 2))
     assert refusal(check_batch, 10, 3, mesh()) == (
         "batch size 10 is not divisible by 3 microbatches; change Stage.batch_size or Run.microbatches"
@@ -123,7 +123,7 @@ def test_features_are_split_by_rows():
     assert {sharding.spec[0] for sharding in batch_shardings(features, mesh(2, 2, 2)).values()} == {("replica", "data", "fsdp")}
 
 
-def test_rows_whose_tokens_do_not_divide():
+def test_lengths_that_do_not_divide_are_refused():
     features = tiny.objective().features(tiny.SHAPE)
     length = tiny.SHAPE.length
     specs = {name: sharding.spec for name, sharding in batch_shardings(features, mesh(sequence=2)).items()}
@@ -133,14 +133,14 @@ def test_rows_whose_tokens_do_not_divide():
     )
 
 
-def test_zero1_splits_what_data_left_whole():
+def test_zero1_splits_unsplit_dimensions():
     tree = {
         "split": nn.LogicallyPartitioned(jax.ShapeDtypeStruct((3, 8, 4), np.float32), ("layers", "embed", "mlp")),
         "odd": nn.LogicallyPartitioned(jax.ShapeDtypeStruct((3,), np.float32), ("embed",)),
         "count": jax.ShapeDtypeStruct((), np.int32),
     }
-    found = state_shardings(tree, mesh(data=4, tensor=2), over="data")
-    assert found["split"].spec == PartitionSpec(None, ("fsdp", "data"), "tensor")
-    assert found["odd"].spec == PartitionSpec("fsdp") and found["count"].spec == PartitionSpec()
-    taken = state_shardings(tree, mesh(data=4), Rules(mlp="data"), over="data")
-    assert taken["split"].spec == PartitionSpec(None, "fsdp", "data")
+    shardings = state_shardings(tree, mesh(data=4, tensor=2), over="data")
+    assert shardings["split"].spec == PartitionSpec(None, ("fsdp", "data"), "tensor")
+    assert shardings["odd"].spec == PartitionSpec("fsdp") and shardings["count"].spec == PartitionSpec()
+    used_by_rule = state_shardings(tree, mesh(data=4), Rules(mlp="data"), over="data")
+    assert used_by_rule["split"].spec == PartitionSpec(None, "fsdp", "data")
