@@ -1,11 +1,11 @@
-"""Loops of tiny models take much longer to compile than to run."""
+"""Compilation without most optimizations, since loops of tiny models take much longer to compile than to run."""
 
 import jax
 import pytest
 
 
 @pytest.fixture(autouse=True, scope="module")
-def compiled_quickly():
+def fast_compilation():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -1,4 +1,4 @@
-"""A random GPT-2 over bytes, whose end-of-text is its padding too; and what it writes on a mesh, in a process of its own."""
+"""Random GPT-2 over bytes with one token for padding and end of text; as a script it prints its texts on a mesh."""
 
 import json
 
@@ -27,7 +27,7 @@ ON_MESHES = [
 
 
 def model(seed=0):
-    """Positions count and biases hardly do, or all texts would soon be the same; an end is likelier than most."""
+    """Return a model with large position embeddings and small biases, so that texts differ, and with a likely end token."""
     shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(CONFIG, key), jax.random.key(0)))
     generator = np.random.default_rng(seed)
     scales = {"bias": 0.06, "scale": 0.3}
@@ -42,11 +42,11 @@ def model(seed=0):
     return LanguageModel(CONFIG, params, VOCABULARY, end_tokens(CONFIG, VOCABULARY.token_ids))
 
 
-def on_mesh(mesh):
-    """The tokens of all texts of all prompts."""
-    found = [model().generate(PROMPTS, *options, texts=texts, mesh=mesh) for *options, texts in ON_MESHES]
-    return [[[text.tokens for text in texts] for texts in each] for each in found]
+def generate_on_mesh(mesh):
+    """Return the tokens of all texts of all prompts."""
+    results = [model().generate(PROMPTS, *options, texts=texts, mesh=mesh) for *options, texts in ON_MESHES]
+    return [[[text.tokens for text in texts] for texts in result] for result in results]
 
 
 if __name__ == "__main__":
-    print(json.dumps(on_mesh(MeshShape(1, 2, 2).build())))
+    print(json.dumps(generate_on_mesh(MeshShape(1, 2, 2).build())))

@@ -1,4 +1,4 @@
-"""Models whose next token depends on the last one and on how many there are: rows of a table of logits."""
+"""Models whose next token depends on the last token and the length: rows of a table of logits."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,19 +6,19 @@ import pytest
 
 from bertfam.decoding.stepper import Prompts, Stepper, reorder_rows, repeat_rows
 
-# Tables of this many lengths, in turn; were there one, texts of the same pairs in another order would be equally likely.
+# The number of tables, used in turn; with one table, texts with the same pairs in another order would be equally likely.
 LENGTHS = 24
 
 
 def table(seed, size, scale=2.0, impossible=()):
-    """float32[LENGTHS, size, size]: logits after each token at each length; the `impossible` ones follow none."""
+    """Return logits float32[LENGTHS, size, size] after each token at each length; `impossible` tokens never follow."""
     logits = scale * np.random.default_rng(seed).standard_normal((LENGTHS, size, size)).astype(np.float32)
     logits[..., list(impossible)] = -np.inf
     return logits
 
 
 def stepper(logits):
-    """The model; its state is the length and a sum of all tokens, which a loop that mixes texts up gets wrong."""
+    """Return the model as a stepper; its state is the length and the sum of all tokens, so that mixed-up texts are detected."""
 
     def step(tokens, state):
         length, total = state
@@ -26,16 +26,16 @@ def stepper(logits):
         return _shifted(jnp.asarray(logits)[length % LENGTHS, tokens], total), (length, total)
 
     def repeat(state, count):
-        return tuple(repeat_rows(each, count) for each in state)
+        return tuple(repeat_rows(leaf, count) for leaf in state)
 
     def reorder(state, places):
-        return tuple(reorder_rows(each, places) for each in state)
+        return tuple(reorder_rows(leaf, places) for leaf in state)
 
     return Stepper(step, repeat, reorder)
 
 
-def begun(logits, batch):
-    """Logits after a batch of prompts, and the state."""
+def prefill(logits, batch):
+    """Return the logits after a batch of prompts, and the state."""
     place = jnp.arange(batch.tokens.shape[1])
     total = jnp.sum(jnp.where(place >= batch.first[:, None], batch.tokens, 0), axis=1)
     length = batch.tokens.shape[1] - batch.first
@@ -43,12 +43,12 @@ def begun(logits, batch):
 
 
 def _shifted(logits, total):
-    """The last tenth of a logit is the text's: logits float32[rows, size] and a number of each row."""
+    """Scale each row of logits float32[rows, size] by up to a tenth, by the sum of the row's tokens."""
     return logits * (1 + 0.1 * (total % 7)[:, None] / 7)
 
 
-def prompts_of(rows, pad, length=None):
-    """Lists of ids as a batch, padded on the left."""
+def make_prompts(rows, pad, length=None):
+    """Return lists of ids as a batch, padded on the left."""
     length = length or max(map(len, rows))
     tokens = np.full((len(rows), length), pad, np.int32)
     for place, row in enumerate(rows):
@@ -58,7 +58,7 @@ def prompts_of(rows, pad, length=None):
 
 
 def torch_model(logits, *, eos, pad):
-    """The same as a model of transformers, which generates."""
+    """Return the same model as a transformers model with `generate`."""
     torch = pytest.importorskip("torch")
     from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import CausalLMOutput

@@ -1,11 +1,11 @@
-"""Greedy decoding and beam search are those of transformers, token by token, on models that are tables."""
+"""Greedy decoding and beam search on table models, token by token equal to transformers."""
 
 import functools
 
 import jax
 import numpy as np
 import pytest
-from table_models import begun, prompts_of, stepper, table, torch_model
+from table_models import make_prompts, prefill, stepper, table, torch_model
 
 from bertfam.decoding.beam_search import search
 from bertfam.decoding.sampling import sample
@@ -21,17 +21,17 @@ ROWS = [list(np.random.default_rng(row).integers(2, PAD, 1 + row % 7)) for row i
 ENDS = Ends((EOS,), PAD)
 
 
-def ours(rows, strategy, limits, texts=1, logits=LOGITS, ends=ENDS):
-    """For each row its texts, as lists of ids, with their scores."""
-    batch = prompts_of(rows, ends.fill)
+def generate(rows, strategy, limits, texts=1, logits=LOGITS, ends=ENDS):
+    """Return the texts of each row as lists of ids, with their scores."""
+    batch = make_prompts(rows, ends.fill)
     run = search if isinstance(strategy, BeamSearch) else functools.partial(sample, keys=None)
     decode = jax.jit(functools.partial(run, stepper(logits), strategy=strategy, limits=limits, ends=ends, texts=texts))
-    found = jax.tree.map(np.asarray, decode(*begun(logits, batch), batch))
-    for tokens, lengths in zip(found.tokens.reshape(-1, limits.max_new_tokens), found.lengths.reshape(-1), strict=True):
+    result = jax.tree.map(np.asarray, decode(*prefill(logits, batch), batch))
+    for tokens, lengths in zip(result.tokens.reshape(-1, limits.max_new_tokens), result.lengths.reshape(-1), strict=True):
         assert (tokens[lengths:] == ends.fill).all()
     return [
         [(row.tokens[place, : row.lengths[place]].tolist(), float(row.scores[place])) for place in np.flatnonzero(row.possible)]
-        for row in (jax.tree.map(lambda each, at=at: each[at], found) for at in range(len(rows)))
+        for row in (jax.tree.map(lambda leaf, at=at: leaf[at], result) for at in range(len(rows)))
     ]
 
 
@@ -40,10 +40,10 @@ def model():
     return torch_model(LOGITS, eos=EOS, pad=PAD)
 
 
-def theirs(rows, strategy, limits, texts=1):
+def generate_with_transformers(rows, strategy, limits, texts=1):
     torch = pytest.importorskip("torch")
 
-    batch = prompts_of(rows, PAD)
+    batch = make_prompts(rows, PAD)
     options = {"max_new_tokens": limits.max_new_tokens, "do_sample": False}
     if limits.min_new_tokens:
         options["min_new_tokens"] = limits.min_new_tokens
@@ -56,17 +56,17 @@ def theirs(rows, strategy, limits, texts=1):
             "early_stopping": strategy.early_stopping,
             "num_return_sequences": texts,
         }
-    found = model().generate(
+    output = model().generate(
         torch.tensor(np.array(batch.tokens), dtype=torch.long),
         attention_mask=torch.tensor(np.array(batch.tokens != PAD), dtype=torch.long),
         return_dict_in_generate=True,
         output_scores=True,
         **options,
     )
-    written = found.sequences[:, batch.tokens.shape[1] :].tolist()
-    scores = getattr(found, "sequences_scores", None)
-    scores = scores.tolist() if scores is not None else [None] * len(written)
-    trimmed = [tokens[: tokens.index(PAD)] if PAD in tokens else tokens for tokens in written]
+    sequences = output.sequences[:, batch.tokens.shape[1] :].tolist()
+    scores = getattr(output, "sequences_scores", None)
+    scores = scores.tolist() if scores is not None else [None] * len(sequences)
+    trimmed = [tokens[: tokens.index(PAD)] if PAD in tokens else tokens for tokens in sequences]
     pairs = list(zip(trimmed, scores, strict=True))
     return [pairs[at : at + texts] for at in range(0, len(pairs), texts)]
 
@@ -84,11 +84,11 @@ def theirs(rows, strategy, limits, texts=1):
     ],
     ids=str,
 )
-def test_texts_are_those_of_transformers(strategy, limits, texts):
-    mine, reference = ours(ROWS, strategy, limits, texts), theirs(ROWS, strategy, limits, texts)
-    for row, (left, right) in enumerate(zip(mine, reference, strict=True)):
+def test_texts_equal_those_of_transformers(strategy, limits, texts):
+    own, reference = generate(ROWS, strategy, limits, texts), generate_with_transformers(ROWS, strategy, limits, texts)
+    for row, (left, right) in enumerate(zip(own, reference, strict=True)):
         assert [tokens for tokens, _ in left] == [tokens for tokens, _ in right], row
         for (_, score), (_, expected) in zip(left, right, strict=True):
             assert expected is None or score == pytest.approx(expected, rel=1e-5)
-    lengths = {len(tokens) for row in mine for tokens, _ in row}
+    lengths = {len(tokens) for row in own for tokens, _ in row}
     assert len(lengths) > 1 and min(lengths) >= limits.min_new_tokens

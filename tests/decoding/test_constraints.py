@@ -1,4 +1,4 @@
-"""What may come next is what transformers' processors leave."""
+"""Constraints on the next token, equal to the logits processors of transformers."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,51 +16,51 @@ logits_process = pytest.importorskip("transformers.generation.logits_process")
     "sample",
     [Sample(0.7, 5), Sample(1.3, 0, 0.9), Sample(1.0, 8, 0.6), Sample(0.1, 0, 0.01), Sample(2.0, 999), Sample(1.0, 3, 0.5)],
 )
-def test_the_distribution_that_is_drawn_from(sample):
+def test_truncated_distribution_equals_that_of_transformers(sample):
     logits = 3 * np.random.default_rng(0).standard_normal((64, 50)).astype(np.float32)
-    logits[:16] = logits[:16].round()  # ties, some of them at the edge
-    logits[:, 7] = -np.inf  # forbidden before
+    logits[:16] = logits[:16].round()  # ties, some of them at the threshold
+    logits[:, 7] = -np.inf  # already forbidden
     processors = [logits_process.TemperatureLogitsWarper(sample.temperature)]
     processors += [logits_process.TopKLogitsWarper(sample.top_k)] if sample.top_k else []
     processors += [logits_process.TopPLogitsWarper(sample.top_p)] if sample.top_p < 1 else []
     expected = torch.tensor(logits)
     for processor in processors:
         expected = processor(None, expected)
-    expected, found = torch.softmax(expected, -1).numpy(), np.array(truncate(jnp.asarray(logits), sample))
-    found = np.exp(found - found.max(-1, keepdims=True))
-    found /= found.sum(-1, keepdims=True)
-    # Of equally likely tokens at the edge of top_p, which one stays is nobody's word: compare what is kept of each row.
-    np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(found[16:], expected[16:], rtol=1e-5, atol=1e-7)
-    assert (found[:, 7] == 0).all() and ((found > 0).sum(-1) >= 1).all()
+    expected, probabilities = torch.softmax(expected, -1).numpy(), np.array(truncate(jnp.asarray(logits), sample))
+    probabilities = np.exp(probabilities - probabilities.max(-1, keepdims=True))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    # It is undefined which of several equally likely tokens at the threshold of top_p stays, so the sorted rows are compared.
+    np.testing.assert_allclose(np.sort(probabilities), np.sort(expected), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(probabilities[16:], expected[16:], rtol=1e-5, atol=1e-7)
+    assert (probabilities[:, 7] == 0).all() and ((probabilities > 0).sum(-1) >= 1).all()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_no_ngram_stands_twice(size):
-    """Each text is told what transformers is told of it alone, whatever padding stands before it and places behind."""
+def test_repeated_ngrams_equal_those_of_transformers(size):
+    """Compare with transformers on each text alone, whatever padding precedes it and whatever free positions follow."""
     generator, vocabulary = np.random.default_rng(size), 5
     history = generator.integers(0, vocabulary, (40, 30)).astype(np.int32)
     length = 24
     first = np.append(generator.integers(0, length, 36), [length - 1, length - 2, length - 3, 0]).astype(np.int32)
-    found = repeated_ngrams(jnp.asarray(history), jnp.asarray(first), jnp.int32(length), size, vocabulary)
+    forbidden = repeated_ngrams(jnp.asarray(history), jnp.asarray(first), jnp.int32(length), size, vocabulary)
     processor = logits_process.NoRepeatNGramLogitsProcessor(size)
-    for row, begin in enumerate(first):
-        text = torch.tensor(history[None, row, begin:length], dtype=torch.long)
+    for row, start in enumerate(first):
+        text = torch.tensor(history[None, row, start:length], dtype=torch.long)
         expected = processor(text, torch.zeros(1, vocabulary)).isinf().numpy()[0]
-        np.testing.assert_array_equal(found[row], expected)
-    assert found.any() and (size == 1 or not found.all())
+        np.testing.assert_array_equal(forbidden[row], expected)
+    assert forbidden.any() and (size == 1 or not forbidden.all())
     assert not repeated_ngrams(jnp.asarray(history[:, :2]), jnp.zeros(40, jnp.int32), jnp.int32(2), 3, vocabulary).any()
 
 
-def test_ends_are_forbidden_first_and_forced_last():
+def test_end_tokens_are_forbidden_first_and_forced_last():
     ends, limits = Ends((1, 3), 0, first=2, last=3), Limits(6, min_new_tokens=2)
-    scores, none = jnp.zeros((1, 5)), jnp.zeros(1, jnp.int32)
+    scores, starts = jnp.zeros((1, 5)), jnp.zeros(1, jnp.int32)
 
     def allowed(written, limits=limits, ends=ends):
-        found = constrain(scores, jnp.zeros((1, 9), jnp.int32), none, 3, jnp.int32(written), limits, ends)
-        return np.flatnonzero(np.isfinite(found[0])).tolist()
+        constrained = constrain(scores, jnp.zeros((1, 9), jnp.int32), starts, 3, jnp.int32(written), limits, ends)
+        return np.flatnonzero(np.isfinite(constrained[0])).tolist()
 
     assert [allowed(written) for written in range(6)] == [[2], [0, 2, 4], *[[0, 1, 2, 3, 4]] * 3, [3]]
-    assert allowed(0, Limits(1)) == [3]  # the last word is the end's, as transformers has it
+    assert allowed(0, Limits(1)) == [3]  # as in transformers, the last token is the forced end
     assert [allowed(written, ends=Ends((1,), 0)) for written in (0, 1, 2)] == [[0, 2, 3, 4]] * 2 + [[0, 1, 2, 3, 4]]
     assert allowed(0, ends=Ends((), 0)) == [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Cloze: every mask in order, the likeliest first; what cannot be filled is refused in one line."""
+"""Filling of masks: all masks in order, the most likely tokens first, and refused inputs."""
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ def model():
     return random_model()
 
 
-def test_every_mask_in_order_with_the_probabilities_of_the_whole_vocabulary(model):
+def test_masks_are_filled_in_order_with_probabilities_over_the_vocabulary(model):
     texts = ["a [MASK] c [MASK].", "[MASK] [MASK]"]
     filled = fill(model, texts, top_k=3)
     assert [[mask.position for mask in masks] for masks in filled] == [[2, 4], [1, 2]]
@@ -39,24 +39,26 @@ def test_every_mask_in_order_with_the_probabilities_of_the_whole_vocabulary(mode
             row = np.exp(logits[mask.position] - logits[mask.position].max())
             row /= row.sum()
             best = np.argsort(-row)[:3]
-            assert [found.token_id for found in mask.predictions] == best.tolist()
-            assert [found.token for found in mask.predictions] == VOCABULARY.pieces(best)
-            np.testing.assert_allclose([found.probability for found in mask.predictions], row[best], rtol=1e-4)
+            assert [prediction.token_id for prediction in mask.predictions] == best.tolist()
+            assert [prediction.token for prediction in mask.predictions] == VOCABULARY.pieces(best)
+            np.testing.assert_allclose([prediction.probability for prediction in mask.predictions], row[best], rtol=1e-4)
 
 
-def test_more_candidates_than_tokens_are_all_tokens(model):
+def test_large_top_k_returns_the_whole_vocabulary(model):
     ((mask,),) = fill(model, ["[MASK]"], top_k=1000)
-    assert sorted(found.token_id for found in mask.predictions) == list(range(VOCABULARY.size))
-    assert sum(found.probability for found in mask.predictions) == pytest.approx(1, abs=1e-5)
+    assert sorted(prediction.token_id for prediction in mask.predictions) == list(range(VOCABULARY.size))
+    assert sum(prediction.probability for prediction in mask.predictions) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_text_is_filled_as_it_is_alone(model):
+def test_predictions_do_not_depend_on_other_texts(model):
     texts = ["a [MASK] [MASK].", "b c d e f g [MASK] [MASK]"]
-    for together, text in zip(fill(model, texts), texts, strict=True):
+    for filled, text in zip(fill(model, texts), texts, strict=True):
         (alone,) = fill(model, [text])
-        for left, right in zip(together, alone, strict=True):
-            assert [found.token for found in left.predictions] == [found.token for found in right.predictions]
-            np.testing.assert_allclose(*([found.probability for found in mask.predictions] for mask in (left, right)), rtol=1e-4)
+        for left, right in zip(filled, alone, strict=True):
+            assert [prediction.token for prediction in left.predictions] == [prediction.token for prediction in right.predictions]
+            np.testing.assert_allclose(
+                *([prediction.probability for prediction in mask.predictions] for mask in (left, right)), rtol=1e-4
+            )
 
 
 @pytest.mark.parametrize(
@@ -71,18 +73,18 @@ def test_a_text_is_filled_as_it_is_alone(model):
         ),
     ],
 )
-def test_what_cannot_be_filled_is_refused(model, text, message):
+def test_texts_that_cannot_be_filled_are_refused(model, text, message):
     with pytest.raises(UserError) as caught:
         fill(model, ["[MASK]", text])
     assert str(caught.value) == message
 
 
-def test_a_text_as_long_as_the_model_reads_is_filled(model):
+def test_text_of_the_maximum_length_is_filled(model):
     ((mask,),) = fill(model, ["a b c d e f g h a [MASK]"])
     assert mask.position == 10 and len(mask.predictions) == 5
 
 
-def test_a_model_without_the_head_cannot_fill():
+def test_model_without_a_head_cannot_fill():
     with pytest.raises(UserError) as caught:
         fill(random_model(("encoder", "pooler")), ["[MASK]"])
     assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""Texts do not depend on a prompt's company, on a cache or on devices; what cannot be written is refused in one line."""
+"""Generated texts, independent of other prompts, of the cache and of devices, and refused settings in one line."""
 
 import argparse
 import dataclasses
@@ -40,54 +40,54 @@ def model():
     return small_gpt2.model()
 
 
-def tokens_of(written):
-    return [[text.tokens for text in texts] for texts in written]
+def token_lists(generated):
+    return [[text.tokens for text in texts] for texts in generated]
 
 
 @pytest.fixture(scope="module")
 def long_texts(model):
-    """200 tokens of each prompt, and how often something was compiled for them, for these again and for others as long."""
+    """Texts of 200 tokens, and the number of compilations after these prompts, the same again, and others of the same lengths."""
     compiled = []
 
-    class Counting(logging.Handler):
+    class CountingHandler(logging.Handler):
         def emit(self, record):
             if "Finished XLA compilation of jit(decode)" in record.getMessage():
                 compiled.append(record)
 
-    handler, logger = Counting(logging.DEBUG), logging.getLogger("jax")
+    handler, logger = CountingHandler(logging.DEBUG), logging.getLogger("jax")
     logger.addHandler(handler)
     counts = []
     try:
         with jax.log_compiles():
             for prompts in (PROMPTS, PROMPTS, [prompt[::-1] for prompt in PROMPTS]):
-                written = model.generate(prompts, Greedy(), LONG)
-                first = written if not counts else first  # noqa: F821
+                generated = model.generate(prompts, Greedy(), LONG)
+                first = generated if not counts else first  # noqa: F821
                 counts.append(len(compiled))
     finally:
         logger.removeHandler(handler)
     return first, counts
 
 
-def test_two_hundred_tokens_are_compiled_once(long_texts):
+def test_generation_of_two_hundred_tokens_compiles_once(long_texts):
     _, counts = long_texts
     assert counts == [1, 1, 1]
 
 
-def test_logits_over_the_cache_are_those_of_whole_texts(model, long_texts):
-    written, _ = long_texts
+def test_cached_logits_equal_those_of_whole_texts(model, long_texts):
+    generated, _ = long_texts
     end = VOCABULARY.token_ids.eos
     row = np.zeros((1, CONFIG.max_length), np.int32)
-    for prompt, (text,) in zip(PROMPTS, written, strict=True):
-        before = VOCABULARY.encode_prompt(prompt, frame=False).ids.tolist() or [end]
-        whole = [*before, *text.tokens]
+    for prompt, (text,) in zip(PROMPTS, generated, strict=True):
+        prompt_ids = VOCABULARY.encode_prompt(prompt, frame=False).ids.tolist() or [end]
+        whole = [*prompt_ids, *text.tokens]
         row[0, : len(whole)] = whole
-        logits = np.asarray(model.apply(row)["logits"][0], np.float64)[len(before) - 1 : len(whole) - 1]
-        likely = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        logits = np.asarray(model.apply(row)["logits"][0], np.float64)[len(prompt_ids) - 1 : len(whole) - 1]
+        log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         places = np.arange(len(text.tokens))
-        np.testing.assert_allclose(text.log_probabilities, likely[places, text.tokens], rtol=0, atol=1e-4)
-        # What is chosen is the likeliest without a cache too, of what may be.
-        likely[: LONG.min_new_tokens, end] = -np.inf
-        assert (likely.max(-1) - likely[places, text.tokens] < 1e-4).all()
+        np.testing.assert_allclose(text.log_probabilities, log_probabilities[places, text.tokens], rtol=0, atol=1e-4)
+        # Without a cache, the same allowed token is the most likely one.
+        log_probabilities[: LONG.min_new_tokens, end] = -np.inf
+        assert (log_probabilities.max(-1) - log_probabilities[places, text.tokens] < 1e-4).all()
         assert text.log_probability == pytest.approx(text.score, rel=1e-4)
         assert text.ended == (text.tokens[-1] == end) and end not in text.tokens[:-1]
         assert len(text.tokens) == 200 or (text.ended and len(text.tokens) > 150)
@@ -98,56 +98,56 @@ def test_logits_over_the_cache_are_those_of_whole_texts(model, long_texts):
     small_gpt2.ON_MESHES,
     ids=str,
 )
-def test_texts_of_a_prompt_alone_are_those_in_company(model, strategy, limits, texts):
+def test_texts_do_not_depend_on_other_prompts(model, strategy, limits, texts):
     together = model.generate(PROMPTS, strategy, limits, texts=texts)
     alone = model.generate(PROMPTS, strategy, limits, texts=texts, batch_size=1)
-    assert tokens_of(together) == tokens_of(alone)
+    assert token_lists(together) == token_lists(alone)
     assert len({len(text.tokens) for texts in together for text in texts}) > 1
     for left, right in zip(together, alone, strict=True):
         for one, other in zip(left, right, strict=True):
             np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-4)
             assert one.text == other.text
-    turned = model.generate(PROMPTS[::-1], strategy, limits, texts=texts)
-    assert tokens_of(turned) == tokens_of(together[::-1])
+    reversed_prompts = model.generate(PROMPTS[::-1], strategy, limits, texts=texts)
+    assert token_lists(reversed_prompts) == token_lists(together[::-1])
 
 
-def test_seeds_and_numbers_of_texts_give_other_texts(model):
+def test_texts_differ_by_seed_prompt_and_number(model):
     strategy, limits, texts = small_gpt2.ON_MESHES[0]
     prompts = ["nine more", "nine more", "nine mora", *PROMPTS[:5]]
 
-    def written(seed):
-        return tokens_of(model.generate(prompts, dataclasses.replace(strategy, seed=seed), limits, texts=texts))
+    def generate_tokens(seed):
+        return token_lists(model.generate(prompts, dataclasses.replace(strategy, seed=seed), limits, texts=texts))
 
-    first, other = written(0), written(1)
+    first, other = generate_tokens(0), generate_tokens(1)
     assert first[0] == first[1] and first[0] != first[2] and first[0][0] != first[0][1]
-    assert first == written(0) and first[0] != other[0]
+    assert first == generate_tokens(0) and first[0] != other[0]
 
 
 def test_texts_are_the_same_on_four_devices():
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, small_gpt2.__file__],
         env=os.environ | xla.devices(4),
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == small_gpt2.on_mesh(None)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout.splitlines()[-1]) == small_gpt2.generate_on_mesh(None)
 
 
-def test_an_answer_may_be_as_long_as_the_table_of_positions():
+def test_output_may_use_all_positions():
     config = BartConfig(9, num_layers=1, hidden_size=8, num_heads=2, feed_forward_size=8, max_length=16)
     row = jnp.ones((2, 16), jnp.int32)
     prompts = Prompts(row[:, :1], jnp.zeros(2, jnp.int32), jnp.ones(2, bool))
 
-    def begun(params, new_tokens):
+    def prefill(params, new_tokens):
         return stepper_of(config, params, new_tokens, Execution())[1](prompts, Source(row, row))
 
     shapes = nn.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
-    logits, state = jax.eval_shape(functools.partial(begun, new_tokens=16), shapes)
+    logits, state = jax.eval_shape(functools.partial(prefill, new_tokens=16), shapes)
     assert logits.shape == (2, 9) and state.cache.keys.shape == (1, 2, 16, 2, 4)
 
 
-def test_the_named_strategies():
+def test_presets_of_strategies():
     assert {name: (preset.strategy, preset.no_repeat_ngrams) for name, preset in PRESETS.items()} == {
         "greedy": (Greedy(), 0),
         "beam": (BeamSearch(beams=5, length_penalty=1.0, early_stopping=False), 2),
@@ -194,14 +194,14 @@ def test_the_named_strategies():
         ),
     ],
 )
-def test_what_cannot_be_written_is_refused(model, strategy, limits, options, message):
+def test_bad_generation_settings_are_refused(model, strategy, limits, options, message):
     assert model.generate([]) == []
     with pytest.raises(UserError) as caught:
         model.generate(["a", "twelve lette"], strategy(), Limits(**limits), **options)
     assert str(caught.value) == message
 
 
-def test_a_model_of_no_numbers_writes_nothing(model):
+def test_model_with_nan_logits_is_refused(model):
     broken = small_gpt2.model()
     broken.params["embeddings"]["table"][:] = np.nan
     with pytest.raises(UserError, match="the model's logits are not numbers"):
@@ -217,30 +217,30 @@ def folder(model, tmp_path_factory):
     return base / "model"
 
 
-def test_the_command_writes_what_the_api_does(model, folder, tmp_path):
+def test_command_generates_the_texts_of_the_api(model, folder, tmp_path):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
     flags = ["--strategy=sample", "--seed=3", "--max_new_tokens=8", "--num_return=2", "--json"]
     command = [sys.executable, "-m", "bertfam", "generate", f"--model_dir={folder}", f"--prompts={tmp_path / 'prompts.txt'}"]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, env=os.environ | xla.devices())
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([*command, *flags], capture_output=True, text=True, env=os.environ | xla.devices())
+    assert process.returncode == 0, process.stderr
     strategy, limits, texts = small_gpt2.ON_MESHES[0]
     expected = model.generate(PROMPTS, strategy, limits, texts=texts)
-    found = json.loads(done.stdout)
-    assert [entry["prompt"] for entry in found] == PROMPTS and "" in PROMPTS
-    for entry, texts in zip(found, expected, strict=True):
-        for written, text in zip(entry["texts"], texts, strict=True):
-            assert (written["text"], written["tokens"], written["ended"]) == (text.text, text.tokens, text.ended)
-            np.testing.assert_allclose(written["log_probabilities"], text.log_probabilities, atol=1e-4)
-            assert written["log_probability"] == pytest.approx(sum(written["log_probabilities"]))
+    printed = json.loads(process.stdout)
+    assert [entry["prompt"] for entry in printed] == PROMPTS and "" in PROMPTS
+    for entry, texts in zip(printed, expected, strict=True):
+        for printed_text, text in zip(entry["texts"], texts, strict=True):
+            assert (printed_text["text"], printed_text["tokens"], printed_text["ended"]) == (text.text, text.tokens, text.ended)
+            np.testing.assert_allclose(printed_text["log_probabilities"], text.log_probabilities, atol=1e-4)
+            assert printed_text["log_probability"] == pytest.approx(sum(printed_text["log_probabilities"]))
 
 
-def test_only_ends_of_lines_part_prompts(tmp_path):
+def test_prompts_are_separated_by_line_ends_only(tmp_path):
     (tmp_path / "prompts.txt").write_bytes("\ufefffirst\u2028still first\r\n\n third\x0c \n".encode())
     args = argparse.Namespace(prompt=[], prompts=str(tmp_path / "prompts.txt"))
     assert generate._prompts(args) == ["first\u2028still first", "", " third\x0c "]
 
 
-def test_texts_for_people(folder, model, capsys):
+def test_plain_output_of_the_command(folder, model, capsys):
     flags = ["--max_new_tokens=12", "--batch_size=1"]
     assert cli.main(["generate", f"--model_dir={folder}", "abc", f"a{END}", *flags]) == 0
     first, second = (text.text for (text,) in model.generate(["abc", f"a{END}"], Greedy(), Limits(12), batch_size=1))
@@ -265,21 +265,21 @@ def test_texts_for_people(folder, model, capsys):
     ],
     ids=str,
 )
-def test_mistakes_on_the_command_line(folder, capsys, flags, message):
+def test_mistakes_in_flags_of_generate_are_reported(folder, capsys, flags, message):
     assert cli.main(["generate", f"--model_dir={folder}", *flags]) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err == f"bertfam: error: {message.format(folder=folder)}\n"
 
 
-def test_a_folder_of_a_run_writes_the_same(folder, model, tmp_path):
+def test_model_directory_generates_the_same_texts(folder, model, tmp_path):
     assert cli.main(["import", f"--input={folder}", f"--output={tmp_path / 'run'}"]) == 0
     opened = load(tmp_path / "run")
     assert (opened.config, opened.ends) == (model.config, model.ends) == (model.config, load(folder).ends)
     options = Greedy(), Limits(12)
-    assert tokens_of(opened.generate(["abc"], *options)) == tokens_of(model.generate(["abc"], *options))
+    assert token_lists(opened.generate(["abc"], *options)) == token_lists(model.generate(["abc"], *options))
 
 
-def test_padding_may_stand_before_tokens_and_behind(model):
+def test_padding_may_precede_or_follow_the_tokens(model):
     ids = VOCABULARY.encode_prompt(f"nine{END}", frame=False).ids
     alone = model.apply(ids[None], collect=["hidden_states"])
     assert alone["logits"].shape == (1, 5, VOCABULARY.size) and alone["hidden"].shape == (1, 5, 32)
@@ -287,8 +287,8 @@ def test_padding_may_stand_before_tokens_and_behind(model):
     rows = np.full((2, 9), 3)
     rows[0, 4:] = rows[1, :5] = ids
     both = model.apply(rows, segment_ids=[[0] * 4 + [1] * 5, [1] * 5 + [0] * 4])["logits"]
-    for found in (both[0, 4:], both[1, :5]):
-        np.testing.assert_allclose(found, alone["logits"][0], atol=1e-4)
+    for logits in (both[0, 4:], both[1, :5]):
+        np.testing.assert_allclose(logits, alone["logits"][0], atol=1e-4)
     with pytest.raises(UserError, match="the model has no encoder for encoder_tokens: put all into tokens"):
         model.apply(rows, encoder_tokens=rows)
 
@@ -302,14 +302,14 @@ def test_padding_may_stand_before_tokens_and_behind(model):
         ({"config.json": {"forced_bos_token_id": 9, "decoder_start_token_id": 9}}, Ends((256,), 256, 256)),
     ],
 )
-def test_a_folder_may_say_how_texts_end(files, expected, tmp_path):
-    """An id that is no token of the vocabulary, such as the default of a class, says nothing."""
+def test_end_tokens_are_read_from_the_folder(files, expected, tmp_path):
+    """Ignore ids outside the vocabulary, such as the defaults of a class."""
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
     assert end_tokens_of_folder(CONFIG, VOCABULARY.token_ids, tmp_path) == expected
 
 
-def test_each_kind_of_model_has_its_command(folder, random_model, capsys):
+def test_commands_refuse_other_kinds_of_models(folder, random_model, capsys):
     assert cli.main(["generate", f"--model_dir={random_model}", "a"]) == 2
     assert "holds an encoder, which cannot generate text; use bertfam fill" in capsys.readouterr().err
     assert cli.main(["fill", f"--model_dir={folder}", "a [MASK]"]) == 2
@@ -318,7 +318,7 @@ def test_each_kind_of_model_has_its_command(folder, random_model, capsys):
         open_teacher(str(folder))
 
 
-def test_the_old_name_of_a_decoders_network_is_known(folder, capsys):
+def test_old_network_name_of_a_decoder_works_with_a_warning(folder, capsys):
     assert isinstance(api.load(folder, network="generator"), api.LanguageModel)
     warning = capsys.readouterr().err
     assert warning.count("\n") == 1 and "is named decoder now, not generator" in warning

@@ -1,4 +1,4 @@
-"""Scores of predictors that see no context."""
+"""Scores of predictors that ignore the context."""
 
 from types import SimpleNamespace
 
@@ -11,16 +11,16 @@ from bertfam.data.text_data import TextData
 from bertfam.evaluation.baselines import baselines, unigram_counts
 
 
-def test_unigram_counts(cache, vocabulary):
+def test_unigram_counts_equal_those_of_the_text(cache, vocabulary):
     documents = cache.documents("train", "text")
     counts = unigram_counts([documents], vocabulary.size)
     assert counts.sum() == len(documents.tokens) and counts.shape == (vocabulary.size,)
     for token in (int(documents.tokens[0]), int(documents.tokens[-1]), 3):
-        assert counts[token] == sum(int(found) == token for found in documents.tokens)
+        assert counts[token] == sum(int(text_token) == token for text_token in documents.tokens)
 
 
-def test_baselines_by_hand():
-    counts = np.array([0, 5, 2, 1])  # one added: 1, 6, 3, 2 of 12
+def test_baselines_equal_hand_computed_ones():
+    counts = np.array([0, 5, 2, 1])  # with one added to each count: 1, 6, 3, 2 of 12
     rows = {
         "masked_target_tokens": np.array([[1, 2], [3, 0]], np.int32),
         "masked_loss_weights": np.array([[1, 1], [1, 0]], np.float32),
@@ -41,7 +41,7 @@ def test_baselines_by_hand():
     }
 
 
-def test_baselines_of_other_labels_and_of_shuffled_tokens():
+def test_baselines_of_structure_labels_and_shuffled_tokens():
     counts = np.array([0, 5, 2, 1])
     rows = {
         "encoder_input_tokens": np.array([[9, 3, 2, 1, 3], [9, 9, 1, 2, 0]], np.int32),
@@ -55,7 +55,7 @@ def test_baselines_of_other_labels_and_of_shuffled_tokens():
     last = rows | {"sentence_structure_labels": np.array([[1], [0]], np.int32)}
     source = SimpleNamespace(rows=lambda step, start, stop: (rows, last)[step])
     assert baselines(source, 2, 2, counts) == {
-        "unigram_loss": pytest.approx(-(np.log(6 / 12) + np.log(3 / 12)) / 2),  # of the masked tokens alone
+        "unigram_loss": pytest.approx(-(np.log(6 / 12) + np.log(3 / 12)) / 2),  # masked tokens only
         "most_frequent_accuracy": pytest.approx(1 / 2),
         "shuffled_unigram_loss": pytest.approx(-(np.log(3 / 12) * 2 + np.log(2 / 12) + np.log(6 / 12) * 2) / 5),
         "shuffled_most_frequent_accuracy": pytest.approx(2 / 5),
@@ -65,7 +65,7 @@ def test_baselines_of_other_labels_and_of_shuffled_tokens():
 
 
 def test_baselines_of_spans():
-    """Of three masked tokens in one row two lie in a span that counts, in the next row one."""
+    """Two of the three masked tokens in the first row are in a counted span, and the one in the second row is."""
     rows = {
         "masked_target_tokens": np.array([[1, 2, 3], [1, 0, 0]], np.int32),
         "masked_loss_weights": np.array([[1, 1, 1], [1, 0, 0]], np.float32),
@@ -80,7 +80,7 @@ def test_baselines_of_spans():
     }
 
 
-def test_a_split_without_documents_gives_nothing_to_score(cache, tokens):
+def test_split_with_one_document_has_no_held_out_pairs(cache, tokens):
     empty = SimpleNamespace(
         corpora=("text",),
         counts=lambda split, corpus: {"documents": 1},

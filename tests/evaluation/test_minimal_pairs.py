@@ -1,4 +1,4 @@
-"""Minimal pairs: what is read, what counts, and scores of sentences against one sentence and one token at a time."""
+"""Minimal pairs: reading, counting, and sentence scores compared with single sentences and tokens."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ from bertfam.models.t5 import T5Config
 LINES = [{"sentence_good": f"good {number}", "sentence_bad": f"bad {number}", "UID": "x"} for number in range(4)]
 
 
-def text(lines):
+def json_lines(lines):
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
@@ -31,12 +31,12 @@ def text(lines):
 def folder(tmp_path):
     for name, lines in (("b", LINES[:3]), ("a", LINES[3:]), (".hidden", LINES)):
         (tmp_path / "data").mkdir(exist_ok=True)
-        (tmp_path / f"data/{name}.jsonl").write_text(text(lines) + "\n")
+        (tmp_path / f"data/{name}.jsonl").write_text(json_lines(lines) + "\n")
     (tmp_path / "data/README.md").write_text("no pairs")
     return tmp_path
 
 
-def test_a_zip_a_folder_and_a_file(folder):
+def test_pairs_are_read_from_zip_files_folders_and_files(folder):
     archive = folder / "BLiMP.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.write(folder / "data")
@@ -50,7 +50,7 @@ def test_a_zip_a_folder_and_a_file(folder):
     assert read_pairs(folder / "data/b.jsonl") == {"b": unpacked["b"]}
     assert {name: len(pairs) for name, pairs in read_pairs(archive, limit=2).items()} == {"a": 1, "b": 2}
     (folder / "data/more").mkdir()
-    (folder / "data/more/a.jsonl").write_text(text(LINES))
+    (folder / "data/more/a.jsonl").write_text(json_lines(LINES))
     assert list(read_pairs(folder / "data")) == ["a", "b", "more/a"]
 
 
@@ -67,15 +67,15 @@ def test_a_zip_a_folder_and_a_file(folder):
         (b'{"sentence_good": "a", "sentence_bad": 7}', 'b.jsonl:4 has no text as "sentence_bad"'),
     ],
 )
-def test_malformed_lines(folder, line, message):
+def test_malformed_lines_are_reported(folder, line, message):
     path = folder / "data/b.jsonl"
     path.write_bytes(path.read_bytes().rstrip() + b"\n" + line + b"\n")
     with pytest.raises(UserError, match=message):
         read_pairs(folder / "data")
-    assert len(read_pairs(folder / "data", limit=3)["b"]) == 3  # what is not wanted is not read
+    assert len(read_pairs(folder / "data", limit=3)["b"]) == 3  # lines beyond the limit are not read
 
 
-def test_nothing_to_read(tmp_path):
+def test_missing_empty_and_damaged_inputs_are_reported(tmp_path):
     with pytest.raises(UserError, match=r"holds no \*.jsonl: give BLiMP's zip file"):
         read_pairs(tmp_path)
     with pytest.raises(UserError, match="there is no .*/none"):
@@ -88,16 +88,16 @@ def test_nothing_to_read(tmp_path):
         read_pairs(tmp_path)
 
 
-def test_ties_count_half():
+def test_ties_count_as_half_correct():
     pairs = [Pair(good, bad, f"f:{line}") for line, (good, bad) in enumerate(["ab", "bb", "ba", "cc", "ca"], 1)]
 
     def score(sentences, where):
         assert len(sentences) == len(where) == 10
         return np.array([{"a": -3.0, "b": -2.0, "c": -1.0}[sentence] for sentence in sentences])
 
-    found = compare(pairs, score)
-    assert found == PairCounts(5, better=2, ties=2) and found.accuracy == pytest.approx(0.6)
-    assert (found + PairCounts(1)).numbers() == {"accuracy": pytest.approx(0.5), "pairs": 6, "ties": 2}
+    counts = compare(pairs, score)
+    assert counts == PairCounts(5, better=2, ties=2) and counts.accuracy == pytest.approx(0.6)
+    assert (counts + PairCounts(1)).numbers() == {"accuracy": pytest.approx(0.5), "pairs": 6, "ties": 2}
     with pytest.raises(UserError, match="f:2: the model gives a sentence the score nan"):
         compare(pairs, lambda sentences, where: np.where(np.arange(10) == 6, np.nan, 0.0))
 
@@ -106,16 +106,16 @@ SENTENCES = ["the class statement", "an expression list is evaluated for its sid
 WHERE = [f"f.jsonl:{line}" for line in range(1, 5)]
 
 
-def test_log_probabilities_of_a_decoder(vocabulary):
-    """Sums over one sentence at a time, from the logits of its own row without padding; of two padded lengths."""
+def test_log_probabilities_of_a_decoder_equal_those_of_single_sentences(vocabulary):
+    """Sum the log-probabilities of one unpadded sentence at a time; the scorer pads to two lengths."""
     sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "max_length": 24}
     config, generator = Gpt2Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
     model = api.LanguageModel(config, params, vocabulary, end_tokens(config, vocabulary.token_ids))
-    found = scorer({"decoder": model})
-    assert found.description == "log-probability after [SEP]"
-    scores = found.score(SENTENCES, WHERE)
+    sentence_scorer = scorer({"decoder": model})
+    assert sentence_scorer.description == "log-probability after [SEP]"
+    scores = sentence_scorer.score(SENTENCES, WHERE)
     for sentence, score in zip(SENTENCES[:2], scores[:2], strict=True):
         tokens = np.array([vocabulary.token_ids.sep, *vocabulary.encode_batch([sentence])[0]])
         logits = jax.nn.log_softmax(model.apply(tokens[None, :-1])["logits"][0])
@@ -123,20 +123,20 @@ def test_log_probabilities_of_a_decoder(vocabulary):
         assert score == pytest.approx(expected, rel=1e-5)
     assert len(tokens) > 16 and len(set(scores)) == 4
     with pytest.raises(UserError, match="f.jsonl:1: a sentence has 31 tokens and the model reads at most 25; take it out"):
-        found.score(["a " * 30], WHERE[:1])
+        sentence_scorer.score(["a " * 30], WHERE[:1])
     with pytest.raises(UserError, match=r"f.jsonl:1: '\\u200d' has no token"):
-        found.score(["\u200d"], WHERE[:1])
+        sentence_scorer.score(["\u200d"], WHERE[:1])
     with pytest.raises(UserError, match="no token that begins or ends a text"):
         scorer({"decoder": api.LanguageModel(config, params, vocabulary, model.ends._replace(start=None))})
 
 
-def test_pseudo_log_likelihoods(random_model):
-    """Each token of each sentence hidden in a row of its own, without padding."""
+def test_pseudo_log_likelihoods_of_an_encoder(random_model):
+    """Mask each token of each sentence in a separate row without padding."""
     model = api.load(random_model)
     ids = model.vocabulary.token_ids
-    found = scorer({"encoder": model})
-    assert found.description == "pseudo-log-likelihood, each token masked in turn"
-    scores = found.score(SENTENCES[2:], WHERE[2:])
+    sentence_scorer = scorer({"encoder": model})
+    assert sentence_scorer.description == "pseudo-log-likelihood, each token masked in turn"
+    scores = sentence_scorer.score(SENTENCES[2:], WHERE[2:])
     for sentence, score in zip(SENTENCES[2:], scores, strict=True):
         tokens = np.array([ids.cls, *model.vocabulary.encode_batch([sentence])[0], ids.sep])
         expected = 0.0
@@ -145,32 +145,32 @@ def test_pseudo_log_likelihoods(random_model):
             logits = np.asarray(model.apply(hidden[None])["mlm_logits"][0, place], np.float64)
             expected += logits[tokens[place]] - np.log(np.exp(logits).sum())
         assert score == pytest.approx(expected, rel=1e-4)
-    bare = api.Model(model.config, {"encoder": model.params["encoder"]}, model.vocabulary)
+    headless = api.Model(model.config, {"encoder": model.params["encoder"]}, model.vocabulary)
     with pytest.raises(UserError, match="has no masked-language-model head, so it gives sentences no score"):
-        scorer({"encoder": bare})
+        scorer({"encoder": headless})
 
 
-def test_pseudo_log_likelihoods_behind_a_sentinel(vocabulary):
-    """Each token of each sentence hidden behind the sentinel in a row of its own, without padding."""
+def test_pseudo_log_likelihoods_of_an_encoder_decoder(vocabulary):
+    """Replace each token of each sentence by the sentinel in a separate row without padding."""
     ids = dataclasses.replace(vocabulary.token_ids, sentinels=(vocabulary.size - 1, vocabulary.size - 2))
-    known = SimpleNamespace(token_ids=ids, encode_batch=vocabulary.encode_batch)
+    vocabulary_with_sentinels = SimpleNamespace(token_ids=ids, encode_batch=vocabulary.encode_batch)
     sizes = {"hidden_size": 32, "num_layers": 1, "num_encoder_layers": 1, "num_heads": 2, "head_dim": 8, "feed_forward_size": 32}
     config, generator = T5Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
-    model = api.LanguageModel(config, params, known, end_tokens(config, ids))
-    found = scorer({"encoder_decoder": model})
-    assert found.description == "pseudo-log-likelihood, each token behind a sentinel in turn"
-    scores = found.score(SENTENCES[2:], WHERE[2:])
+    model = api.LanguageModel(config, params, vocabulary_with_sentinels, end_tokens(config, ids))
+    sentence_scorer = scorer({"encoder_decoder": model})
+    assert sentence_scorer.description == "pseudo-log-likelihood, each token behind a sentinel in turn"
+    scores = sentence_scorer.score(SENTENCES[2:], WHERE[2:])
     for sentence, score in zip(SENTENCES[2:], scores, strict=True):
         tokens = np.array([*vocabulary.encode_batch([sentence])[0], ids.sep])
         expected = 0.0
         for place in range(len(tokens) - 1):
             hidden = np.where(np.arange(len(tokens)) == place, ids.sentinels[0], tokens)
-            written = np.array([[ids.pad, ids.sentinels[0]]])
-            logits = np.asarray(model.apply(written, encoder_tokens=hidden[None])["logits"][0, 1], np.float64)
+            decoder_tokens = np.array([[ids.pad, ids.sentinels[0]]])
+            logits = np.asarray(model.apply(decoder_tokens, encoder_tokens=hidden[None])["logits"][0, 1], np.float64)
             expected += logits[tokens[place]] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
         assert score == pytest.approx(expected, rel=1e-4)
-    without = api.LanguageModel(config, params, SimpleNamespace(token_ids=vocabulary.token_ids), model.ends)
+    model_without_sentinels = api.LanguageModel(config, params, SimpleNamespace(token_ids=vocabulary.token_ids), model.ends)
     with pytest.raises(UserError, match="its vocabulary has no sentinel"):
-        scorer({"encoder_decoder": without})
+        scorer({"encoder_decoder": model_without_sentinels})

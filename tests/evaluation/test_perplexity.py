@@ -1,4 +1,4 @@
-"""Perplexities of words and bytes: every token of the text and every end of it is a target once, whatever the rows."""
+"""Perplexities of words and bytes: every token and every end of a text is a target once, whatever the rows."""
 
 import json
 import math
@@ -18,7 +18,7 @@ ROWS = [Chunks(), WholeDocuments(), FullSentences(), Packed(WholeDocuments())]
 
 
 @pytest.mark.parametrize("rows", ROWS, ids=lambda rows: type(rows).__name__)
-def test_the_targets_are_the_text(cache, corpus, tokens, rows):
+def test_targets_equal_the_text_and_give_its_perplexities(cache, corpus, tokens, rows):
     data = TextData(rows=rows, corruption=NextTokens())
     held_out = data.held_out(cache, tokens, 32, 64)
     batches = [held_out.source.rows(step, 0, 64) for step in range(held_out.steps)]
@@ -29,19 +29,22 @@ def test_the_targets_are_the_text(cache, corpus, tokens, rows):
     expected[end] += len(text)
     np.testing.assert_array_equal(np.bincount(targets, minlength=tokens.size), expected)
 
-    # A model that knew the frequencies: its nats are those of all targets, by hand.
+    # The expected nats are those of a model that predicts the frequencies.
     frequencies = expected / expected.sum()
     nats = -np.log(frequencies[targets]).sum()
-    found = perplexities({"lm_loss": nats / len(targets), "loss": 7.0}, data, cache, "validation")
+    scores = perplexities({"lm_loss": nats / len(targets), "loss": 7.0}, data, cache, "validation")
     documents = [" ".join(sentences) for sentences in corpus.documents("validation")]
-    words, size = sum(len(one.split()) for one in documents), sum(len(one.encode()) for one in documents)
-    assert found == {
+    words, size_bytes = (
+        sum(len(document.split()) for document in documents),
+        sum(len(document.encode()) for document in documents),
+    )
+    assert scores == {
         "perplexity": pytest.approx(math.exp(nats / len(targets))),
         "word_perplexity": pytest.approx(math.exp(nats / words)),
-        "byte_perplexity": pytest.approx(math.exp(nats / size)),
-        "bits_per_byte": pytest.approx(nats / size / math.log(2)),
+        "byte_perplexity": pytest.approx(math.exp(nats / size_bytes)),
+        "bits_per_byte": pytest.approx(nats / size_bytes / math.log(2)),
     }
-    assert found["byte_perplexity"] < found["perplexity"] < found["word_perplexity"]
+    assert scores["byte_perplexity"] < scores["perplexity"] < scores["word_perplexity"]
 
 
 def test_baselines_of_next_tokens(cache, tokens):
@@ -59,19 +62,22 @@ def test_baselines_of_next_tokens(cache, tokens):
     }
 
 
-def test_what_has_no_words(cache, tmp_path):
-    """Masked tokens are some of the text's; a cache of an earlier version has not counted."""
-    masked, following = TextData(), TextData(rows=Chunks(), corruption=NextTokens())
+def test_word_perplexity_requires_counts_and_all_tokens_as_targets(cache, tmp_path):
+    """Masked tokens are only some of the text's tokens, and a cache of an earlier version has no word counts."""
+    masked, next_tokens = TextData(), TextData(rows=Chunks(), corruption=NextTokens())
     assert perplexities({"mlm_loss": 2.0, "loss": 3.0}, masked, cache, "validation") == {"perplexity": pytest.approx(math.e**2)}
     assert perplexities({"rtd_loss": 2.0}, masked, cache, "validation") == {}
-    assert perplexities({"lm_loss": 1e4}, following, cache, "validation")["perplexity"] == math.inf
+    assert perplexities({"lm_loss": 1e4}, next_tokens, cache, "validation")["perplexity"] == math.inf
     content = json.loads((cache.directory / "cache.json").read_text())
     for counts in (split["counts"] for splits in content["corpora"].values() for split in splits.values()):
         del counts["words"], counts["bytes"]
     (tmp_path / "cache.json").write_text(json.dumps(content))
-    old = TokenCache(tmp_path)
-    assert perplexities({"lm_loss": 2.0}, following, old, "validation") == {"perplexity": pytest.approx(math.e**2)}
-    assert [lacks_words(*each, "validation") for each in ((following, old), (following, cache), (masked, old))] == [
+    old_cache = TokenCache(tmp_path)
+    assert perplexities({"lm_loss": 2.0}, next_tokens, old_cache, "validation") == {"perplexity": pytest.approx(math.e**2)}
+    assert [
+        lacks_words(*data_and_cache, "validation")
+        for data_and_cache in ((next_tokens, old_cache), (next_tokens, cache), (masked, old_cache))
+    ] == [
         True,
         False,
         False,

@@ -1,4 +1,4 @@
-"""log p(targets | inputs) against whole logits of one pair at a time."""
+"""Log-likelihoods log p(targets | inputs), compared with whole logits of one pair at a time."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_as_by_whole_logits(kind, vocabulary):
+def test_log_likelihoods_equal_those_of_whole_logits(kind, vocabulary):
     config = CONFIGS[kind]
     generator = np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
@@ -29,20 +29,20 @@ def test_as_by_whole_logits(kind, vocabulary):
     model = api.LanguageModel(config, params, vocabulary, end_tokens(config, vocabulary.token_ids))
     sizes = [(5, 4), (5, 4), (0, 4), (5, 4), (5, 1)]
     inputs, targets = ([generator.integers(0, 60, pair[side]) for pair in sizes] for side in (0, 1))
-    found = log_likelihoods(model, inputs, targets, batch_size=2)
-    for number, (read, written) in enumerate(zip(inputs, targets, strict=True)):
-        if number == 4 or (config.has_encoder and not len(read)):
-            continue  # one more shape to compile; nothing to attend to
+    scores = log_likelihoods(model, inputs, targets, batch_size=2)
+    for number, (input_ids, target_ids) in enumerate(zip(inputs, targets, strict=True)):
+        if number == 4 or (config.has_encoder and not len(input_ids)):
+            continue  # the one needs another compilation, the other has no inputs
         if config.has_encoder:
-            row, first = [model.ends.start, *written[:-1]], 0
-            logits = model.apply(np.array([row]), encoder_tokens=read[None])["logits"][0]
+            row, first = [model.ends.start, *target_ids[:-1]], 0
+            logits = model.apply(np.array([row]), encoder_tokens=input_ids[None])["logits"][0]
         else:
-            row, first = [*(read if len(read) else [model.ends.start]), *written[:-1]], max(len(read) - 1, 0)
+            row, first = [*(input_ids if len(input_ids) else [model.ends.start]), *target_ids[:-1]], max(len(input_ids) - 1, 0)
             logits = model.apply(np.array([row]))["logits"][0]
-        logs = jax.nn.log_softmax(logits[first : first + len(written)])
-        assert found[number] == pytest.approx(float(logs[np.arange(len(written)), written].sum()), rel=1e-4)
-    turned = log_likelihoods(model, inputs[::-1], targets[::-1], batch_size=2)
-    assert turned[::-1] == pytest.approx(found, rel=1e-5)  # in other company
+        logs = jax.nn.log_softmax(logits[first : first + len(target_ids)])
+        assert scores[number] == pytest.approx(float(logs[np.arange(len(target_ids)), target_ids].sum()), rel=1e-4)
+    reversed_scores = log_likelihoods(model, inputs[::-1], targets[::-1], batch_size=2)
+    assert reversed_scores[::-1] == pytest.approx(scores, rel=1e-5)  # scores do not depend on the other pairs
     if config.max_length:
         with pytest.raises(UserError, match="a text has 20 tokens and the model reads at most 16"):
             log_likelihoods(model, [np.arange(18)], [np.arange(3)])

@@ -1,4 +1,4 @@
-"""`bertfam fill` on an exported folder, beside transformers' own pipeline on it."""
+"""Fill command on an exported folder, compared with the pipeline of transformers."""
 
 import json
 
@@ -10,7 +10,7 @@ from bertfam.cli import main
 TEXTS = ["The [MASK] statement is used in a loop.", "A [MASK] is a sequence of [MASK], as in [MASK]."]
 
 
-def test_the_pipeline_gives_the_same_tokens_and_probabilities(random_model, capsys):
+def test_pipeline_of_transformers_gives_the_same_tokens_and_probabilities(random_model, capsys):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     assert main(["fill", f"--model_dir={random_model}", "--json", *TEXTS]) == 0
@@ -21,6 +21,8 @@ def test_the_pipeline_gives_the_same_tokens_and_probabilities(random_model, caps
         theirs = theirs if isinstance(theirs[0], list) else [theirs]
         assert len(theirs) == len(filled["masks"]) == text.count("[MASK]")
         for candidates, mask in zip(theirs, filled["masks"], strict=True):
-            assert [found["token"] for found in candidates] == [found["token_id"] for found in mask["predictions"]]
-            expected = [found["score"] for found in candidates]
-            np.testing.assert_allclose([found["probability"] for found in mask["predictions"]], expected, atol=1e-4)
+            assert [candidate["token"] for candidate in candidates] == [
+                candidate["token_id"] for candidate in mask["predictions"]
+            ]
+            expected = [candidate["score"] for candidate in candidates]
+            np.testing.assert_allclose([candidate["probability"] for candidate in mask["predictions"]], expected, atol=1e-4)
