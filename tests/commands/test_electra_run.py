@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from command_line import bertfam
+from command_line import in_process
 from safetensors.numpy import load_file
 
 from bertfam import api, cli
@@ -39,7 +39,7 @@ def model_dir(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("electra")
     (folder / "run.gin").write_text(RUN)
     cache = f"--cache_dir={trained.model_dir / 'cache'}"
-    done = bertfam("pretrain", f"--gin_file={folder / 'run.gin'}", cache, f"--model_dir={folder / 'model'}")
+    done = in_process("pretrain", f"--gin_file={folder / 'run.gin'}", cache, f"--model_dir={folder / 'model'}")
     assert done.returncode == 0, done.stderr
     return folder / "model"
 
@@ -131,7 +131,7 @@ def test_a_new_run_takes_over_either_network(trained, model_dir, exported, tmp_p
         (exported / "discriminator", ["discriminator", "embeddings", "rtd_head"]),
     ):
         new = tmp_path / f"new{len(parts)}"
-        done = bertfam("pretrain", *flags, f"--model_dir={new}", f"--init_from={source}")
+        done = in_process("pretrain", *flags, f"--model_dir={new}", f"--init_from={source}")
         assert done.returncode == 0, done.stderr
         assert f"starts from {source}: {', '.join(parts)}; of 300 tokens 300 keep their rows" in done.stdout
         one, other = (api.load(where).params["encoder"]["layers"]["feed_forward"] for where in (source, new))

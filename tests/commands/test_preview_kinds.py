@@ -5,7 +5,7 @@ import re
 from collections import Counter
 
 import pytest
-from command_line import bertfam
+from command_line import in_process
 
 from bertfam import cli
 from bertfam.data import vocabularies
@@ -150,13 +150,13 @@ zebras/TextFiles.train = ("{tmp_path}/b.txt",)
     words = [f"--gin_file={tmp_path / 'mixed.gin'}", "--length=32", f"--vocab={trained.folder / 'vocab'}"]
     assert cli.main(["cache", words[0], words[2], f"--output={tmp_path / 'cache'}"]) == 0
     words.append(f"--cache_dir={tmp_path / 'cache'}")
-    done = bertfam("preview", *words, "--json", "--examples=40")
+    done = in_process("preview", *words, "--json", "--examples=40")
     assert done.returncode == 0, done.stderr
     records = json.loads(done.stdout)
     assert Counter(record["corpus"] for record in records) == {"topics": 30, "zebras": 10}
     for record in records:
         assert (record["corpus"] == "zebras") == ("".join(record["original"]).replace("##", "").count("zebra") > 2)
-    done = bertfam("preview", *words, "--examples=4", "--stat_rows=100")
+    done = in_process("preview", *words, "--examples=4", "--stat_rows=100")
     assert done.stderr == "" and "\n  from topics 75.0%  zebras 25.0%\n" in done.stdout
     found = re.findall("^row .* from (.*)$", done.stdout, re.MULTILINE)
     assert found == [record["corpus"] for record in records[:4]]

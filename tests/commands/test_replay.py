@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import xla
-from command_line import bertfam, listing
+from command_line import bertfam, in_process, listing
 from model_folders import metrics
 
 from bertfam import cli
@@ -65,7 +65,7 @@ def test_on_one_device_losses_are_compared(recorded, tmp_path):
     log = model_dir / "metrics.jsonl"
     line = [line for line in metrics(recorded) if line["split"] == "digest"][-1]
     log.write_text(log.read_text().replace(f'"digest", "loss": {line["loss"]!r}', '"digest", "loss": 9.5'))
-    done = bertfam("replay", f"--model_dir={model_dir}", "--step=3", "--times=1")
+    done = in_process("replay", f"--model_dir={model_dir}", "--step=3", "--times=1")
     assert done.returncode == 1
     told = "update 3 was recorded by another program, mesh, kind of devices or compiler: only its loss is compared"
     assert told in done.stdout.splitlines()

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from command_line import bertfam
+from command_line import in_process
 
 from bertfam import cli
 from bertfam.interop import huggingface
@@ -51,7 +51,7 @@ LinearDecay.warmup_steps = 1
 """)
     model_dir, out = tmp_path / "model", tmp_path / "out"
     cache = f"--cache_dir={trained.model_dir / 'cache'}"
-    done = bertfam("pretrain", f"--gin_file={tmp_path / 'run.gin'}", cache, f"--model_dir={model_dir}")
+    done = in_process("pretrain", f"--gin_file={tmp_path / 'run.gin'}", cache, f"--model_dir={model_dir}")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     (held_out,) = (line for line in lines if line["split"] == "eval")
@@ -106,7 +106,7 @@ LinearDecay.warmup_steps = 1
     model_dir, out = tmp_path / "model", tmp_path / "out"
     text = [f"--{name}={trained.folder}/text/{file}.txt" for name, file in (("input", "train"), ("validation_input", "held-out"))]
     text += ["--marks=names", f"--vocab={trained.folder / 'vocab'}"]
-    done = bertfam("pretrain", f"--gin_file={tmp_path / 'run.gin'}", *text, f"--model_dir={model_dir}")
+    done = in_process("pretrain", f"--gin_file={tmp_path / 'run.gin'}", *text, f"--model_dir={model_dir}")
     assert done.returncode == 0, done.stderr
     assert (model_dir / "cache/text/train/units.bin").stat().st_size > 1000
     assert cli.main(["evaluate", f"--model_dir={model_dir}", "--baselines", "--json", "--batches=2"]) == 0

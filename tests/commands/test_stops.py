@@ -68,12 +68,13 @@ def test_a_second_signal_ends_at_once(trained, tmp_path):
 @pytest.mark.parametrize("count", [2, 3])
 def test_all_processes_save_the_same_step(trained, tmp_path, count):
     """SIGTERM to the last of them alone, which is also the only one that is slow, and seen to be."""
-    # Eight rows are no rows for three.
-    if count == 3:
-        flags, model_dir = ["--gin.BATCH_SIZE=9"], tmp_path / "model"
+    if count == 3:  # eight rows are no rows for three
+        settings = ("BATCH_SIZE=9", "Run.stages=(@short/Stage(),)", "Run.log_every=2")
+        flags = [f"--cache_dir={trained.model_dir / 'cache'}", *(f"--gin.{setting}" for setting in settings)]
+        model_dir, signalled, total = tmp_path / "model", 6, 12
     else:
-        flags, model_dir = [], cut(trained.model_dir, tmp_path / "model", 15)
-    variables = {"PACE": "0.4", "PACE_INDEX": str(count - 1), "DIE": "17:SIGTERM:0", "DIE_INDEX": str(count - 1)}
+        flags, model_dir, signalled, total = [], cut(trained.model_dir, tmp_path / "model", 15), 17, 24
+    variables = {"PACE": "0.4", "PACE_INDEX": str(count - 1), "DIE": f"{signalled}:SIGTERM:0", "DIE_INDEX": str(count - 1)}
     command = [sys.executable, LAUNCHER, f"--processes={count}", "--devices_per_process=1", "--grace=20", "--"]
     done = subprocess.run(
         [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
@@ -84,8 +85,8 @@ def test_all_processes_save_the_same_step(trained, tmp_path, count):
     )
     assert done.returncode == 75, done.stderr
     last = newest(model_dir)
-    assert 17 < last < 24 and whole(model_dir)[-1] == last
-    assert f"stopped after step {last} of 24, which is saved; the same command resumes it" in done.stdout.splitlines()
+    assert signalled < last < total and whole(model_dir)[-1] == last
+    assert f"stopped after step {last} of {total}, which is saved; the same command resumes it" in done.stdout.splitlines()
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     idle = [sum(times) for times in zip(*(line["idle_seconds"] for line in lines if line["split"] == "hosts"), strict=True)]
     assert len(idle) == count and max(idle) == idle[-1]
@@ -100,7 +101,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(trained, tmp_p
     path.write_bytes(content)
     name = path.relative_to(model_dir / "checkpoints" / "20")
     (model_dir / "checkpoints" / "15" / "digests.json").unlink()
-    done = bertfam(*trained.pretrain(model_dir))
+    done = in_process(*trained.pretrain(model_dir))
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if "is not used" in line] == [
         f"bertfam: warning: {model_dir}/checkpoints/{bad} is not used ({why}); step 10 is"
@@ -134,7 +135,7 @@ def test_a_full_disk(trained, small_disk):
     room = shutil.disk_usage(disk).free - 100_000
     filling = disk / "filling"
     filling.write_bytes(bytes(room))
-    done = bertfam(*trained.pretrain(model_dir))
+    done = in_process(*trained.pretrain(model_dir))
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if "warning" not in line]
     assert errors == [
@@ -149,14 +150,14 @@ def test_a_full_disk(trained, small_disk):
         while os.write(handle, bytes(1000)):
             pass
     os.close(handle)
-    done = bertfam(*trained.pretrain(model_dir))
+    done = in_process(*trained.pretrain(model_dir))
     errors = [line for line in done.stderr.splitlines() if "warning" not in line]
     assert done.returncode == 2 and len(errors) == 1, done.stderr
     assert errors[0].startswith("bertfam: error: ") and "(No space left on device)" in errors[0]
     assert whole(model_dir) == [5, 10, 15]
 
     filling.unlink()
-    done = bertfam(*trained.pretrain(model_dir))
+    done = in_process(*trained.pretrain(model_dir))
     assert done.returncode == 0 and "resumed from step 15" in done.stdout.splitlines()
     assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
 
