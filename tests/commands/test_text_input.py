@@ -294,7 +294,7 @@ def test_the_same_text_however_it_is_written(folder):
 def test_help_explains_text(command):
     said = " ".join(bertfam(command, "--help").stdout.split())
     for words in (
-        "gzipped or zstd-compressed",
+        "compressed by gzip or zstd",
         "one paragraph per line, split into sentences",
         "one JSON object per line",
         "one document per row",

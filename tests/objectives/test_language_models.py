@@ -167,7 +167,7 @@ def test_rows_that_do_not_fit():
     for objective, data, message in (
         (CausalLm(GPT2), TextData(), "CausalLm reads decoder_input_tokens, .*: set TextData.corruption to @NextTokens"),
         (SequenceToSequence(T5), following, "reads encoder_input_tokens, .*: set TextData.corruption to @SpanCorruption"),
-        (SequenceToSequence(bart), spans, 'eos and rows of SpanCorruption with pad: set SpanCorruption.start = "eos"'),
+        (SequenceToSequence(bart), spans, 'eos, but rows of SpanCorruption with pad: set SpanCorruption.start = "eos"'),
     ):
         with pytest.raises(UserError, match=message):
             Run(objective=objective, data=data, stages=stages)

@@ -52,7 +52,7 @@ def main(folder, port, count, index):
     }
     # A broadcast is worthwhile for larger models, on several hosts.
     assert not broadcast.is_worthwhile([like], ["a", "b"])
-    broadcast._LEAST = 2**20
+    broadcast._MIN_TOTAL_BYTES = 2**20
     assert broadcast.is_worthwhile([like], ["a", "b"]) and not broadcast.is_worthwhile([like], ["a", "a"])
 
     def bytes_read():
