@@ -21,7 +21,7 @@ class Schedule(ABC):
     """Linear warm-up to the peak, then the curve of the subclass, with `done` = s + 1 updates.
 
     rate(s) = peak * done / warmup_steps   while done <= warmup_steps, so that no update is wasted at the start
-    rate(s) = peak * after(done)           afterwards
+    rate(s) = peak * after_warmup(done)           afterwards
 
     Attributes:
       peak: the highest rate.
@@ -55,10 +55,10 @@ class Schedule(ABC):
     def _share(self, count: Any, total: int, xp: Any) -> Any:
         """Return the share of the peak after `count` updates."""
         done = count + 1.0
-        return xp.where(done <= self.warmup_steps, done / max(self.warmup_steps, 1), self._after(done, total, xp))
+        return xp.where(done <= self.warmup_steps, done / max(self.warmup_steps, 1), self.after_warmup(done, total, xp))
 
     @abstractmethod
-    def _after(self, done: Any, total: int, xp: Any) -> Any:
+    def after_warmup(self, done: Any, total: int, xp: Any) -> Any:
         """Return the share of the peak at the update number `done` of `total`, after the warm-up."""
 
 
@@ -67,13 +67,13 @@ class ConstantRate(Schedule):
     """Constant rate at the peak after warm-up."""
 
     @override
-    def _after(self, done: Any, total: int, xp: Any) -> Any:
+    def after_warmup(self, done: Any, total: int, xp: Any) -> Any:
         return xp.ones_like(done)
 
 
 @dataclass(frozen=True)
 class Decay(Schedule):
-    """Decay to a floor after warm-up: after(done) = floor + (1 - floor) * shape(done), with the shape of the subclass.
+    """Decay to a floor after warm-up: after_warmup(done) = floor + (1 - floor) * decay(done), which the subclass defines.
 
     Attributes:
       floor: the final share of the peak; warm-up starts below it.
@@ -87,11 +87,11 @@ class Decay(Schedule):
             raise ValueError(f"floor {self.floor} is not in [0, 1]; it is a share of the peak")
 
     @override
-    def _after(self, done: Any, total: int, xp: Any) -> Any:
-        return self.floor + (1 - self.floor) * self._shape(done, total, xp)
+    def after_warmup(self, done: Any, total: int, xp: Any) -> Any:
+        return self.floor + (1 - self.floor) * self.decay(done, total, xp)
 
     @abstractmethod
-    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+    def decay(self, done: Any, total: int, xp: Any) -> Any:
         """Return the decay, from 1 down towards 0."""
 
 
@@ -102,7 +102,7 @@ def _left(done: Any, start: int, total: int, xp: Any) -> Any:
 
 @dataclass(frozen=True)
 class LinearDecay(Decay):
-    """Linear decay to the floor at the end of the run: shape(done) = left = (total - done) / (total - warmup_steps).
+    """Linear decay to the floor at the end of the run: decay(done) = left = (total - done) / (total - warmup_steps).
 
     So peak 1, warm-up 4 and 10 steps give .25 .5 .75 1 .833 .667 .5 .333 .167 0.
 
@@ -125,13 +125,13 @@ class LinearDecay(Decay):
         return decay * xp.minimum(1.0, warmup) if self.warmup_steps else decay
 
     @override
-    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+    def decay(self, done: Any, total: int, xp: Any) -> Any:
         return _left(done, self.warmup_steps, total, xp)
 
 
 @dataclass(frozen=True)
 class PolynomialDecay(Decay):
-    """Polynomial decay: shape(done) = left ** power, with `left` of `LinearDecay`; Longformer's continued pretraining uses 3.
+    """Polynomial decay: decay(done) = left ** power, with `left` of `LinearDecay`; Longformer's continued pretraining uses 3.
 
     Attributes:
       power: exponent above 0; 1 is linear.
@@ -145,22 +145,22 @@ class PolynomialDecay(Decay):
             raise ValueError(f"power {self.power} must be above 0; 1 is linear")
 
     @override
-    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+    def decay(self, done: Any, total: int, xp: Any) -> Any:
         return _left(done, self.warmup_steps, total, xp) ** self.power
 
 
 @dataclass(frozen=True)
 class CosineDecay(Decay):
-    """Cosine decay: shape(done) = (1 - cos(pi left)) / 2, with `left` of `LinearDecay` (Loshchilov and Hutter 2017)."""
+    """Cosine decay: decay(done) = (1 - cos(pi left)) / 2, with `left` of `LinearDecay` (Loshchilov and Hutter 2017)."""
 
     @override
-    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+    def decay(self, done: Any, total: int, xp: Any) -> Any:
         return (1.0 - xp.cos(xp.float32(np.pi) * _left(done, self.warmup_steps, total, xp))) / 2
 
 
 @dataclass(frozen=True)
 class InverseSquareRoot(Decay):
-    """Inverse square root: after(done) = max(floor, sqrt(warmup_steps / done)), whatever the length of the run.
+    """Inverse square root: after_warmup(done) = max(floor, sqrt(warmup_steps / done)), whatever the length of the run.
 
     The defaults are T5's 1 / sqrt(max(done, 10,000)): a peak of 0.01 that holds for 10,000 updates. It is also the relative
     step of Adafactor (Shazeer and Stern 2018, section 8), min(0.01, 1 / sqrt(done)).
@@ -179,14 +179,14 @@ class InverseSquareRoot(Decay):
 
     @override
     def _share(self, count: Any, total: int, xp: Any) -> Any:
-        return super()._share(count, total, xp) if self.warmup == "linear" else self._after(count + 1.0, total, xp)
+        return super()._share(count, total, xp) if self.warmup == "linear" else self.after_warmup(count + 1.0, total, xp)
 
     @override
-    def _after(self, done: Any, total: int, xp: Any) -> Any:
-        return xp.maximum(self.floor, self._shape(done, total, xp))
+    def after_warmup(self, done: Any, total: int, xp: Any) -> Any:
+        return xp.maximum(self.floor, self.decay(done, total, xp))
 
     @override
-    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+    def decay(self, done: Any, total: int, xp: Any) -> Any:
         return xp.sqrt(xp.minimum(1.0, max(self.warmup_steps, 1) / done))
 
 
@@ -208,7 +208,7 @@ class WarmupStableDecay(Decay):
             raise ValueError(f"decay_steps {self.decay_steps} is negative; use 0 for no decay")
 
     @override
-    def _shape(self, done: Any, total: int, xp: Any) -> Any:
+    def decay(self, done: Any, total: int, xp: Any) -> Any:
         start = max(total - self.decay_steps, self.warmup_steps)
         if start >= total:
             return xp.ones_like(done)
