@@ -88,7 +88,9 @@ def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch,
 
 
 def test_a_command_that_fails_is_told_in_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"^bertfam vocab \(name\) failed with exit status 2: bertfam: error: --size=1 is too small"):
+    with pytest.raises(
+        UserError, match=r"^bertfam vocab \(name\) failed with exit status 2: bertfam: error: --size=1 is too small"
+    ):
         domain_adaptation.Commands(tmp_path).run(
             "name", "vocab", "--task=python_docs", "--size=1", f"--output={tmp_path / 'out'}"
         )
