@@ -32,7 +32,7 @@ from bertfam.training.run import Run  # noqa: E402
 from bertfam.training.stages import Stage  # noqa: E402
 from bertfam.training.trainer import Trainer  # noqa: E402
 
-LENGTH, BATCH, PLACES, SPREAD = 16, 8, 3, (2, 2, 2)
+LENGTH, BATCH, PLACES, EIGHT_DEVICES = 16, 8, 3, (2, 2, 2)
 SIZES = {"vocab_size": tiny.VOCABULARY, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "max_length": 32}
 NARROW = SIZES | {"feed_forward_size": 32, "embedding_size": 8}
 BERT = tiny.objective(dropout=0.1).model
@@ -42,32 +42,32 @@ SPAN_TEXT = TextData(rows=Chunks(), corruption=SpanCorruption())
 SHUFFLED = TextData(rows=SentencePairs(relation="structure"), corruption=BertMasking(shuffling=ShuffledWindows()))
 CASES = {
     # objective, rows, mesh; a decoder, an encoder-decoder and ELECTRA are in tests/sharding/preset_runs.py
-    "distillation": (ALL, TEXT, SPREAD),
-    "sop": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), SPREAD),
-    "structure": (MlmStructure(BERT), SHUFFLED, SPREAD),
-    "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), SPREAD),
-    "modernbert": (Mlm(ModernBertConfig(**SIZES, feed_forward_size=16, window=4)), TEXT, SPREAD),
+    "distillation": (ALL, TEXT, EIGHT_DEVICES),
+    "sop": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), EIGHT_DEVICES),
+    "structure": (MlmStructure(BERT), SHUFFLED, EIGHT_DEVICES),
+    "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), EIGHT_DEVICES),
+    "modernbert": (Mlm(ModernBertConfig(**SIZES, feed_forward_size=16, window=4)), TEXT, EIGHT_DEVICES),
 }
 
 
-def whole(run, seed):
-    """A batch with all features that the objective reads, drawn at random."""
+def random_batch(run, seed):
+    """Return a random batch with all features that the objective reads."""
     shape, generator = run.shape(0), np.random.default_rng(seed)
     known = tiny.batch(BATCH, shape, seed=seed)
     used = known["masked_loss_weights"]
-    found = {}
+    features = {}
     for name, spec in run.objective.features(shape).items():
         if name in known:
-            found[name] = known[name]
+            features[name] = known[name]
         elif name == "shuffled_loss_weights":
-            found[name] = used * (np.arange(shape.predictions) == shape.predictions - 1)
+            features[name] = used * (np.arange(shape.predictions) == shape.predictions - 1)
         elif name.endswith("_weights"):
-            found[name] = used if spec.shape == used.shape[1:] else np.ones((BATCH, *spec.shape), np.float32)
+            features[name] = used if spec.shape == used.shape[1:] else np.ones((BATCH, *spec.shape), np.float32)
         else:
-            most = LENGTH // 2 if name.endswith("_positions") else PLACES if name.endswith("_offsets") else 2
-            found[name] = generator.integers(0, most, (BATCH, *spec.shape))
-        found[name] = found[name].astype(spec.dtype)
-    return found
+            limit = LENGTH // 2 if name.endswith("_positions") else PLACES if name.endswith("_offsets") else 2
+            features[name] = generator.integers(0, limit, (BATCH, *spec.shape))
+        features[name] = features[name].astype(spec.dtype)
+    return features
 
 
 class Source:
@@ -75,32 +75,32 @@ class Source:
         self.run = run
 
     def rows(self, step, start, stop):
-        return {name: value[start:stop] for name, value in whole(self.run, step).items()}
+        return {name: value[start:stop] for name, value in random_batch(self.run, step).items()}
 
 
 def losses(run, shape):
-    """The metrics of three updates; whether what is not trained has stayed, and the axes that it is split over."""
+    """Return the metrics of three updates, True if aux is unchanged, and the mesh axes that aux is split over."""
     trainer = Trainer(run, MeshShape(*shape).build(jax.devices()[: int(np.prod(shape))]))
     step, _ = trainer.compile_step(0)
     aux = jax.tree.map(np.asarray, random_like(trainer.abstract_state.aux, 4))
     state = trainer.with_aux(trainer.new_state(), aux)
     program = trainer.stages[0]
-    found = []
+    all_metrics = []
     for index in range(3):
         batch = global_batch(Source(run), index, BATCH, program.features, program.shardings)
         state, metrics = step(state, batch)
-        found.append(means([metrics]))
-    same = jax.tree.map(lambda after, before: bool(np.array_equal(after, before)), jax.device_get(state.aux), aux)
+        all_metrics.append(means([metrics]))
+    unchanged = jax.tree.map(lambda after, before: bool(np.array_equal(after, before)), jax.device_get(state.aux), aux)
     axes = {axis for leaf in jax.tree.leaves(state.aux) for axis in leaf.sharding.spec if axis}
-    return found, all(jax.tree.leaves(same)), sorted(map(str, axes))
+    return all_metrics, all(jax.tree.leaves(unchanged)), sorted(map(str, axes))
 
 
 def main():
-    found = {}
-    for name, (objective, data, spread) in CASES.items():
+    results = {}
+    for name, (objective, data, mesh) in CASES.items():
         run = Run(objective=objective, data=data, stages=(Stage(3, LENGTH, BATCH),))
-        found[name] = [losses(run, shape) for shape in ((1, 1, 1), spread)]
-    print(json.dumps(found))
+        results[name] = [losses(run, shape) for shape in ((1, 1, 1), mesh)]
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Distillation's terms against torch's losses, and contracts of the objective."""
+"""Terms of distillation against torch's losses, and exactness of pieces, microbatches and packed rows."""
 
 import dataclasses
 
@@ -25,9 +25,9 @@ from bertfam.training.step import make_gradient, total_loss
 
 SIZES = {"hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32, "attention_dropout_rate": 0.0}
 STUDENT = DistilBertConfig(vocab_size=tiny.VOCABULARY, num_layers=1, **SIZES, dropout_rate=0.0)
-# With rows in its table that are no tokens, more of them than the student's, and dropout, which it never has on.
-TEACHING = BertConfig(vocab_size=tiny.VOCABULARY, table_rows=130, num_layers=2, **SIZES, dropout_rate=0.5)
-TEACHER = Teacher("teacher", TEACHING, has_head=True, digest="0")
+# Its table has rows without a token, more than the student's, and it has a dropout rate, which is never applied.
+TEACHER_MODEL = BertConfig(vocab_size=tiny.VOCABULARY, table_rows=130, num_layers=2, **SIZES, dropout_rate=0.5)
+TEACHER = Teacher("teacher", TEACHER_MODEL, has_head=True, digest="0")
 ALL = Distillation(STUDENT, teacher=TEACHER, mse=0.5, pieces=5)
 TERMS = {"soft", "mlm", "cosine", "mse"}
 
@@ -39,23 +39,23 @@ def random_like(shapes, seed, scale=0.3):
 
 @pytest.fixture(scope="module")
 def trees():
-    """All parameters of the student and of the teacher random."""
+    """Return random parameters of the student and of the teacher."""
     params, _, aux = nn.meta.unbox(jax.eval_shape(lambda key: ALL.init(key, tiny.SHAPE), jax.random.key(0)))
     return random_like(params, 3), random_like(aux, 4)
 
 
-def value(objective, trees, batch, *, train=False, key=None):
-    """((loss, LossOut), gradient), compiled."""
+def value_and_gradient(objective, trees, batch, *, train=False, key=None):
+    """Return ((loss, LossOut), gradient), computed by a compiled function."""
 
-    def of(params, aux):
+    def loss(params, aux):
         out = objective.loss(params, {}, aux, batch, key=key, train=train)
         return total_loss(out.terms, objective.denominators(batch), objective.coefficients), out
 
-    return jax.jit(jax.value_and_grad(of, has_aux=True))(*trees)
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(*trees)
 
 
 def outputs(config, params, batch):
-    """Hidden states and logits of all tokens, of real ones alone."""
+    """Return hidden states and logits of real tokens, and the logits of all tokens."""
     mlm = Mlm(config)
     hidden = mlm.encoded(params, batch, key=None, train=False)
     logits = mlm.logits(params, hidden)[..., : tiny.VOCABULARY]
@@ -65,22 +65,22 @@ def outputs(config, params, batch):
 
 @pytest.mark.parametrize(("temperature", "divergence"), [(1, 0.17181), (2, 0.05601), (4, 0.01384)])
 def test_soft_targets_by_hand(temperature, divergence):
-    """KL(teacher || student) of one place, and with the factor T^2."""
+    """The loss of one place is KL(teacher || student) times T^2."""
     teacher, student = jnp.array([[2.0, 0.0, -1.0]]), jnp.array([[1.0, 0.5, -1.0]])
-    found = float(soft_targets(student, teacher, jnp.ones(1), temperature))
-    assert found / temperature**2 == pytest.approx(divergence, abs=5e-6)
-    assert found == pytest.approx({1: 0.17181, 2: 0.22405, 4: 0.22146}[temperature], abs=5e-6)
-    assert float(soft_targets(teacher, student, jnp.ones(1), temperature)) != pytest.approx(found, abs=1e-4)
+    loss = float(soft_targets(student, teacher, jnp.ones(1), temperature))
+    assert loss / temperature**2 == pytest.approx(divergence, abs=5e-6)
+    assert loss == pytest.approx({1: 0.17181, 2: 0.22405, 4: 0.22146}[temperature], abs=5e-6)
+    assert float(soft_targets(teacher, student, jnp.ones(1), temperature)) != pytest.approx(loss, abs=1e-4)
 
 
 @pytest.mark.parametrize("over", ["tokens", "masked"])
-def test_every_term_is_torchs(trees, over):
-    """As the published code computes them: batchmean over the tokens, times T^2; sums of squares over the tokens."""
+def test_every_term_matches_torch(trees, over):
+    """Expected values follow the published code: batchmean over the tokens, times T^2; sums of squares over the tokens."""
     torch = pytest.importorskip("torch")
     objective, batch = dataclasses.replace(ALL, over=over), tiny.batch(6)
-    (loss, out), _ = value(objective, trees, batch)
+    (loss, out), _ = value_and_gradient(objective, trees, batch)
     (h_s, z_s, rows_s), (h_t, z_t, rows_t) = (
-        outputs(config, tree, batch) for config, tree in ((STUDENT, trees[0]), (TEACHING, trees[1]["teacher"]))
+        outputs(config, tree, batch) for config, tree in ((STUDENT, trees[0]), (TEACHER_MODEL, trees[1]["teacher"]))
     )
     row, slot = np.nonzero(batch["masked_loss_weights"])
     places, targets = batch["masked_positions"][row, slot], batch["masked_target_tokens"][row, slot]
@@ -106,35 +106,37 @@ def test_every_term_is_torchs(trees, over):
 
 
 def test_pieces_are_exact_in_value_and_gradient(trees):
-    """16 tokens in 1, 5 (of 4, 4, 4, 4) and 16 pieces, and more than there are."""
+    """16 tokens are cut into 1, 5 (of 4, 4, 4, 4) and 16 pieces, and into more pieces than there are tokens."""
     batch = tiny.batch(4)
-    (expected, _), gradient = value(dataclasses.replace(ALL, pieces=1), trees, batch)
+    (expected, _), gradient = value_and_gradient(dataclasses.replace(ALL, pieces=1), trees, batch)
     for pieces in (5, 7, 16, 99):
-        (loss, _), found = value(dataclasses.replace(ALL, pieces=pieces), trees, batch)
+        (loss, _), actual = value_and_gradient(dataclasses.replace(ALL, pieces=pieces), trees, batch)
         assert float(loss) == pytest.approx(float(expected), rel=1e-6)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, gradient)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), actual, gradient)
 
 
-def test_rows_of_the_table_that_are_no_tokens_do_not_count():
+def test_rows_without_a_token_do_not_count():
     student, teacher = (jnp.asarray(np.random.default_rng(seed).standard_normal((3, 7)), jnp.float32) for seed in (0, 1))
     padded = [jnp.pad(logits, ((0, 0), (0, 5)), constant_values=NO_TOKEN_LOGIT) for logits in (student, teacher)]
     for term in (lambda *given: soft_targets(*given, 2.0), squared_differences):
-        found, gradient = jax.value_and_grad(term)(*padded, jnp.ones(3))
+        actual, gradient = jax.value_and_grad(term)(*padded, jnp.ones(3))
         expected, gradient_of_tokens = jax.value_and_grad(term)(student, teacher, jnp.ones(3))
-        assert float(found) == pytest.approx(float(expected), rel=1e-6)
+        assert float(actual) == pytest.approx(float(expected), rel=1e-6)
         np.testing.assert_allclose(gradient[:, :7], gradient_of_tokens, rtol=1e-5, atol=1e-7)
         assert not np.asarray(gradient[:, 7:]).any()
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_a_place_of_weight_0_adds_exactly_nothing(bad):
+def test_place_of_weight_0_adds_exactly_nothing(bad):
     generator = np.random.default_rng(0)
     student, teacher = (jnp.asarray(generator.standard_normal((4, 6)), jnp.float32) for _ in range(2))
     weights = jnp.array([1.0, 1.0, 0.0, 0.5])
     for term in (lambda *given: soft_targets(*given, 2.0), squared_differences, cosine_distances):
-        expected, wanted = jax.value_and_grad(term)(student, teacher, weights)
-        found, gradient = jax.value_and_grad(term)(student.at[2].set(bad), teacher.at[2].set(bad), weights)
-        assert float(found) == float(expected) and np.array_equal(gradient, wanted) and not np.asarray(gradient[2]).any()
+        expected, expected_gradient = jax.value_and_grad(term)(student, teacher, weights)
+        actual, gradient = jax.value_and_grad(term)(student.at[2].set(bad), teacher.at[2].set(bad), weights)
+        assert (
+            float(actual) == float(expected) and np.array_equal(gradient, expected_gradient) and not np.asarray(gradient[2]).any()
+        )
 
 
 def test_cosine_of_known_angles():
@@ -146,30 +148,30 @@ def test_cosine_of_known_angles():
 
 
 def test_microbatches_are_exact(trees):
-    """Rows of unequal numbers of tokens and masks, in 1, 2 and 4 pieces."""
+    """Rows with unequal numbers of tokens and masks are cut into 1, 2 and 4 microbatches."""
     batch = tiny.padded(tiny.batch(6, predictions=[1, 4, 2, 3, 1, 4]), 2)
-    found = {}
+    results = {}
     for microbatches in (1, 2, 4):
         gradient_of = jax.jit(make_gradient(ALL, seed=0, microbatches=microbatches))
         zero = jnp.zeros((), jnp.int32)
-        found[microbatches] = gradient_of(TrainState(zero, trees[0], {}, {}, trees[1], {}, zero), batch)
-    for gradient, _, metrics in (found[2], found[4]):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6), gradient, found[1][0])
-        for name, metric in found[1][2].items():
+        results[microbatches] = gradient_of(TrainState(zero, trees[0], {}, {}, trees[1], {}, zero), batch)
+    for gradient, _, metrics in (results[2], results[4]):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6), gradient, results[1][0])
+        for name, metric in results[1][2].items():
             np.testing.assert_allclose(metrics[name], metric, rtol=1e-5, err_msg=name)
-    assert {f"{name}_loss" for name in TERMS} <= found[1][2].keys()
+    assert {f"{name}_loss" for name in TERMS} <= results[1][2].keys()
 
 
-def test_packed_examples_are_those_alone(trees):
+def test_packed_examples_match_separate_rows(trees):
     """Two examples in a row give the terms, denominators and gradient of two rows."""
     batch = tiny.batch(8)
     together = packed(batch)
-    (expected, alone), wanted = value(ALL, trees, batch)
-    (loss, out), gradient = value(ALL, trees, together)
+    (expected, alone), expected_gradient = value_and_gradient(ALL, trees, batch)
+    (loss, out), gradient = value_and_gradient(ALL, trees, together)
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
     for name, term in alone.terms.items():
         assert float(out.terms[name]) == pytest.approx(float(term), rel=1e-5), name
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5), gradient, wanted)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5), gradient, expected_gradient)
     real = float((batch["encoder_segment_ids"] > 0).sum())
     masked = float(batch["masked_loss_weights"].sum())
     for rows in (batch, together):
@@ -178,27 +180,27 @@ def test_packed_examples_are_those_alone(trees):
         }  # fmt: skip
 
 
-def test_the_teacher_has_no_dropout_and_no_gradient(trees):
+def test_teacher_has_no_dropout(trees):
     batch = tiny.batch(4)
     plain = dataclasses.replace(ALL, mlm=0.0)
-    losses = [float(value(plain, trees, batch, train=True, key=jax.random.key(seed))[0][0]) for seed in (0, 1)]
-    assert losses[0] == losses[1] == pytest.approx(float(value(plain, trees, batch)[0][0]), rel=1e-6)
-    # but the student has
-    own = dataclasses.replace(plain, model=dataclasses.replace(STUDENT, dropout_rate=0.5))
-    losses = [float(value(own, trees, batch, train=True, key=jax.random.key(seed))[0][0]) for seed in (0, 1)]
+    losses = [float(value_and_gradient(plain, trees, batch, train=True, key=jax.random.key(seed))[0][0]) for seed in (0, 1)]
+    assert losses[0] == losses[1] == pytest.approx(float(value_and_gradient(plain, trees, batch)[0][0]), rel=1e-6)
+    # the student has dropout
+    dropping = dataclasses.replace(plain, model=dataclasses.replace(STUDENT, dropout_rate=0.5))
+    losses = [float(value_and_gradient(dropping, trees, batch, train=True, key=jax.random.key(seed))[0][0]) for seed in (0, 1)]
     assert losses[0] != losses[1]
 
 
-def test_a_teacher_like_the_student_teaches_nothing(trees):
+def test_teacher_equal_to_the_student_gives_no_gradient(trees):
     same = Teacher("teacher", STUDENT, has_head=True, digest="0")
     objective = dataclasses.replace(ALL, teacher=same, mlm=0.0, soft=5.0)
-    (loss, _), gradient = value(objective, (trees[0], {"teacher": trees[0]}), tiny.batch(4))
+    (loss, _), gradient = value_and_gradient(objective, (trees[0], {"teacher": trees[0]}), tiny.batch(4))
     assert abs(float(loss)) < 1e-5
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-4
 
 
 def shapes_within(jaxpr):
-    """The shapes of all that a program computes, loops included."""
+    """Yield the shapes of all values that a program computes, also in loops."""
     for equation in jaxpr.eqns:
         yield from (variable.aval.shape for variable in equation.outvars)
         for parameter in jax.tree.leaves(equation.params, is_leaf=lambda leaf: hasattr(leaf, "eqns") or hasattr(leaf, "jaxpr")):
@@ -218,22 +220,22 @@ def shapes_within(jaxpr):
         ({"alpha": 0.0}, {"mlm"}),
     ],
 )
-def test_a_term_of_coefficient_0_is_not_computed(trees, changes, computed):
+def test_term_of_coefficient_0_is_not_computed(trees, changes, computed):
     objective, batch = dataclasses.replace(ALL, mse=0.0, **changes), tiny.batch(4)
     assert objective.denominators(batch).keys() == computed
 
-    def of(params, aux):
+    def loss(params, aux):
         return objective.loss(params, {}, aux, batch, key=jax.random.key(0), train=True)
 
-    out = jax.eval_shape(of, *trees)
+    out = jax.eval_shape(loss, *trees)
     assert out.terms.keys() == computed
     assert {name for name in TERMS if f"{name}_loss" in out.metrics} == computed
-    shapes = set(shapes_within(jax.make_jaxpr(of)(*trees).jaxpr))
+    shapes = set(shapes_within(jax.make_jaxpr(loss)(*trees).jaxpr))
     logits = {len(shape) > 2 and shape[-1] in (128, 256) for shape in shapes}
     assert (True in logits) == bool(computed & {"soft", "mlm"})
-    # All tokens' logits are never there at once.
+    # The logits of all tokens never exist at once.
     assert not any(shape[1:] in ((16, 128), (16, 256)) or shape[0] in (16 * 4,) and shape[-1] == 128 for shape in shapes if shape)
-    # The student's own scores are measured on held-out rows all the same.
+    # An evaluation still measures the student's own scores.
     measured = jax.eval_shape(lambda params, aux: objective.loss(params, {}, aux, batch, key=None, train=False), *trees)
     assert {"mlm_loss", "mlm_accuracy", "teacher_agreement"} <= measured.metrics.keys() and measured.terms.keys() == computed
 
@@ -241,35 +243,35 @@ def test_a_term_of_coefficient_0_is_not_computed(trees, changes, computed):
 def test_hintons_general_form(trees):
     batch = tiny.batch(4)
     objective = dataclasses.replace(ALL, alpha=0.3, temperature=4.0, over="masked")
-    (loss, out), _ = value(objective, trees, batch)
+    (loss, out), _ = value_and_gradient(objective, trees, batch)
     means = {name: float(metric.total / metric.weight) for name, metric in out.metrics.items()}
     assert float(loss) == pytest.approx(0.3 * means["soft_loss"] + 0.7 * means["mlm_loss"], rel=1e-6)
 
 
-def test_without_a_teacher_the_student_alone_is_measured(trees):
+def test_student_is_evaluated_without_its_teacher(trees):
     out = ALL.loss(trees[0], {}, {}, tiny.batch(4), key=None, train=False)
     plain = Mlm(STUDENT).loss(trees[0], {}, {}, tiny.batch(4), key=None, train=False)
     assert out.metrics.keys() == plain.metrics.keys() == {"mlm_loss", "mlm_accuracy"}
     assert float(out.metrics["mlm_loss"].total) == pytest.approx(float(plain.metrics["mlm_loss"].total), rel=1e-6)
 
 
-def test_the_parameters_are_the_students_and_the_teachers_are_aux():
+def test_params_are_the_student_and_aux_is_the_teacher():
     params, carry, aux = jax.eval_shape(lambda key: ALL.init(key, tiny.SHAPE), jax.random.key(0))
     plain = jax.eval_shape(lambda key: Mlm(STUDENT).init(key, tiny.SHAPE)[0], jax.random.key(0))
     assert jax.tree.structure(params) == jax.tree.structure(plain) and carry == {}
-    teaching = jax.eval_shape(lambda key: Mlm(TEACHING).init(key, tiny.SHAPE)[0], jax.random.key(0))
-    assert jax.tree.map(lambda leaf: leaf.shape, aux["teacher"]) == jax.tree.map(lambda leaf: leaf.shape, teaching)
+    teacher_params = jax.eval_shape(lambda key: Mlm(TEACHER_MODEL).init(key, tiny.SHAPE)[0], jax.random.key(0))
+    assert jax.tree.map(lambda leaf: leaf.shape, aux["teacher"]) == jax.tree.map(lambda leaf: leaf.shape, teacher_params)
     assert ALL.networks == {"encoder": STUDENT}
 
 
 def test_flops():
-    """The student three times a forward pass, the teacher once, heads on what they are asked of."""
+    """The student counts three forward passes, the teacher one; heads count the tokens that they predict."""
     shape = RowShape(16, 4)
     head = lambda config: 2 * config.hidden_size**2 + 2 * config.hidden_size * tiny.VOCABULARY  # noqa: E731
     body = lambda config: config.flops(16, 0) // 3  # noqa: E731
     expected = {
-        (): 3 * (body(STUDENT) + 20 * head(STUDENT)) + body(TEACHING) + 20 * head(TEACHING),
-        ("masked",): 3 * (body(STUDENT) + 4 * head(STUDENT)) + body(TEACHING) + 4 * head(TEACHING),
+        (): 3 * (body(STUDENT) + 20 * head(STUDENT)) + body(TEACHER_MODEL) + 20 * head(TEACHER_MODEL),
+        ("masked",): 3 * (body(STUDENT) + 4 * head(STUDENT)) + body(TEACHER_MODEL) + 4 * head(TEACHER_MODEL),
     }
     for over, flops in expected.items():
         objective = dataclasses.replace(ALL, over=over[0] if over else "tokens")
@@ -277,7 +279,7 @@ def test_flops():
 
 
 @pytest.mark.parametrize(
-    ("count", "of", "layers"),
+    ("count", "teacher_layers", "layers"),
     [
         (6, 12, (0, 2, 4, 7, 9, 11)),
         (3, 6, (0, 3, 5)),
@@ -289,13 +291,13 @@ def test_flops():
         (1, 1, (0,)),
     ],
 )
-def test_spread_layers(count, of, layers):
-    assert spread(count, of) == layers
+def test_spread_layers(count, teacher_layers, layers):
+    assert spread(count, teacher_layers) == layers
 
 
-def test_mistakes():
+def test_invalid_settings_are_refused():
     deep = dataclasses.replace(STUDENT, num_layers=3)
-    wide = dataclasses.replace(TEACHER, model=dataclasses.replace(TEACHING, hidden_size=32))
+    wide = dataclasses.replace(TEACHER, model=dataclasses.replace(TEACHER_MODEL, hidden_size=32))
     for changes, message in (
         ({"teacher": dataclasses.replace(TEACHER, has_head=False)}, "teacher has no masked-language-model head"),
         ({"teacher": wide}, "teacher is 32 wide and the student 16, .*: set Distillation.cosine = 0"),
@@ -316,9 +318,9 @@ def test_mistakes():
     ):
         with pytest.raises(ValueError, match=message):
             dataclasses.replace(ALL, **changes)
-    # What needs no logits and no equal widths can be taught all the same.
+    # Terms that need neither logits nor equal widths are still possible.
     dataclasses.replace(ALL, teacher=dataclasses.replace(TEACHER, has_head=False), soft=0.0, mse=0.0)
     dataclasses.replace(ALL, teacher=wide, cosine=0.0)
     with pytest.raises(UserError, match="Stage.length 24 is more than the 20 tokens that the teacher teacher reads"):
-        short = dataclasses.replace(TEACHER, model=dataclasses.replace(TEACHING, max_length=20))
+        short = dataclasses.replace(TEACHER, model=dataclasses.replace(TEACHER_MODEL, max_length=20))
         dataclasses.replace(ALL, teacher=short).features(RowShape(24, 4))

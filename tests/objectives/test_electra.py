@@ -1,4 +1,4 @@
-"""ELECTRA's objective against NumPy in float64, its labels against its inputs, its draws against their softmax."""
+"""ELECTRA's objective against NumPy in float64, its labels against its inputs, its samples against their softmax."""
 
 import dataclasses
 import json
@@ -27,35 +27,35 @@ GOLDEN = Path(__file__).parents[1] / "models" / "golden" / "electra_parameters.j
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32, "embedding_size": 12}
 MODEL = ElectraConfig(vocab_size=tiny.VOCABULARY, **SIZES, dropout_rate=0.0, attention_dropout_rate=0.0)
 OBJECTIVE = Electra(MODEL, generator_width=0.5)
-# Of the draw nothing is left but the likeliest token.
+# Sampling always gives the most likely token.
 CERTAIN = dataclasses.replace(OBJECTIVE, temperature=1e-6)
 RTD_METRICS = {"rtd_loss", "rtd_accuracy", "rtd_precision", "rtd_recall", "rtd_majority_accuracy"}
-LIKED = 7
+PREFERRED = 7
 METRICS = {"mlm_loss", "mlm_accuracy"} | RTD_METRICS
 
 
 @pytest.fixture(scope="module")
 def params():
-    """All parameters random, biases and norm scales too.
+    """Return random parameters, including biases and norm scales.
 
-    The generator likes one token, and the discriminator calls some tokens replaced and others not.
+    The generator prefers one token, and the discriminator calls some tokens replaced and others not.
     """
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0)))
     generator = np.random.default_rng(3)
     params = jax.tree.map(lambda leaf: jnp.asarray(0.5 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
-    params["mlm_head"]["bias"] = params["mlm_head"]["bias"].at[LIKED].set(12.0)
+    params["mlm_head"]["bias"] = params["mlm_head"]["bias"].at[PREFERRED].set(12.0)
     params["rtd_head"]["prediction"]["bias"] = jnp.full(1, 1.4)
     return params
 
 
-def make(objective=OBJECTIVE):
-    """(params, batch, coefficients) -> (loss, LossOut), gradient; compiled."""
+def compile_loss(objective=OBJECTIVE):
+    """Return a compiled (params, batch, **coefficients) -> ((loss, LossOut), gradient)."""
 
-    def of(params, batch, coefficients):
+    def loss(params, batch, coefficients):
         out = objective.loss(params, {}, {}, batch, key=None, train=False)
         return total_loss(out.terms, objective.denominators(batch), coefficients), out
 
-    compiled = jax.jit(jax.value_and_grad(of, has_aux=True))
+    compiled = jax.jit(jax.value_and_grad(loss, has_aux=True))
 
     def call(params, batch, **changes):
         coefficients = objective.coefficients | changes
@@ -64,7 +64,7 @@ def make(objective=OBJECTIVE):
     return call
 
 
-value_and_gradient, certain = make(), make(CERTAIN)
+value_and_gradient, certain = compile_loss(), compile_loss(CERTAIN)
 
 
 def hidden_of(config, encoder, batch, tokens):
@@ -80,20 +80,20 @@ def hidden_of(config, encoder, batch, tokens):
 
 @jax.jit
 def logits_of(params, batch):
-    """The generator's logits, what the discriminator sees, and its logits, by the networks themselves."""
+    """Return the generator's logits, the discriminator's inputs, and its logits, computed by the networks themselves."""
     config = MODEL.generator(0.5, 1.0)
     embeddings = params["embeddings"] | params["generator"]["embeddings"]
     hidden = hidden_of(config, params["generator"] | {"embeddings": embeddings}, batch, batch["encoder_input_tokens"])
     masked = gather_positions(hidden, batch["masked_positions"])
     logits = config.masked_lm_head().apply({"params": params["mlm_head"]}, masked, embeddings["word"]["table"])
-    seen = OBJECTIVE.replaced(logits, batch)[0]["encoder_input_tokens"]
+    inputs = OBJECTIVE.replaced(logits, batch)[0]["encoder_input_tokens"]
     embeddings = params["embeddings"] | params["discriminator"]["embeddings"]
-    hidden = hidden_of(MODEL, params["discriminator"] | {"embeddings": embeddings}, batch, seen)
-    return logits, seen, replaced_token_head(MODEL).apply({"params": params["rtd_head"]}, hidden)
+    hidden = hidden_of(MODEL, params["discriminator"] | {"embeddings": embeddings}, batch, inputs)
+    return logits, inputs, replaced_token_head(MODEL).apply({"params": params["rtd_head"]}, hidden)
 
 
 def originals(batch):
-    """The text before the noise."""
+    """Return the text before the noise."""
     text = batch["encoder_input_tokens"].copy()
     for row, places in enumerate(batch["masked_positions"]):
         for place, target, weight in zip(
@@ -103,32 +103,32 @@ def originals(batch):
     return text
 
 
-def test_the_loss_is_that_of_the_logits(params):
+def test_loss_matches_the_logits(params):
     batch = tiny.batch(6)
-    batch["masked_target_tokens"][::2] = LIKED
-    logits, seen, found = (np.asarray(value) for value in logits_of(params, batch))
+    batch["masked_target_tokens"][::2] = PREFERRED
+    logits, inputs, rtd_logits = (np.asarray(value) for value in logits_of(params, batch))
     mlm = hits = 0.0
     for row, slot in zip(*np.nonzero(batch["masked_loss_weights"]), strict=True):
         scores, target = logits[row, slot, : tiny.VOCABULARY].astype(np.float64), batch["masked_target_tokens"][row, slot]
         mlm += np.log(np.sum(np.exp(scores))) - scores[target]
         hits += scores.argmax() == target
     masks = float(batch["masked_loss_weights"].sum())
-    # Labelled is what differs, over all real tokens, [CLS] and [SEP] too.
-    labels, real = seen != originals(batch), batch["encoder_segment_ids"] > 0
-    chance = 1 / (1 + np.exp(-found.astype(np.float64)))
-    rtd = -np.sum(np.log(np.where(labels, chance, 1 - chance))[real])
+    # Labels mark what differs, over all real tokens, including [CLS] and [SEP].
+    labels, real = inputs != originals(batch), batch["encoder_segment_ids"] > 0
+    probability = 1 / (1 + np.exp(-rtd_logits.astype(np.float64)))
+    rtd = -np.sum(np.log(np.where(labels, probability, 1 - probability))[real])
     (loss, out), _ = value_and_gradient(params, batch)
-    tokens, positive, said = float(real.sum()), float(labels.sum()), (found > 0) & real
-    assert 0 < positive < masks and 0 < said.sum() < tokens
+    tokens, positive, predicted = float(real.sum()), float(labels.sum()), (rtd_logits > 0) & real
+    assert 0 < positive < masks and 0 < predicted.sum() < tokens
     assert float(loss) == pytest.approx(mlm / masks + 50 * rtd / tokens, rel=1e-5)
     metrics = {name: tuple(map(float, value)) for name, value in out.metrics.items()}
     expected = {
         "mlm_loss": (mlm, masks),
         "mlm_accuracy": (hits, masks),
         "rtd_loss": (rtd, tokens),
-        "rtd_accuracy": ((said == labels)[real].sum(), tokens),
-        "rtd_precision": ((said & labels).sum(), said.sum()),
-        "rtd_recall": ((said & labels).sum(), positive),
+        "rtd_accuracy": ((predicted == labels)[real].sum(), tokens),
+        "rtd_precision": ((predicted & labels).sum(), predicted.sum()),
+        "rtd_recall": ((predicted & labels).sum(), positive),
         "rtd_majority_accuracy": (tokens - positive, tokens),
     }
     assert metrics.keys() == expected.keys() == METRICS
@@ -142,28 +142,28 @@ def test_binary_cross_entropy_of_four_places():
     assert float(binary_cross_entropy(logits, labels, weights)) == pytest.approx(expected, rel=1e-6)
     # A place of weight 0 adds exactly nothing.
     for bad in (np.inf, np.nan):
-        spoilt = jnp.append(logits, bad), jnp.append(labels, 1.0), jnp.append(weights, 0.0)
-        value, gradient = jax.value_and_grad(binary_cross_entropy)(*spoilt)
+        corrupted = jnp.append(logits, bad), jnp.append(labels, 1.0), jnp.append(weights, 0.0)
+        value, gradient = jax.value_and_grad(binary_cross_entropy)(*corrupted)
         assert float(value) == pytest.approx(expected, rel=1e-6) and float(gradient[-1]) == 0
 
 
-def test_what_is_written_into_rows():
-    """Position 0 as any other; unused slots nowhere."""
+def test_put_positions():
+    """Position 0 is written as any other; unused slots are not written."""
     tokens = jnp.array([[7, 8, 9], [7, 8, 9]])
-    found = put_positions(
+    written = put_positions(
         tokens, jnp.array([[0, 2], [1, 0]]), jnp.array([[0, 5], [4, 3]]), jnp.array([[True, True], [True, False]])
     )
-    assert found.tolist() == [[0, 8, 5], [7, 4, 9]]
+    assert written.tolist() == [[0, 8, 5], [7, 4, 9]]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_draws_are_from_the_softmax(temperature):
+def test_samples_follow_the_softmax(temperature):
     logits = np.array([2.0, 0.0, 1.0, -1.0, 0.5, -1e9], np.float32)
     rows = np.arange(3 * 6000, dtype=np.int32).reshape(6000, 3)
-    drawn = np.asarray(sample(jnp.broadcast_to(logits, (6000, 2, 6)), keys_of_rows(rows), temperature))
+    samples = np.asarray(sample(jnp.broadcast_to(logits, (6000, 2, 6)), keys_of_rows(rows), temperature))
     shares = np.exp(logits / temperature)
     shares /= shares.sum()
-    joint = np.bincount(drawn[:, 0] * 6 + drawn[:, 1], minlength=36).reshape(6, 6)
+    joint = np.bincount(samples[:, 0] * 6 + samples[:, 1], minlength=36).reshape(6, 6)
     assert not joint[5].any() and not joint[:, 5].any()  # no token
     expected = 6000 * np.outer(shares, shares)[:5, :5]
     assert ((joint[:5, :5] - expected) ** 2 / expected).sum() < chi_square_limit(24)  # slots are independent, too
@@ -172,19 +172,19 @@ def test_draws_are_from_the_softmax(temperature):
 def test_keys_are_functions_of_the_rows():
     generator = np.random.default_rng(0)
     rows = generator.integers(0, 5, (4000, 16)).astype(np.int32)
-    rows[1:17] = rows[0] + np.eye(16, dtype=np.int32)  # one token is another
+    rows[1:17] = rows[0] + np.eye(16, dtype=np.int32)  # one token differs
     keys = np.asarray(jax.random.key_data(keys_of_rows(rows)))
     assert len(np.unique(keys, axis=0)) == len(np.unique(rows, axis=0))
     assert np.array_equal(jax.random.key_data(keys_of_rows(rows[::-7])), keys[::-7])
 
 
-def replaced(logits, batch):
-    seen, labels = OBJECTIVE.replaced(jnp.asarray(logits, jnp.float32), batch)
-    return np.asarray(seen["encoder_input_tokens"]), np.asarray(labels)
+def replace_tokens(logits, batch):
+    inputs, labels = OBJECTIVE.replaced(jnp.asarray(logits, jnp.float32), batch)
+    return np.asarray(inputs["encoder_input_tokens"]), np.asarray(labels)
 
 
-def test_labels_are_where_the_input_differs_and_vanish_as_the_generator_improves():
-    """Three real tokens, of which the generator often guesses the right one."""
+def test_labels_mark_differences_and_vanish_as_the_generator_improves():
+    """Texts are of three tokens, of which the generator often guesses the right one."""
     batch = tiny.batch(200)
     for name in ("encoder_input_tokens", "masked_target_tokens"):
         batch[name] = np.where(batch[name] > 7, 5 + batch[name] % 3, batch[name])
@@ -193,53 +193,53 @@ def test_labels_are_where_the_input_differs_and_vanish_as_the_generator_improves
     shares = []
     for certainty in (0.0, 2.0, 30.0):
         logits = np.where(np.arange(8) > 4, certainty * target, -1e9)
-        seen, labels = replaced(logits, batch)
-        assert np.array_equal(labels, seen != text)
+        inputs, labels = replace_tokens(logits, batch)
+        assert np.array_equal(labels, inputs != text)
         chosen = np.zeros(text.shape, bool)
         chosen[np.nonzero(used)[0], batch["masked_positions"][used]] = True
-        assert not labels[~chosen].any() and np.isin(seen[chosen], (5, 6, 7)).all()
-        assert np.array_equal(seen[~chosen], batch["encoder_input_tokens"][~chosen])
+        assert not labels[~chosen].any() and np.isin(inputs[chosen], (5, 6, 7)).all()
+        assert np.array_equal(inputs[~chosen], batch["encoder_input_tokens"][~chosen])
         shares.append(labels.sum() / used.sum())
-    guesses = 1 - np.array([1 / 3, np.e**2 / (np.e**2 + 2)])
-    assert np.all(np.abs(np.array(shares[:2]) - guesses) < 4 * np.sqrt(0.25 / used.sum())) and shares[2] == 0
+    expected = 1 - np.array([1 / 3, np.e**2 / (np.e**2 + 2)])
+    assert np.all(np.abs(np.array(shares[:2]) - expected) < 4 * np.sqrt(0.25 / used.sum())) and shares[2] == 0
 
 
-def test_no_gradient_goes_through_the_draw_and_both_networks_move_the_embeddings(params):
+def test_no_gradient_passes_the_sampling_and_both_networks_train_embeddings(params):
     batch = tiny.batch(6)
-    (_, whole), (_, mlm), (_, rtd) = (
+    (_, total), (_, mlm), (_, rtd) = (
         value_and_gradient(params, batch, **weights) for weights in ({}, {"rtd": 0.0}, {"mlm": 0.0, "rtd": 1.0})
     )
-    for mine, other, parts in ((mlm, rtd, ("generator", "mlm_head")), (rtd, mlm, ("discriminator", "rtd_head"))):
+    for own, other, parts in ((mlm, rtd, ("generator", "mlm_head")), (rtd, mlm, ("discriminator", "rtd_head"))):
         for part in parts:
             assert not any(np.any(leaf) for leaf in jax.tree.leaves(other[part]))
-            assert any(np.any(leaf) for leaf in jax.tree.leaves(mine[part]))
-        assert all(np.any(leaf) for leaf in jax.tree.leaves(mine["embeddings"]))
-    for leaves in zip(*(jax.tree.leaves(tree) for tree in (whole, mlm, rtd)), strict=True):
+            assert any(np.any(leaf) for leaf in jax.tree.leaves(own[part]))
+        assert all(np.any(leaf) for leaf in jax.tree.leaves(own["embeddings"]))
+    for leaves in zip(*(jax.tree.leaves(tree) for tree in (total, mlm, rtd)), strict=True):
         np.testing.assert_allclose(leaves[0], leaves[1] + 50 * leaves[2], rtol=1e-4, atol=1e-4)
 
 
-def test_rows_of_padding_add_nothing_and_rows_do_not_depend_on_their_batch(params):
+def test_rows_are_independent_and_padding_adds_nothing(params):
     """Terms and metrics of a batch are the sums of those of its halves, each filled up with padding; the gradient too."""
     batch = tiny.batch(6)
     halves = [tiny.padded({name: value[rows] for name, value in batch.items()}, 3) for rows in (slice(3), slice(3, 6))]
-    ((_, whole), gradient), *found = (value_and_gradient(params, rows) for rows in (batch, *halves))
+    ((_, whole), gradient), *results = (value_and_gradient(params, rows) for rows in (batch, *halves))
     for name, value in whole.metrics.items():
-        summed = np.sum([out.metrics[name] for (_, out), _ in found], axis=0)
+        summed = np.sum([out.metrics[name] for (_, out), _ in results], axis=0)
         assert tuple(summed) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
-    # The halves' means, weighted by what each has of a denominator, are the mean: made one by hand for each term.
+    # The means of the halves, weighted by their shares of each term's denominator, add up to the mean of the batch.
     shares = [
         {name: OBJECTIVE.denominators(half)[name] / size for name, size in OBJECTIVE.denominators(batch).items()}
         for half in halves
     ]
     weighted = [
-        value_and_gradient(params, half, **{name: share * OBJECTIVE.coefficients[name] for name, share in of.items()})[1]
-        for half, of in zip(halves, shares, strict=True)
+        value_and_gradient(params, half, **{name: share * OBJECTIVE.coefficients[name] for name, share in half_shares.items()})[1]
+        for half, half_shares in zip(halves, shares, strict=True)
     ]
     for left, *right in zip(jax.tree.leaves(gradient), *map(jax.tree.leaves, weighted), strict=True):
         np.testing.assert_allclose(sum(right), left, rtol=1e-4, atol=1e-4)
 
 
-def test_nothing_to_predict_is_a_loss_of_0_and_no_nan(params):
+def test_batch_without_targets_has_loss_0_and_no_nan(params):
     empty = {name: np.zeros_like(value) for name, value in tiny.batch(6).items()}
     (loss, out), gradient = value_and_gradient(params, empty)
     assert float(loss) == 0.0 and all(not np.any(leaf) for leaf in jax.tree.leaves(gradient))  # NaN would be true
@@ -253,7 +253,7 @@ def test_nothing_to_predict_is_a_loss_of_0_and_no_nan(params):
     assert majority.total == majority.weight > 0 and recall.weight == 0
 
 
-def test_packed_examples_have_the_loss_of_the_same_examples_alone(params):
+def test_packed_examples_have_the_loss_of_separate_rows(params):
     batch = tiny.batch(8)
     (loss, alone), alone_gradient = certain(params, batch)
     (packed_loss, together), gradient = certain(params, packed(batch))
@@ -264,23 +264,23 @@ def test_packed_examples_have_the_loss_of_the_same_examples_alone(params):
 
 
 def test_microbatches_give_the_same_update():
-    """The draws too: they depend on the rows alone."""
+    """Samples are the same, too: they depend on the rows only."""
     shapes = jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0))
     optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
     state = jax.jit(lambda key: nn.meta.unbox(new_state(OBJECTIVE, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
     batch = tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0])
-    (expected, metrics), (found, others) = (
+    (expected, metrics), (actual, other_metrics) = (
         jax.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=pieces))(state, batch) for pieces in (1, 4)
     )
-    for left, right in zip(jax.tree.leaves(expected.params), jax.tree.leaves(found.params), strict=True):
+    for left, right in zip(jax.tree.leaves(expected.params), jax.tree.leaves(actual.params), strict=True):
         np.testing.assert_allclose(right, left, rtol=0, atol=2e-6)
-    assert metrics.keys() == others.keys() > METRICS
+    assert metrics.keys() == other_metrics.keys() > METRICS
     for name, value in metrics.items():
-        assert tuple(map(float, others[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
+        assert tuple(map(float, other_metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
 
 
-def test_the_parameters_are_the_published_ones():
-    """One module of embeddings; each network has its layers and its map from the tables' width."""
+def test_parameter_tree_is_the_published_one():
+    """There is one module of embeddings; each network has its layers and its projection from the tables' width."""
     boxes = jax.tree_util.tree_leaves_with_path(
         jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0)),
         is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned),
@@ -292,7 +292,7 @@ def test_the_parameters_are_the_published_ones():
     assert tree["discriminator"].keys() == {"layers"} and tree["generator"].keys() == {"layers", "embeddings"}
 
 
-def test_networks_and_back(params):
+def test_split_and_joined_networks(params):
     trees = OBJECTIVE.split(params)
     assert [*trees] == [*OBJECTIVE.networks] == ["discriminator", "generator"]
     assert trees["discriminator"].keys() == {"encoder", "rtd_head"} and trees["generator"].keys() == {"encoder", "mlm_head"}
@@ -303,20 +303,20 @@ def test_networks_and_back(params):
     assert alone.keys() == {"embeddings", "discriminator", "rtd_head"} and OBJECTIVE.split(alone).keys() == {"discriminator"}
 
 
-def test_looks_inside_and_predictions_are_of_the_right_networks(params):
+def test_activations_and_predictions_are_of_the_right_networks(params):
     batch = tiny.batch(6)
-    look = jax.jit(lambda params, batch: (OBJECTIVE.activations(params, batch), OBJECTIVE.predictions(params, batch)))
-    found, predicted = look(params, batch)
-    shapes = {name: states.shape for name, (states, _) in found.items()}
+    inspect = jax.jit(lambda params, batch: (OBJECTIVE.activations(params, batch), OBJECTIVE.predictions(params, batch)))
+    activations, predicted = inspect(params, batch)
+    shapes = {name: states.shape for name, (states, _) in activations.items()}
     assert shapes == {"discriminator": (3, 6, 16, 16), "generator": (3, 6, 16, 8)}
     logits, _, last = logits_of(params, batch)
-    head = replaced_token_head(MODEL).apply({"params": params["rtd_head"]}, found["discriminator"][0][-1])
+    head = replaced_token_head(MODEL).apply({"params": params["rtd_head"]}, activations["discriminator"][0][-1])
     real = batch["encoder_segment_ids"] > 0
     np.testing.assert_allclose(np.asarray(head)[real], np.asarray(last)[real], atol=1e-4)
     assert np.array_equal(predicted.tokens, np.argmax(logits, axis=-1))
 
 
-def test_flops_and_refusals():
+def test_flops_and_invalid_settings():
     discriminator, generator = OBJECTIVE.networks.values()
     head = 3 * 16 * (2 * 16 * 16 + 2 * 16)
     assert OBJECTIVE.flops(tiny.SHAPE) == discriminator.flops(16, 0) + generator.flops(16, 4) + head

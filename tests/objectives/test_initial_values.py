@@ -34,7 +34,7 @@ class MlmNspTopic(type(BERT)):
 
 
 def initial(objective):
-    """Initial parameters by path, of one seed."""
+    """Return the initial parameters of one seed, by path."""
     shape = RowShape(length=16, predictions=4, targets=16)
     params = nn.meta.unbox(jax.jit(lambda key: objective.init(key, shape)[0])(jax.random.key(7)))
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
@@ -64,7 +64,7 @@ def test_parts_of_equal_shapes_start_from_different_values():
     assert len(kernels) > 1 and len({kernel.tobytes() for kernel in kernels}) == len(kernels)
 
 
-def test_electras_discriminator_does_not_depend_on_its_generator():
+def test_electra_discriminator_does_not_depend_on_its_generator():
     before, after = initial(ELECTRA), initial(dataclasses.replace(ELECTRA, generator_width=1.0))
     discriminator = [path for path in before if not path.startswith(("['generator']", "['mlm_head']"))]
     assert discriminator and all(np.array_equal(after[path], before[path]) for path in discriminator)

@@ -1,4 +1,4 @@
-"""The objectives of models that write text against NumPy in float64, and what must add nothing to their losses."""
+"""Objectives of causal LMs and encoder-decoders against NumPy in float64; padding adds nothing to their losses."""
 
 import dataclasses
 
@@ -39,22 +39,22 @@ OBJECTIVES = {"causal_lm": CausalLm(GPT2, **OPTIONS), "sequence_to_sequence": Se
 
 
 def random_params(objective):
-    """All parameters random, biases and norm scales too."""
+    """Return random parameters, including biases and norm scales."""
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
     generator = np.random.default_rng(3)
     return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
 
 
 def loss_and_logits(objective):
-    """(params, batch) -> (loss, LossOut, predictions, activations, logits of all places), compiled."""
+    """Return a compiled (params, batch) -> (loss, LossOut, predictions, activations, logits of all places)."""
 
     @jax.jit
     def run(params, batch):
         out = objective.loss(params, {}, {}, batch, key=None, train=False)
         hidden, _ = objective.decoded(params, batch, key=None, train=False)
         loss = total_loss(out.terms, objective.denominators(batch), objective.coefficients)
-        seen = objective.predictions(params, batch), objective.activations(params, batch)
-        return loss, out, *seen, logits(objective.model, params, hidden)[..., : tiny.VOCABULARY]
+        inspected = objective.predictions(params, batch), objective.activations(params, batch)
+        return loss, out, *inspected, logits(objective.model, params, hidden)[..., : tiny.VOCABULARY]
 
     return run
 
@@ -65,8 +65,8 @@ def case(request):
     return objective, random_params(objective), loss_and_logits(objective)
 
 
-def by_hand(objective, logits, batch):
-    """Sums of the loss, of the plain cross-entropy, of z-loss and of hits, one place after another in float64."""
+def numpy_sums(objective, logits, batch):
+    """Return the sums of loss, plain cross-entropy, z-loss and hits, added place by place in float64, and of weights."""
     sums = np.zeros(4)
     targets, weights = batch["decoder_target_tokens"].ravel(), batch["decoder_loss_weights"].ravel()
     for row, target, weight in zip(np.asarray(logits, np.float64).reshape(len(targets), -1), targets, weights, strict=True):
@@ -77,19 +77,19 @@ def by_hand(objective, logits, batch):
     return sums, weights.sum()
 
 
-def test_the_loss_is_that_of_the_logits(case):
+def test_loss_matches_the_logits(case):
     objective, params, run = case
     batch = tiny.batch(5, SHAPE)
-    loss, out, predictions, activations, found = run(params, batch)
-    (total, plain, z_loss, hits), targets = by_hand(objective, found, batch)
+    loss, out, predictions, activations, model_logits = run(params, batch)
+    (total, plain, z_loss, hits), targets = numpy_sums(objective, model_logits, batch)
     assert 5 < targets < batch["decoder_loss_weights"].size
     assert float(loss) == pytest.approx(total / targets, rel=1e-6)
-    assert abs(total / (plain + z_loss) - 1) > 1e-4  # smoothing is in it
+    assert abs(total / (plain + z_loss) - 1) > 1e-4  # label smoothing contributes
     expected = {"lm_loss": plain, "lm_accuracy": hits, "z_loss": z_loss}
     assert out.metrics.keys() == expected.keys()
     for name, value in expected.items():
         assert tuple(map(float, out.metrics[name])) == pytest.approx((value, targets), rel=1e-5), name
-    probabilities = np.asarray(jax.nn.softmax(found))
+    probabilities = np.asarray(jax.nn.softmax(model_logits))
     np.testing.assert_array_equal(predictions.tokens, probabilities.argmax(-1))
     np.testing.assert_allclose(predictions.probabilities, probabilities.max(-1), rtol=1e-5)
     for name, (hidden, real) in activations.items():
@@ -117,7 +117,7 @@ def test_microbatches_are_exact(case):
     }
 
 
-def test_packed_examples_are_as_they_are_alone(case):
+def test_packed_examples_have_the_loss_of_separate_rows(case):
     objective, params, run = case
     batch = tiny.batch(2, SHAPE, seed=2)
     lengths = batch["decoder_segment_ids"].sum(1)
@@ -159,19 +159,19 @@ def test_settings():
             CausalLm(GPT2, **{name: value})
 
 
-def test_rows_that_do_not_fit():
+def test_unsuitable_rows_are_refused():
     stages, spans = (Stage(1, 16, 4),), TextData(rows=Chunks(), corruption=SpanCorruption())
-    following = TextData(rows=Chunks(), corruption=NextTokens())
+    next_tokens = TextData(rows=Chunks(), corruption=NextTokens())
     assert Run(objective=SequenceToSequence(T5), data=spans, stages=stages).shape(0).targets > 1
     bart = BartConfig(**SIZES, feed_forward_size=32)
     for objective, data, message in (
         (CausalLm(GPT2), TextData(), "CausalLm reads decoder_input_tokens, .*: set TextData.corruption to @NextTokens"),
-        (SequenceToSequence(T5), following, "reads encoder_input_tokens, .*: set TextData.corruption to @SpanCorruption"),
+        (SequenceToSequence(T5), next_tokens, "reads encoder_input_tokens, .*: set TextData.corruption to @SpanCorruption"),
         (SequenceToSequence(bart), spans, 'eos, but rows of SpanCorruption with pad: set SpanCorruption.start = "eos"'),
     ):
         with pytest.raises(UserError, match=message):
             Run(objective=objective, data=data, stages=stages)
-    began = Run(objective=CausalLm(GPT2), data=following, stages=stages)
-    check_resumable(began, dataclasses.replace(began, objective=CausalLm(GPT2, chunk=7)), 0)
+    started = Run(objective=CausalLm(GPT2), data=next_tokens, stages=stages)
+    check_resumable(started, dataclasses.replace(started, objective=CausalLm(GPT2, chunk=7)), 0)
     with pytest.raises(UserError, match="z_loss was 0.0 when this run started"):
-        check_resumable(began, dataclasses.replace(began, objective=CausalLm(GPT2, z_loss=1e-4)), 0)
+        check_resumable(started, dataclasses.replace(started, objective=CausalLm(GPT2, z_loss=1e-4)), 0)

@@ -1,4 +1,4 @@
-"""BERT's objective against NumPy in float64, and what must add nothing to it."""
+"""BERT's objective against NumPy in float64; padding and places of weight 0 add nothing to it."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ OBJECTIVE = tiny.objective()
 
 @pytest.fixture(scope="module")
 def params():
-    """All parameters random, biases and norm scales too."""
+    """Return random parameters, including biases and norm scales."""
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0)))
     generator = np.random.default_rng(3)
     return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
@@ -30,7 +30,7 @@ def params():
 
 @jax.jit
 def value_and_gradient(params, batch):
-    """(loss, LossOut), gradient."""
+    """Return ((loss, LossOut), gradient)."""
 
     def loss(params):
         out = OBJECTIVE.loss(params, {}, {}, batch, key=None, train=False)
@@ -57,8 +57,8 @@ def logits_of(params, batch):
     )
 
 
-def by_hand(logits, targets, weights):
-    """Sum of cross-entropies, hits and weights, one place after another in float64."""
+def numpy_cross_entropy(logits, targets, weights):
+    """Return the sums of cross-entropies, hits and weights, added place by place in float64."""
     loss = hits = 0.0
     for row, target, weight in zip(logits.reshape(-1, logits.shape[-1]), targets.ravel(), weights.ravel(), strict=True):
         row = np.asarray(row, np.float64)
@@ -76,39 +76,43 @@ def test_cross_entropy_of_three_places():
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-def test_a_place_of_weight_0_adds_exactly_nothing(bad):
+def test_place_of_weight_0_adds_exactly_nothing(bad):
     generator = np.random.default_rng(0)
     logits = generator.standard_normal((2, 3, 7)).astype(np.float32)
     targets, weights = generator.integers(0, 7, (2, 3)), np.array([[1, 0, 1], [0, 0, 1]], np.float32)
-    spoilt = np.where(weights[..., None] > 0, logits, bad)
-    spoilt[1, 0, 1:] = 0  # one bad class among good ones
+    corrupted = np.where(weights[..., None] > 0, logits, bad)
+    corrupted[1, 0, 1:] = 0  # one bad class among good ones
 
     def loss(logits):
         return masked_cross_entropy(logits, jnp.asarray(targets), jnp.asarray(weights))[0]
 
-    assert float(loss(spoilt)) == float(loss(logits))
-    good, gradient = np.asarray(jax.grad(loss)(logits)), np.asarray(jax.grad(loss)(spoilt))
-    assert np.array_equal(gradient, good) and not gradient[weights == 0].any() and gradient[weights > 0].any()
+    assert float(loss(corrupted)) == float(loss(logits))
+    expected, gradient = np.asarray(jax.grad(loss)(logits)), np.asarray(jax.grad(loss)(corrupted))
+    assert np.array_equal(gradient, expected) and not gradient[weights == 0].any() and gradient[weights > 0].any()
 
 
-def test_the_loss_is_that_of_the_logits(params):
+def test_loss_matches_the_logits(params):
     batch = tiny.batch(5)
     mlm_logits, nsp_logits = logits_of(params, batch)
-    mlm, mlm_hits, mlm_weight = by_hand(np.asarray(mlm_logits), batch["masked_target_tokens"], batch["masked_loss_weights"])
-    nsp, nsp_hits, nsp_weight = by_hand(np.asarray(nsp_logits), batch["next_sentence_labels"], batch["next_sentence_weights"])
+    mlm, mlm_hits, mlm_weight = numpy_cross_entropy(
+        np.asarray(mlm_logits), batch["masked_target_tokens"], batch["masked_loss_weights"]
+    )
+    nsp, nsp_hits, nsp_weight = numpy_cross_entropy(
+        np.asarray(nsp_logits), batch["next_sentence_labels"], batch["next_sentence_weights"]
+    )
     (loss, out), _ = value_and_gradient(params, batch)
     assert float(loss) == pytest.approx(mlm / mlm_weight + nsp / nsp_weight, rel=1e-6)
     assert 1 < float(loss) < 100 and mlm_weight < batch["masked_loss_weights"].size
-    found = {name: tuple(map(float, value)) for name, value in out.metrics.items()}
+    metrics = {name: tuple(map(float, value)) for name, value in out.metrics.items()}
     expected = {
         "mlm_loss": (mlm, mlm_weight),
         "mlm_accuracy": (mlm_hits, mlm_weight),
         "nsp_loss": (nsp, nsp_weight),
         "nsp_accuracy": (nsp_hits, nsp_weight),
     }
-    assert found.keys() == expected.keys()
+    assert metrics.keys() == expected.keys()
     for name, numbers in expected.items():
-        assert found[name] == pytest.approx(numbers, rel=1e-5), name
+        assert metrics[name] == pytest.approx(numbers, rel=1e-5), name
 
 
 def test_coefficients():
@@ -118,7 +122,7 @@ def test_coefficients():
 
 
 def test_rows_of_padding_add_nothing(params):
-    """A fully padded row attends to nothing: its hidden states are of no use, but they are numbers."""
+    """A fully padded row attends to nothing: its hidden states are meaningless, but finite."""
     batch = tiny.batch(5)
     (loss, out), gradient = value_and_gradient(params, batch)
     (padded_loss, padded_out), padded_gradient = value_and_gradient(params, tiny.padded(batch, 3))
@@ -129,7 +133,7 @@ def test_rows_of_padding_add_nothing(params):
         np.testing.assert_allclose(right, left, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_to_predict_is_a_loss_of_0_and_no_nan(params):
+def test_batch_without_targets_has_loss_0_and_no_nan(params):
     empty = {name: np.zeros_like(value) for name, value in tiny.batch(5).items()}
     specials = tiny.batch(5, predictions=[0] * 5) | {"next_sentence_weights": np.zeros((5, 1), np.float32)}
     for batch in (empty, specials):
@@ -144,7 +148,7 @@ def test_nothing_to_predict_is_a_loss_of_0_and_no_nan(params):
     assert float(loss) == pytest.approx(float(out.metrics["nsp_loss"].total) / 5, rel=1e-6) and float(loss) > 0
 
 
-def test_refusals():
+def test_unsuitable_sizes_are_refused():
     with pytest.raises(UserError) as caught:
         OBJECTIVE.features(RowShape(33, 5))
     assert str(caught.value) == (

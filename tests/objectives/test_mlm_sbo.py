@@ -9,7 +9,7 @@ import pytest
 import tiny
 from flax import linen as nn
 from scipy.special import erf
-from test_mlm_nsp import by_hand
+from test_mlm_nsp import numpy_cross_entropy
 from test_packed_rows import PACKED, packed
 
 from bertfam.objectives.mlm import Mlm
@@ -23,13 +23,13 @@ OBJECTIVE = MlmSbo(tiny.objective().model, sbo=2.0, places=3, place_size=6)
 
 
 def batch_of(rows=6, seed=0, counts=None):
-    """Rows with spans of every slot's own, some of them not bounded, some places behind the third."""
+    """Return rows with a random span for each slot, some without boundaries, some at places after the third."""
     generator = np.random.default_rng(seed)
     batch = tiny.batch(rows, seed=seed, predictions=counts)
     batch = {name: batch[name] for name in Mlm(OBJECTIVE.model).features(tiny.SHAPE)}
     used = batch["masked_loss_weights"] > 0
     bounded = used & (generator.random(used.shape) < 0.8)
-    drawn = {name: generator.integers(0, most, used.shape) for name, most in (("left", 7), ("right", 7), ("offsets", 5))}
+    drawn = {name: generator.integers(0, limit, used.shape) for name, limit in (("left", 7), ("right", 7), ("offsets", 5))}
     names = {"left": "left_positions", "right": "right_positions", "offsets": "offsets"}
     batch |= {f"span_{names[name]}": np.where(bounded, value, 0).astype(np.int32) for name, value in drawn.items()}
     return batch | {"span_loss_weights": np.float32(bounded)}
@@ -50,21 +50,21 @@ def loss_of(params, batch):
     return total, out, hidden, OBJECTIVE.masked_logits(params, hidden, batch)
 
 
-def normal(x, module):
+def layer_norm(x, module):
     centred = x - x.mean(axis=-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) * module["scale"] + module["bias"]
 
 
-def head_by_hand(head, table, left, right, offset):
-    """y = LN(gelu(W2 LN(gelu(W1 [left; right; place])))), then the word table and the head's own bias."""
+def numpy_head(head, table, left, right, offset):
+    """Compute y = LN(gelu(W2 LN(gelu(W1 [left; right; place])))), then apply the word table and the head's own bias."""
     y = np.concatenate([left, right, head["places"][offset]])
     for name in ("first", "second"):
         y = y @ head[name]["kernel"] + head[name]["bias"]
-        y = normal(y * 0.5 * (1 + erf(y / np.sqrt(2))), head[f"{name}_norm"])
+        y = layer_norm(y * 0.5 * (1 + erf(y / np.sqrt(2))), head[f"{name}_norm"])
     return (table @ y + head["bias"])[: tiny.VOCABULARY]
 
 
-def test_the_loss_by_hand(params):
+def test_loss_matches_numpy(params):
     batch = batch_of()
     assert batch.keys() == OBJECTIVE.features(tiny.SHAPE).keys()
     loss, out, hidden, logits = loss_of(params, batch)
@@ -76,9 +76,11 @@ def test_the_loss_by_hand(params):
     by_boundaries = np.zeros(shape)
     for row, slot in zip(*np.nonzero(weights), strict=True):
         left, right, offset = (batch[f"span_{name}"][row, slot] for name in ("left_positions", "right_positions", "offsets"))
-        by_boundaries[row, slot] = head_by_hand(wide["sbo_head"], table, hidden[row, left], hidden[row, right], offset)
-    mlm = by_hand(np.asarray(logits)[..., : tiny.VOCABULARY], batch["masked_target_tokens"], batch["masked_loss_weights"])
-    sbo = by_hand(by_boundaries, batch["masked_target_tokens"], weights)
+        by_boundaries[row, slot] = numpy_head(wide["sbo_head"], table, hidden[row, left], hidden[row, right], offset)
+    mlm = numpy_cross_entropy(
+        np.asarray(logits)[..., : tiny.VOCABULARY], batch["masked_target_tokens"], batch["masked_loss_weights"]
+    )
+    sbo = numpy_cross_entropy(by_boundaries, batch["masked_target_tokens"], weights)
     assert float(loss) == pytest.approx(mlm[0] / mlm[2] + 2 * sbo[0] / sbo[2], rel=1e-5)
     metrics = {name: tuple(map(float, value)) for name, value in out.metrics.items()}
     expected = {"mlm_loss": (mlm[0], mlm[2]), "mlm_accuracy": mlm[1:], "sbo_loss": (sbo[0], sbo[2]), "sbo_accuracy": sbo[1:]}
@@ -94,20 +96,20 @@ def test_rows_of_padding_add_nothing(params):
     assert float(loss_of(params, nothing)[0]) == 0.0
 
 
-def test_packed_examples_have_the_loss_of_the_same_examples_alone(params):
-    """Rows 2 i and 2 i + 1 in row i; their spans move with them."""
+def test_packed_examples_have_the_loss_of_separate_rows(params):
+    """Rows 2 i and 2 i + 1 are packed into row i, and their spans move with them."""
     batch, plain = batch_of(8), packed(tiny.batch(8))
     together = {name: plain[name] for name in Mlm(OBJECTIVE.model).features(PACKED)}
-    begins = batch["encoder_segment_ids"].sum(axis=1) * (np.arange(8) % 2 == 0)  # what comes before the row's fellow
-    begins = np.roll(begins, 1)[:, None] * (batch["span_loss_weights"] > 0)
+    starts = batch["encoder_segment_ids"].sum(axis=1) * (np.arange(8) % 2 == 0)  # tokens before the second example of a row
+    starts = np.roll(starts, 1)[:, None] * (batch["span_loss_weights"] > 0)
     for name in ("span_left_positions", "span_right_positions", "span_offsets", "span_loss_weights"):
-        moved = batch[name] + begins.astype(np.int32) if name.endswith("positions") else batch[name]
+        moved = batch[name] + starts.astype(np.int32) if name.endswith("positions") else batch[name]
         together[name] = moved.reshape(4, -1)
     assert together.keys() == OBJECTIVE.features(PACKED).keys()
-    (loss, alone, *_), (packed_loss, found, *_) = loss_of(params, batch), loss_of(params, together)
+    (loss, alone, *_), (packed_loss, packed_out, *_) = loss_of(params, batch), loss_of(params, together)
     assert float(packed_loss) == pytest.approx(float(loss), rel=1e-5)
     for name, value in alone.metrics.items():
-        np.testing.assert_allclose(found.metrics[name], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(packed_out.metrics[name], value, rtol=1e-5, err_msg=name)
 
 
 def test_microbatches_give_the_same_update():
@@ -115,16 +117,16 @@ def test_microbatches_give_the_same_update():
     optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
     state = jax.jit(lambda key: nn.meta.unbox(new_state(OBJECTIVE, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
     batch = batch_of(8, counts=[4, 0, 1, 0, 4, 0, 3, 0])
-    found = [jax.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
-    for one, other in zip(*(jax.tree.leaves(new.params) for new, _ in found), strict=True):
+    results = [jax.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
+    for one, other in zip(*(jax.tree.leaves(new.params) for new, _ in results), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
-    numbers = [{name: tuple(map(float, value)) for name, value in metrics.items()} for _, metrics in found]
+    numbers = [{name: tuple(map(float, value)) for name, value in metrics.items()} for _, metrics in results]
     for name, value in numbers[0].items():
         assert numbers[1][name] == pytest.approx(value, rel=1e-5), name
 
 
 def test_sizes_of_the_published_head():
-    """Two maps of a BERT-base, 20 places of 200, and a bias for each word."""
+    """It has two projections of a BERT-base, 20 places of 200, and a bias for each token."""
     model = dataclasses.replace(OBJECTIVE.model, hidden_size=768, num_heads=12, vocab_size=28_996)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: MlmSbo(model).init(key, tiny.SHAPE)[0], jax.random.key(0)))["sbo_head"]
     count = sum(leaf.size for leaf in jax.tree.leaves(shapes))

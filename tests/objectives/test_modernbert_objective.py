@@ -1,4 +1,4 @@
-"""ModernBERT under its objective: packed rows, microbatches, what is told of its layers, and its gin files."""
+"""ModernBERT's objective: packed rows, microbatches, inspection of layers, and gin files."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ def boxed():
 
 @pytest.fixture(scope="module")
 def state(boxed):
-    """A new state whose parameters are random at scale 0.3."""
+    """Return a new state whose parameters are random at scale 0.3."""
     generator = np.random.default_rng(5)
     params = jax.tree.map(lambda leaf: jnp.float32(0.3 * generator.standard_normal(leaf.shape)), nn.unbox(boxed))
     fresh = jax.eval_shape(
@@ -57,28 +57,30 @@ def test_packed_rows_have_the_loss_and_gradient_of_their_examples(state):
 
 def test_microbatches_give_the_same_gradient(state):
     batch = test_packed_rows.packed(tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0]))
-    found = [jax.jit(make_gradient(OBJECTIVE, seed=0, microbatches=microbatches))(state, batch)[0] for microbatches in (1, 2, 4)]
-    for other in found[1:]:
-        for one, two in zip(jax.tree.leaves(found[0]), jax.tree.leaves(other), strict=True):
+    gradients = [
+        jax.jit(make_gradient(OBJECTIVE, seed=0, microbatches=microbatches))(state, batch)[0] for microbatches in (1, 2, 4)
+    ]
+    for other in gradients[1:]:
+        for one, two in zip(jax.tree.leaves(gradients[0]), jax.tree.leaves(other), strict=True):
             np.testing.assert_allclose(two, one, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(one)))))
 
 
 def test_inspection_counts_the_first_layer_with_the_others(state, boxed):
     tensors = describe(boxed)
     inspect = make_inspection(OBJECTIVE, OPTIMIZER.build(10, boxed), tensors, seed=0, microbatches=1)
-    found = jax.jit(inspect)(state, tiny.batch(2))
+    inspection = jax.jit(inspect)(state, tiny.batch(2))
     encoder = state.params["encoder"]
     layers = [jax.tree.map(lambda leaf: leaf[0], encoder["first_layers"])]
     layers += [jax.tree.map(lambda leaf, layer=layer: leaf[layer], encoder["layers"]) for layer in range(4)]
     expected = [np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(layer))) for layer in layers]
-    np.testing.assert_allclose(found["parameter_norm/encoder/layers"], expected, rtol=1e-5)
-    assert found["gradient_norm/encoder/layers"].shape == (5,) and found["activation_rms/encoder"].shape == (6,)
-    assert "parameter_norm/encoder/norm" in found and not any("first_layers" in name for name in found)
+    np.testing.assert_allclose(inspection["parameter_norm/encoder/layers"], expected, rtol=1e-5)
+    assert inspection["gradient_norm/encoder/layers"].shape == (5,) and inspection["activation_rms/encoder"].shape == (6,)
+    assert "parameter_norm/encoder/norm" in inspection and not any("first_layers" in name for name in inspection)
 
 
-def test_the_plan_tells_of_both_kinds_of_attention():
-    told = describe_attention(OBJECTIVE, tiny.SHAPE)
-    assert told.startswith("over all tokens, xla: the fastest") and "; over a window of 6, xla: the fastest" in told
+def test_plan_describes_both_kinds_of_attention():
+    description = describe_attention(OBJECTIVE, tiny.SHAPE)
+    assert description.startswith("over all tokens, xla: the fastest") and "; over a window of 6, xla: the fastest" in description
     wide = Mlm(dataclasses.replace(OBJECTIVE.model, window=100))
     assert describe_attention(wide, tiny.SHAPE).startswith("xla: the fastest")
 

@@ -1,4 +1,4 @@
-"""A step of every objective is the same on every mesh, dropout and draws included; a teacher is split, and stays as it is."""
+"""Updates of every objective are the same on every mesh, with dropout and sampling; a teacher is split and unchanged."""
 
 import json
 import os
@@ -20,7 +20,7 @@ TERMS = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
 
     def make(directory):
         done = subprocess.run(
@@ -36,8 +36,8 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", TERMS)
-def test_one_device_and_eight(found, name):
-    (one, same, _), (eight, same_there, axes) = found[name]
+def test_eight_devices_match_one(results, name):
+    (one, same, _), (eight, same_there, axes) = results[name]
     assert same and same_there
     assert {"tensor", "fsdp"} <= set(axes) if name == "distillation" else not axes
     for alone, spread in zip(one, eight, strict=True):

@@ -23,30 +23,30 @@ PACKED = RowShape(length=2 * tiny.SHAPE.length, predictions=2 * tiny.SHAPE.predi
 
 
 def packed(batch):
-    """Rows 2 i and 2 i + 1 in row i, one after the other; a third example's slot stays empty."""
+    """Pack rows 2 i and 2 i + 1 into row i, one after the other; a third example's slot stays empty."""
     rows = len(batch["encoder_input_tokens"]) // 2
     result = {
         name: np.zeros((rows, *PAIRS.features(PACKED)[name].shape), PAIRS.features(PACKED)[name].dtype)
         for name in PAIRS.features(PACKED)
     }
     for row in range(rows):
-        begin = 0
+        start = 0
         for nth in (0, 1):
             index = 2 * row + nth
             length = int(batch["encoder_segment_ids"][index].sum())
-            here = slice(begin, begin + length)
+            span = slice(start, start + length)
             for name in ("encoder_input_tokens", "encoder_token_type_ids"):
-                result[name][row, here] = batch[name][index, :length]
-            result["encoder_segment_ids"][row, here] = nth + 1
-            result["encoder_positions"][row, here] = np.arange(length)
+                result[name][row, span] = batch[name][index, :length]
+            result["encoder_segment_ids"][row, span] = nth + 1
+            result["encoder_positions"][row, span] = np.arange(length)
             slots = slice(nth * tiny.SHAPE.predictions, (nth + 1) * tiny.SHAPE.predictions)
             for name in ("masked_target_tokens", "masked_loss_weights"):
                 result[name][row, slots] = batch[name][index]
-            result["masked_positions"][row, slots] = batch["masked_positions"][index] + begin
-            result["sequence_start_positions"][row, nth] = begin
+            result["masked_positions"][row, slots] = batch["masked_positions"][index] + start
+            result["sequence_start_positions"][row, nth] = start
             for name in ("next_sentence_labels", "next_sentence_weights"):
                 result[name][row, nth] = batch[name][index, 0]
-            begin += length
+            start += length
     return result
 
 
@@ -69,7 +69,7 @@ def loss_and_gradient(objective, params, batch):
     return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
-def test_the_loss_of_packed_examples_is_that_of_the_same_examples_alone(params):
+def test_packed_examples_have_the_loss_of_separate_rows(params):
     batch = tiny.batch(8)
     (_, alone), alone_gradient = loss_and_gradient(PAIRS, params, batch)
     (_, together), gradient = loss_and_gradient(PAIRS, params, packed(batch))
@@ -79,26 +79,26 @@ def test_the_loss_of_packed_examples_is_that_of_the_same_examples_alone(params):
         np.testing.assert_allclose(together.metrics[name], metric, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), gradient, alone_gradient)
     denominators = (PAIRS.denominators(rows) for rows in (batch, packed(batch)))
-    assert [{name: float(value) for name, value in found.items()} for found in denominators] == [
+    assert [{name: float(value) for name, value in sizes.items()} for sizes in denominators] == [
         {"mlm": batch["masked_loss_weights"].sum(), "nsp": 8.0}
     ] * 2
 
 
 @pytest.mark.parametrize("family", [RobertaConfig, DistilBertConfig, partial(ErnieConfig, task_type_vocab_size=2)])
-def test_so_is_that_of_families_with_other_embeddings(family):
-    """Positions counted from 2, no types, a table of tasks."""
+def test_packed_examples_of_families_with_other_embeddings(family):
+    """They have positions counted from 2, no token types, or a table of tasks."""
     objective = Mlm(family(**{field.name: getattr(PAIRS.model, field.name) for field in dataclasses.fields(Sizes)}))
     batch = tiny.batch(4)
     params = random_params(objective)
-    ((alone, _), expected), ((together, _), found) = (
+    ((alone, _), expected), ((together, _), actual) = (
         loss_and_gradient(objective, params, {name: rows[name] for name in objective.features(shape)})
         for rows, shape in ((batch, tiny.SHAPE), (packed(batch), PACKED))
     )
     assert float(together) == pytest.approx(float(alone), rel=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), found, expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), actual, expected)
 
 
-def test_an_example_does_not_see_its_neighbour(params):
+def test_example_does_not_see_its_neighbour(params):
     rows = packed(tiny.batch(2))
     changed = {name: value.copy() for name, value in rows.items()}
     changed["encoder_input_tokens"][0, 3] = 7 if rows["encoder_input_tokens"][0, 3] != 7 else 8
@@ -109,11 +109,11 @@ def test_an_example_does_not_see_its_neighbour(params):
     assert not np.allclose(before[0, rows["encoder_segment_ids"][0] == 1], after[0, rows["encoder_segment_ids"][0] == 1])
 
 
-def test_the_masked_model_alone_is_the_pairs_one_without_its_second_head(params):
+def test_mlm_is_mlm_nsp_without_its_second_head(params):
     batch = tiny.batch(4)
-    mine = {name: params[name] for name in ("encoder", "mlm_head")}
+    own_params = {name: params[name] for name in ("encoder", "mlm_head")}
     (_, both), _ = loss_and_gradient(PAIRS, params, batch)
-    (loss, alone), _ = loss_and_gradient(MASKED, mine, {name: batch[name] for name in MASKED.features(tiny.SHAPE)})
+    (loss, alone), _ = loss_and_gradient(MASKED, own_params, {name: batch[name] for name in MASKED.features(tiny.SHAPE)})
     assert alone.terms.keys() == MASKED.coefficients.keys() == MASKED.denominators(batch).keys() == {"mlm"}
     assert float(loss) == float(both.terms["mlm"])
     assert {name: tuple(map(float, value)) for name, value in alone.metrics.items()} == {
@@ -121,7 +121,7 @@ def test_the_masked_model_alone_is_the_pairs_one_without_its_second_head(params)
     }
 
 
-def test_both_begin_with_the_same_encoder():
+def test_both_objectives_start_with_the_same_encoder():
     pairs, masked = (objective.init(jax.random.key(3), tiny.SHAPE)[0] for objective in (PAIRS, MASKED))
     assert masked.keys() == {"encoder", "mlm_head"}
     for name in masked:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
-from test_mlm_nsp import by_hand
+from test_mlm_nsp import numpy_cross_entropy
 
 from bertfam.features import SENTENCES, RowShape
 from bertfam.layers.lookup import gather_positions
@@ -32,7 +32,7 @@ OBJECTIVES = {
 
 
 def batch_of(relation, rows=5, seed=0, **options):
-    """`tiny.batch` with the labels of a relation; of StructBERT the last two slots are of shuffled tokens."""
+    """Return `tiny.batch` with the labels of a relation; the last two slots of StructBERT's are of shuffled tokens."""
     batch, sentences = tiny.batch(rows, seed=seed, **options), SENTENCES[relation]
     labels = np.random.default_rng(seed).integers(0, len(sentences.classes), (rows, 1)).astype(np.int32)
     weights = batch["next_sentence_weights"]
@@ -46,7 +46,7 @@ def batch_of(relation, rows=5, seed=0, **options):
 
 @pytest.fixture(scope="module", params=OBJECTIVES)
 def case(request):
-    """Relation, objective, and random parameters."""
+    """Return relation, objective and random parameters."""
     objective = OBJECTIVES[request.param]
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE)[0], jax.random.key(0)))
     generator = np.random.default_rng(3)
@@ -71,52 +71,52 @@ def logits_of(objective, params, batch):
     head = config.masked_lm_head()
     masked = head.apply({"params": params["mlm_head"]}, gather_positions(hidden, batch["masked_positions"]), word_table(params))
     pooled = pooler(config).apply({"params": params["pooler"]}, hidden[:, :1])
-    named = sentence_head(config, len(sentences.classes)).apply({"params": params[sentences.head]}, pooled)
-    return masked[..., : tiny.VOCABULARY], named
+    sentence_logits = sentence_head(config, len(sentences.classes)).apply({"params": params[sentences.head]}, pooled)
+    return masked[..., : tiny.VOCABULARY], sentence_logits
 
 
-def test_the_loss_is_that_of_the_logits(case, loss_of):
+def test_loss_matches_the_logits(case, loss_of):
     relation, objective, params = case
     batch, sentences = batch_of(relation), SENTENCES[relation]
     assert batch.keys() == objective.features(tiny.SHAPE).keys()
     masked_logits, sentence_logits = map(np.asarray, jax.jit(lambda rows: logits_of(objective, params, rows))(batch))
     weights, shuffled = batch["masked_loss_weights"], batch.get("shuffled_loss_weights", np.float32(0))
-    mlm = by_hand(masked_logits, batch["masked_target_tokens"], weights - shuffled)
-    named = by_hand(sentence_logits, batch[sentences.labels], batch[sentences.weights])
+    mlm = numpy_cross_entropy(masked_logits, batch["masked_target_tokens"], weights - shuffled)
+    sentence_sums = numpy_cross_entropy(sentence_logits, batch[sentences.labels], batch[sentences.weights])
     assert sentence_logits.shape == (5, 1, len(sentences.classes))
-    expected = {"mlm": mlm, sentences.term: named}
+    expected = {"mlm": mlm, sentences.term: sentence_sums}
     if relation == "structure":
-        expected["shuffled"] = by_hand(masked_logits, batch["masked_target_tokens"], shuffled)
+        expected["shuffled"] = numpy_cross_entropy(masked_logits, batch["masked_target_tokens"], shuffled)
         assert mlm[2] > 0 and expected["shuffled"][2] > 0
-        total = (0.5 * mlm[0] + 2 * expected["shuffled"][0]) / weights.sum() + 3 * named[0] / named[2]
+        total = (0.5 * mlm[0] + 2 * expected["shuffled"][0]) / weights.sum() + 3 * sentence_sums[0] / sentence_sums[2]
     else:
-        total = 0.5 * mlm[0] / mlm[2] + 2 * named[0] / named[2]
+        total = 0.5 * mlm[0] / mlm[2] + 2 * sentence_sums[0] / sentence_sums[2]
     loss, out = loss_of(batch)
     assert float(loss) == pytest.approx(total, rel=1e-6)
     metrics = {name: tuple(map(float, value)) for name, value in out.metrics.items()}
-    assert metrics.keys() == {f"{term}_{what}" for term in expected for what in ("loss", "accuracy")}
-    for term, (of_loss, hits, weight) in expected.items():
-        assert metrics[f"{term}_loss"] == pytest.approx((of_loss, weight), rel=1e-5), term
+    assert metrics.keys() == {f"{term}_{metric}" for term in expected for metric in ("loss", "accuracy")}
+    for term, (loss_sum, hits, weight) in expected.items():
+        assert metrics[f"{term}_loss"] == pytest.approx((loss_sum, weight), rel=1e-5), term
         assert metrics[f"{term}_accuracy"] == pytest.approx((hits, weight), rel=1e-5), term
     assert objective.coefficients.keys() == out.terms.keys() == objective.denominators(batch).keys()
 
 
-def test_equal_coefficients_are_one_mean_over_masked_and_shuffled():
+def test_equal_coefficients_give_one_mean_over_masked_and_shuffled():
     objective = MlmStructure(tiny.objective().model)
     terms, sizes = {"mlm": 6.0, "shuffled": 3.0, "structure": 0.0}, {"mlm": 12.0, "shuffled": 12.0, "structure": 1.0}
-    as_arrays = ({name: jnp.asarray(value) for name, value in found.items()} for found in (terms, sizes))
+    as_arrays = ({name: jnp.asarray(value) for name, value in values.items()} for values in (terms, sizes))
     assert float(total_loss(*as_arrays, objective.coefficients)) == pytest.approx(9 / 12)
     batch = batch_of("structure")
     denominators = objective.denominators(batch)
     assert float(denominators["mlm"]) == float(denominators["shuffled"]) == batch["masked_loss_weights"].sum()
 
 
-def test_an_evaluation_merges_to_the_loss_of_training(case, loss_of):
-    """Each term over its own denominator, which of StructBERT's tokens is one for both."""
+def test_merged_evaluation_is_the_loss_of_training(case, loss_of):
+    """Each term has its own denominator, except that StructBERT's masked and shuffled tokens share one."""
     relation, objective, params = case
     batch, step = batch_of(relation, 6, predictions=[4, 1, 4, 3, 0, 4]), jax.jit(make_eval_step(objective))
-    found = means([step(params, {name: value[rows] for name, value in batch.items()}) for rows in (slice(3), slice(3, 6))])
-    loss = sum(weight * found[TERM + name] for name, weight in objective.coefficients.items())
+    merged = means([step(params, {name: value[rows] for name, value in batch.items()}) for rows in (slice(3), slice(3, 6))])
+    loss = sum(weight * merged[TERM + name] for name, weight in objective.coefficients.items())
     assert loss == pytest.approx(float(loss_of(batch)[0]), rel=1e-6)
 
 
@@ -134,49 +134,49 @@ def test_microbatches_give_the_same_update(case):
     optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
     state = jax.jit(lambda key: nn.meta.unbox(new_state(objective, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
     batch = batch_of(relation, 8, predictions=[4, 0, 1, 0, 4, 0, 3, 0])  # the second of two microbatches has no token to predict
-    found = [jax.jit(make_train_step(objective, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
-    for one, other in zip(*(jax.tree.leaves(new.params) for new, _ in found), strict=True):
+    results = [jax.jit(make_train_step(objective, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
+    for one, other in zip(*(jax.tree.leaves(new.params) for new, _ in results), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
-    whole, pieces = ({name: tuple(map(float, value)) for name, value in metrics.items()} for _, metrics in found)
+    whole, microbatched = ({name: tuple(map(float, value)) for name, value in metrics.items()} for _, metrics in results)
     for name, value in whole.items():
-        assert pieces[name] == pytest.approx(value, rel=1e-5), name
+        assert microbatched[name] == pytest.approx(value, rel=1e-5), name
 
 
-def test_packed_examples_have_the_loss_of_the_same_examples_alone(case, loss_of):
+def test_packed_examples_have_the_loss_of_separate_rows(case, loss_of):
     relation, objective, _ = case
     sentences, length = SENTENCES[relation], tiny.SHAPE.length
     batch = batch_of(relation, 2)
     alone = loss_of(batch)[1]
     shape = RowShape(2 * length, 2 * tiny.SHAPE.predictions, 3)
     together = {name: np.zeros((1, *spec.shape), spec.dtype) for name, spec in objective.features(shape).items()}
-    begin = 0
+    start = 0
     for row in range(2):
         size = int(batch["encoder_segment_ids"][row].sum())
-        here, slots = slice(begin, begin + size), slice(row * tiny.SHAPE.predictions, (row + 1) * tiny.SHAPE.predictions)
+        span, slots = slice(start, start + size), slice(row * tiny.SHAPE.predictions, (row + 1) * tiny.SHAPE.predictions)
         for name in ("encoder_input_tokens", "encoder_token_type_ids"):
-            together[name][0, here] = batch[name][row, :size]
-        together["encoder_segment_ids"][0, here] = row + 1
-        together["encoder_positions"][0, here] = np.arange(size)
+            together[name][0, span] = batch[name][row, :size]
+        together["encoder_segment_ids"][0, span] = row + 1
+        together["encoder_positions"][0, span] = np.arange(size)
         for name in ("masked_target_tokens", "masked_loss_weights", "shuffled_loss_weights"):
             if name in together:
                 together[name][0, slots] = batch[name][row]
-        together["masked_positions"][0, slots] = batch["masked_positions"][row] + begin
-        together["sequence_start_positions"][0, row] = begin
+        together["masked_positions"][0, slots] = batch["masked_positions"][row] + start
+        together["sequence_start_positions"][0, row] = start
         for name in (sentences.labels, sentences.weights):
             together[name][0, row] = batch[name][row, 0]
-        begin += size
+        start += size
     packed = loss_of(together)[1]
     for term, value in alone.terms.items():
         assert float(packed.terms[term]) == pytest.approx(float(value), rel=1e-5)
 
 
-def test_parts_and_their_beginnings(case):
+def test_parts_and_their_initial_values(case):
     relation, objective, params = case
     assert params.keys() == {"encoder", "pooler", "mlm_head", SENTENCES[relation].head}
     assert params[SENTENCES[relation].head]["dense"]["kernel"].shape == (16, len(SENTENCES[relation].classes))
-    # What the objectives have in common begins alike.
-    same = (MlmNsp(objective.model), objective)
-    one, other = (nn.meta.unbox(jax.jit(lambda key, o=o: o.init(key, tiny.SHAPE)[0])(jax.random.key(3))) for o in same)
+    # Parts that the objectives share have the same initial values.
+    objectives = (MlmNsp(objective.model), objective)
+    one, other = (nn.meta.unbox(jax.jit(lambda key, o=o: o.init(key, tiny.SHAPE)[0])(jax.random.key(3))) for o in objectives)
     for part in ("encoder", "pooler", "mlm_head"):
         jax.tree.map(np.testing.assert_array_equal, one[part], other[part])
 

@@ -1,4 +1,4 @@
-"""What students of all families start with: each parameter by the teacher's own values."""
+"""Initial parameters of students of all families, copied from their teachers."""
 
 import dataclasses
 
@@ -23,100 +23,100 @@ BERT = BertConfig(**SIZES)
 
 
 def params_of(config):
-    """Every parameter another: counted up."""
+    """Return parameters whose values count up, so that no two are equal."""
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: Mlm(config).init(key, RowShape(8, 2))[0], jax.random.key(0)))
-    flat, found, start = traverse_util.flatten_dict(shapes, sep="/"), {}, 1
+    flat, values, start = traverse_util.flatten_dict(shapes, sep="/"), {}, 1
     for name, leaf in sorted(flat.items()):
-        found[name] = np.arange(start, start + leaf.size, dtype=np.float32).reshape(leaf.shape)
+        values[name] = np.arange(start, start + leaf.size, dtype=np.float32).reshape(leaf.shape)
         start += leaf.size
-    return found
+    return values
 
 
-def taken(student, teacher, layers):
-    theirs = params_of(teacher)
+def copy_layers(student, teacher, layers):
+    teacher_values = params_of(teacher)
     return traverse_util.flatten_dict(
-        teacher_params(student, teacher, traverse_util.unflatten_dict(theirs, sep="/"), layers), sep="/"
-    ), theirs
+        teacher_params(student, teacher, traverse_util.unflatten_dict(teacher_values, sep="/"), layers), sep="/"
+    ), teacher_values
 
 
 @pytest.mark.parametrize("layers", [(0, 3), (2, 1), (1, 1)])
-def test_a_distilbert_of_a_bert(layers):
-    """All of the student, and nothing of the types that it has not."""
+def test_distilbert_student_of_bert(layers):
+    """All parameters of the student are copied, and no token types, which it lacks."""
     student = DistilBertConfig(**SIZES | {"num_layers": 2})
-    found, theirs = taken(student, BERT, layers)
-    assert found.keys() == params_of(student).keys()
-    for name, value in found.items():
-        expected = theirs[name][list(layers)] if "/layers/" in name else theirs[name]
+    copied, teacher_values = copy_layers(student, BERT, layers)
+    assert copied.keys() == params_of(student).keys()
+    for name, value in copied.items():
+        expected = teacher_values[name][list(layers)] if "/layers/" in name else teacher_values[name]
         assert np.array_equal(value, expected), name
 
 
-def test_a_bert_of_a_distilbert_has_types_of_its_own():
-    found, _ = taken(dataclasses.replace(BERT, num_layers=1), DistilBertConfig(**SIZES), (2,))
-    ours = params_of(dataclasses.replace(BERT, num_layers=1))
-    assert ours.keys() - found.keys() == {"encoder/embeddings/token_type/table"}
+def test_bert_student_of_distilbert_has_new_token_types():
+    copied, _ = copy_layers(dataclasses.replace(BERT, num_layers=1), DistilBertConfig(**SIZES), (2,))
+    student_values = params_of(dataclasses.replace(BERT, num_layers=1))
+    assert student_values.keys() - copied.keys() == {"encoder/embeddings/token_type/table"}
 
 
-def test_a_shared_layer_stands_for_all():
-    """ALBERT teaches a BERT, each of whose layers starts as the one; and the other way round it starts as one of them."""
+def test_shared_layer_stands_for_all_layers():
+    """Each layer of a BERT starts as the only layer of its ALBERT teacher; an ALBERT starts as one layer of its BERT teacher."""
     albert = AlbertConfig(**SIZES, embedding_size=None)
-    found, theirs = taken(dataclasses.replace(BERT, num_layers=3), albert, (0, 1, 3))
-    for name in (name for name in found if "/layers/" in name):
-        assert len(theirs[name]) == 1 and np.array_equal(found[name], np.repeat(theirs[name], 3, axis=0)), name
-    found, theirs = taken(dataclasses.replace(albert, num_layers=2), BERT, (2, 3))
-    for name in (name for name in found if "/layers/" in name):
-        assert np.array_equal(found[name], theirs[name][2:3]), name
+    copied, teacher_values = copy_layers(dataclasses.replace(BERT, num_layers=3), albert, (0, 1, 3))
+    for name in (name for name in copied if "/layers/" in name):
+        assert len(teacher_values[name]) == 1 and np.array_equal(copied[name], np.repeat(teacher_values[name], 3, axis=0)), name
+    copied, teacher_values = copy_layers(dataclasses.replace(albert, num_layers=2), BERT, (2, 3))
+    for name in (name for name in copied if "/layers/" in name):
+        assert np.array_equal(copied[name], teacher_values[name][2:3]), name
 
 
-def test_first_layers_of_another_kind():
-    """ModernBERT's first has no norm before its attention: it is the first again, and nothing else can be."""
+def test_first_layer_of_another_kind():
+    """ModernBERT's first layer has no norm before its attention: it is copied to the first layer, and to no other."""
     teacher = ModernBertConfig(**SIZES)
     student = dataclasses.replace(teacher, num_layers=2)
-    found, theirs = taken(student, teacher, (0, 2))
-    assert found.keys() == params_of(student).keys() and any("/first_layers/" in name for name in found)
-    for name, value in found.items():
-        expected = theirs[name][1:2] if "/layers/" in name else theirs[name]  # the first stands apart
+    copied, teacher_values = copy_layers(student, teacher, (0, 2))
+    assert copied.keys() == params_of(student).keys() and any("/first_layers/" in name for name in copied)
+    for name, value in copied.items():
+        expected = teacher_values[name][1:2] if "/layers/" in name else teacher_values[name]  # the first layer is separate
         assert np.array_equal(value, expected), name
     for layers in ((1, 2), (0, 0)):
         with pytest.raises(UserError, match=r"layer \d of the teacher has .*: the student cannot start as it"):
-            taken(student, teacher, layers)
+            copy_layers(student, teacher, layers)
 
 
-def test_positions_are_counted_from_their_own_first():
+def test_positions_are_copied_from_the_first_used_row():
     teacher = RobertaConfig(**SIZES)
-    found, theirs = taken(dataclasses.replace(BERT, num_layers=1, max_length=8), teacher, (0,))
+    copied, teacher_values = copy_layers(dataclasses.replace(BERT, num_layers=1, max_length=8), teacher, (0,))
     name = "encoder/embeddings/position/table"
-    assert len(theirs[name]) == 14 and np.array_equal(found[name], theirs[name][2:10])
-    found, theirs = taken(RobertaConfig(**SIZES | {"num_layers": 1}), BERT, (0,))
-    assert np.array_equal(found[name], np.pad(theirs[name], ((2, 0), (0, 0))))
-    found, _ = taken(dataclasses.replace(BERT, max_length=13), BERT, range(4))
-    assert name not in found and "encoder/embeddings/word/table" in found
+    assert len(teacher_values[name]) == 14 and np.array_equal(copied[name], teacher_values[name][2:10])
+    copied, teacher_values = copy_layers(RobertaConfig(**SIZES | {"num_layers": 1}), BERT, (0,))
+    assert np.array_equal(copied[name], np.pad(teacher_values[name], ((2, 0), (0, 0))))
+    copied, _ = copy_layers(dataclasses.replace(BERT, max_length=13), BERT, range(4))
+    assert name not in copied and "encoder/embeddings/word/table" in copied
 
 
 def test_heads_of_another_kind_are_new():
-    """An untied head has a table more; without any the student has a new one."""
+    """An untied head has one more table; the student of a teacher without a head has a new one."""
     untied = dataclasses.replace(BERT, tie_embeddings=False)
     for student, teacher in ((BERT, untied), (untied, BERT)):
-        found, _ = taken(student, teacher, range(4))
-        assert not any(name.startswith("mlm_head") for name in found) and "encoder/layers/attention/key/kernel" in found
-    found, theirs = taken(untied, untied, range(4))
-    assert np.array_equal(found["mlm_head/decoder"], theirs["mlm_head/decoder"])
+        copied, _ = copy_layers(student, teacher, range(4))
+        assert not any(name.startswith("mlm_head") for name in copied) and "encoder/layers/attention/key/kernel" in copied
+    copied, teacher_values = copy_layers(untied, untied, range(4))
+    assert np.array_equal(copied["mlm_head/decoder"], teacher_values["mlm_head/decoder"])
     headless = {"encoder": traverse_util.unflatten_dict(params_of(BERT), sep="/")["encoder"]}
     assert set(teacher_params(BERT, BERT, headless, range(4))) == {"encoder"}
 
 
 def test_tables_with_more_rows_than_tokens():
-    """Rows are matched by token, however many stand behind them."""
+    """Rows are copied by token, however many others follow them."""
     teacher = dataclasses.replace(BERT, table_rows=200)
-    found, theirs = taken(BERT, teacher, range(4))
+    copied, teacher_values = copy_layers(BERT, teacher, range(4))
     for name in ("encoder/embeddings/word/table", "mlm_head/bias"):
-        assert len(theirs[name]) == 256 and np.array_equal(found[name][:50], theirs[name][:50])
+        assert len(teacher_values[name]) == 256 and np.array_equal(copied[name][:50], teacher_values[name][:50])
 
 
-def test_narrower_embeddings_are_not_taken():
-    """Layers are as wide, tables not: tables, their norm and the head are new."""
+def test_narrower_embeddings_are_not_copied():
+    """Layers are equally wide, tables are not: tables, their norm and the head are new."""
     student = dataclasses.replace(BERT, embedding_size=8)
-    found, _ = taken(student, BERT, range(4))
-    assert all("/layers/" in name for name in found)
+    copied, _ = copy_layers(student, BERT, range(4))
+    assert all("/layers/" in name for name in copied)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,6 @@ def test_narrower_embeddings_are_not_taken():
         ),
     ],
 )
-def test_layers_that_do_not_fit(student, message):
+def test_layers_that_do_not_fit_are_refused(student, message):
     with pytest.raises(UserError, match=f"{message}.*: the student cannot start as it; .*--layers=random"):
-        taken(student, BERT, range(4))
+        copy_layers(student, BERT, range(4))
