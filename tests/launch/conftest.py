@@ -1,7 +1,10 @@
+"""Fake cloud for the tests of the launchers."""
+
 import pytest
-from stand_ins import Cloud
+from fake_cloud import Cloud
 
 
 @pytest.fixture
 def cloud(tmp_path):
+    """A fake cloud with two machines."""
     return Cloud(tmp_path)

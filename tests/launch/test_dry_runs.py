@@ -1,4 +1,4 @@
-"""What the launchers say that they would run, to the letter; `python tests/launch/test_dry_runs.py` writes the files anew."""
+"""Commands that the launchers print, to the letter; `python tests/launch/test_dry_runs.py` rewrites the golden files."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMMAND = ["--", "bertfam", "pretrain", "--gin_file=runs/bert_base.gin", "--model_dir=gs://b/m"]
-# Spaces, quotes of both kinds, variables for the shell and for Kubernetes, a line's end, a backslash, an umlaut.
+# Spaces, both kinds of quotes, variables for the shell and for Kubernetes, a line end, a backslash and an umlaut.
 ODD = [*COMMAND, "--input=my texts/*.txt", "--gin.A='it''s'", '--gin.B="$HOME $(HOME) `id`"', "--gin.C=1\n2\\n", "--gin.D=ü;#"]
 VM = ["bert", "--zone=us-west4-a"]
 IMAGE = "--image=us-docker.pkg.dev/p/images/bertfam:1"
@@ -35,26 +35,26 @@ CASES = {
 
 
 def dry_run(words):
-    """What is printed, without what is not the same everywhere."""
+    """Return the printed commands without the parts that differ between machines."""
     script, *flags = words
     if "--" in flags:
         flags.insert(flags.index("--"), "--dry_run")
     else:
         flags.append("--dry_run")
     environment = {name: value for name, value in os.environ.items() if name not in ("PATH", "XLA_FLAGS")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-S", ROOT / "launch" / script, *flags], capture_output=True, text=True, env=environment, timeout=60
     )
-    assert done.returncode == 0, done.stderr
-    return re.sub(r"localhost:\d+", "localhost:PORT", done.stdout.replace(str(ROOT), "CHECKOUT"))
+    assert process.returncode == 0, process.stderr
+    return re.sub(r"localhost:\d+", "localhost:PORT", process.stdout.replace(str(ROOT), "CHECKOUT"))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_prints_what_it_would_run(name):
+def test_dry_run_prints_the_golden_commands(name):
     assert dry_run(CASES[name]) == (HERE / "golden" / f"{name}.txt").read_text()
 
 
-def test_no_file_is_left_over():
+def test_every_golden_file_has_a_case():
     assert {path.stem for path in (HERE / "golden").iterdir()} == set(CASES)
 
 

