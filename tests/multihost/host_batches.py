@@ -1,9 +1,9 @@
-"""Run by test_host_batches.py as one of several processes: the digests of what this one's devices hold of some batches.
+"""Digests of the batch shards of one process, run by test_host_batches.py in several processes.
 
   launch/local.py --processes=N -- python host_batches.py RUN_FILE CACHE_DIR FOLDER
 
-Process I writes FOLDER/I.json: by mesh, step and feature, the digest of each span of rows ("FIRST:LAST") that its devices
-hold, the spans that it asked its source for, and the seconds from an open cache to the rows of step 1,000,000.
+Process I writes FOLDER/I.json: by mesh, step and feature, the digest of each span of rows ("FIRST:LAST") on its devices, the
+spans that it requested from its source, and the seconds from an open cache to the rows of step 1,000,000.
 """
 
 import hashlib
@@ -13,25 +13,25 @@ import time
 
 STEPS = (*range(201), 5_000, 1_000_000)
 BATCH, LENGTH = 24, 64
-MESHES = ((6, 1, 1), (3, 1, 2), (2, 1, 3), (1, 2, 3), (1, 1, 6))  # tensor axes of 2, 3 and 6 of six devices lie across hosts
+MESHES = ((6, 1, 1), (3, 1, 2), (2, 1, 3), (1, 2, 3), (1, 1, 6))  # tensor axes of 2, 3 and 6 of six devices span hosts
 
 
-def held(array):
-    """What this process's devices hold: {(first, last) of the rows: digest of them}, each checked to be of whole rows."""
+def digests_of_shards(array):
+    """Return the digests of the rows on this process's devices by "FIRST:LAST", and check that they are whole rows."""
     import numpy as np
 
-    found = {}
+    digests = {}
     for shard in array.addressable_shards:
         rows, *rest = shard.index
         assert all(part.indices(size) == (0, size, 1) for part, size in zip(rest, array.shape[1:], strict=True))
         first, last, _ = rows.indices(array.shape[0])
         digest = hashlib.sha256(np.ascontiguousarray(shard.data).tobytes()).hexdigest()
-        assert found.setdefault(f"{first}:{last}", digest) == digest  # devices along the tensor axis hold the same
-    return found
+        assert digests.setdefault(f"{first}:{last}", digest) == digest  # devices along the tensor axis have the same rows
+    return digests
 
 
-class Asked:
-    """A source that remembers which rows it was asked for."""
+class RecordingSource:
+    """Source that records the requested rows."""
 
     def __init__(self, source):
         self.source, self.spans = source, set()
@@ -53,19 +53,19 @@ def main(run_file, cache_dir, processes):
 
     data, cache = load([run_file]).build("TextData"), TokenCache(cache_dir)
     tokens, features = load_vocabulary(cache.vocabulary_directory).token_ids, data.features(LENGTH)
-    began = time.monotonic()
+    start = time.monotonic()
     source = data.training(cache, tokens, LENGTH, BATCH, seed=3)
     source.rows(1_000_000, 0, BATCH)
-    found = {"seek": time.monotonic() - began, "process": processes.index, "devices": jax.device_count(), "meshes": {}}
+    report = {"seek": time.monotonic() - start, "process": processes.index, "devices": jax.device_count(), "meshes": {}}
     for shape in MESHES:
-        mesh, asked = MeshShape(*shape).build(), Asked(source)
+        mesh, recording_source = MeshShape(*shape).build(), RecordingSource(source)
         shardings = batch_shardings(features, mesh)
-        # The meshes after the first differ only in who holds which rows.
+        # The meshes after the first differ only in the placement of rows.
         steps = STEPS if shape == MESHES[0] else STEPS[::50]
-        batches = {step: global_batch(asked, step, BATCH, features, shardings) for step in steps}
-        digests = {step: {name: held(array) for name, array in batch.items()} for step, batch in batches.items()}
-        found["meshes"]["x".join(map(str, shape))] = {"asked": sorted(asked.spans), "batches": digests}
-    return found
+        batches = {step: global_batch(recording_source, step, BATCH, features, shardings) for step in steps}
+        digests = {step: {name: digests_of_shards(array) for name, array in batch.items()} for step, batch in batches.items()}
+        report["meshes"]["x".join(map(str, shape))] = {"asked": sorted(recording_source.spans), "batches": digests}
+    return report
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Who a process is among several, as environments tell it; the metadata server is one of these tests' own."""
+"""Membership of a process among several, from the variables of launchers and from a metadata server of these tests."""
 
 import http.server
 import threading
@@ -27,7 +27,7 @@ GKE = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "t-0.t,t-1.t"}
 SLICES = {"MEGASCALE_NUM_SLICES": "3", "MEGASCALE_SLICE_ID": "2", "MEGASCALE_COORDINATOR_ADDRESS": "t-0-0.t:8080"}
 JOB = {"JOB_COMPLETION_INDEX": "3"}
 VM = {"agent-worker-number": "2", "worker-network-endpoints": "w-0:7:10.0.0.5,w-1:8:10.0.0.6,w-2:9:10.0.0.7"}
-TOLD = {
+CASES = {
     "nothing": (NOTHING, {}, {}, None),
     "flags": (ALL, SLURM | GKE, {}, ALL),
     "SLURM": (NOTHING, SLURM, {}, Membership("SLURM job 4099", "gpu07-ib:61445", 8, 5)),
@@ -80,13 +80,13 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_who_this_is(name):
-    given, environ, metadata, expected = TOLD[name]
-    assert membership(given, environ, metadata.get if metadata else None) == expected
+@pytest.mark.parametrize("name", CASES)
+def test_membership_of_every_environment(name):
+    flags, environ, metadata, expected = CASES[name]
+    assert membership(flags, environ, metadata.get if metadata else None) == expected
 
 
-WRONG = {
+MISTAKES = {
     "two that do not agree": (
         NOTHING,
         SLURM | GKE,
@@ -121,33 +121,35 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_an_environment_lacks_is_named(name):
-    given, environ, message = WRONG[name]
-    with pytest.raises(UserError) as told:
-        membership(given, environ)
-    assert str(told.value) == message
+@pytest.mark.parametrize("name", MISTAKES)
+def test_incomplete_and_conflicting_environments_are_reported(name):
+    flags, environ, message = MISTAKES[name]
+    with pytest.raises(UserError) as raised:
+        membership(flags, environ)
+    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [("a", "a"), ("a,b[1-2]", "a"), ("node[1-3]", "node1"), ("r[2,4]n[05-07],x", "r2n05"), ("gpu-a-[10,12-14]", "gpu-a-10")],
 )
-def test_the_first_node_of_a_list(nodes, first):
+def test_first_node_of_a_node_list(nodes, first):
     assert environment._first_node(nodes) == first
 
 
 @pytest.fixture
 def metadata_server(monkeypatch):
-    """{name: value} that a server gives as the attributes of an instance, and the names that it was asked for."""
-    attributes, asked = {}, []
+    """Address of a server for the attributes of an instance, the attributes, and the names that were requested."""
+    attributes, requested = {}, []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             folder, _, name = self.path.rpartition("/")
-            asked.append(name)
-            there = folder == "/computeMetadata/v1/instance/attributes" and self.headers["Metadata-Flavor"] == "Google"
-            self.send_response(200 if there and name in attributes else 404)
+            requested.append(name)
+            is_instance_request = (
+                folder == "/computeMetadata/v1/instance/attributes" and self.headers["Metadata-Flavor"] == "Google"
+            )
+            self.send_response(200 if is_instance_request and name in attributes else 404)
             self.end_headers()
             self.wfile.write(attributes.get(name, "not found").encode())
 
@@ -156,33 +158,33 @@ def metadata_server(monkeypatch):
 
     server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"localhost:{server.server_port}", attributes, asked
+    yield f"localhost:{server.server_port}", attributes, requested
     server.shutdown()
     server.server_close()
 
 
-def test_the_metadata_server_is_asked_where_there_is_a_tpu(metadata_server, tmp_path, monkeypatch):
-    address, attributes, asked = metadata_server
+def test_metadata_server_is_used_only_on_a_tpu(metadata_server, tmp_path, monkeypatch):
+    address, attributes, requested = metadata_server
     environ = {"GCE_METADATA_HOST": address, "http_proxy": "http://localhost:1"}
     attributes.update(VM)
     monkeypatch.setattr(environment, "_on_tpu", lambda environ: False)
-    assert membership(NOTHING, environ) is None and asked == []
+    assert membership(NOTHING, environ) is None and requested == []
     monkeypatch.setattr(environment, "_on_tpu", lambda environ: True)
     assert membership(NOTHING, environ) == Membership("the TPU VM's metadata", "10.0.0.5:8482", 3, 2)
-    assert asked == ["agent-worker-number", "worker-network-endpoints", "tpu-env"]
+    assert requested == ["agent-worker-number", "worker-network-endpoints", "tpu-env"]
     attributes.clear()
     assert membership(NOTHING, environ) is None
 
 
-def test_a_metadata_server_that_does_not_answer_is_not_waited_for_long(monkeypatch):
+def test_silent_metadata_server_times_out(monkeypatch):
     monkeypatch.setattr(environment, "_PATIENCE", 0.1)
     with http.server.socketserver.TCPServer(("localhost", 0), None) as silent:
-        began = time.monotonic()
+        start = time.monotonic()
         assert environment._metadata({"GCE_METADATA_HOST": f"localhost:{silent.server_address[1]}"})("tpu-env") is None
-        assert 0.3 <= time.monotonic() - began < 2
+        assert 0.3 <= time.monotonic() - start < 2
 
 
-def test_whether_there_is_a_tpu(tmp_path):
+def test_tpu_is_detected_by_its_vendor_id(tmp_path):
     card = tmp_path / "0000:00:04.0"
     card.mkdir()
     (card / "vendor").write_text("0x10de\n")
@@ -196,14 +198,14 @@ def test_whether_there_is_a_tpu(tmp_path):
 @pytest.mark.parametrize(
     ("hosts", "index", "environ", "gpu"),
     [
-        ("ab", 1, {}, None),  # alone on its host: all
+        ("ab", 1, {}, None),  # alone on its host, so it uses all GPUs
         ("aabb", 3, {}, 1),
         ("aabb", 2, {"CUDA_VISIBLE_DEVICES": "0,1"}, 0),
-        ("aabb", 3, {"CUDA_VISIBLE_DEVICES": "1"}, None),  # its own, of --gpus-per-task
+        ("aabb", 3, {"CUDA_VISIBLE_DEVICES": "1"}, None),  # its own GPU, set by --gpus-per-task
         ("aabb", 3, {"JAX_LOCAL_DEVICE_IDS": "0,1"}, None),
     ],
 )
-def test_processes_on_one_host_take_a_gpu_each(hosts, index, environ, gpu, monkeypatch):
+def test_processes_on_one_host_use_one_gpu_each(hosts, index, environ, gpu, monkeypatch):
     for name in ("CUDA_VISIBLE_DEVICES", "JAX_LOCAL_DEVICE_IDS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
@@ -211,7 +213,7 @@ def test_processes_on_one_host_take_a_gpu_each(hosts, index, environ, gpu, monke
     assert own_gpu(hosts, index) == gpu
 
 
-def test_the_command_line_says_who_told_what_cannot_be(tmp_path, monkeypatch, capsys):
+def test_bad_values_are_reported_with_their_source(tmp_path, monkeypatch, capsys):
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
     assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", "--num_processes=4"]) == 2

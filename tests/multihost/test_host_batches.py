@@ -1,4 +1,4 @@
-"""A batch is the same bit for bit on one, two and three real processes: a mixture of three corpora, packed, with noise."""
+"""Batches of a packed mixture of three corpora, bit for bit equal on one, two and three real processes."""
 
 import hashlib
 import json
@@ -37,12 +37,12 @@ json/TextFiles.input_format = "jsonl"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, vocabulary):
-    """Folder with run.gin, cache/ and hosts-N/I.json: what process I of N holds."""
+    """Folder with run.gin, cache/ and hosts-N/I.json, the report of process I of N."""
 
     def make(folder):
         topics = [re.sub(r"\n\n+", "\n", text) for _, text in sorted(pydoc_data.topics.topics.items())]
         paragraphs = [text for topic in topics[0::3] for text in topic.split("\n") if text.strip()]
-        (folder / "one.txt").write_text("\n\n".join(paragraphs))  # documents of a line or two, for packing
+        (folder / "one.txt").write_text("\n\n".join(paragraphs))  # documents of one or two lines, for packing
         for number in range(9):
             (folder / f"many-{number}.txt").write_text("\n\n".join(topics[1 + 3 * number :: 27]))
         (folder / "lines.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in topics[2::3]))
@@ -53,23 +53,23 @@ def folder(tmp_path_factory, vocabulary):
             (folder / f"hosts-{hosts}").mkdir()
             flags = [f"--processes={hosts}", f"--devices_per_process={DEVICES // hosts}"]
             program = [sys.executable, host_batches.__file__, folder / "run.gin", folder / "cache", folder / f"hosts-{hosts}"]
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, LAUNCHER, *flags, "--", *program], capture_output=True, text=True, env=os.environ, timeout=300
             )
-            assert done.returncode == 0, done.stderr
+            assert process.returncode == 0, process.stderr
 
     return once(tmp_path_factory, "host_batches", make)
 
 
 @pytest.fixture(scope="module")
-def found(folder):
-    """What each process holds, by the number of processes."""
+def reports(folder):
+    """Reports of the processes, by the number of processes."""
     return {hosts: [json.loads((folder / f"hosts-{hosts}/{i}.json").read_text()) for i in range(hosts)] for hosts in (1, 2, 3)}
 
 
 @pytest.fixture(scope="module")
 def data(folder):
-    """The batches and their features in this one process, without any mesh."""
+    """Batches and their features in this process, without a mesh."""
     from bertfam.data.token_cache.cache import TokenCache
 
     text, cache = load([str(folder / "run.gin")]).build("TextData"), TokenCache(folder / "cache")
@@ -77,55 +77,57 @@ def data(folder):
     return text.training(cache, tokens, LENGTH, BATCH, seed=3), text.features(LENGTH)
 
 
-def spans(held):
-    return sorted(tuple(map(int, span.split(":"))) for span in held)
+def sorted_spans(digests):
+    return sorted(tuple(map(int, span.split(":"))) for span in digests)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
-def test_the_hosts_together_hold_the_batch(data, found, hosts):
-    """Every step, feature and mesh: the shards cover all rows, and their bits are those of the batch made whole."""
+def test_shards_of_all_hosts_form_the_batch(data, reports, hosts):
+    """For every step, feature and mesh the shards cover all rows and equal the rows of the whole batch."""
     source, features = data
-    assert [process["process"] for process in found[hosts]] == list(range(hosts))
+    assert [process["process"] for process in reports[hosts]] == list(range(hosts))
     compared = 0
     wholes = {step: source.rows(step, 0, BATCH) for step in STEPS}
     for mesh in MESHES:
-        parts = [process["meshes"]["x".join(map(str, mesh))]["batches"] for process in found[hosts]]
+        parts = [process["meshes"]["x".join(map(str, mesh))]["batches"] for process in reports[hosts]]
         assert {int(step) for step in parts[0]} == set(STEPS if mesh == MESHES[0] else STEPS[::50])
         for step in parts[0]:
             for name, spec in features.items():
-                held = [part[step][name] for part in parts]
-                rows = sorted(set().union(*(spans(one) for one in held)))
+                digests = [part[step][name] for part in parts]
+                rows = sorted(set().union(*(sorted_spans(digests_of_host) for digests_of_host in digests)))
                 size = BATCH // (mesh[0] * mesh[1])
                 assert rows == [(start, start + size) for start in range(0, BATCH, size)]
                 for start, stop in rows:
                     whole = wholes[int(step)][name][start:stop].astype(spec.dtype)
                     digest = hashlib.sha256(np.ascontiguousarray(whole).tobytes()).hexdigest()
-                    assert {one[f"{start}:{stop}"] for one in held if f"{start}:{stop}" in one} == {digest}, (step, name)
+                    assert {
+                        digests_of_host[f"{start}:{stop}"] for digests_of_host in digests if f"{start}:{stop}" in digests_of_host
+                    } == {digest}, (step, name)
                     compared += 1
     assert compared > 201 * 6 * len(features)
 
 
-def test_each_host_makes_the_rows_of_its_own_devices_alone(found):
-    def asked(hosts, mesh):
-        return [process["meshes"][mesh]["asked"] for process in found[hosts]]
+def test_host_builds_only_the_rows_of_its_devices(reports):
+    def requested_spans(hosts, mesh):
+        return [process["meshes"][mesh]["asked"] for process in reports[hosts]]
 
-    assert asked(1, "6x1x1") == [[[0, 24]]]
-    assert asked(2, "6x1x1") == [[[0, 12]], [[12, 24]]]
-    assert asked(3, "6x1x1") == [[[0, 8]], [[8, 16]], [[16, 24]]]
-    # The tensor axis of the middle devices lies across the two hosts: both make the rows 8 to 15.
-    assert asked(2, "3x1x2") == [[[0, 16]], [[8, 24]]]
-    # Three hosts of two devices: the tensor axis of 3 takes one and a half.
-    assert asked(3, "2x1x3") == asked(3, "1x2x3") == [[[0, 12]], [[0, 24]], [[12, 24]]]
-    assert asked(3, "1x1x6") == [[[0, 24]]] * 3
+    assert requested_spans(1, "6x1x1") == [[[0, 24]]]
+    assert requested_spans(2, "6x1x1") == [[[0, 12]], [[12, 24]]]
+    assert requested_spans(3, "6x1x1") == [[[0, 8]], [[8, 16]], [[16, 24]]]
+    # The tensor axis of the middle devices spans both hosts, which therefore both build rows 8 to 15.
+    assert requested_spans(2, "3x1x2") == [[[0, 16]], [[8, 24]]]
+    # With three hosts of two devices, a tensor axis of 3 spans one and a half hosts.
+    assert requested_spans(3, "2x1x3") == requested_spans(3, "1x2x3") == [[[0, 12]], [[0, 24]], [[12, 24]]]
+    assert requested_spans(3, "1x1x6") == [[[0, 24]]] * 3
 
 
-def test_the_batches_are_of_all_three_corpora_and_never_the_same(data, found):
+def test_batches_never_repeat_and_are_packed(data, reports):
     source, features = data
-    (alone,) = found[1]
+    (alone,) = reports[1]
     digests = [span for step in alone["meshes"]["6x1x1"]["batches"].values() for span in step["encoder_input_tokens"].values()]
     assert len(digests) == 6 * len(STEPS) and len(set(digests)) == len(digests)
     rows = source.rows(1_000_000, 0, BATCH)
     assert (rows["encoder_segment_ids"].max(axis=1) > 1).sum() > BATCH // 3  # packed
     assert "encoder_positions" in features
-    slowest = max(process["seek"] for hosts in found.values() for process in hosts)
+    slowest = max(process["seek"] for hosts in reports.values() for process in hosts)
     print(f"step 1,000,000 after {slowest:.3f} s at most")

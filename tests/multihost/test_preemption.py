@@ -1,4 +1,4 @@
-"""All processes stop after the same step; here they are threads, each with its own sockets."""
+"""Stops of all processes after the same step, here as threads with separate sockets."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from bertfam.multihost import preemption
 from bertfam.multihost.preemption import Stop, stop_on_signals
 
 
-def test_one_process_stops_at_once():
+def test_single_process_stops_immediately():
     stop = Stop()
     assert not stop.ask()
     stop.asked = "SIGTERM"
@@ -23,8 +23,8 @@ def test_one_process_stops_at_once():
 
 
 @pytest.mark.parametrize(("count", "who"), [(2, 0), (2, 1), (3, 2)])
-def test_all_stop_after_the_same_step_whoever_is_asked(count, who, monkeypatch):
-    """Each at its own pace: nothing but the rounds holds them together."""
+def test_all_processes_stop_after_the_same_step(count, who, monkeypatch):
+    """Train at a different pace in each process; only the rounds synchronise them."""
     monkeypatch.setattr(preemption, "_ROUND", 0.02)
 
     def train(processes):
@@ -37,12 +37,12 @@ def test_all_stop_after_the_same_step_whoever_is_asked(count, who, monkeypatch):
                 break
         return step, processes.gather("afterwards", processes.index)
 
-    found = on_each(count, train)
-    assert len({step for step, _ in found}) == 1 and 57 < found[0][0] < 200
-    assert all(values == list(range(count)) for _, values in found)
+    results = on_each(count, train)
+    assert len({step for step, _ in results}) == 1 and 57 < results[0][0] < 200
+    assert all(values == list(range(count)) for _, values in results)
 
 
-def test_a_round_that_is_under_way_at_the_end_disturbs_nothing(monkeypatch):
+def test_unfinished_round_at_the_end_does_not_disturb_later_messages(monkeypatch):
     monkeypatch.setattr(preemption, "_ROUND", 1.0)
 
     def train(processes):
@@ -54,13 +54,13 @@ def test_a_round_that_is_under_way_at_the_end_disturbs_nothing(monkeypatch):
     assert on_each(2, train) == [[0, 1]] * 2
 
 
-def test_a_signal_asks_once_and_leaves_no_trace(capsys):
+def test_signal_requests_a_stop_and_handlers_are_restored(capsys):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     stop = Stop()
     with stop_on_signals(stop):
         os.kill(os.getpid(), signal.SIGTERM)
-        end = time.monotonic() + 5
-        while not stop.asked and time.monotonic() < end:
+        deadline = time.monotonic() + 5
+        while not stop.asked and time.monotonic() < deadline:
             time.sleep(0.01)
     assert stop.asked == "SIGTERM" and stop.ask()
     assert capsys.readouterr().err == "bertfam: SIGTERM: stopping after this step and saving it; a second signal exits at once\n"

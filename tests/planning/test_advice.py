@@ -1,10 +1,10 @@
-"""What is advised when a run does not fit, and the search for a layout: lines of gin that make what was compiled."""
+"""Advice for runs that do not fit, and the search for a layout, as gin lines that reproduce the compiled run."""
 
 import dataclasses
 
 import jax
+import planned_bert
 import pytest
-import small
 
 from bertfam.config.build import load
 from bertfam.errors import UserError
@@ -19,86 +19,92 @@ from bertfam.sharding.mesh import MeshShape
 V5E = next(chip for chip in CHIPS if chip.name == "v5e")
 
 
-def pasted(tmp_path, lines, flags=()):
-    """The run with the lines in a file that comes after its others."""
+def run_with_file(tmp_path, lines, flags=()):
+    """Return the run with the lines in a file after its other files."""
     file = tmp_path / "advised.gin"
     file.write_text("\n".join(lines) + "\n")
-    return small.run(flags, files=[str(file)])
+    return planned_bert.run(flags, files=[str(file)])
 
 
 def test_advised_lines_are_compiled_and_fit(tmp_path):
     full = ['Execution.remat = "full"']
-    needed = advice.required_bytes(small.run(full), jax.devices()[:1])
-    memory = limit(0.95 * needed)
-    told = []
-    found = advise(lambda lines: small.run([*lines, *full]), jax.devices()[:1], memory, told.append)
-    assert told == ["trying Run.microbatches = 2"]
-    assert found.lines == ("Run.microbatches = 2",)
-    run = pasted(tmp_path, found.lines, full)
+    required = advice.required_bytes(planned_bert.run(full), jax.devices()[:1])
+    memory = memory_limit(0.95 * required)
+    messages = []
+    advised = advise(lambda lines: planned_bert.run([*lines, *full]), jax.devices()[:1], memory, messages.append)
+    assert messages == ["trying Run.microbatches = 2"]
+    assert advised.lines == ("Run.microbatches = 2",)
+    run = run_with_file(tmp_path, advised.lines, full)
     assert (run.microbatches, run.objective.execution.remat) == (2, "full")
-    assert advice.required_bytes(run, jax.devices()[:1]) == found.bytes <= usable(memory) < needed
+    assert advice.required_bytes(run, jax.devices()[:1]) == advised.bytes <= usable(memory) < required
 
 
 @pytest.fixture
-def compiles(monkeypatch):
-    """What is compiled, in the order of time; in place of compiling there are estimates."""
-    found = []
+def compiled_runs(monkeypatch):
+    """Runs that would be compiled, in order; estimates replace the compilation."""
+    runs = []
 
     def required_bytes(run, devices):
-        found.append(run)
+        runs.append(run)
         return estimate(run, len(devices)).total
 
     monkeypatch.setattr(advice, "required_bytes", required_bytes)
-    return found
+    return runs
 
 
-EIGHT = [None] * 8  # in place of devices
+EIGHT = [None] * 8  # placeholders for devices
 
 
-def total(lines=(), make=small.run):
+def estimated_total(lines=(), make=planned_bert.run):
     return estimate(make(lines), 8).total
 
 
-def limit(size):
-    """A device's memory of which so much may be used."""
+def memory_limit(size):
+    """Return the device memory of which `size` bytes may be used."""
     return int(size / advice._SHARE) + 1
 
 
-def test_the_cheapest_change_that_fits(compiles, tmp_path):
-    assert advise(small.run, EIGHT, limit(total(['Execution.remat = "dots"']))).lines == ('Execution.remat = "dots"',)
-    assert advise(small.run, EIGHT, limit(total(["Run.microbatches = 8"]))).lines[0].startswith(("Run.mic", "MeshShape", "Exec"))
-    # No single change is enough.
-    least = total(['Execution.remat = "full"', "MeshShape.data = 1", "MeshShape.fsdp = -1", "Run.microbatches = 8"])
-    compiles.clear()
-    found = advise(small.run, EIGHT, limit(least))
-    assert found.lines == (
+def test_cheapest_change_that_fits_is_advised(compiled_runs, tmp_path):
+    assert advise(planned_bert.run, EIGHT, memory_limit(estimated_total(['Execution.remat = "dots"']))).lines == (
+        'Execution.remat = "dots"',
+    )
+    assert (
+        advise(planned_bert.run, EIGHT, memory_limit(estimated_total(["Run.microbatches = 8"])))
+        .lines[0]
+        .startswith(("Run.mic", "MeshShape", "Exec"))
+    )
+    # No single change suffices.
+    least = estimated_total(['Execution.remat = "full"', "MeshShape.data = 1", "MeshShape.fsdp = -1", "Run.microbatches = 8"])
+    compiled_runs.clear()
+    advised = advise(planned_bert.run, EIGHT, memory_limit(least))
+    assert advised.lines == (
         *('Execution.remat = "full"', "Run.microbatches = 8"),
         *("Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"),
     )
-    assert len(found.costs) == 3 and found.bytes <= least
-    assert pasted(tmp_path, found.lines) == compiles[-1]
-    assert len(compiles) <= advice._TRIES
-    # Of those that cannot fit none is compiled.
-    compiles.clear()
-    assert advise(small.run, EIGHT, least // 2) is None and not compiles
+    assert len(advised.costs) == 3 and advised.bytes <= least
+    assert run_with_file(tmp_path, advised.lines) == compiled_runs[-1]
+    assert len(compiled_runs) <= advice._TRIES
+    # Changes that cannot fit are not compiled.
+    compiled_runs.clear()
+    assert advise(planned_bert.run, EIGHT, least // 2) is None and not compiled_runs
 
 
-def test_changes_that_do_nothing_or_are_not_the_files(compiles):
+def test_changes_without_effect_are_not_advised(compiled_runs):
     def scoped(lines):
-        """Its execution is bound in a scope, which lines without one do not reach."""
-        return small.run(["MlmNsp.execution = @own/Execution()", 'own/Execution.remat = "none"', *lines])
+        """Return a run whose execution is bound in a scope, which lines without the scope do not affect."""
+        return planned_bert.run(["MlmNsp.execution = @own/Execution()", 'own/Execution.remat = "none"', *lines])
 
-    found = advise(scoped, EIGHT, limit(total(['Execution.remat = "full"'])))
-    assert not any("remat" in line for line in found.lines)
+    advised = advise(scoped, EIGHT, memory_limit(estimated_total(['Execution.remat = "full"'])))
+    assert not any("remat" in line for line in advised.lines)
     with_chunk = load(["runs/gpt2_small.gin"], ["CausalLm.chunk = 64", "BATCH_SIZE = 8"]).build("Run").sized(4096)
     offered = [change.lines for chosen in changes(with_chunk, 1) if len(chosen) == 1 for change in chosen]
     assert offered[0] == ("CausalLm.chunk = 16",) and ("Run.microbatches = 8",) in offered
-    assert not any("MeshShape" in line for lines in offered for line in lines)  # of one device
+    assert not any("MeshShape" in line for lines in offered for line in lines)  # the mesh has one device
     *_, last = changes(with_chunk, 1)
     assert last[-1].lines == ("Stage.batch_size = 1",) and "changes training" in last[-1].cost
 
 
-def test_a_mesh_in_place_of_another():
+def test_mesh_lines_replace_another_mesh():
     old = MeshShape(fsdp=8, tensor=2)
     assert mesh_lines(MeshShape(data=1, fsdp=-1, tensor=2), old) == (
         *("Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1", "MeshShape.tensor = 2"),
@@ -106,34 +112,38 @@ def test_a_mesh_in_place_of_another():
     assert "MeshShape.fsdp = 1" in mesh_lines(MeshShape(), old)
 
 
-def test_a_mesh_without_data_is_not_split_further():
-    run = small.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"])
+def test_mesh_without_a_data_axis_is_not_split_further():
+    run = planned_bert.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"])
     assert not any("MeshShape" in line for chosen in changes(run, 8) for change in chosen for line in change.lines)
     split = [chosen for chosen in changes(dataclasses.replace(run, mesh=MeshShape(fsdp=4)), 8) if len(chosen) == 1]
     assert sum("Run.mesh = @MeshShape()" in change.lines for (change,) in split) == 2
 
 
-def test_words(compiles):
-    found = advise(small.run, EIGHT, limit(total(['Execution.remat = "dots"'])))
-    assert '  Execution.remat = "dots"' in advice_text(found, "v5e-8", 8, 2**30, None).splitlines()
+def test_text_of_the_advice(compiled_runs):
+    advised = advise(planned_bert.run, EIGHT, memory_limit(estimated_total(['Execution.remat = "dots"'])))
+    assert '  Execution.remat = "dots"' in advice_text(advised, "v5e-8", 8, 2**30, None).splitlines()
     assert advice_text(None, "v5e-8", 8, 2**30, 64).endswith("by estimate it requires 64 or more of these devices")
     assert advice_text(None, "v5e-8", 8, 2**30, 8).endswith("another mesh or a smaller batch may fit: try --search")
-    least = least_devices(small.run(), 1_500_000)
-    assert estimate(small.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"]), 1).total > 1_500_000
+    least = least_devices(planned_bert.run(), 1_500_000)
+    assert (
+        estimate(planned_bert.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"]), 1).total > 1_500_000
+    )
     assert least is not None and 1 < least <= 64
 
 
-def test_the_most_rows(compiles, monkeypatch):
-    run = small.run()
-    memory = limit(estimate(dataclasses.replace(run, stages=(dataclasses.replace(run.stages[0], batch_size=21),)), 1).total)
-    told = []
-    assert most_rows(run, [None], memory, told.append) in (20, 21)
-    assert told == [f"trying {each.stages[0].batch_size} rows per device" for each in compiles]
-    assert len(compiles) == 2
+def test_most_rows_that_fit(compiled_runs, monkeypatch):
+    run = planned_bert.run()
+    memory = memory_limit(
+        estimate(dataclasses.replace(run, stages=(dataclasses.replace(run.stages[0], batch_size=21),)), 1).total
+    )
+    messages = []
+    assert most_rows(run, [None], memory, messages.append) in (20, 21)
+    assert messages == [f"trying {tried_run.stages[0].batch_size} rows per device" for tried_run in compiled_runs]
+    assert len(compiled_runs) == 2
     assert most_rows(run, [None], 1000) == 0
-    # The compiler needs more than is estimated, or less.
+    # The compiler uses more memory than estimated, or less.
     room, tried = usable(memory), []
-    for each, least, most in (
+    for bytes_per_row, least, most in (
         (room / 10, 9, 10),
         (room / 100, 88, 100),
         (room, 1, 1),
@@ -141,9 +151,9 @@ def test_the_most_rows(compiles, monkeypatch):
         (room / 1000, 880, 1000),
     ):
 
-        def required_bytes(run, devices, each=each):
+        def required_bytes(run, devices, bytes_per_row=bytes_per_row):
             tried.append(run.stages[0].batch_size)
-            return tried[-1] * each
+            return tried[-1] * bytes_per_row
 
         monkeypatch.setattr(advice, "required_bytes", required_bytes)
         tried.clear()
@@ -151,25 +161,27 @@ def test_the_most_rows(compiles, monkeypatch):
         assert len(tried) == len(set(tried)) <= 8
 
 
-def test_a_search(monkeypatch, tmp_path):
+def test_search_returns_a_layout_that_fits(monkeypatch, tmp_path):
     monkeypatch.setattr(search, "COMPILED", 1)
-    told = []
-    (best,) = search.search(small.run, jax.devices()[:1], V5E, V5E.hbm_bytes, told.append)
-    assert fits(best, V5E.hbm_bytes) and told[1:] == ["[1/1] 1 device, remat none, 1 microbatch"]
+    messages = []
+    (best,) = search.search(planned_bert.run, jax.devices()[:1], V5E, V5E.hbm_bytes, messages.append)
+    assert fits(best, V5E.hbm_bytes) and messages[1:] == ["[1/1] 1 device, remat none, 1 microbatch"]
     text = gin_text(best, "v5e-1", V5E.hbm_bytes, "bertfam plan --search")
     assert "\n#   bertfam plan --search\n" in text and "not measured" in text
-    assert pasted(tmp_path, [text]) == best.run
+    assert run_with_file(tmp_path, [text]) == best.run
     (row,) = rows([best], V5E, V5E.hbm_bytes)
     assert row["bytes"] == best.program.memory.total and row["bound"]["compute"] == row["estimated_bound"]["compute"] > 0
     assert table([row]).splitlines()[1].startswith("1 device, remat none, 1 microbatch")
     assert "e-0" not in table([row])
     with pytest.raises(UserError, match="no mesh of 1 devices fits this run"):
-        search.search(small.run, jax.devices()[:1], V5E, 1000)
+        search.search(planned_bert.run, jax.devices()[:1], V5E, 1000)
 
 
-def test_a_search_that_no_file_can_follow():
+def test_search_refuses_settings_that_its_file_cannot_set():
     def flagged(lines):
-        return small.run(["MlmNsp.execution = @own/Execution()", 'own/Execution.remat = "dots"', *lines, "Run.microbatches = 8"])
+        return planned_bert.run(
+            ["MlmNsp.execution = @own/Execution()", 'own/Execution.remat = "dots"', *lines, "Run.microbatches = 8"]
+        )
 
     with pytest.raises(UserError, match="cannot set Run.microbatches and Execution.remat in its file"):
         search.search(flagged, jax.devices()[:1], V5E, V5E.hbm_bytes)

@@ -1,4 +1,4 @@
-"""Collectives of programs: written by hand, with bytes counted by hand, and of one that is compiled here."""
+"""Collectives of HLO programs: written by hand with hand-counted bytes, and one program compiled here."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from bertfam.planning.hlo.text import bits, parse, size
 
 
 class Mesh:
-    """As of `jax.sharding.Mesh`, without devices."""
+    """Mesh like `jax.sharding.Mesh`, without devices."""
 
     def __init__(self, **sizes):
         self.axis_names, self.devices = tuple(sizes), np.arange(np.prod(list(sizes.values()))).reshape(*sizes.values())
@@ -33,7 +33,7 @@ ADD = """
 """
 
 
-def entry(*lines):
+def module_text(*lines):
     return (
         f"HloModule m, num_partitions=8\n{ADD}\nENTRY %main (p: f32[8]) -> f32[8] {{\n"
         + "".join(f"  {line}\n" for line in ("%p = f32[8]{0} parameter(0)", *lines))
@@ -41,9 +41,9 @@ def entry(*lines):
     )
 
 
-def one(line, mesh=CUBE):
-    (found,) = collectives(entry(line), mesh)
-    return found
+def single_collective(line, mesh=CUBE):
+    (operation,) = collectives(module_text(line), mesh)
+    return operation
 
 
 @pytest.mark.parametrize(
@@ -64,31 +64,33 @@ def one(line, mesh=CUBE):
         ("mesh['a'=2,'b'=2,'c'=2] {'c','a'}", ("data", "tensor")),
         ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}", ("tensor",)),
         ("{}", ("data", "fsdp", "tensor")),
-        # Of several sizes.
+        # Groups of several sizes.
         ("{{0,1,2,3},{4,5},{6},{7}}", ("fsdp", "tensor")),
     ],
 )
-def test_every_form_of_groups_gives_the_axes(groups, expected):
-    found = one(f"%r = f32[8]{{0}} all-reduce(%p), channel_id=1, replica_groups={groups}, use_global_device_ids=true")
-    assert found.axes == expected and found.bytes == 32
-    assert found.devices == 2 ** len(expected)
+def test_every_notation_of_replica_groups_gives_the_axes(groups, expected):
+    operation = single_collective(
+        f"%r = f32[8]{{0}} all-reduce(%p), channel_id=1, replica_groups={groups}, use_global_device_ids=true"
+    )
+    assert operation.axes == expected and operation.bytes == 32
+    assert operation.devices == 2 ** len(expected)
 
 
-def test_groups_of_no_known_form_are_refused():
+def test_unknown_notation_of_groups_is_refused():
     with pytest.raises(ValueError, match="unknown notation"):
         replica_groups(", channel_id=1, replica_groups=new['a']", 8)
 
 
-def test_devices_that_talk_to_themselves_alone_send_nothing():
-    assert not collectives(entry("%r = f32[8]{0} all-reduce(%p), replica_groups={{0}}, to_apply=%add"), CUBE)
-    assert not collectives(entry("%r = f32[8]{0} all-reduce(%p), channel_id=1, replica_groups=[8,1]<=[8]"), CUBE)
+def test_groups_of_one_device_send_nothing():
+    assert not collectives(module_text("%r = f32[8]{0} all-reduce(%p), replica_groups={{0}}, to_apply=%add"), CUBE)
+    assert not collectives(module_text("%r = f32[8]{0} all-reduce(%p), channel_id=1, replica_groups=[8,1]<=[8]"), CUBE)
 
 
 @pytest.mark.parametrize(
     ("line", "kind", "count", "axes"),
     [
         ("%g = bf16[16,4]{1,0:T(8,128)(2,1)} all-gather(%p), replica_groups=[4,2]<=[8]", "all-gather", 128, ("tensor",)),
-        # What it reads, of which each of 4 keeps a quarter.
+        # The bytes are those of the operand, of which each of 4 devices keeps a quarter.
         ("%s = f32[2]{0} reduce-scatter(%p), replica_groups=[2,4]<=[8]", "reduce-scatter", 32, ("fsdp", "tensor")),
         ("%r = (f32[8]{0}, bf16[3]{0}, pred[5]{0}) all-reduce(%p, %p), replica_groups=[4,2]<=[8]", "all-reduce", 43, ("tensor",)),
         ("%t = s4[7]{0} all-to-all(%p), replica_groups=[4,2]<=[8]", "all-to-all", 4, ("tensor",)),
@@ -98,7 +100,7 @@ def test_devices_that_talk_to_themselves_alone_send_nothing():
             6,
             ("data",),
         ),
-        # Started here, done later: (what it reads, what it gives).
+        # Asynchronous starts have the shape (operands, results).
         ("%g = (f32[8]{0}, f32[16]{0}) all-gather-start(%p), replica_groups=[4,2]<=[8]", "all-gather", 64, ("tensor",)),
         (
             "%g = ((f32[8]{0}, s8[2]{0}), (f32[16]{0}, s8[4]{0})) all-gather-start(%p, %p), replica_groups=[4,2]<=[8]",
@@ -123,17 +125,17 @@ def test_devices_that_talk_to_themselves_alone_send_nothing():
         ),
     ],
 )
-def test_bytes_of_each_kind(line, kind, count, axes):
-    found = one(line)
-    assert (found.kind, found.bytes, found.axes, found.times) == (kind, count, axes, 1)
+def test_bytes_of_every_kind_of_collective(line, kind, count, axes):
+    operation = single_collective(line)
+    assert (operation.kind, operation.bytes, operation.axes, operation.times) == (kind, count, axes, 1)
 
 
-def test_what_is_done_later_is_counted_once():
+def test_asynchronous_collective_is_counted_once():
     lines = (
         "%g = (f32[8]{0}, f32[16]{0}) all-gather-start(%p), replica_groups=[4,2]<=[8]",
         "ROOT %d = f32[16]{0} all-gather-done(%g)",
     )
-    assert len(collectives(entry(*lines), CUBE)) == 1
+    assert len(collectives(module_text(*lines), CUBE)) == 1
 
 
 WRAPPED = """
@@ -154,58 +156,58 @@ WRAPPED = """
         ("ONE_TO_ONE", "collective-permute", 32),
     ],
 )
-def test_what_the_tpu_compiler_sends_between_slices(transfer, kind, count):
-    """By a send to the network's runtime, of which an all-gather receives more than it sends."""
-    two = Mesh(replica=2, data=4)
-    two.devices = np.array([SimpleNamespace(slice_index=place // 4) for place in range(8)]).reshape(2, 4)
-    noted = f'is_host_transfer=true, frontend_attributes={{_xla_megascale_transfer_type="{transfer}"}}'
-    (found,) = collectives(
-        entry(
-            f"%send = (f32[8]{{0}}, u32[], token[]) send(%p, %after), channel_id=2, {noted}",
-            f"%sent = token[] send-done(%send), channel_id=2, {noted}",
-            f"%recv = (f32[16]{{0}}, u32[], token[]) recv(%after), channel_id=1, {noted}",
-            f"%done = (f32[16]{{0}}, token[]) recv-done(%recv), channel_id=1, {noted}",
+def test_transfers_of_the_tpu_compiler_between_slices(transfer, kind, count):
+    """Recognise a send to the network's runtime; an all-gather receives more than it sends."""
+    two_slices = Mesh(replica=2, data=4)
+    two_slices.devices = np.array([SimpleNamespace(slice_index=place // 4) for place in range(8)]).reshape(2, 4)
+    attributes = f'is_host_transfer=true, frontend_attributes={{_xla_megascale_transfer_type="{transfer}"}}'
+    (operation,) = collectives(
+        module_text(
+            f"%send = (f32[8]{{0}}, u32[], token[]) send(%p, %after), channel_id=2, {attributes}",
+            f"%sent = token[] send-done(%send), channel_id=2, {attributes}",
+            f"%recv = (f32[16]{{0}}, u32[], token[]) recv(%after), channel_id=1, {attributes}",
+            f"%done = (f32[16]{{0}}, token[]) recv-done(%recv), channel_id=1, {attributes}",
         ),
-        two,
+        two_slices,
     )
-    assert (found.kind, found.axes, found.devices, found.bytes) == (kind, ("replica",), 2, count)
+    assert (operation.kind, operation.axes, operation.devices, operation.bytes) == (kind, ("replica",), 2, count)
 
 
-def test_what_a_computation_is_started_for():
+def test_collective_in_an_asynchronous_computation():
     start = "%a = ((f32[8]{0}), f32[4]{0}, u32[]) async-start(%p), calls=%wrapped"
-    (found,) = collectives(WRAPPED + entry(start, "ROOT %d = f32[4]{0} async-done(%a), calls=%wrapped"), CUBE)
-    assert (found.kind, found.bytes, found.op_name) == ("reduce-scatter", 32, "jit(f)/s")
+    (operation,) = collectives(WRAPPED + module_text(start, "ROOT %d = f32[4]{0} async-done(%a), calls=%wrapped"), CUBE)
+    assert (operation.kind, operation.bytes, operation.op_name) == ("reduce-scatter", 32, "jit(f)/s")
 
 
-def fused(name, *lines):
+def fused_computation(name, *lines):
     return (
         f"%{name} (q: f32[8]) -> f32[8] {{\n  %q = f32[8]{{0}} parameter(0)\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
     )
 
 
-def test_fusions_of_the_tpu_compiler():
-    """A gather that begins, runs beside another fusion and ends is one; so is each scatter, also on one channel."""
+def test_fused_collectives_of_the_tpu_compiler():
+    """Count an all-gather in three fusions (start, middle, end) once, and every reduce-scatter, even on one channel."""
     gather = "%g = f32[16]{{0}} all-gather(%q), channel_id=5, replica_groups=[4,2]<=[8], backend_config={{{}}}"
     pieces = {"begun": -1, "beside": 2, "ended": 2}
-    text = "".join(fused(name, gather.format(f'"config":{{"flag_start":"{flag}"}}')) for name, flag in pieces.items())
+    text = "".join(fused_computation(name, gather.format(f'"config":{{"flag_start":"{flag}"}}')) for name, flag in pieces.items())
     for number, count in enumerate((8, 12)):
-        text += fused(
+        text += fused_computation(
             f"all-reduce-scatter.{number}",
             f"%r = f32[{count}]{{0}} all-reduce(%q), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add",
             f"ROOT %s = f32[{count // 4}]{{0}} dynamic-slice(%r, %q), dynamic_slice_sizes={{{count // 4}}}",
         )
     names = [*pieces, "all-reduce-scatter.0", "all-reduce-scatter.1"]
     lines = (f'%{name}.f = f32[8]{{0}} fusion(%p), calls=%{name}, metadata={{op_name="jit(f)/{name}"}}' for name in names)
-    found = collectives(text + entry(*lines), CUBE)
-    assert [(each.kind, each.bytes, each.axes, each.op_name) for each in found] == [
+    operations = collectives(text + module_text(*lines), CUBE)
+    assert [(operation.kind, operation.bytes, operation.axes, operation.op_name) for operation in operations] == [
         ("all-gather", 64, ("tensor",), "jit(f)/begun"),
         ("reduce-scatter", 32, ("fsdp", "tensor"), "jit(f)/all-reduce-scatter.0"),
         ("reduce-scatter", 48, ("fsdp", "tensor"), "jit(f)/all-reduce-scatter.1"),
     ]
 
 
-def loop(name, limit, *lines, step="%one", begins="0"):
-    """A loop that counts its state's first element; its body does `lines`."""
+def loop(name, limit, *lines, step="%one", first_value="0"):
+    """Return a loop that counts the first element of its state; its body contains `lines`."""
     state, lines = "(s32[], f32[8]{0}, s32[])", "".join(f"  {line}\n" for line in lines)
     return f"""
 %{name}_body (s: {state}) -> {state} {{
@@ -215,7 +217,7 @@ def loop(name, limit, *lines, step="%one", begins="0"):
   %n = s32[] get-tuple-element(%s), index=2
   %one = s32[] constant(1)
   %two = s32[] constant(2)
-  %zero = s32[] constant({begins})
+  %zero = s32[] constant({first_value})
   %next = s32[] add(%i, {step})
 {lines}  ROOT %t = {state} tuple(%next, %x, %n)
 }}
@@ -229,20 +231,20 @@ def loop(name, limit, *lines, step="%one", begins="0"):
 """
 
 
-def turn(name, initial="%start", noted=""):
-    return f"%w{name} = (s32[], f32[8]{{0}}, s32[]) while({initial}), condition=%{name}_condition, body=%{name}_body{noted}"
+def while_instruction(name, initial="%start", attributes=""):
+    return f"%w{name} = (s32[], f32[8]{{0}}, s32[]) while({initial}), condition=%{name}_condition, body=%{name}_body{attributes}"
 
 
-def short(text):
-    """As jax 0.12 with libtpu 0.0.50.1 has elements of tuples written: where they are used, `%s#0`."""
-    text, written = re.subn(r"\n  %\w+ = \S+ get-tuple-element\(%s\), index=\d", "", text)
-    assert written
-    used = (re.sub(r"%([ixn])\b(?! =)", lambda found: f"%s#{'ixn'.index(found[1])}", part) for part in text.split(ADD))
-    return ADD.join(used)
+def abbreviate(text):
+    """Write elements of tuples where they are used, `%s#0`, as jax 0.12 with libtpu 0.0.50.1 does."""
+    text, count = re.subn(r"\n  %\w+ = \S+ get-tuple-element\(%s\), index=\d", "", text)
+    assert count
+    parts = (re.sub(r"%([ixn])\b(?! =)", lambda match: f"%s#{'ixn'.index(match[1])}", part) for part in text.split(ADD))
+    return ADD.join(parts)
 
 
-def test_elements_of_elements_that_are_written_short():
-    text = entry("%pair = (f32[8]{0}, (s32[], f32[8]{0})) custom-call(%p)", "ROOT %r = f32[8]{0} negate(%pair#1#1)")
+def test_abbreviated_elements_of_nested_tuples():
+    text = module_text("%pair = (f32[8]{0}, (s32[], f32[8]{0})) custom-call(%p)", "ROOT %r = f32[8]{0} negate(%pair#1#1)")
     program = parse(text)
     instructions = program.computations[program.entry].instructions
     assert instructions["r"].operands == ["pair#1#1"]
@@ -258,77 +260,91 @@ START += ("%start = (s32[], f32[8]{0}, s32[]) tuple(%copied, %p, %six)",)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (loop("a", 5, REDUCE) + entry(*START, turn("a")), 5),
-        (loop("a", 5, REDUCE, step="%two") + entry(*START, turn("a")), 3),
-        # The limit is in the loop's state, which no turn changes.
-        (loop("a", None, REDUCE) + entry(*START, turn("a")), 6),
-        (loop("a", 5, REDUCE) + entry(*START, turn("a", noted=', backend_config={"known_trip_count":{"n":"7"}}')), 7),
-        # It begins where the program's input says.
-        (loop("a", 5, REDUCE) + entry(*START, "%other = (s32[], f32[8]{0}, s32[]) custom-call(%p)", turn("a", "%other")), None),
-        # It grows by what the program finds.
-        (loop("a", 5, REDUCE, step="%n") + entry(*START, turn("a")), None),
-        # A loop of 5 turns in one of 4, beside which there is another of 3.
+        (loop("a", 5, REDUCE) + module_text(*START, while_instruction("a")), 5),
+        (loop("a", 5, REDUCE, step="%two") + module_text(*START, while_instruction("a")), 3),
+        # The limit is in the loop's state, which no iteration changes.
+        (loop("a", None, REDUCE) + module_text(*START, while_instruction("a")), 6),
+        (
+            loop("a", 5, REDUCE)
+            + module_text(*START, while_instruction("a", attributes=', backend_config={"known_trip_count":{"n":"7"}}')),
+            7,
+        ),
+        # The first value is an input of the program.
+        (
+            loop("a", 5, REDUCE)
+            + module_text(*START, "%other = (s32[], f32[8]{0}, s32[]) custom-call(%p)", while_instruction("a", "%other")),
+            None,
+        ),
+        # The step is computed by the program.
+        (loop("a", 5, REDUCE, step="%n") + module_text(*START, while_instruction("a")), None),
+        # A loop of 5 iterations is inside one of 4, next to another of 3.
         (
             loop("b", 5, REDUCE)
             + loop("c", 3)
-            + loop("a", 4, "%in = (s32[], f32[8]{0}, s32[]) tuple(%zero, %x, %n)", turn("b", "%in"), turn("c", "%in"))
-            + entry(*START, turn("a")),
+            + loop(
+                "a",
+                4,
+                "%in = (s32[], f32[8]{0}, s32[]) tuple(%zero, %x, %n)",
+                while_instruction("b", "%in"),
+                while_instruction("c", "%in"),
+            )
+            + module_text(*START, while_instruction("a")),
             20,
         ),
         (
             loop("b", 5, REDUCE)
-            + loop("a", 4, "%in = (s32[], f32[8]{0}, s32[]) custom-call(%x)", turn("b", "%in"))
-            + entry(*START, turn("a")),
+            + loop("a", 4, "%in = (s32[], f32[8]{0}, s32[]) custom-call(%x)", while_instruction("b", "%in"))
+            + module_text(*START, while_instruction("a")),
             None,
         ),
     ],
 )
-@pytest.mark.parametrize("write", [str, short], ids=["long", "short"])
-def test_executions_in_loops(text, expected, write):
-    (found,) = collectives(write(text), CUBE)
-    assert found.times == expected
-    assert by_axes([found]) == {"all-reduce": {("tensor",): 32 * (expected or 1)}}
+@pytest.mark.parametrize("write", [str, abbreviate], ids=["long", "short"])
+def test_executions_in_loops_are_counted(text, expected, write):
+    (operation,) = collectives(write(text), CUBE)
+    assert operation.times == expected
+    assert by_axes([operation]) == {"all-reduce": {("tensor",): 32 * (expected or 1)}}
 
 
 @pytest.mark.parametrize(("step", "expected"), [("%one", 6), ("%n", None)])
-def test_a_condition_runs_once_more_than_its_body(step, expected):
-    text = loop("a", 5, step=step) + entry(*START, turn("a"))
-    asked = "  %r = pred[] all-reduce(%s), channel_id=1, replica_groups=[4,2]<=[8], to_apply=%add\n  ROOT %c ="
-    (found,) = collectives(text.replace("  ROOT %c =", asked), CUBE)
-    assert (found.times, found.total) == (expected, expected or 1)
+def test_condition_runs_once_more_than_the_body(step, expected):
+    text = loop("a", 5, step=step) + module_text(*START, while_instruction("a"))
+    condition = "  %r = pred[] all-reduce(%s), channel_id=1, replica_groups=[4,2]<=[8], to_apply=%add\n  ROOT %c ="
+    (operation,) = collectives(text.replace("  ROOT %c =", condition), CUBE)
+    assert (operation.times, operation.total) == (expected, expected or 1)
 
 
-def test_a_counter_that_another_loop_gives():
-    """An element of its result is none of the state, whatever its number."""
-    inner = ("%in = (s32[], f32[8]{0}, s32[]) tuple(%zero, %x, %n)", turn("b", "%in"))
+def test_counter_from_another_loop_is_unknown():
+    """An element of the other loop's result is not an element of the state, even with the same index."""
+    inner = ("%in = (s32[], f32[8]{0}, s32[]) tuple(%zero, %x, %n)", while_instruction("b", "%in"))
     counted = "%counted = s32[] get-tuple-element(%wb), index=0"
     text = loop("b", 3) + loop("a", 5, *inner, counted, REDUCE).replace("tuple(%next, %x, %n)", "tuple(%later, %x, %n)")
     text = text.replace(REDUCE, f"%later = s32[] add(%counted, %one)\n  {REDUCE}")
-    (found,) = collectives(text + entry(*START, turn("a")), CUBE)
-    assert found.times is None
+    (operation,) = collectives(text + module_text(*START, while_instruction("a")), CUBE)
+    assert operation.times is None
 
 
-def test_a_comparison_in_a_fusion_and_one_with_its_sides_exchanged():
-    text = loop("a", 5, REDUCE) + entry(*START, turn("a"))
+def test_comparison_in_a_fusion_or_with_swapped_operands():
+    text = loop("a", 5, REDUCE) + module_text(*START, while_instruction("a"))
     compare = "%test (l: s32[], r: s32[]) -> pred[] {\n  %l = s32[] parameter(0)\n  %r = s32[] parameter(1)\n" + (
         "  ROOT %e = pred[] compare(%r, %l), direction=GT\n}\n"
     )
-    fused = text.replace("compare(%i, %limit), direction=LT", "fusion(%i, %limit), kind=kLoop, calls=%test")
-    assert collectives(compare + fused, CUBE)[0].times == 5
+    fused_text = text.replace("compare(%i, %limit), direction=LT", "fusion(%i, %limit), kind=kLoop, calls=%test")
+    assert collectives(compare + fused_text, CUBE)[0].times == 5
     assert collectives(text.replace("direction=LT", "direction=LE"), CUBE)[0].times == 6
     assert collectives(text.replace("direction=LT", "direction=NE"), CUBE)[0].times is None
 
 
-def test_branches_and_calls():
-    branches = "".join(fused(name, REDUCE.replace("%x", "%q")) for name in ("left", "right", "called"))
+def test_branches_and_calls_are_counted():
+    branches = "".join(fused_computation(name, REDUCE.replace("%x", "%q")) for name in ("left", "right", "called"))
     lines = (
         "%c = f32[8]{0} conditional(%p, %p, %p), branch_computations={%left, %right}",
         "%d = f32[8]{0} call(%p), to_apply=%called",
     )
-    assert len(collectives(branches + entry(*lines), CUBE)) == 3
+    assert len(collectives(branches + module_text(*lines), CUBE)) == 3
 
 
-def test_sizes():
+def test_sizes_of_types_and_shapes():
     assert [bits(dtype) for dtype in ("f32", "bf16", "f8e5m2", "s4", "pred", "c64", "token", "u64")] == [
         32,
         16,
@@ -343,10 +359,15 @@ def test_sizes():
     assert size("bf16[<=8,2]") == 32
 
 
-def test_lines_of_programs():
-    program = parse(entry('ROOT %r = f32[8]{0} custom-call(%p, /*index=1*/%p), custom_call_target="f(x", index=3'))
-    made = program.computations[program.entry].instructions["r"]
-    assert (made.opcode, made.operands, made.attribute("index"), program.entry) == ("custom-call", ["p", "p"], "3", "main")
+def test_instructions_are_parsed():
+    program = parse(module_text('ROOT %r = f32[8]{0} custom-call(%p, /*index=1*/%p), custom_call_target="f(x", index=3'))
+    instruction = program.computations[program.entry].instructions["r"]
+    assert (instruction.opcode, instruction.operands, instruction.attribute("index"), program.entry) == (
+        "custom-call",
+        ["p", "p"],
+        "3",
+        "main",
+    )
 
 
 PROGRAM = """
@@ -368,9 +389,9 @@ print(json.dumps({f"{kind} {'+'.join(axes)}": count for kind, of in found.items(
 """
 
 
-def test_a_program_that_is_compiled_here():
-    """Five layers whose kernels, 64 x 64 of float32, are gathered over fsdp; then one number is summed over all devices."""
+def test_collectives_of_a_program_compiled_here():
+    """Five layers gather their float32 kernels of 64 x 64 over fsdp; then one number is summed over all devices."""
     environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=os.environ | environment)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"all-gather fsdp": 5 * 64 * 64 * 4, "all-reduce data+fsdp": 4}
+    process = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=os.environ | environment)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout) == {"all-gather fsdp": 5 * 64 * 64 * 4, "all-reduce data+fsdp": 4}

@@ -1,4 +1,4 @@
-"""What programs need of a device's memory, and whose its largest arrays are."""
+"""Device memory of programs, and the modules of their largest arrays."""
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +44,8 @@ allocation 3: size 3072, page 0, preallocated-temp:
 """
 
 
-def test_the_largest_arrays_and_whose_they_are(tmp_path):
-    """A place that several values use is told once, an array that a loop fills by what it is filled with."""
+def test_largest_arrays_with_their_modules(tmp_path):
+    """Report a buffer shared by several values once, and an array that a loop fills by the module of its rows."""
     (tmp_path / "module_0000.jit_step.after_optimizations.txt").write_text(HLO)
     assert Dump(tmp_path).largest() == []  # no buffers
     (tmp_path / "module_0000.jit_step.after_optimizations-buffer-assignment.txt").write_text(BUFFERS)
@@ -69,7 +69,7 @@ def test_the_largest_arrays_and_whose_they_are(tmp_path):
         ("", ""),
     ],
 )
-def test_the_module_of_an_operation(op_name, expected):
+def test_module_of_an_operation(op_name, expected):
     assert module(op_name) == expected
 
 
@@ -88,13 +88,13 @@ def test_the_module_of_an_operation(op_name, expected):
         ("INTERNAL: it is broken", None),
     ],
 )
-def test_what_the_compiler_says_of_a_program_that_does_not_fit(message, expected):
+def test_out_of_memory_messages_are_parsed(message, expected):
     assert parse_out_of_memory(message) == expected
 
 
 @pytest.fixture(scope="module")
 def state():
-    """Of 1,000 parameters of float32 with one moment, and 10 numbers that nobody reads."""
+    """State and batch: 1,000 float32 parameters with one moment, and 10 unused numbers."""
     place = NamedSharding(jax.make_mesh((1,), ("data",)), PartitionSpec())
 
     def leaf(*shape):
@@ -103,28 +103,28 @@ def state():
     return TrainState(leaf(), {"kernel": leaf(10, 100)}, leaf(10, 100), {}, {}, {}, leaf()), {"rows": leaf(50, 10)}
 
 
-def test_parts_of_a_step_add_up_to_what_the_compiler_allocates(state):
+def test_parts_of_a_step_add_up_to_the_allocated_memory(state):
     def step(state, batch):
         gradient = jax.grad(lambda kernel: (jnp.tanh(batch["rows"] @ kernel) ** 2).sum())(state.params["kernel"])
         moment = 0.9 * state.opt_state + gradient
         return state._replace(params={"kernel": state.params["kernel"] - moment}, opt_state=moment), gradient[:2]
 
     compiled = jax.jit(step, donate_argnums=0).lower(*state).compile()
-    found, told = memory(compiled, *state), compiled.memory_analysis()
-    assert (found.parameters, found.optimizer, found.batch) == (4000, 4000, 2000)
-    assert found.gradients == min(4000, told.temp_size_in_bytes)
-    assert found.gradients + found.temporaries == told.temp_size_in_bytes > 0
-    assert found.other >= 2 * 4 + 200 * 4  # the state's two counts, and the result that takes no argument's place
-    results = told.output_size_in_bytes - told.alias_size_in_bytes
-    assert found.total - found.code == told.argument_size_in_bytes + results + told.temp_size_in_bytes
+    parts, analysis = memory(compiled, *state), compiled.memory_analysis()
+    assert (parts.parameters, parts.optimizer, parts.batch) == (4000, 4000, 2000)
+    assert parts.gradients == min(4000, analysis.temp_size_in_bytes)
+    assert parts.gradients + parts.temporaries == analysis.temp_size_in_bytes > 0
+    assert parts.other >= 2 * 4 + 200 * 4  # the two counts of the state, and the result that reuses no argument's buffer
+    results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    assert parts.total - parts.code == analysis.argument_size_in_bytes + results + analysis.temp_size_in_bytes
     assert memory(compiled, *state, gradients=0).gradients == 0
 
 
-def test_of_what_does_not_fit_the_rest_is_temporaries(state):
+def test_remaining_memory_of_a_too_large_program_is_temporaries(state):
     message = "memory required for HLO temporaries (1.0M) exceeds available HBM (0.5M)"
-    found = memory_of_too_large(message, *state, limit=2**19, gradients=2)
-    assert (found.total, found.gradients, found.temporaries) == (2**20, 8000, 2**20 - 4000 - 4000 - 2000 - 8000)
+    parts = memory_of_too_large(message, *state, limit=2**19, gradients=2)
+    assert (parts.total, parts.gradients, parts.temporaries) == (2**20, 8000, 2**20 - 4000 - 4000 - 2000 - 8000)
 
 
-def test_what_does_not_fit_needs_more_than_there_is_whatever_the_compiler_says(state):
+def test_too_large_program_exceeds_the_limit_without_a_stated_size(state):
     assert memory_of_too_large("Ran out of memory in memory space vmem", *state, limit=2**19).total == 2**19 + 1

@@ -1,4 +1,4 @@
-"""The tables of plans."""
+"""Tables of plans."""
 
 from bertfam.planning.report import largest_text, milliseconds, tables
 
@@ -25,11 +25,11 @@ ROW = {
     "bound": {"seconds": 0.00568, "binds": "compute"},
     "largest": [{"bytes": 3 * GIB, "shape": "f32[8,128,4096]", "where": "Encoder/layers/attention: dot_general"}],
 }
-HERE = ROW | {"slice": "here", "fits": True, "memory_limit": None, "collectives": [], "bound": None}
+HOST_ROW = ROW | {"slice": "here", "fits": True, "memory_limit": None, "collectives": [], "bound": None}
 
 
-def test_tables():
-    memory, work = ([line.split() for line in table.splitlines()] for table in tables([ROW, HERE]).split("\n\n")[:2])
+def test_tables_of_memory_and_work():
+    memory, work = ([line.split() for line in table.splitlines()] for table in tables([ROW, HOST_ROW]).split("\n\n")[:2])
     assert memory[2] == ("2xv5e-8 16 replica 2 x fsdp 8 train 256 x 128 16 1.00 2.00 1.00 13.00 17.00 15.75 NO".split())
     assert memory[3][-3:] == ["17.00", "?", "yes"]
     assert work[1] == (
@@ -38,16 +38,16 @@ def test_tables():
     assert work[2] == "here train 256 x 128 17.9 T ? ? -".split()
 
 
-def test_times_have_no_powers_of_ten():
+def test_times_have_no_exponents():
     assert [milliseconds(seconds) for seconds in (13.5678, 0.00568, 0.0000217)] == ["13,600 ms", "5.68 ms", "0.0217 ms"]
 
 
-def test_loops_whose_turns_nobody_knows_are_told():
-    told = tables([ROW | {"collectives_counted_once": 1_234_000_000}])
-    assert "all-gather fsdp 1,234, 1,230 of them per iteration of a loop of unknown length" in told
+def test_loops_of_unknown_length_are_reported():
+    report = tables([ROW | {"collectives_counted_once": 1_234_000_000}])
+    assert "all-gather fsdp 1,234, 1,230 of them per iteration of a loop of unknown length" in report
 
 
-def test_the_largest_arrays():
+def test_text_of_the_largest_arrays():
     title, line = largest_text(ROW).splitlines()
     assert title == "2xv5e-8, train 256 x 128: the largest arrays"
     assert line.split(maxsplit=3) == ["3.00", "GiB", "f32[8,128,4096]", "Encoder/layers/attention: dot_general"]

@@ -1,4 +1,4 @@
-"""Slices by Google's names and the compiler's words, and their devices."""
+"""Slices by Google's names and the compiler's notation, and their devices."""
 
 import dataclasses
 import importlib.util
@@ -25,31 +25,31 @@ from bertfam.sharding.mesh import MeshShape
         ("here", ""),
     ],
 )
-def test_names(name, topology):
-    found = parse(name)
-    assert found.topology == topology
+def test_names_of_slices(name, topology):
+    parsed = parse(name)
+    assert parsed.topology == topology
     if topology:
-        assert dataclasses.replace(parse(topology), name=name) == found
+        assert dataclasses.replace(parse(topology), name=name) == parsed
 
 
 @pytest.mark.parametrize("name", ["v4-8", "tpu7x-8", "v5e:4", "v5e:0x4", "0xv5e-4", "v5p:4x4", "v5e:4x4x4", "v5p:16x16x32", ""])
-def test_others_are_refused(name):
+def test_unknown_names_are_refused(name):
     with pytest.raises(UserError, match=f"--slice={name}"):
         parse(name)
 
 
-def test_devices_have_what_meshes_are_laid_out_by():
-    two = parse("2xv5e:2x4").devices()
-    assert len(two) == 16 and {device.slice_index for device in two} == {0, 1}
-    mesh = MeshShape(fsdp=8).build(two)
+def test_mesh_puts_every_slice_into_one_replica():
+    devices = parse("2xv5e:2x4").devices()
+    assert len(devices) == 16 and {device.slice_index for device in devices} == {0, 1}
+    mesh = MeshShape(fsdp=8).build(devices)
     assert dict(mesh.shape) == {"replica": 2, "data": 1, "fsdp": 8, "sequence": 1, "tensor": 1}
-    # A slice is a replica, so that nothing but the sum of gradients goes from slice to slice.
+    # A slice is a replica, so that only the sum of gradients is sent between slices.
     assert [{device.slice_index for device in part.flat} for part in mesh.devices] == [{0}, {1}]
     assert len(parse("v5p-128").devices()) == 64
-    assert len(parse("tpu7x:2x2x1").devices()) == 8  # two devices a chip
+    assert len(parse("tpu7x:2x2x1").devices()) == 8  # two devices per chip
 
 
-def test_without_the_compiler(monkeypatch):
+def test_missing_compiler_is_reported(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as caught:
         parse("v5e-16").devices()
@@ -57,7 +57,7 @@ def test_without_the_compiler(monkeypatch):
     parse("here").devices()
 
 
-def test_a_compiler_that_does_not_go_with_jax(monkeypatch):
+def test_incompatible_compiler_is_reported(monkeypatch):
     def fails(**_):
         raise RuntimeError("the PJRT API is 0.99\nand more")
 

@@ -1,4 +1,4 @@
-"""Run by test_estimate.py in a process of its own, with eight simulated devices: one JSON object on stdout."""
+"""State sizes on eight simulated devices; test_estimate.py runs it in a separate process and reads its JSON output."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from bertfam.sharding.mesh import MeshShape
 from bertfam.training.run_plan import local_bytes
 from bertfam.training.trainer import Trainer
 
-import small  # isort: skip
+import planned_bert  # isort: skip
 
 MESHES = {
     "fsdp": MeshShape(data=1, fsdp=-1),
@@ -21,10 +21,10 @@ MESHES = {
 }
 
 
-def found():
+def measure():
     result = {}
     for name, mesh in MESHES.items():
-        run = dataclasses.replace(small.run(), mesh=mesh, average_decay=0.9)
+        run = dataclasses.replace(planned_bert.run(), mesh=mesh, average_decay=0.9)
         estimated, state = estimate(run, 8), Trainer(run, mesh.build()).abstract_state
         result[name] = {
             "estimated": [estimated.parameters, estimated.optimizer],
@@ -35,4 +35,4 @@ def found():
     return result | {"compiled": [memory.parameters, memory.optimizer, memory.other, memory.total, estimated.total]}
 
 
-print(json.dumps(found()))
+print(json.dumps(measure()))

@@ -1,4 +1,4 @@
-"""A BERT so small that it compiles soon, from the run files that users take."""
+"""Small BERT from the run files that users use, fast to compile."""
 
 from bertfam.config.build import load
 
@@ -11,5 +11,5 @@ LINES = (
 
 
 def run(lines=(), files=()):
-    """The sized run, with more lines or files of gin after its own."""
+    """Return the sized run, with `lines` and `files` of gin added to its own."""
     return load([*FILES, *files], [*LINES, *lines]).build("Run").sized(4096)
