@@ -33,15 +33,15 @@ def is_permutation(source):
 
 
 def test_windows_equal_a_naive_implementation(allowed):
-    wanted = np.random.default_rng(2).integers(0, 6, N)
-    windows = select_windows(allowed, 3, wanted, KEYS)
+    num_windows = np.random.default_rng(2).integers(0, 6, N)
+    windows = select_windows(allowed, 3, num_windows, KEYS)
     starts = LENGTH - 2
     for row in range(N):
         words = bits(KEYS[row : row + 1], streams.WINDOWS, starts)[0].tolist()
         order = sorted(range(starts), key=lambda start: (words[start] >> (starts - 1).bit_length(), start))
         free, expected, count = allowed[row].copy(), np.full(LENGTH, -1), 0
         for start in order:
-            if count < wanted[row] and free[start : start + 3].all():
+            if count < num_windows[row] and free[start : start + 3].all():
                 expected[start : start + 3], free[start : start + 3] = count, False
                 count += 1
         assert windows[row].tolist() == expected.tolist()

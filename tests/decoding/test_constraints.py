@@ -37,7 +37,7 @@ def test_truncated_distribution_equals_that_of_transformers(sample):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_repeated_ngrams_equal_those_of_transformers(size):
-    """Compare with transformers on each text alone, whatever padding precedes it and whatever free positions follow."""
+    """Compare with transformers on each text alone, without its padding and free positions."""
     generator, vocabulary = np.random.default_rng(size), 5
     history = generator.integers(0, vocabulary, (40, 30)).astype(np.int32)
     length = 24

@@ -14,9 +14,9 @@ def test_pipeline_of_transformers_gives_the_same_tokens_and_probabilities(random
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     assert main(["fill", f"--model_dir={random_model}", "--json", *TEXTS]) == 0
-    ours = json.loads(capsys.readouterr().out)
+    filled_texts = json.loads(capsys.readouterr().out)
     pipeline = transformers.pipeline("fill-mask", model=str(random_model), device="cpu")
-    for text, filled in zip(TEXTS, ours, strict=True):
+    for text, filled in zip(TEXTS, filled_texts, strict=True):
         theirs = pipeline(text, top_k=5)
         theirs = theirs if isinstance(theirs[0], list) else [theirs]
         assert len(theirs) == len(filled["masks"]) == text.count("[MASK]")

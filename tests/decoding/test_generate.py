@@ -286,8 +286,8 @@ def test_padding_may_precede_or_follow_the_tokens(model):
     assert alone["hidden_states"].shape == (3, 1, 5, 32)
     rows = np.full((2, 9), 3)
     rows[0, 4:] = rows[1, :5] = ids
-    both = model.apply(rows, segment_ids=[[0] * 4 + [1] * 5, [1] * 5 + [0] * 4])["logits"]
-    for logits in (both[0, 4:], both[1, :5]):
+    padded_logits = model.apply(rows, segment_ids=[[0] * 4 + [1] * 5, [1] * 5 + [0] * 4])["logits"]
+    for logits in (padded_logits[0, 4:], padded_logits[1, :5]):
         np.testing.assert_allclose(logits, alone["logits"][0], atol=1e-4)
     with pytest.raises(UserError, match="the model has no encoder for encoder_tokens: put all into tokens"):
         model.apply(rows, encoder_tokens=rows)

@@ -68,12 +68,12 @@ def make_model(probabilities):
     return LanguageModel(config, params, vocabulary, end_tokens(config, vocabulary.token_ids))
 
 
-def all_texts(probabilities, most):
+def all_texts(probabilities, max_tokens):
     """Return every text with a probability above 0, finished or cut as in transformers, the most likely first."""
     texts = {}
-    for length in range(1, most + 1):
+    for length in range(1, max_tokens + 1):
         for tokens in itertools.product(range(len(PIECES)), repeat=length):
-            is_complete = END not in tokens[:-1] and (tokens[-1] == END or length == most)
+            is_complete = END not in tokens[:-1] and (tokens[-1] == END or length == max_tokens)
             probability = np.prod([probabilities[before][after] for before, after in itertools.pairwise((END, *tokens))])
             if is_complete and probability > 0:
                 texts[tokens] = probability
@@ -91,12 +91,12 @@ SPARSE = [[0.1, 0.9, 0, 0], [0, 0, 1, 0], [0.75, 0, 0, 0.25], [0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize("probabilities", [LIVELY, SPARSE], ids=["lively", "sparse"])
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_more_beams_than_tokens_find_the_most_likely_texts(probabilities, most):
+@pytest.mark.parametrize("max_tokens", [1, 2, 3])
+def test_more_beams_than_tokens_find_the_most_likely_texts(probabilities, max_tokens):
     """Return every possible text once, and fewer texts than beams if there are fewer."""
     strategy = BeamSearch(12, length_penalty=0.0, early_stopping="never")
-    texts = generate(make_model(probabilities), strategy, Limits(most), texts=12)
-    expected = all_texts(probabilities, most)[:12]
+    texts = generate(make_model(probabilities), strategy, Limits(max_tokens), texts=12)
+    expected = all_texts(probabilities, max_tokens)[:12]
     np.testing.assert_allclose([text.score for text in texts], np.log([probability for _, probability in expected]), rtol=1e-5)
     np.testing.assert_allclose([text.log_probability for text in texts], [text.score for text in texts], rtol=1e-5)
     assert {tuple(text.tokens) for text in texts} == {tokens for tokens, _ in expected}

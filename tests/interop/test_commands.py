@@ -34,7 +34,7 @@ def write_model(folder, parts=PARTS, config=CONFIG):
 
 
 def train_one_step(model_dir, tmp_path):
-    """Run one update that changes nothing, on new text."""
+    """Run one update with a learning rate of 0 on new text."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join("a bad cab\na fad\nbed a cab" for _ in range(4)) + "\n")
     flags = ["--gin.TRAIN_STEPS=1", "--gin.BATCH_SIZE=2", "--gin.Stage.length=12", "--gin.LinearDecay.peak=0.0"]
@@ -52,8 +52,8 @@ def test_encoder_round_trip_is_exact(folder, tmp_path, capsys):
     assert main(["import", f"--input={folder}", f"--output={model_dir}"]) == 0
     assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
     assert "BertForPreTraining" in capsys.readouterr().out
-    theirs, ours = (load_file(path / "model.safetensors") for path in (folder, out))
-    assert theirs.keys() == ours.keys() and all(np.array_equal(theirs[name], ours[name]) for name in theirs)
+    theirs, exported = (load_file(path / "model.safetensors") for path in (folder, out))
+    assert theirs.keys() == exported.keys() and all(np.array_equal(theirs[name], exported[name]) for name in theirs)
     assert huggingface.read(out).config == CONFIG
 
     transformers = pytest.importorskip("transformers")

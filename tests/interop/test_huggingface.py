@@ -105,8 +105,8 @@ def test_model_written_by_transformers_keeps_its_tensor_names(architecture, tmp_
     model.save_pretrained(tmp_path / "theirs")
     read = huggingface.read(tmp_path / "theirs")
     assert huggingface.write(tmp_path / "ours", read.config, read.params) == architecture
-    theirs, ours = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "ours"))
-    assert theirs.keys() == ours.keys() and equal(theirs, ours)
+    theirs, rewritten = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "ours"))
+    assert theirs.keys() == rewritten.keys() and equal(theirs, rewritten)
 
 
 def test_bfloat16_values_are_kept(tmp_path):

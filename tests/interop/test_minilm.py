@@ -48,7 +48,7 @@ def test_hidden_states_of_real_sentences_equal_those_of_transformers():
     assert ignored == () and params.keys() == {"encoder", "pooler"}
 
     @jax.jit
-    def ours(params, ids, mask):
+    def run_bertfam(params, ids, mask):
         with jax.default_matmul_precision("highest"):
             hidden, _ = bert.Encoder(config).apply(
                 {"params": params["encoder"]}, ids, segment_ids=mask, token_type_ids=0 * ids, train=False
@@ -60,7 +60,7 @@ def test_hidden_states_of_real_sentences_equal_those_of_transformers():
         ids, mask = (rows[name][start : start + ROWS] for name in ("input_ids", "attention_mask"))
         with torch.no_grad():
             theirs = model(torch.tensor(ids), attention_mask=torch.tensor(mask))
-        hidden, pooled = jax.device_get(ours(params, ids.astype(np.int32), mask.astype(np.int32)))
+        hidden, pooled = jax.device_get(run_bertfam(params, ids.astype(np.int32), mask.astype(np.int32)))
         worst = max(worst, float(np.max(np.abs(hidden - theirs.last_hidden_state.numpy()) * mask[..., None])))
         worst = max(worst, float(np.max(np.abs(pooled - theirs.pooler_output.numpy()))))
     print(f"largest difference {worst:.2e} over {int(rows['attention_mask'].sum())} tokens")
@@ -70,7 +70,7 @@ def test_hidden_states_of_real_sentences_equal_those_of_transformers():
 def test_minilm_round_trip_is_exact(tmp_path):
     config, params, _ = huggingface.read(FOLDER)
     assert huggingface.write(tmp_path / "out", config, params) == "BertModel"
-    theirs, ours = (load_file(folder / "model.safetensors") for folder in (FOLDER, tmp_path / "out"))
-    theirs = {name: tensor for name, tensor in theirs.items() if not name.endswith("position_ids")}
-    assert theirs.keys() == ours.keys()
-    assert all(np.array_equal(theirs[name], ours[name]) for name in theirs)
+    published, rewritten = (load_file(folder / "model.safetensors") for folder in (FOLDER, tmp_path / "out"))
+    published = {name: tensor for name, tensor in published.items() if not name.endswith("position_ids")}
+    assert published.keys() == rewritten.keys()
+    assert all(np.array_equal(published[name], rewritten[name]) for name in published)

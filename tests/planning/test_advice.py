@@ -74,19 +74,21 @@ def test_cheapest_change_that_fits_is_advised(compiled_runs, tmp_path):
         .startswith(("Run.mic", "MeshShape", "Exec"))
     )
     # No single change suffices.
-    least = estimated_total(['Execution.remat = "full"', "MeshShape.data = 1", "MeshShape.fsdp = -1", "Run.microbatches = 8"])
+    least_bytes = estimated_total(
+        ['Execution.remat = "full"', "MeshShape.data = 1", "MeshShape.fsdp = -1", "Run.microbatches = 8"]
+    )
     compiled_runs.clear()
-    advised = advise(planned_bert.run, EIGHT, memory_limit(least))
+    advised = advise(planned_bert.run, EIGHT, memory_limit(least_bytes))
     assert advised.lines == (
         *('Execution.remat = "full"', "Run.microbatches = 8"),
         *("Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"),
     )
-    assert len(advised.costs) == 3 and advised.bytes <= least
+    assert len(advised.costs) == 3 and advised.bytes <= least_bytes
     assert run_with_file(tmp_path, advised.lines) == compiled_runs[-1]
     assert len(compiled_runs) <= advice._TRIES
     # Changes that cannot fit are not compiled.
     compiled_runs.clear()
-    assert advise(planned_bert.run, EIGHT, least // 2) is None and not compiled_runs
+    assert advise(planned_bert.run, EIGHT, least_bytes // 2) is None and not compiled_runs
 
 
 def test_changes_without_effect_are_not_advised(compiled_runs):
@@ -124,11 +126,11 @@ def test_text_of_the_advice(compiled_runs):
     assert '  Execution.remat = "dots"' in advice_text(advised, "v5e-8", 8, 2**30, None).splitlines()
     assert advice_text(None, "v5e-8", 8, 2**30, 64).endswith("by estimate it requires 64 or more of these devices")
     assert advice_text(None, "v5e-8", 8, 2**30, 8).endswith("another mesh or a smaller batch may fit: try --search")
-    least = least_devices(planned_bert.run(), 1_500_000)
+    num_devices = least_devices(planned_bert.run(), 1_500_000)
     assert (
         estimate(planned_bert.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"]), 1).total > 1_500_000
     )
-    assert least is not None and 1 < least <= 64
+    assert num_devices is not None and 1 < num_devices <= 64
 
 
 def test_most_rows_that_fit(compiled_runs, monkeypatch):
@@ -143,7 +145,7 @@ def test_most_rows_that_fit(compiled_runs, monkeypatch):
     assert most_rows(run, [None], 1000) == 0
     # The compiler uses more memory than estimated, or less.
     room, tried = usable(memory), []
-    for bytes_per_row, least, most in (
+    for bytes_per_row, fewest_rows, largest_rows in (
         (room / 10, 9, 10),
         (room / 100, 88, 100),
         (room, 1, 1),
@@ -157,7 +159,7 @@ def test_most_rows_that_fit(compiled_runs, monkeypatch):
 
         monkeypatch.setattr(advice, "required_bytes", required_bytes)
         tried.clear()
-        assert least <= most_rows(run, [None], memory) <= most
+        assert fewest_rows <= most_rows(run, [None], memory) <= largest_rows
         assert len(tried) == len(set(tried)) <= 8
 
 

@@ -88,13 +88,13 @@ def test_remat_saves_activations_and_costs_flops(base):
         execution = dataclasses.replace(base.objective.execution, remat=remat)
         return estimate_with(base, objective=dataclasses.replace(base.objective, execution=execution))
 
-    none, dots, full = map(with_remat, ("none", "dots", "full"))
+    no_remat, dots, full = map(with_remat, ("none", "dots", "full"))
     # The minimum is each layer's input, bfloat16[128, 128, 768], and the logits, float32[128, 20, 30592].
-    least = 12 * 128 * 128 * 768 * 2 + 128 * 20 * 30592 * 4
-    assert least < full.activations < 1.1 * least
-    assert full.activations < dots.activations / 4 < none.activations / 4
-    assert full.flops == pytest.approx(4 / 3 * none.flops, rel=0.03)
-    assert none.flops < dots.flops < 1.02 * none.flops
+    minimum_bytes = 12 * 128 * 128 * 768 * 2 + 128 * 20 * 30592 * 4
+    assert minimum_bytes < full.activations < 1.1 * minimum_bytes
+    assert full.activations < dots.activations / 4 < no_remat.activations / 4
+    assert full.flops == pytest.approx(4 / 3 * no_remat.flops, rel=0.03)
+    assert no_remat.flops < dots.flops < 1.02 * no_remat.flops
 
 
 def test_sizes_that_do_not_divide_are_refused(base):
@@ -127,6 +127,6 @@ def test_layouts_fit_all_stages():
     # 48 rows can be split into 16 microbatches, but 8 rows cannot.
     candidates = layouts(run, 2, 1, chip, chip.hbm_bytes)
     assert {layout.run.microbatches for layout in candidates} == {1, 2, 4, 8}
-    most = max(layout.estimated.total for layout in layouts(run, 1, 1, chip, chip.hbm_bytes))
+    largest_total = max(layout.estimated.total for layout in layouts(run, 1, 1, chip, chip.hbm_bytes))
     longer = dataclasses.replace(run, stages=(dataclasses.replace(wide, batch_size=8), long, wide))
-    assert max(layout.estimated.total for layout in layouts(longer, 1, 1, chip, chip.hbm_bytes)) == most
+    assert max(layout.estimated.total for layout in layouts(longer, 1, 1, chip, chip.hbm_bytes)) == largest_total

@@ -52,8 +52,8 @@ def test_rows_equal_a_naive_implementation(kind):
     slots = ELECTRA.predictions(64)
     for row in range(200):
         maskable = np.flatnonzero(rows["maskable"][row])
-        wanted = budget(int((rows["encoder_segment_ids"][row] > 0).sum()), slots)
-        words = random_words(keys[row], streams.SELECTION, slots)[:wanted]
+        num_draws = budget(int((rows["encoder_segment_ids"][row] > 0).sum()), slots)
+        words = random_words(keys[row], streams.SELECTION, slots)[:num_draws]
         # the upper half of each word, as a fraction of 2^32, selects a maskable position
         expected = sorted({int(maskable[(word >> 32) * len(maskable) >> 32]) for word in words}) if len(maskable) else []
         used = result["masked_loss_weights"][row] > 0
@@ -63,10 +63,10 @@ def test_rows_equal_a_naive_implementation(kind):
 def test_positions_drawn_twice_count_once(rows, corrupted):
     """Expect m (1 - (1 - 1/m)^k) distinct positions on average for k draws from m positions."""
     real, maskable = (rows["encoder_segment_ids"] > 0).sum(axis=1), rows["maskable"].sum(axis=1)
-    wanted = np.array([budget(int(n), 19) for n in real])
+    num_draws = np.array([budget(int(n), 19) for n in real])
     distinct = corrupted["masked_loss_weights"].sum(axis=1)
-    assert (distinct <= wanted).all() and (distinct >= 1).all() and (distinct < wanted).any()
-    expected = maskable * (1 - (1 - 1 / maskable) ** wanted)
+    assert (distinct <= num_draws).all() and (distinct >= 1).all() and (distinct < num_draws).any()
+    expected = maskable * (1 - (1 - 1 / maskable) ** num_draws)
     error = distinct - expected
     assert abs(error.mean()) < 4 * error.std() / math.sqrt(len(error))
 

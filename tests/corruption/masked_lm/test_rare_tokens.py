@@ -87,11 +87,11 @@ def test_rare_tokens_are_favoured_as_in_sequential_draws(rows, corrupted, counts
     for row in range(ROWS):
         maskable = np.flatnonzero(rows["maskable"][row])
         ids = rows["encoder_input_tokens"][row]
-        wanted = int(corrupted["masked_loss_weights"][row].sum())
+        num_selected = int(corrupted["masked_loss_weights"][row].sum())
         numpy_selected = generator.choice(
-            maskable, wanted, replace=False, p=weights[ids[maskable]] / weights[ids[maskable]].sum()
+            maskable, num_selected, replace=False, p=weights[ids[maskable]] / weights[ids[maskable]].sum()
         )
-        selected = corrupted["masked_positions"][row, :wanted]
+        selected = corrupted["masked_positions"][row, :num_selected]
         for sums, places in ((numpy_counts, numpy_selected), (own_counts, selected), (maskable_counts, maskable)):
             sums += np.bincount(np.searchsorted(bounds, counts[ids[places]]), minlength=len(sums))
     shares = numpy_counts / maskable_counts

@@ -31,7 +31,7 @@ def rows(tokens):
 
 
 @pytest.fixture(scope="module")
-def wanted():
+def budgets():
     return np.random.default_rng(5).integers(1, SLOTS + 1, 400)
 
 
@@ -72,13 +72,13 @@ def test_first_word_of_a_row_needs_no_starting_piece():
     assert words.sizes[0].tolist() == [0, 2, 2, 0, 0, 1, 1] + [0] * 5
 
 
-def naive_words(rows, row, wanted, key, tokens):
+def naive_words(rows, row, max_positions, key, tokens):
     """Run create_masked_lm_predictions with whole words: shuffle, add each word that fits, at least one if any fits."""
     words = [word for stretch in maskable_words(rows, row, tokens) for word in stretch]
     numbers = find_words(select_row(rows, row), tokens).number[0]
     by_number = {int(numbers[word[0]]): word for word in words}
     smallest = min(map(len, words), default=0)
-    budget = max(wanted, smallest) if smallest <= SLOTS else wanted
+    budget = max(max_positions, smallest) if smallest <= SLOTS else max_positions
     selected = []
     for number in sort_by_draw(by_number, random_words(key, streams.SELECTION, LENGTH), LENGTH):
         if len(selected) + len(by_number[number]) <= budget:
@@ -86,14 +86,14 @@ def naive_words(rows, row, wanted, key, tokens):
     return sorted(selected)
 
 
-def test_whole_words_equal_the_published_selection(rows, tokens, wanted):
-    chosen = WholeWords().choose(rows, wanted, SLOTS, KEYS, tokens)
+def test_whole_words_equal_the_published_selection(rows, tokens, budgets):
+    chosen = WholeWords().choose(rows, budgets, SLOTS, KEYS, tokens)
     for row in range(400):
-        assert selected_positions(chosen, row) == naive_words(rows, row, int(wanted[row]), KEYS[row], tokens)
+        assert selected_positions(chosen, row) == naive_words(rows, row, int(budgets[row]), KEYS[row], tokens)
 
 
-def test_whole_words_are_masked_completely_or_not_at_all(rows, tokens, wanted):
-    chosen = WholeWords().choose(rows, wanted, SLOTS, KEYS, tokens)
+def test_whole_words_are_masked_completely_or_not_at_all(rows, tokens, budgets):
+    chosen = WholeWords().choose(rows, budgets, SLOTS, KEYS, tokens)
     first, last = chosen.unit_bounds()
     multi_token_words = 0
     for row in range(400):
@@ -119,7 +119,7 @@ def test_word_above_the_budget_is_selected_if_it_is_the_only_one():
         assert [selected_positions(chosen, row) for row in range(4)] == [[], [3], [], []]
 
 
-def naive_spans(rows, row, wanted, key, tokens):
+def naive_spans(rows, row, max_positions, key, tokens):
     """Run SpanBERT's masking token by token: draw anchors until the budget is reached and mask whole words from each."""
     shares = np.array([0.2 * 0.8 ** (words - 1) for words in range(1, 11)])
     limits = np.cumsum(shares / shares.sum())
@@ -127,25 +127,25 @@ def naive_spans(rows, row, wanted, key, tokens):
     place = {p: (s, w) for s, stretch in enumerate(stretches) for w, word in enumerate(stretch) for p in word}
     lengths, masked = random_words(key, streams.SPAN_LENGTHS, LENGTH), set()
     for rank, anchor in enumerate(sort_by_draw(place, random_words(key, streams.SELECTION, LENGTH), LENGTH)):
-        if len(masked) == min(wanted, len(place)):
+        if len(masked) == min(max_positions, len(place)):
             break
         if anchor in masked:
             continue
         words = next(words for words in range(1, 11) if fraction(lengths[rank]) < limits[words - 1])
         stretch, word = place[anchor]
         for position in (p for word in stretches[stretch][word : word + words] for p in word):
-            if len(masked) < wanted:
+            if len(masked) < max_positions:
                 masked.add(position)
     return sorted(masked)
 
 
-def test_spans_equal_the_published_selection(rows, tokens, wanted):
-    chosen = WordSpans().choose(rows, wanted, SLOTS, KEYS, tokens)
+def test_spans_equal_the_published_selection(rows, tokens, budgets):
+    chosen = WordSpans().choose(rows, budgets, SLOTS, KEYS, tokens)
     first, last = chosen.unit_bounds()
     for row in range(400):
         positions = selected_positions(chosen, row)
-        assert positions == naive_spans(rows, row, int(wanted[row]), KEYS[row], tokens)
-        assert len(positions) == min(wanted[row], rows["maskable"][row].sum())
+        assert positions == naive_spans(rows, row, int(budgets[row]), KEYS[row], tokens)
+        assert len(positions) == min(budgets[row], rows["maskable"][row].sum())
         for slot, position in enumerate(positions):
             # Adjacent spans count as one.
             begin = end = position
@@ -178,13 +178,13 @@ def test_anchors_of_spans_are_uniform():
     assert sum((count - 500) ** 2 / 500 for count in counts.values()) < chi_square_limit(9)
 
 
-def naive_ngrams(rows, row, wanted, key, tokens):
+def naive_ngrams(rows, row, max_positions, key, tokens):
     """Run ALBERT's masking: draw n-grams from every word in random order and shorten them to the budget."""
     stretches = maskable_words(rows, row, tokens)
     numbers = find_words(select_row(rows, row), tokens).number[0]
     place = {int(numbers[word[0]]): (s, w) for s, stretch in enumerate(stretches) for w, word in enumerate(stretch)}
     smallest = min((len(word) for stretch in stretches for word in stretch), default=0)
-    budget = max(wanted, smallest) if smallest <= SLOTS else wanted
+    budget = max(max_positions, smallest) if smallest <= SLOTS else max_positions
     lengths, masked, grams = random_words(key, streams.SPAN_LENGTHS, LENGTH), set(), []
     for rank, number in enumerate(sort_by_draw(place, random_words(key, streams.SELECTION, LENGTH), LENGTH)):
         stretch, word = place[number]
@@ -201,11 +201,11 @@ def naive_ngrams(rows, row, wanted, key, tokens):
     return sorted(masked), sorted(grams)
 
 
-def test_ngrams_equal_the_published_selection(rows, tokens, wanted):
-    chosen = WordNgrams().choose(rows, wanted, SLOTS, KEYS, tokens)
+def test_ngrams_equal_the_published_selection(rows, tokens, budgets):
+    chosen = WordNgrams().choose(rows, budgets, SLOTS, KEYS, tokens)
     first, last = chosen.unit_bounds()
     for row in range(400):
-        positions, grams = naive_ngrams(rows, row, int(wanted[row]), KEYS[row], tokens)
+        positions, grams = naive_ngrams(rows, row, int(budgets[row]), KEYS[row], tokens)
         assert selected_positions(chosen, row) == positions
         used = chosen.used[row]
         assert sorted({*zip(first[row][used].tolist(), last[row][used].tolist(), strict=True)}) == grams
@@ -237,8 +237,8 @@ def test_ngrams_of_long_texts_have_the_lengths_of_the_paper():
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: type(choice).__name__)
-def test_every_selection_is_sorted_maskable_and_independent_of_other_rows(rows, tokens, wanted, choice):
-    chosen = choice.choose(rows, wanted, SLOTS, KEYS, tokens)
+def test_every_selection_is_sorted_maskable_and_independent_of_other_rows(rows, tokens, budgets, choice):
+    chosen = choice.choose(rows, budgets, SLOTS, KEYS, tokens)
     counts = chosen.used.sum(axis=1)
     assert chosen.positions.shape == chosen.used.shape == chosen.leads.shape == (400, SLOTS)
     assert np.all(chosen.used[:, :-1] >= chosen.used[:, 1:]) and not chosen.positions[~chosen.used].any()
@@ -249,7 +249,7 @@ def test_every_selection_is_sorted_maskable_and_independent_of_other_rows(rows, 
     assert np.array_equal(np.take_along_axis(chosen.leads, chosen.leads, axis=1), chosen.leads)
     # The result of a row does not depend on the other rows.
     few = np.array([399, 7, 120])
-    alone = choice.choose({name: value[few] for name, value in rows.items()}, wanted[few], SLOTS, KEYS[few], tokens)
+    alone = choice.choose({name: value[few] for name, value in rows.items()}, budgets[few], SLOTS, KEYS[few], tokens)
     assert all(np.array_equal(part, whole[few]) for part, whole in zip(alone, chosen, strict=True))
 
 

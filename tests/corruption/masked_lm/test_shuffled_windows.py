@@ -99,11 +99,11 @@ def test_shares_and_orders_of_shuffled_windows_in_real_text(real_rows):
     """Shuffle 5% of the tokens in equally likely orders; 15% are masked as without shuffling."""
     rows, result = real_rows
     sizes = rows["encoder_segment_ids"].sum(axis=1)
-    wanted = np.maximum(1, 0.05 * sizes / 3)  # the mean for a row of this size, rounded by a uniform draw
+    expected_windows = np.maximum(1, 0.05 * sizes / 3)  # the mean for a row of this size, rounded by a uniform draw
     windows = result["shuffled_loss_weights"].sum(axis=1) / 3
     # Only a few rows are so full of masks that they have no room.
     deviation = math.sqrt(np.sum(0.25 * np.ones(len(sizes))))
-    assert abs(windows.sum() - wanted.sum()) < 4 * deviation + 0.005 * wanted.sum()
+    assert abs(windows.sum() - expected_windows.sum()) < 4 * deviation + 0.005 * expected_windows.sum()
     assert abs(3 * windows.sum() / sizes.sum() - 0.05) < 0.003
     assert abs((result["masked_loss_weights"].sum() - 3 * windows.sum()) / sizes.sum() - 0.15) < 0.003
 

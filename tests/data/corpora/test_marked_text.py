@@ -27,7 +27,7 @@ from bertfam.errors import UserError
     [
         ("⟨in the end⟩ ⟦New York⟧ had", "in the end New York had", [("phrase", 0, 10), ("entity", 11, 19)]),
         ("⟨the ⟦New York⟧ office⟩.", "the New York office.", [("entity", 4, 12), ("phrase", 0, 19)]),
-        ("a ⟩ b ⟦⟧ c ⟦ d", "a  b  c  d", []),  # unpaired marks, and a pair around nothing
+        ("a ⟩ b ⟦⟧ c ⟦ d", "a  b  c  d", []),  # unpaired marks, and an empty pair
         ("plain", "plain", []),
     ],
 )
@@ -113,10 +113,10 @@ def test_marks_cover_whole_words(caches, vocabulary):
     documents = caches["marked"].documents("train", "text")
     tokens, starts = documents.tokens.astype(int), documents.sentence_starts
     for sentence in range(0, 400, 7):
-        here = slice(starts[sentence], starts[sentence + 1])
-        starts_word = vocabulary.token_ids.starts_word[tokens[here]]
+        span = slice(starts[sentence], starts[sentence + 1])
+        starts_word = vocabulary.token_ids.starts_word[tokens[span]]
         for shift in (0, UNIT_BITS):
-            marks = documents.units[here] >> shift & 3
+            marks = documents.units[span] >> shift & 3
             assert set(marks) <= {0, BEGINS, CONTINUES}
             # A token continues only the unit of the token before it.
             assert np.all((marks[1:] != CONTINUES) | (marks[:-1] != 0)) and marks[0] != CONTINUES
@@ -155,11 +155,11 @@ def test_marks_stay_with_their_tokens_in_rows_of_every_kind(caches, tokens, rows
     compared = 0
     for row in range(0, len(examples), 9):
         for at in range(64 - 4):
-            here = slice(at, at + 5)
-            run = tuple(batch["encoder_input_tokens"][row, here].tolist())
-            if batch["maskable"][row, here].all() and len(places_of_run.get(run, [])) == 1:
+            span = slice(at, at + 5)
+            run = tuple(batch["encoder_input_tokens"][row, span].tolist())
+            if batch["maskable"][row, span].all() and len(places_of_run.get(run, [])) == 1:
                 (place,) = places_of_run[run]
-                assert np.array_equal(batch["units"][row, here], documents.units[place : place + 5])
+                assert np.array_equal(batch["units"][row, span], documents.units[place : place + 5])
                 compared += 1
     assert compared > 500 and not batch["units"][~batch["maskable"]].any()
 
@@ -189,8 +189,8 @@ def test_tokens_of_a_unit_share_one_replacement(caches, tokens, level, weights):
     assert np.array_equal(predicted[:, 1:][joined], predicted[:, :-1][joined])
     assert joined.sum() > (3000 if level else -1)
     masked = result["encoder_input_tokens"] == tokens.mask
-    both = joined & predicted[:, 1:]
-    assert np.array_equal(masked[:, 1:][both], masked[:, :-1][both])
+    predicted_pairs = joined & predicted[:, 1:]
+    assert np.array_equal(masked[:, 1:][predicted_pairs], masked[:, :-1][predicted_pairs])
     kinds = Counter(masked[predicted & (place != CONTINUES)].tolist())
     total = sum(kinds.values())
     assert abs(kinds[True] / total - 0.8) < 5 * math.sqrt(0.16 / total)

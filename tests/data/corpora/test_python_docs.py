@@ -85,11 +85,11 @@ def test_concurrent_extractions_leave_one_folder(site):
 def test_cache_folder_follows_the_environment(site, monkeypatch, tmp_path):
     monkeypatch.setenv("BERTFAM_CACHE", str(tmp_path / "b"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    here = PythonDocs(packages=site.packages, held_out=site.held_out, search_path=site.search_path)
+    corpus = PythonDocs(packages=site.packages, held_out=site.held_out, search_path=site.search_path)
     digest = site.extract().name
-    assert here.extract() == tmp_path / "b" / "python_docs" / digest
+    assert corpus.extract() == tmp_path / "b" / "python_docs" / digest
     monkeypatch.delenv("BERTFAM_CACHE")
-    assert here.extract() == tmp_path / "x" / "bertfam" / "python_docs" / digest
+    assert corpus.extract() == tmp_path / "x" / "bertfam" / "python_docs" / digest
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written: .* is not a folder; name another, by setting BERTFAM_CACHE"):
         PythonDocs(directory=str(tmp_path / "file"), packages=site.packages).extract()

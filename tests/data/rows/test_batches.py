@@ -166,13 +166,13 @@ def test_same_seed_repeats_the_bits_and_another_seed_changes_them(data, cache, t
 
 def test_every_example_occurs_once_an_epoch(source):
     count = len(source.sequence.examples)
-    seen = {0: [], 1: [], 1000: []}
-    for epoch, numbers in seen.items():
+    examples_by_epoch = {0: [], 1: [], 1000: []}
+    for epoch, numbers in examples_by_epoch.items():
         for step in range(epoch * count // BATCH, (epoch + 1) * count // BATCH + 1):
             epochs, examples = source.sequence.order.index(step * BATCH + np.arange(BATCH))
             numbers += examples[epochs == epoch].tolist()
-    assert all(sorted(numbers) == list(range(count)) for numbers in seen.values())
-    assert len({tuple(numbers) for numbers in seen.values()}) == 3
+    assert all(sorted(numbers) == list(range(count)) for numbers in examples_by_epoch.values())
+    assert len({tuple(numbers) for numbers in examples_by_epoch.values()}) == 3
 
 
 def test_epochs_differ_in_masks_splits_labels_and_negatives(source):

@@ -25,14 +25,14 @@ def make_part(number, count, rows=WholeDocuments(), length=32):  # noqa: B008
     return CorruptedRows(Shuffled(len(examples), 10 + number), examples, BertMasking(), IDS, 20 + number)
 
 
-@pytest.mark.parametrize("wanted", [(0.5, 0.3, 0.2), (1 / 3, 1 / 3, 1 / 3), (0.9, 0.09999, 0.00001)])
-def test_every_window_has_the_requested_shares(wanted):
-    mixed = MixedRows((make_part(0, 2), make_part(1, 2), make_part(2, 2)), wanted)
+@pytest.mark.parametrize("expected_shares", [(0.5, 0.3, 0.2), (1 / 3, 1 / 3, 1 / 3), (0.9, 0.09999, 0.00001)])
+def test_every_window_has_the_requested_shares(expected_shares):
+    mixed = MixedRows((make_part(0, 2), make_part(1, 2), make_part(2, 2)), expected_shares)
     corpora, _ = mixed.index(np.arange(40_000))
     for window in (100, 1000, 10_000):
         for start in (0, 137, 25_000):
             counts = np.bincount(corpora[start : start + window], minlength=3)
-            assert np.abs(counts - window * np.array(wanted)).max() <= 2
+            assert np.abs(counts - window * np.array(expected_shares)).max() <= 2
 
 
 def test_every_part_is_read_in_its_own_order():

@@ -28,20 +28,20 @@ def best_fit_decreasing(lengths, capacity, max_examples):
     return sorted(filled for filled, _ in rows)
 
 
-@pytest.mark.parametrize("most", [1, 3, 100])
+@pytest.mark.parametrize("max_examples", [1, 3, 100])
 @pytest.mark.parametrize("kind", ["uniform", "short", "long", "equal"])
-def test_packing_is_best_fit_decreasing(kind, most):
-    generator = np.random.default_rng(most)
+def test_packing_is_best_fit_decreasing(kind, max_examples):
+    generator = np.random.default_rng(max_examples)
     high = {"uniform": 64, "short": 9, "long": 64, "equal": 8}[kind]
     lengths = generator.integers({"long": 30, "equal": 7}.get(kind, 1), high + 1, 700)
-    bounds, order = pack(lengths, 64, most, key=3)
+    bounds, order = pack(lengths, 64, max_examples, key=3)
     assert sorted(order.tolist()) == list(range(700)) and bounds[0] == 0 and bounds[-1] == 700
     counts = np.diff(bounds)
-    assert counts.min() >= 1 and counts.max() <= most
+    assert counts.min() >= 1 and counts.max() <= max_examples
     full = np.add.reduceat(lengths[order], bounds[:-1])
     assert full.max() <= 64
-    expected = best_fit_decreasing(lengths.tolist(), 64, most)
-    if kind == "equal" or most != 3:  # with a limit, which of equally full rows is closed first may differ
+    expected = best_fit_decreasing(lengths.tolist(), 64, max_examples)
+    if kind == "equal" or max_examples != 3:  # with a limit, which of equally full rows is closed first may differ
         assert sorted(full.tolist()) == expected
     assert len(full) <= len(expected) + 1
 

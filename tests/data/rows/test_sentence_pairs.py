@@ -218,7 +218,7 @@ def test_next_segment_follows_and_random_segment_is_from_another_document(toy):
             label = rows["next_sentence_labels"][index, 0]
             assert (a_document != b_document) == (label == sentence_pairs.IS_RANDOM)
             if label == sentence_pairs.IS_NEXT:
-                # Only trimmed tokens lie between A's last and B's first token, since whole pairs are contiguous.
+                # Only trimmed tokens are between A's last and B's first token, since whole pairs are contiguous.
                 gap = b_first - a_last - 1
                 assert gap == 0 or (gap > 0 and len(sum(split_row(rows, index), [])) == 48 - 3)
             labels.append(label)

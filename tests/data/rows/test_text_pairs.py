@@ -106,8 +106,8 @@ def test_packed_rows_contain_every_pair_once_in_its_own_segment(max_examples):
             assert (np.diff(np.flatnonzero(in_encoder)) == 1).all() and (np.diff(np.flatnonzero(in_decoder)) == 1).all()
             packed_pairs.append((inputs[:-1], targets[:-1]))
         assert (packed_row["decoder_loss_weights"] == (packed_row["decoder_segment_ids"] > 0)).all()
-    wanted = [pair_texts(documents, pair) for pair in range(300)]
-    assert sorted(packed_pairs) == sorted((list(i), list(t)) for i, t in wanted)
+    expected = [pair_texts(documents, pair) for pair in range(300)]
+    assert sorted(packed_pairs) == sorted((list(i), list(t)) for i, t in expected)
     unpacked = TextPairs().examples(documents, size, 5, PairFrame(BARE, "pad"))
     assert len(examples) < 0.7 * len(unpacked)
     fill = ((rows["encoder_segment_ids"] > 0).mean(), (rows["decoder_segment_ids"] > 0).mean())
@@ -193,11 +193,11 @@ def test_cache_keeps_pairs_and_counts_those_without_targets(prepared):
     manifest = json.loads((folder / "cache" / "cache.json").read_text())
     assert [manifest["corpora"][name]["train"].get("pairs") for name in ("sorting", "text")] == [True, None]
     for split in ("train", "validation"):
-        given = list(corpora["sorting"].texts(split))
-        kept = [pair for pair in given if pair[1].strip("\u200d")]
+        pairs = list(corpora["sorting"].texts(split))
+        kept = [pair for pair in pairs if pair[1].strip("\u200d")]
         documents, counts = cache.documents(split, "sorting"), cache.counts(split, "sorting")
         assert documents.pairs and len(documents) == len(kept)
-        assert counts["skipped_documents"] == len(given) - len(kept) and counts["sentences"] == 2 * len(kept)
+        assert counts["skipped_documents"] == len(pairs) - len(kept) and counts["sentences"] == 2 * len(kept)
         assert counts["words"] == sum(len(text.split()) for pair in kept for text in pair)
         for number, pair in enumerate(kept):
             expected = [ids.tolist() for ids in vocabulary.encode_batch(pair)]

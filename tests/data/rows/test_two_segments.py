@@ -18,16 +18,16 @@ def chunks(documents, config, length, seed):
     """Yield (first sentence, sentences, target) of every chunk, adding sentences until the chunk has enough tokens."""
     sizes = np.diff(documents.sentence_starts)
     for number, (first, end) in enumerate(zip(documents.sentence_bounds, documents.sentence_bounds[1:], strict=False)):
-        chunk, begin, held = 0, first, 0
+        chunk, begin, num_tokens = 0, first, 0
         for sentence in range(first, end):
             key = fold(seed, number, chunk)
             target = length
             if uniform(bits(key, two_segments._SHORT, 1)[:, 0])[0] < config.short_row_rate:
                 target = 5 + int(integers(bits(key, two_segments._TARGET, 1)[:, 0], length - 4)[0])  # randint(5, length)
-            held += sizes[sentence]
-            if held >= target or sentence == end - 1:
+            num_tokens += sizes[sentence]
+            if num_tokens >= target or sentence == end - 1:
                 yield begin, sentence + 1 - begin, target
-                chunk, begin, held = chunk + 1, sentence + 1, 0
+                chunk, begin, num_tokens = chunk + 1, sentence + 1, 0
 
 
 def segments(sentences, target, length, single, coin):

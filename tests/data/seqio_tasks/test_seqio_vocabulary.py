@@ -32,22 +32,22 @@ def folder(request, corpus, tmp_path_factory):
 
 def test_piece_vocabulary_equals_that_of_seqio(folder, texts):
     theirs = seqio.SentencePieceVocabulary(str(folder / "spiece.model"), extra_ids=100)
-    ours, prompts = PieceVocabulary(str(folder)), PieceVocabulary(str(folder), prompts=True)
+    plain, prompts = PieceVocabulary(str(folder)), PieceVocabulary(str(folder), prompts=True)
     for name in ("vocab_size", "extra_ids", "pad_id", "eos_id", "unk_id"):
-        assert getattr(ours, name) == getattr(theirs, name), name
+        assert getattr(plain, name) == getattr(theirs, name), name
     for text in texts:
         ids = list(theirs.encode(text))
-        assert ours.encode(text) == prompts.encode(text) == ids
-        assert ours.encode_tf(tf.constant(text)).numpy().tolist() == theirs.encode_tf(tf.constant(text)).numpy().tolist() == ids
-        ids = [*ids[:3], ours.vocab_size - 1, ours.unk_id, *ids[3:], ours.eos_id, ours.pad_id, 5]
-        assert ours.decode(ids) == theirs.decode(ids)
+        assert plain.encode(text) == prompts.encode(text) == ids
+        assert plain.encode_tf(tf.constant(text)).numpy().tolist() == theirs.encode_tf(tf.constant(text)).numpy().tolist() == ids
+        ids = [*ids[:3], plain.vocab_size - 1, plain.unk_id, *ids[3:], plain.eos_id, plain.pad_id, 5]
+        assert plain.decode(ids) == theirs.decode(ids)
         array = np.array(ids, np.int32)
-        assert ours.decode_tf(array).numpy() == theirs.decode_tf(array).numpy()
+        assert plain.decode_tf(array).numpy() == theirs.decode_tf(array).numpy()
     batch = np.array([[5, 6, 1, 7], [8, 9, 10, 0]], np.int32)
-    assert ours.decode_tf(tf.constant(batch)).numpy().tolist() == theirs.decode_tf(tf.constant(batch)).numpy().tolist()
+    assert plain.decode_tf(tf.constant(batch)).numpy().tolist() == theirs.decode_tf(tf.constant(batch)).numpy().tolist()
     for text in SENTINELS:
         assert prompts.encode(text) == list(theirs.encode(text)), text
-        assert not set(ours.encode(text)) & set(range(ours.vocab_size - 100, ours.vocab_size))
+        assert not set(plain.encode(text)) & set(range(plain.vocab_size - 100, plain.vocab_size))
 
 
 def test_vocabulary_of_any_kind_in_a_dataset(corpus, tmp_path, texts):

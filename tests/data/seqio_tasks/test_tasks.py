@@ -61,13 +61,13 @@ def register_task():
 
 def text_source(*documents, **splits):
     """Return a `FunctionDataSource` of {"text": ...}."""
-    given = {"train": documents, **splits}
+    texts_by_split = {"train": documents, **splits}
 
     def make(split, shuffle_files, seed=None):
         assert not shuffle_files
-        return tf.data.Dataset.from_tensor_slices({"text": list(given[split])})
+        return tf.data.Dataset.from_tensor_slices({"text": list(texts_by_split[split])})
 
-    return seqio.FunctionDataSource(make, splits=list(given))
+    return seqio.FunctionDataSource(make, splits=list(texts_by_split))
 
 
 # The text of tasks

@@ -27,7 +27,7 @@ def words():
 
 @dataclass(frozen=True)
 class Lists(Corpus):
-    """Corpus of the given documents; with `fails` an error follows them."""
+    """Corpus of the given documents, followed by an error if `fails` is True."""
 
     train: list = field(default_factory=lambda: DOCUMENTS)
     validation: list = field(default_factory=list)

@@ -50,8 +50,8 @@ def test_words_start_with_a_space_or_an_ideograph(learn):
 def test_later_sentences_are_encoded_as_within_a_text(learn):
     vocabulary = learn("byte_bpe", "gpt2")
     whole = vocabulary.encode_batch(["The cat. The function"])[0].tolist()
-    apart = vocabulary.encode_batch(["The cat.", vocabulary.joint + "The function"])
-    assert [id for ids in apart for id in ids.tolist()] == whole
+    separate = vocabulary.encode_batch(["The cat.", vocabulary.joint + "The function"])
+    assert [id for ids in separate for id in ids.tolist()] == whole
 
 
 def test_learning_gives_the_same_vocabulary_in_every_process():

@@ -115,11 +115,11 @@ def test_long_lines_are_learnt_from():
     )
 
 
-@pytest.mark.parametrize(("kind", "most"), [("unigram", 10), ("bpe", 14)])
-def test_size_that_the_text_does_not_allow(kind, most):
-    with pytest.warns(UserWarning, match=f"allows only {most} pieces, not the 4,000") as caught:
+@pytest.mark.parametrize(("kind", "largest_size"), [("unigram", 10), ("bpe", 14)])
+def test_size_that_the_text_does_not_allow(kind, largest_size):
+    with pytest.warns(UserWarning, match=f"allows only {largest_size} pieces, not the 4,000") as caught:
         vocabulary = SentencePiece.train(["a b c d a b c"], kind=kind, size=4000)
-    assert vocabulary.size == most and len(caught) == 1
+    assert vocabulary.size == largest_size and len(caught) == 1
     with pytest.warns(UserWarning, match="allows only"):
         assert SentencePiece.train(["a"], kind=kind, size=4000).size < 10
     with pytest.raises(UserError, match="no text to learn"):

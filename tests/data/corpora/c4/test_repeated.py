@@ -19,7 +19,7 @@ def unique(*pages):
 
 
 @pytest.mark.parametrize(
-    ("pages", "left"),
+    ("pages", "remaining"),
     [
         (["abcd", "xabcy"], ["abcd", "xy"]),
         (["abcd", "xaby"], ["abcd", "xaby"]),  # two sentences in a row are too few
@@ -32,8 +32,8 @@ def unique(*pages):
         (["", "a"], ["", "a"]),
     ],
 )
-def test_repeated_spans_of_three_sentences_are_removed(pages, left):
-    assert unique(*pages) == left
+def test_repeated_spans_of_three_sentences_are_removed(pages, remaining):
+    assert unique(*pages) == remaining
 
 
 def test_repeats_are_found_regardless_of_case_and_white_space():
@@ -47,12 +47,12 @@ def test_no_span_of_three_sentences_remains_twice():
     generator = np.random.default_rng(0)
     for _ in range(200):
         pages = ["".join(generator.choice(list("abcd"), generator.integers(0, 12))) for _ in range(12)]
-        left = unique(*pages)
-        spans = [page[begin : begin + 3] for page in left for begin in range(len(page) - 2)]
+        remaining = unique(*pages)
+        spans = [page[begin : begin + 3] for page in remaining for begin in range(len(page) - 2)]
         assert len(spans) == len(set(spans)), pages
         # The first occurrence of three sentences in a row stays.
         first = next(page for page in pages if len(page) >= 3)
-        assert left[pages.index(first)].startswith(first[:3])
+        assert remaining[pages.index(first)].startswith(first[:3])
 
 
 def test_repeated_sentences_are_removed_and_all_counts_add_up():
