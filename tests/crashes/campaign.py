@@ -1,10 +1,10 @@
-"""Crashes real runs of `bertfam pretrain` in every way, and shows what came of it, as a table.
+"""Campaign that crashes real runs of `bertfam pretrain` in every way, and shows the results as a table.
 
   python tests/crashes/campaign.py --markdown=crashes.md
 
 A small run on the topics of Python's `help`, with two stages, evaluations and checkpoints, is killed at moments that it marks
 itself (see ../commands/phases.py), stopped, damaged and deprived of its disk, and started again, until it is finished. Then it
-must be what a run is that nothing has hit, bit for bit. Exits with 1 where anything is not as it must be.
+must equal an undisturbed run, bit for bit. The exit code is 1 if anything differs.
 """
 
 import argparse
@@ -21,16 +21,16 @@ from pathlib import Path
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "crashes"), str(_TESTS / "commands"), str(_TESTS)]
 
+from campaign_rows import Row  # noqa: E402
 from disturbances import other_rows  # noqa: E402
-from kills import everything, kill_rows, total  # noqa: E402
-from rows import Row  # noqa: E402
-from stories import Ground  # noqa: E402
+from kills import kill_rows, one_kill_of_each_kind, total  # noqa: E402
+from scenarios import Workspace  # noqa: E402
 
-LEAST = 5  # kills that must be shown to have hit each thing
+MIN_HITS = 5  # minimum number of kills that are known to have hit each part of a run
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown."""
+    """Return the rows as a Markdown table."""
     lines = ["| disturbance | times | hit | exit codes | steps redone, at most | verdict |", "|---|---|---|---|---|---|"]
     for row in rows:
         hits = ", ".join(f"{name} {count}" for name, count in row.hits.most_common())
@@ -40,48 +40,48 @@ def table(rows: list[Row]) -> str:
 
 
 def campaign(folder: Path, kills: int, seed: int, jobs: int) -> list[Row]:
-    """Does it all."""
-    ground = Ground.made(folder, seed)
-    print(f"undisturbed: {ground.undisturbed.seconds['all']:.0f} s", file=sys.stderr, flush=True)
+    """Run all kills and other disturbances, and return their rows."""
+    workspace = Workspace.create(folder, seed)
+    print(f"undisturbed: {workspace.undisturbed.seconds['all']:.0f} s", file=sys.stderr, flush=True)
 
-    def tell(make):
+    def run_and_report(task):
         try:
-            row = make()
+            row = task()
         except Exception as error:
             traceback.print_exc()
-            row = Row(str(make.args[1:2]), faults=[f"{type(error).__name__}: {error}"])
+            row = Row(str(task.args[1:2]), faults=[f"{type(error).__name__}: {error}"])
         print(f"{time.strftime('%H:%M:%S')} {row.name}: {row.verdict}", file=sys.stderr, flush=True)
         return row
 
-    killing, others = kill_rows(ground, kills), other_rows(ground)
+    kill_tasks, other_tasks = kill_rows(workspace, kills), other_rows(workspace)
     with ThreadPoolExecutor(jobs) as pool:
-        rows = list(pool.map(tell, [*killing, *others]))
-    return [*rows[: len(killing)], total(rows[: len(killing)], LEAST), *rows[len(killing) :]]
+        rows = list(pool.map(run_and_report, [*kill_tasks, *other_tasks]))
+    return [*rows[: len(kill_tasks)], total(rows[: len(kill_tasks)], MIN_HITS), *rows[len(kill_tasks) :]]
 
 
 def short(folder: Path, seed: int) -> Row:
-    """One run that is killed once in each way."""
-    return everything(Ground.made(folder, seed))
+    """Return the row of one run that is killed once in each way."""
+    return one_kill_of_each_kind(Workspace.create(folder, seed))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50, help="SIGKILLs, at least")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at once")
-    parser.add_argument("--folder", type=Path, help="where everything is kept that the runs leave and say; must not exist")
-    parser.add_argument("--json", type=Path, help="file for the rows, with what was under way at each kill")
-    parser.add_argument("--markdown", type=Path, help="file for the table")
+    parser.add_argument("--kills", type=int, default=50, help="minimum number of SIGKILLs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of concurrent runs")
+    parser.add_argument("--folder", type=Path, help="new folder that keeps the files and output of all runs")
+    parser.add_argument("--json", type=Path, help="JSON file for the rows, with the phases at each kill")
+    parser.add_argument("--markdown", type=Path, help="Markdown file for the table")
     args = parser.parse_args()
-    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax misses notes that nobody wrote
-    began = time.monotonic()
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of metadata that nobody wrote
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         folder = (args.folder or Path(scratch) / "crashes").absolute()
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(scratch) / "compilations"))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
         rows = campaign(folder, args.kills, args.seed, args.jobs)
     print(table(rows))
-    print(f"{sum(row.times for row in rows if row.name != 'all SIGKILLs')} disturbances in {time.monotonic() - began:.0f} s")
+    print(f"{sum(row.times for row in rows if row.name != 'all SIGKILLs')} disturbances in {time.monotonic() - start:.0f} s")
     if args.json:
         args.json.write_text(json.dumps([vars(row) | {"verdict": row.verdict} for row in rows], indent=1) + "\n")
     if args.markdown:

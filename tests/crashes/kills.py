@@ -1,115 +1,115 @@
-"""SIGKILL, at moments of every kind."""
+"""SIGKILL at moments of every kind."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle, islice
 from random import Random
 
-from rows import Row
-from stories import BOUNDARY_STEP, CHECKPOINT_EVERY, STEPS, Ground, Story
-from victims import BOUNDARY, CACHE, EVALUATION, HITS, SAVE, START, STEP, Aim
+from campaign_rows import Row
+from scenarios import BOUNDARY_STEP, CHECKPOINT_EVERY, STEPS, Scenario, Workspace
+from signalled_process import BOUNDARY, CACHE, EVALUATION, HITS, SAVE, START, STEP, SignalPlan
 
 TARGETS = {"importing": START, "compiling": BOUNDARY, "training": STEP, "evaluating": EVALUATION}
 TARGETS |= dict.fromkeys(("tokenising", "finishing", "replacing cache"), CACHE)
 TARGETS |= dict.fromkeys(("writing", "manifest", "renaming", "tidying", "removing"), SAVE)
-# Where a story is struck next, by chance.
-Chooser = Callable[[Story, Random], Aim]
+# Chooses at random when a scenario gets its next signal.
+Chooser = Callable[[Scenario, Random], SignalPlan]
 
 
-def kills(ground: Ground, name: str, choosers: Sequence[Chooser], *, each=99, cached=True, stretch="") -> Row:
-    """Kills a run again and again, at each moment until its target was hit.
+def kills(workspace: Workspace, name: str, choosers: Sequence[Chooser], *, kills_per_run=99, cached=True, stretch="") -> Row:
+    """Kill a run again and again, at each moment until its target was hit.
 
-    Where it is finished, or has been killed `each` times, another one begins.
+    Another run starts when one has finished or has been killed `kills_per_run` times.
     """
-    row, chance = Row(name), ground.random(name)
-    waiting, number = list(choosers), 0
-    while waiting:
+    row, rng = Row(name), workspace.random(name)
+    remaining, number = list(choosers), 0
+    while remaining:
         number += 1
-        story = Story(ground, f"{name.replace(' ', '-')}-{number}", environment={"STRETCH": stretch})
+        scenario = Scenario(workspace, f"{name.replace(' ', '-')}-{number}", environment={"STRETCH": stretch})
         if cached:
-            story.with_cache()
-        for _ in range(each):
-            if not waiting:
+            scenario.with_cache()
+        for _ in range(kills_per_run):
+            if not remaining:
                 break
-            aim = waiting[0](story, chance)
-            ended = story.go(0, 137, aim=aim)
-            if ended.code != 137:
+            plan = remaining[0](scenario, rng)
+            outcome = scenario.launch(0, 137, plan=plan)
+            if outcome.code != 137:
                 break
             row.times += 1
-            if aim.target is None or aim.target in ended.hits:
-                waiting.pop(0)
-        story.finish()
-        story.check_redone()
-        row.add(story)
+            if plan.target is None or plan.target in outcome.hits:
+                remaining.pop(0)
+        scenario.finish()
+        scenario.check_redone()
+        row.add(scenario)
         if row.times >= 4 * len(choosers) or number >= 2 * len(choosers):
-            row.faults += [f"{len(waiting)} targets were never hit"] * bool(waiting)
+            row.faults += [f"{len(remaining)} targets were never hit"] * bool(remaining)
             break
     return row
 
 
-def anywhen(story: Story, chance: Random) -> Aim:
-    """At any time of a run, most of which have less to do than the undisturbed one."""
-    return Aim(delay=chance.uniform(0, 0.7 * story.ground.undisturbed.seconds["all"]))
+def at_any_time(scenario: Scenario, rng: Random) -> SignalPlan:
+    """Choose any time of a run; most runs have less to do than the undisturbed one."""
+    return SignalPlan(delay=rng.uniform(0, 0.7 * scenario.workspace.undisturbed.seconds["all"]))
 
 
-def starting(story: Story, chance: Random) -> Aim:
-    """At any time before the first step, of a run that has its token cache."""
-    return Aim(delay=chance.uniform(0, story.ground.undisturbed.seconds["starting"]), target=START)
+def before_first_step(scenario: Scenario, rng: Random) -> SignalPlan:
+    """Choose any time before the first step of a run that has its token cache."""
+    return SignalPlan(delay=rng.uniform(0, scenario.workspace.undisturbed.seconds["starting"]), target=START)
 
 
-def during(phase: str, least: Callable[[Story, Random], int] | int = 0, longest: float | None = None) -> Chooser:
-    """At any time of a phase, once `least` updates are made."""
+def during(phase: str, least: Callable[[Scenario, Random], int] | int = 0, longest: float | None = None) -> Chooser:
+    """Return a chooser of any time of a phase, after `least` updates."""
 
-    def choose(story: Story, chance: Random) -> Aim:
-        seconds = longest or story.ground.undisturbed.seconds[phase]
-        made = least if isinstance(least, int) else least(story, chance)
-        return Aim(phase, made, chance.uniform(0, seconds), target=TARGETS.get(phase))
+    def choose(scenario: Scenario, rng: Random) -> SignalPlan:
+        seconds = longest or scenario.workspace.undisturbed.seconds[phase]
+        min_updates = least if isinstance(least, int) else least(scenario, rng)
+        return SignalPlan(phase, min_updates, rng.uniform(0, seconds), target=TARGETS.get(phase))
 
     return choose
 
 
-def few(story: Story, chance: Random) -> int:
-    """Some updates from where a story goes on."""
-    return story.newest() + chance.randint(1, 2 * CHECKPOINT_EVERY - 1)
+def few_steps_later(scenario: Scenario, rng: Random) -> int:
+    """Return a step some updates after the one that the scenario resumes from."""
+    return scenario.newest() + rng.randint(1, 2 * CHECKPOINT_EVERY - 1)
 
 
-def new(story: Story, chance: Random) -> int:
-    """Where no update was made yet, or where the last was made."""
-    return story.reached + chance.randint(0, 1)
+def last_or_next_step(scenario: Scenario, rng: Random) -> int:
+    """Return the last step that was made, or the one after it."""
+    return scenario.reached + rng.randint(0, 1)
 
 
 FIRST, MORE = during("tokenising", longest=0.3), during("tokenising", 1, 0.8)
 BUILDING = (FIRST, MORE, during("finishing", longest=0.3), MORE, during("replacing cache", longest=0.2))
-ENDING = tuple(during(phase, new, 0.2) for phase in ("manifest", "renaming", "tidying", "removing"))
+ENDING = tuple(during(phase, last_or_next_step, 0.2) for phase in ("manifest", "renaming", "tidying", "removing"))
 FILES = ("config.gin", "plan.json", "fingerprint.json", "tokenizer.json")
 
 
-def kill_rows(ground: Ground, count: int) -> list[Callable[[], Row]]:
-    """At least `count` kills, spread over all that can be hit."""
+def kill_rows(workspace: Workspace, count: int) -> list[Callable[[], Row]]:
+    """Return the tasks of at least `count` kills, spread over all parts of a run."""
     share = max(1, round(count * 0.14))
 
-    def of(choosers: Sequence[Chooser]) -> list[Chooser]:
+    def repeat(choosers: Sequence[Chooser]) -> list[Chooser]:
         return list(islice(cycle(choosers), share))
 
     def row(name: str, *choosers: Chooser, **options) -> Callable[[], Row]:
-        return partial(kills, ground, f"SIGKILL {name}", choosers, **options)
+        return partial(kills, workspace, f"SIGKILL {name}", choosers, **options)
 
     return [
-        row("at random", *of([anywhen])),
-        row("in start-up", *of([starting])),
+        row("at random", *repeat([at_any_time])),
+        row("in start-up", *repeat([before_first_step])),
         row(
             "as a cache is built",
-            *of(BUILDING),
-            each=3,
+            *repeat(BUILDING),
+            kills_per_run=3,
             cached=False,
             stretch="tokenising:0.3,finishing:0.1,replacing:0.1",
         ),
-        row("in a step", *of([during("training", few)])),
-        row("in an evaluation", *of([during("evaluating", new)]), during("evaluating", STEPS)),
-        row("as a checkpoint is written", *of([during("writing", new)]), during("writing", STEPS)),
+        row("in a step", *repeat([during("training", few_steps_later)])),
+        row("in an evaluation", *repeat([during("evaluating", last_or_next_step)]), during("evaluating", STEPS)),
+        row("as a checkpoint is written", *repeat([during("writing", last_or_next_step)]), during("writing", STEPS)),
         row(
             "as a checkpoint ends",
-            *of(ENDING),
+            *repeat(ENDING),
             during("removing", STEPS, 0.2),
             stretch="manifest:0.1,renaming:0.1,tidying:0.1,removing:0.1",
         ),
@@ -130,7 +130,7 @@ def kill_rows(ground: Ground, count: int) -> list[Callable[[], Row]]:
 
 
 def total(rows: Sequence[Row], least: int) -> Row:
-    """All kills together, of which each thing must have been hit by so many."""
+    """Return the row of all kills together, which must have hit each part of a run `least` times."""
     row = Row("all SIGKILLs", times=sum(row.kills for row in rows))
     for other in rows:
         row.hits.update(other.hits)
@@ -140,10 +140,10 @@ def total(rows: Sequence[Row], least: int) -> Row:
     return row
 
 
-def everything(ground: Ground) -> Row:
-    """One run that is killed once in each way."""
+def one_kill_of_each_kind(workspace: Workspace) -> Row:
+    """Return the row of one run that is killed once in each way."""
     return kills(
-        ground,
+        workspace,
         "SIGKILL in everything",
         [during("importing"), FIRST, during("training", 6), during("evaluating", 12), during("writing", 20)],
         cached=False,

@@ -1,4 +1,4 @@
-"""A `bertfam pretrain` that is struck at some moment, and what is known of it afterwards."""
+"""A `bertfam pretrain` process that gets a signal at some moment, and its outcome."""
 
 import itertools
 import os
@@ -13,23 +13,23 @@ from pathlib import Path
 from command_line import started
 from phases import Mark, read
 
-# What a kill may hit.
+# Parts of a run that a kill may hit.
 START, CACHE, STEP, SAVE, EVALUATION, BOUNDARY = "start-up", "cache build", "step", "save", "evaluation", "stage boundary"
 HITS = (START, CACHE, STEP, SAVE, EVALUATION, BOUNDARY)
-_LONGEST = 300.0  # seconds
-_GLANCE = 0.003  # seconds
+_TIMEOUT_SECONDS = 300.0  # seconds
+_POLL_SECONDS = 0.003  # seconds
 
 
 @dataclass(frozen=True)
-class Aim:
-    """When to strike.
+class SignalPlan:
+    """Signal, and the moment to send it.
 
     Attributes:
-      phase: once this phase is marked, or one that begins so; None: once the process has started.
-      least: and at least so many updates were made.
-      delay: and so many seconds have gone by.
-      number: what it is sent. SIGKILL goes to all processes of the run, anything else to the first.
-      target: what it is meant to hit.
+      phase: phase that must be marked, or the beginning of its name; None stands for the start of the process.
+      least: number of updates that must have been made.
+      delay: seconds to wait after that.
+      number: the signal. SIGKILL goes to all processes of the run, others to the first.
+      target: the part of the run that it is meant to hit.
     """
 
     phase: str | None = None
@@ -40,80 +40,80 @@ class Aim:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How one process ended.
+class Outcome:
+    """Outcome of one process.
 
     Attributes:
-      code: its exit status, 137 for SIGKILL.
-      hits: what was under way at the end, as the process has marked it itself.
-      doing: the same in its own words, by track.
-      step: the updates made.
-      resumed: the step that it said it went on from.
+      code: exit code, 137 for SIGKILL.
+      hits: parts of the run that were under way at the end, according to the marks of the process.
+      phases: phases that were marked at the end, by track.
+      step: number of updates made.
+      resumed: step that it resumed from, according to its output.
     """
 
     code: int
     hits: frozenset[str]
-    doing: str
+    phases: str
     step: int
     resumed: int | None
     out: str
     err: str
 
 
-def run(words: Sequence[str], folder: Path, name: str, environment: Mapping[str, str], aim: Aim | None = None) -> Ended:
-    """Runs a command to its end, or strikes it; FOLDER/NAME.{out,err,marks} are what it has written."""
+def run(words: Sequence[str], folder: Path, name: str, environment: Mapping[str, str], plan: SignalPlan | None = None) -> Outcome:
+    """Run a command to its end, or send it a signal; it writes FOLDER/NAME.{out,err,marks}."""
     out, err, marks = (folder / f"{name}.{kind}" for kind in ("out", "err", "marks"))
     marks.touch()
     with open(out, "w") as stdout, open(err, "w") as stderr:
         options = {"stdout": stdout, "stderr": stderr, "start_new_session": True}
         process = started(words, {**environment, "MARKS": marks}, **options)
     try:
-        if aim is not None:
-            _strike(process, marks, aim)
-        process.wait(_LONGEST)
+        if plan is not None:
+            _send_signal(process, marks, plan)
+        process.wait(_TIMEOUT_SECONDS)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    found = read(marks.read_text())
+    all_marks = read(marks.read_text())
     resumed = re.search(r"^resumed from step ([\d,]+)$", out.read_text(), re.MULTILINE)
-    return Ended(
+    return Outcome(
         code,
-        hits(found),
-        ", ".join(f"{track} {phase}" for track, phase in standing(found).items()),
-        max((mark.step for mark in found if mark.process == found[0].process), default=0),
+        hits(all_marks),
+        ", ".join(f"{track} {phase}" for track, phase in running_phases(all_marks).items()),
+        max((mark.step for mark in all_marks if mark.process == all_marks[0].process), default=0),
         int(resumed[1].replace(",", "")) if resumed else None,
         out.read_text(),
         err.read_text(),
     )
 
 
-def _strike(process, path: Path, aim: Aim) -> None:
-    until = time.monotonic() + _LONGEST
+def _send_signal(process, path: Path, plan: SignalPlan) -> None:
+    until = time.monotonic() + _TIMEOUT_SECONDS
     with open(path) as file:
         content = ""
         while process.poll() is None and time.monotonic() < until:
             content += file.read()
             end = content.rfind("\n") + 1
             new, content = read(content[:end]), content[end:]
-            if aim.phase is None or any((mark.phase or "").startswith(aim.phase) and mark.step >= aim.least for mark in new):
+            if plan.phase is None or any((mark.phase or "").startswith(plan.phase) and mark.step >= plan.least for mark in new):
                 break
-            time.sleep(_GLANCE)
-    time.sleep(aim.delay)
+            time.sleep(_POLL_SECONDS)
+    time.sleep(plan.delay)
     if process.poll() is None:
-        (os.killpg if aim.number == signal.SIGKILL else os.kill)(process.pid, aim.number)
+        (os.killpg if plan.number == signal.SIGKILL else os.kill)(process.pid, plan.number)
 
 
-def standing(marks: Sequence[Mark]) -> dict[str, str]:
-    """What is under way after the last mark, by track."""
+def running_phases(marks: Sequence[Mark]) -> dict[str, str]:
+    """Return the phases that are under way after the last mark, by track."""
     last = {mark.track: mark.phase for mark in marks}
     return {track: phase for track, phase in last.items() if phase is not None}
 
 
 def hits(marks: Sequence[Mark]) -> frozenset[str]:
-    """What is hit when nothing comes after the last mark."""
-    now = standing(marks)
+    """Return the parts of a run that are hit if nothing comes after the last mark."""
+    now = running_phases(marks)
     if "cache" in now:
         return frozenset([CACHE])
     trained = any(mark.phase == "training" for mark in marks)
@@ -128,20 +128,20 @@ def hits(marks: Sequence[Mark]) -> frozenset[str]:
 
 
 def durations(marks: Sequence[Mark]) -> dict[str, float]:
-    """Seconds that each phase takes, the median; "starting" until the first update, and "all", without the token cache."""
-    found: dict[str, list[float]] = {}
+    """Return the median seconds of each phase, and of "starting" and "all" without the token cache."""
+    seconds: dict[str, list[float]] = {}
     for track in {mark.track for mark in marks}:
         for mark, after in itertools.pairwise(mark for mark in marks if mark.track == track):
             if mark.phase is not None:
-                found.setdefault(mark.phase, []).append(after.time - mark.time)
+                seconds.setdefault(mark.phase, []).append(after.time - mark.time)
     first = next(mark.time for mark in marks if mark.phase == "training")
-    return {phase: statistics.median(times) for phase, times in found.items()} | {
-        "starting": first - marks[0].time - _building(marks),
-        "all": marks[-1].time - marks[0].time - _building(marks),
+    return {phase: statistics.median(times) for phase, times in seconds.items()} | {
+        "starting": first - marks[0].time - _cache_seconds(marks),
+        "all": marks[-1].time - marks[0].time - _cache_seconds(marks),
     }
 
 
-def _building(marks: Sequence[Mark]) -> float:
-    """Seconds that the process of a token cache has taken."""
+def _cache_seconds(marks: Sequence[Mark]) -> float:
+    """Return the seconds that the process of a token cache has taken."""
     times = [mark.time for mark in marks if mark.process != marks[0].process]
     return max(times) - min(times) if times else 0.0
