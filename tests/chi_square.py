@@ -1,6 +1,6 @@
-"""The only statistics that the tests need beyond NumPy."""
+"""Critical values of the chi-square distribution, which NumPy lacks."""
 
 
-def chi_square_limit(freedom: int) -> float:
-    """What a chi-square of so many degrees of freedom exceeds once in 30,000 times (Wilson and Hilferty 1931)."""
-    return freedom * (1 - 2 / (9 * freedom) + 4.0 * (2 / (9 * freedom)) ** 0.5) ** 3
+def chi_square_limit(degrees_of_freedom: int) -> float:
+    """Return the value that chi-square exceeds once in 30,000 times (Wilson and Hilferty 1931)."""
+    return degrees_of_freedom * (1 - 2 / (9 * degrees_of_freedom) + 4.0 * (2 / (9 * degrees_of_freedom)) ** 0.5) ** 3

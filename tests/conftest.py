@@ -1,4 +1,4 @@
-"""A small real text for the tests: the language reference that comes with Python, its vocabulary and its token cache."""
+"""Fixtures of a small real text: the language reference that comes with Python, its vocabulary and its token cache."""
 
 import pydoc_data.topics
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
 
-xla.hurry()
+xla.set_fast_compilation()
 
 
 @dataclass(frozen=True)
 class LanguageReference(Corpus):
-    """A document is a topic of `help()`: about 75 for training, 5 held out, 90,000 words."""
+    """Corpus whose documents are the topics of `help()`: about 75 for training, 5 held out, 90,000 words."""
 
     def texts(self, split):
         for number, name in enumerate(sorted(pydoc_data.topics.topics)):
@@ -30,7 +30,7 @@ class LanguageReference(Corpus):
                 yield [" ".join(text.split()) for text in pydoc_data.topics.topics[name].split("\n\n")]
 
     def sentences(self, lines):
-        return [found for line in lines for found in split_sentences(line)]
+        return [sentence for line in lines for sentence in split_sentences(line)]
 
     def fingerprint(self):
         return {"kind": "language_reference"}
@@ -63,10 +63,10 @@ def tokens(vocabulary):
 
 @pytest.fixture(scope="session")
 def bucket(tmp_path_factory):
-    """Address of a bucket on a server of this session, with a folder of copies of its own on this machine."""
-    with fake_bucket.serving() as environment, pytest.MonkeyPatch.context() as patch:
+    """Yield the address of a bucket on a server of this session, which has its own folder of local copies."""
+    with fake_bucket.serve() as environment, pytest.MonkeyPatch.context() as patch:
         environment |= {"BERTFAM_CACHE": str(tmp_path_factory.mktemp("copies"))}
-        # What bertfam sets is forgotten at the end.
+        # Variables that bertfam sets are reset at the end.
         environment |= {"EPATH_USE_TF": "", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
         for name, value in environment.items():
             patch.setenv(name, value)
@@ -75,7 +75,7 @@ def bucket(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def random_model(vocabulary, tmp_path_factory):
-    """A Hugging Face folder of a random model."""
+    """Return a Hugging Face folder of a random model."""
     root = tmp_path_factory.mktemp("random")
     config = BertConfig(
         vocab_size=vocabulary.size, num_layers=2, hidden_size=32, num_heads=2, feed_forward_size=64, max_length=64

@@ -1,6 +1,6 @@
-"""A local store that answers like Google's: the package's handlers on a server that takes many requests at once.
+"""Local substitute for Google Cloud Storage: the package's handlers on a server that takes many requests at once.
 
-`python fake_bucket.py` prints its address and serves until its stdin ends. Of the bucket "locked" everything is forbidden.
+`python fake_bucket.py` prints its address and serves until its stdin ends. All access to the bucket "locked" is forbidden.
 """
 
 import json
@@ -24,12 +24,12 @@ BUCKET, LOCKED = "bucket", "locked"
 
 
 def read_data(request_handler, query, package=server._read_data):
-    """As the package has it, but of an upload in parts exactly the bytes: its parser takes a CR at their end for white space."""
+    """Read data as the package does, but the exact bytes of a multipart upload, from which its parser strips a final CR."""
     kind = request_handler.headers.get("Content-Type") or ""
-    found = re.fullmatch(r"""multipart/related; *boundary=['"]?([^'"]+)['"]?""", kind)
-    if not found:
+    match = re.fullmatch(r"""multipart/related; *boundary=['"]?([^'"]+)['"]?""", kind)
+    if not match:
         return package(request_handler, query)
-    boundary = b"--" + found[1].encode()
+    boundary = b"--" + match[1].encode()
     body = server._read_raw_data(request_handler)
     end = b"\r\n" if body.partition(boundary)[2].startswith(b"\r\n") else b"\n"
     _, meta, content, *_ = (end + body).split(end + boundary)
@@ -42,25 +42,25 @@ server._read_data = read_data
 
 
 class Handler(RequestHandler):
-    """Adds what TensorStore relies on: generations of objects, and requests that depend on them."""
+    """Handler with what TensorStore relies on: generations of objects, and requests that depend on them."""
 
-    turn = threading.Lock()  # the package's storage is for one request at a time
+    lock = threading.Lock()  # the package's storage handles one request at a time
     generation = None
 
     def answer(self, method):
         if f"/b/{LOCKED}/" in self.path:
             self.refuse(403)
             return
-        with self.turn:
+        with self.lock:
             url = urlsplit(self.path)
             query = dict(parse_qsl(url.query))
-            found = re.fullmatch(r".*/b/([^/]+)/o(?:/([^/]+))?", url.path)
-            name = found and (found[2] or query.get("name"))
-            self.generation = self.current(found[1], unquote(name)) if name else None
-            now = self.generation or "0"
-            if query.get("ifGenerationMatch", now) != now:
+            match = re.fullmatch(r".*/b/([^/]+)/o(?:/([^/]+))?", url.path)
+            name = match and (match[2] or query.get("name"))
+            self.generation = self.current(match[1], unquote(name)) if name else None
+            current_generation = self.generation or "0"
+            if query.get("ifGenerationMatch", current_generation) != current_generation:
                 self.refuse(412)
-            elif self.generation and query.get("ifGenerationNotMatch") == now:
+            elif self.generation and query.get("ifGenerationNotMatch") == current_generation:
                 self.refuse(304)
             else:
                 Router(self).handle(method)
@@ -94,12 +94,12 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request, client_address):
-        """A client that was killed, or has enough of an object, closes its end: nothing to tell."""
+        """Ignore clients that close the connection, since they were killed or need no more of an object."""
 
 
 @contextmanager
-def serving():
-    """The environment of processes that use the store, which serves as long."""
+def serve():
+    """Yield the environment variables of processes that use the store, which serves until the block ends."""
     with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         address = process.stdout.readline().strip()
         yield {

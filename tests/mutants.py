@@ -1,6 +1,6 @@
-"""Forty faults, each put into a copy of the package by itself; the test file that its line names must fail.
+"""Mutation tests: forty faults, each put alone into a copy of the package, where the named test file must fail.
 
-    python tests/mutants.py            # runs all of them, two at a time; about a quarter of an hour
+    python tests/mutants.py            # runs all of them, two at a time, in about a quarter of an hour
     python tests/mutants.py order adam # runs those whose file has one of these words in its path
 
 `make mutants` runs all. tests/test_mutants.py checks that every fault still applies to the code as it stands.
@@ -24,9 +24,9 @@ class Mutant(NamedTuple):
 
     Attributes:
       file: path under bertfam/.
-      original: text that stands there exactly once.
-      mutated: text that takes its place.
-      test: arguments of pytest, under tests/; they must fail.
+      original: text that occurs exactly once in the file.
+      mutated: text that replaces it.
+      test: arguments of pytest, under tests/, which must fail.
     """
 
     file: str
@@ -195,7 +195,7 @@ MUTANTS = (
 
 
 def mutate(package: Path, mutant: Mutant) -> None:
-    """Put a fault into a copy of the package; raises ValueError where its text does not stand there exactly once."""
+    """Put a fault into a copy of the package; raise ValueError unless its original text occurs exactly once."""
     path = package / mutant.file
     text = path.read_text()
     if text.count(mutant.original) != 1:
@@ -204,7 +204,7 @@ def mutate(package: Path, mutant: Mutant) -> None:
 
 
 def is_caught(mutant: Mutant) -> bool:
-    """Run the test of a fault against a copy of the package that has it; True if the test fails."""
+    """Run the test of a fault against a copy of the package that has it; return True if the test fails."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("bertfam", "gin_configs", "tests"):
             shutil.copytree(ROOT / name, Path(scratch) / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""Work that is done once for all processes of a test session (pytest-xdist starts several)."""
+"""Work that is done once for all processes of a test session, of which pytest-xdist starts several."""
 
 import fcntl
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def once(tmp_path_factory, name, make):
-    """A folder filled by `make(folder)`, by whichever process comes first; the others wait for it."""
+    """Return a folder that the first process fills by `make(folder)`, while the others wait."""
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     Path(shared.parent).mkdir(exist_ok=True)

@@ -14,13 +14,13 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def on_each(count, function):
+def run_on_all(count, function):
     """Return the results of `function(processes)` on `count` processes, in order."""
     port = free_port()
 
     def run(index):
-        links, third = (meet("localhost", port, index, count, 10) for _ in range(2))
-        return function(Processes(index, links, exit_status=ExitStatusLinks(third)))
+        links, exit_status_links = (meet("localhost", port, index, count, 10) for _ in range(2))
+        return function(Processes(index, links, exit_status=ExitStatusLinks(exit_status_links)))
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, range(count)))

@@ -1,8 +1,8 @@
-"""BERT's published `create_pretraining_data.py`, as literally as its random draws can be handed in."""
+"""BERT's published `create_pretraining_data.py`, as literally as possible with its random draws as arguments."""
 
 
 def create_instances_from_document(all_documents, document_index, max_seq_length, draw):
-    """Yields (first segment, segments, target length, tokens_a, tokens_b, is_random_next) of each instance."""
+    """Yield (first segment, segments, target length, tokens_a, tokens_b, is_random_next) of each instance."""
     document = all_documents[document_index]
     max_num_tokens = max_seq_length - 3
     target_seq_length = draw.target(max_num_tokens)
@@ -30,7 +30,7 @@ def create_instances_from_document(all_documents, document_index, max_seq_length
 
 
 def make_pair(all_documents, document_index, current_chunk, target_seq_length, max_num_tokens, draw):
-    """The middle of `create_instances_from_document`: (a_end, tokens_a, tokens_b, is_random_next)."""
+    """Return (a_end, tokens_a, tokens_b, is_random_next); this is the middle of `create_instances_from_document`."""
     a_end = 1
     if len(current_chunk) >= 2:
         a_end = draw.split(len(current_chunk) - 1)
@@ -53,7 +53,7 @@ def make_pair(all_documents, document_index, current_chunk, target_seq_length, m
         is_random_next = False
         for j in range(a_end, len(current_chunk)):
             tokens_b.extend(current_chunk[j])
-        # ALBERT's script, of what is not random.
+        # ALBERT's script does this to pairs that are not random.
         if draw.is_swapped():
             tokens_a, tokens_b = tokens_b, tokens_a
 
@@ -62,7 +62,7 @@ def make_pair(all_documents, document_index, current_chunk, target_seq_length, m
 
 
 def truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, cut_front):
-    """`cut_front(is it A, length of A, length of B, room)` stands for the script's `rng.random() < 0.5`."""
+    """Truncate a pair; `cut_front(is it A, length of A, length of B, room)` replaces the script's `rng.random() < 0.5`."""
     while True:
         total_length = len(tokens_a) + len(tokens_b)
         if total_length <= max_num_tokens:

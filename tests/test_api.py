@@ -1,4 +1,4 @@
-"""The Python API on a Hugging Face folder and on a folder of a run (see tests/commands for trained ones)."""
+"""Python API on a Hugging Face folder and on the folder of a run (see tests/commands for trained ones)."""
 
 import gin
 import jax
@@ -27,14 +27,14 @@ def params():
 
 @pytest.fixture(scope="module")
 def folder(params, tmp_path_factory):
-    """A Hugging Face folder."""
+    """Return a Hugging Face folder."""
     base = tmp_path_factory.mktemp("api")
     VOCABULARY.save(base / "tokenizer")
     huggingface.write(base / "theirs", CONFIG, params, tokenizer_files=sorted((base / "tokenizer").iterdir()))
     return base / "theirs"
 
 
-def test_outputs_have_their_shapes_and_names(params):
+def test_names_and_shapes_of_outputs(params):
     outputs = Model(CONFIG, params, VOCABULARY).apply(TOKENS, collect=["hidden_states", "attention_probs"])
     assert {name: value.shape for name, value in outputs.items()} == {
         "hidden": (2, 7, 16),
@@ -47,22 +47,22 @@ def test_outputs_have_their_shapes_and_names(params):
     assert {str(value.dtype) for value in outputs.values()} == {"float32"}
     np.testing.assert_array_equal(outputs["hidden_states"][-1], outputs["hidden"])
     np.testing.assert_allclose(outputs["attention_probs"].sum(-1)[:, 1], 1, rtol=1e-5)
-    assert not np.asarray(outputs["attention_probs"])[:, 0, :, :5, 5:].any()  # nobody looks at padding
+    assert not np.asarray(outputs["attention_probs"])[:, 0, :, :5, 5:].any()  # no token attends to padding
 
 
-def test_padding_is_where_the_pad_token_stands_unless_told(params):
+def test_pad_tokens_are_padding_unless_segment_ids_are_given(params):
     model = Model(CONFIG, params, VOCABULARY)
     hidden = model.apply(TOKENS)["hidden"]
     alone = model.apply(TOKENS[:1, :5])["hidden"]
     np.testing.assert_allclose(hidden[:1, :5], alone, atol=1e-5)
-    told = model.apply(TOKENS, segment_ids=np.ones_like(TOKENS))["hidden"]
-    assert np.abs(told[0, :5] - hidden[0, :5]).max() > 1e-3 and np.abs(told[1] - hidden[1]).max() < 1e-5
-    types = model.apply(TOKENS, token_type_ids=np.ones_like(TOKENS))["hidden"]
-    assert np.abs(types[1] - hidden[1]).max() > 1e-3
+    with_segments = model.apply(TOKENS, segment_ids=np.ones_like(TOKENS))["hidden"]
+    assert np.abs(with_segments[0, :5] - hidden[0, :5]).max() > 1e-3 and np.abs(with_segments[1] - hidden[1]).max() < 1e-5
+    with_types = model.apply(TOKENS, token_type_ids=np.ones_like(TOKENS))["hidden"]
+    assert np.abs(with_types[1] - hidden[1]).max() > 1e-3
 
 
 def test_padding_before_tokens_is_refused(params):
-    """Positions and [CLS] would be others."""
+    """Positions and [CLS] would be wrong."""
     model = Model(CONFIG, params, VOCABULARY)
     with pytest.raises(UserError, match="row 1 has padding before a token: put padding behind the tokens"):
         model.apply(np.array([[2, 5, 3, 0], [0, 2, 5, 3]]))
@@ -72,7 +72,7 @@ def test_padding_before_tokens_is_refused(params):
     model.apply(np.zeros((1, 4), np.int32))  # a row of padding
 
 
-def test_predictions_at_some_places_are_those_of_all(params):
+def test_predictions_at_masked_positions_match_those_everywhere(params):
     model = Model(CONFIG, params, VOCABULARY)
     everywhere, some = model.apply(TOKENS), model.apply(TOKENS, masked_positions=np.array([[1, 4], [6, 0]]))
     for row, places in enumerate([(1, 4), (6, 0)]):
@@ -87,7 +87,7 @@ def test_rows_longer_than_the_model_are_refused(params):
     )
 
 
-def test_both_kinds_of_folder_give_the_same_model(folder, params, tmp_path):
+def test_both_kinds_of_folders_give_the_same_model(folder, params, tmp_path):
     assert cli.main(["import", f"--input={folder}", f"--output={tmp_path / 'ours'}"]) == 0
     expected = Model(CONFIG, params, VOCABULARY).apply(TOKENS)
     assert bertfam.load is load
@@ -100,17 +100,17 @@ def test_both_kinds_of_folder_give_the_same_model(folder, params, tmp_path):
             np.testing.assert_array_equal(outputs[name], value, err_msg=name)
 
 
-def test_a_model_without_heads_gives_hidden_states_alone(params):
+def test_model_without_heads_gives_hidden_states_only(params):
     outputs = Model(CONFIG, {"encoder": params["encoder"]}, VOCABULARY).apply(TOKENS)
     assert outputs.keys() == {"hidden"}
 
 
-def test_products_are_exact_on_every_platform(params):
+def test_matrix_products_have_the_highest_precision(params):
     traced = str(jax.make_jaxpr(Model(CONFIG, params, VOCABULARY).apply)(TOKENS))
     assert traced.count("dot_general[") == traced.count("(Precision.HIGHEST, Precision.HIGHEST)") > 5
 
 
-def test_a_program_keeps_its_own_gin_configuration(folder, tmp_path):
+def test_load_keeps_the_gin_configuration_of_the_program(folder, tmp_path):
     assert cli.main(["import", f"--input={folder}", f"--output={tmp_path / 'ours'}"]) == 0
     gin.clear_config()
     gin.parse_config("BertConfig.num_layers = 7\nSTEPS = 3\nmine/Stage.steps = %STEPS")

@@ -1,4 +1,4 @@
-"""The command line: commands on demand, one line for a mistake, exit statuses."""
+"""Command line: commands on demand, one line for a mistake, exit codes."""
 
 import os
 import shlex
@@ -39,14 +39,14 @@ def add_toy_arguments(parser):
 
 @pytest.fixture
 def toy(monkeypatch):
-    """A command that takes every shared flag, and one that takes none."""
+    """Add a command that takes every shared flag, and one that takes none."""
     module = types.ModuleType("bertfam.commands.toy")
     vars(module).update(SUMMARY="a toy", EXAMPLE="  bertfam toy --json", add_arguments=add_toy_arguments, main=toy_main)
     bare = types.ModuleType("bertfam.commands.bare")
     vars(bare).update(SUMMARY="bare", add_arguments=lambda parser: None, main=lambda args: 0)
-    for made in (module, bare):
-        name = made.__name__.rpartition(".")[2]
-        monkeypatch.setitem(sys.modules, made.__name__, made)
+    for command_module in (module, bare):
+        name = command_module.__name__.rpartition(".")[2]
+        monkeypatch.setitem(sys.modules, command_module.__name__, command_module)
         monkeypatch.setitem(cli.COMMANDS, name, cli.Command(name, "a toy"))
 
 
@@ -86,22 +86,22 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("argv", "message"), MISTAKES, ids=[" ".join(argv) for argv, _ in MISTAKES])
-def test_a_mistake_is_one_line_and_status_2(toy, capsys, argv, message):
+def test_mistake_is_one_line_and_exit_code_2(toy, capsys, argv, message):
     assert cli.main(argv) == 2
     assert capsys.readouterr() == ("", f"bertfam: error: {message}\n")
 
 
-def test_a_fault_keeps_its_traceback(toy):
+def test_bug_keeps_its_traceback(toy):
     with pytest.raises(ValueError, match="a fault"):
         cli.main(["toy", "--model_dir=m", "--fail=fault"])
 
 
-def test_an_interrupt_is_one_line_and_status_130(toy, capsys):
+def test_interrupt_is_one_line_and_exit_code_130(toy, capsys):
     assert cli.main(["toy", "--model_dir=m", "--fail=interrupt"]) == 130
     assert capsys.readouterr() == ("", "bertfam: interrupted\n")
 
 
-def test_flags_reach_the_command_and_its_status_is_returned(toy, capsys):
+def test_flags_reach_the_command_and_its_exit_code_is_returned(toy, capsys):
     argv = ["--gin.A.b=1 == 2", "--gin_file=a.gin", "--gin.s/C.d=%X", "--model_dir", "m", "--gin_file", "b.gin", "--json"]
     assert cli.main(["toy", *argv]) == 7
     args = eval(capsys.readouterr().out)
@@ -117,13 +117,13 @@ def test_repeatable_flags_do_not_remember_an_earlier_call(toy, capsys):
     assert (args["input"], args["gin_file"]) == ([], [])
 
 
-def text_args(**given):
+def text_args(**values):
     names = ("task", "input_format", "text_field", "encoding", "language", "alpha", "marks", "vocab", "cache_dir")
     lists: dict[str, object] = {name: [] for name in ("input", "language_input", "validation_input", "module_import")}
-    return types.SimpleNamespace(**lists | dict.fromkeys(names) | given)
+    return types.SimpleNamespace(**lists | dict.fromkeys(names) | values)
 
 
-def test_text_flags_become_bindings_that_remember_their_flag():
+def test_text_flags_become_bindings_with_their_origin():
     args = text_args(input=["a/*.txt", "b"], validation_input=["v"], language="de", vocab="V", cache_dir="C")
     assert [tuple(binding) for binding in flags.text_bindings(args)] == [
         ("TextData.corpus = @TextFiles()", "--input=a/*.txt"),
@@ -169,13 +169,13 @@ def test_text_flags_become_bindings_that_remember_their_flag():
         ("python_docs", "language", "de"),
     ],
 )
-def test_flags_of_files_do_not_go_with_a_task(task, flag, value):
+def test_file_flags_are_refused_with_a_task(task, flag, value):
     with pytest.raises(UserError, match=f"^--{flag} says how --input is read: it does not go with --task={task}$"):
         flags.text_bindings(text_args(task=task, **{flag: value}))
 
 
 @pytest.mark.parametrize("flag", ["--validation_input=v", "--input_format=lines", "--language=de"])
-def test_flags_of_files_need_files(flag, capsys, tmp_path):
+def test_file_flags_need_files(flag, capsys, tmp_path):
     message = f"bertfam: error: {flag.partition('=')[0]} says how --input is read: give --input=GLOB with it\n"
     assert cli.main(["check", "--gin_file=runs/quickstart.gin", flag]) == 2
     assert capsys.readouterr() == ("", message)
@@ -184,7 +184,7 @@ def test_flags_of_files_need_files(flag, capsys, tmp_path):
     assert capsys.readouterr().err != message
 
 
-def test_paths(monkeypatch, toy, capsys):
+def test_home_folder_is_expanded_in_paths(monkeypatch, toy, capsys):
     monkeypatch.setenv("HOME", "/home/me")
     assert cli.main(["toy", "--model_dir=~/m", "--input=~/a*", "--vocab=v~", "--gin_file=~/a.gin"]) == 7
     args = eval(capsys.readouterr().out)
@@ -197,7 +197,7 @@ def test_two_sources_of_text_are_refused():
         flags.text_bindings(text_args(input=["a"], task="books"))
 
 
-def test_help_lists_every_command_and_says_how_gin_flags_are_written(toy, capsys):
+def test_help_lists_every_command_and_explains_gin_flags(toy, capsys):
     assert cli.main(["--help"]) == 0
     overview = capsys.readouterr().out
     assert all(f"  {name} " in overview and command.summary in overview for name, command in cli.COMMANDS.items())
@@ -212,7 +212,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"bertfam {__version__}\n"
 
 
-def test_the_module_runs_as_a_program():
+def test_module_runs_as_a_program():
     done = run("pretrian")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "bertfam: error: unknown command pretrian; did you mean pretrain?\n"
@@ -220,7 +220,7 @@ def test_the_module_runs_as_a_program():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_and_the_table_give_the_same_summary(name):
+def test_command_and_table_have_the_same_summary(name):
     module = import_module(f"bertfam.commands.{cli.COMMANDS[name].module}")
     assert cli.COMMANDS[name].summary == module.SUMMARY
 
@@ -245,7 +245,7 @@ def test_examples_are_commands_that_exist(name):
     assert any(example.startswith(f"{name} ") for example in examples)
 
 
-def test_a_reader_that_goes_away_gets_no_traceback():
+def test_closed_output_gives_no_traceback():
     code = """
         import sys, types
         from bertfam import cli

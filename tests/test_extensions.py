@@ -34,8 +34,8 @@ def run(*words):
 
 
 def lines(model_dir, split):
-    found = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in found if line["split"] == split]
+    entries = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in entries if line["split"] == split]
 
 
 def assert_same_params(left, right):
@@ -70,7 +70,7 @@ def folder(tmp_path_factory):
     run("vocab", f"--input={folder / 'train.txt'}", "--size=90", f"--output={folder / 'vocab'}")
     command = ["pretrain", MODULE, f"--gin_file={EXTENSIONS / 'toy.gin'}", *text(folder), f"--model_dir={folder / 'model'}"]
     path = os.pathsep.join(map(str, (EXTENSIONS, *filter(None, sys.path))))
-    environment = os.environ | xla.devices() | {"PYTHONPATH": path}
+    environment = os.environ | xla.device_environment() | {"PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-m", "bertfam", *command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "SignMomentum" in done.stdout and "attention    none" in done.stdout
@@ -82,7 +82,7 @@ def text(folder):
     return [f"--{name}={folder / path}" for name, path in flags.items()]
 
 
-def test_the_hook_writes_its_metric(folder):
+def test_hook_writes_its_metric(folder):
     model_dir = folder / "model"
     assert [line["step"] for line in lines(model_dir, "train")] == [1, 2, 3, 4]
     measured = lines(model_dir, "parameters")
@@ -100,7 +100,7 @@ def test_evaluate_gives_the_same_scores(folder, capsys):
         np.testing.assert_allclose(scores[name], logged[name], rtol=1e-5)
 
 
-def test_the_run_resumes(folder, tmp_path):
+def test_run_resumes(folder, tmp_path):
     model_dir = tmp_path / "model"
     shutil.copytree(folder / "model", model_dir)
     run("pretrain", f"--model_dir={model_dir}", MODULE, "--gin.TRAIN_STEPS=6")
@@ -109,18 +109,18 @@ def test_the_run_resumes(folder, tmp_path):
 
 
 def test_export_and_import_keep_the_parameters(folder, tmp_path):
-    theirs, imported = tmp_path / "theirs", tmp_path / "imported"
-    run("export", f"--model_dir={folder / 'model'}", f"--output={theirs}", MODULE)
-    content = json.loads((theirs / "config.json").read_text())
+    exported, imported = tmp_path / "theirs", tmp_path / "imported"
+    run("export", f"--model_dir={folder / 'model'}", f"--output={exported}", MODULE)
+    content = json.loads((exported / "config.json").read_text())
     assert (content["model_type"], content["architectures"]) == ("toy", ["ToyModel"])
     model = api.load(folder / "model")
-    assert_same_params(api.load(theirs), model)
-    run("import", f"--input={theirs}", f"--output={imported}", MODULE)
+    assert_same_params(api.load(exported), model)
+    run("import", f"--input={exported}", f"--output={imported}", MODULE)
     assert_same_params(api.load(imported), model)
 
 
-def test_the_family_trains_with_a_built_in_objective(folder, tmp_path, capsys):
-    model_dir, theirs = tmp_path / "model", tmp_path / "theirs"
+def test_family_trains_with_a_built_in_objective(folder, tmp_path, capsys):
+    model_dir, exported = tmp_path / "model", tmp_path / "theirs"
     changes = {"TextData.rows": "@FullSentences()", "TextData.corruption": "@BertMasking()", "Run.optimizer": "@AdamW()"}
     changes |= {"Run.objective": "@Mlm()", "Mlm.model": "%MODEL", "Run.hooks": "()", "TRAIN_STEPS": "2"}
     flags = [f"--gin.{name}={value}" for name, value in changes.items()]
@@ -132,11 +132,11 @@ def test_the_family_trains_with_a_built_in_objective(folder, tmp_path, capsys):
         f"--cache_dir={folder / 'model/cache'}",
         f"--model_dir={model_dir}",
     )
-    run("export", f"--model_dir={model_dir}", f"--output={theirs}", MODULE)
-    assert json.loads((theirs / "config.json").read_text())["architectures"] == ["ToyForMaskedLM"]
-    assert_same_params(api.load(theirs), api.load(model_dir))
+    run("export", f"--model_dir={model_dir}", f"--output={exported}", MODULE)
+    assert json.loads((exported / "config.json").read_text())["architectures"] == ["ToyForMaskedLM"]
+    assert_same_params(api.load(exported), api.load(model_dir))
     capsys.readouterr()
-    run("fill", f"--model_dir={theirs}", MODULE, "--json", "the [MASK] sees the dog")
+    run("fill", f"--model_dir={exported}", MODULE, "--json", "the [MASK] sees the dog")
     assert len(json.loads(capsys.readouterr().out)[0]["masks"]) == 1
 
 
@@ -151,7 +151,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_each_of_the_others_fits_into_a_run_of_built_in_parts(folder, name, capsys):
+def test_each_other_extension_fits_into_a_run_of_built_in_parts(folder, name, capsys):
     sizes = {f"BertConfig.{name}": str(value) for name, value in BERT.items()}
     changes = sizes | {"MODEL": "@BertConfig()", "Stage.length": "24", "BATCH_SIZE": "4", "TRAIN_STEPS": "4"} | ALONE[name]
     files = ["--gin_file=objectives/mlm.gin", "--gin_file=runs/defaults.gin"]
@@ -183,7 +183,7 @@ def without_toy():
     ),
     ids=lambda words: words[0],
 )
-def test_a_folder_imports_no_module(folder, words, tmp_path, monkeypatch, capsys):
+def test_folder_imports_no_module(folder, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = [word.format(model=folder / "model") for word in words]
     if not any(word.startswith("--model_dir=") for word in words):
@@ -208,17 +208,17 @@ en/SeqioTask.modules = ("stranger",)
 """
 
 
-def test_a_folder_imports_no_module_of_a_seqio_task(folder, tmp_path, capsys):
+def test_folder_imports_no_module_of_a_seqio_task(folder, tmp_path, capsys):
     (tmp_path / "config.gin").write_text(f"{STRANGE_RUN}TextData.vocabulary = '{folder / 'vocab'}'\n")
     assert cli.main(["preview", f"--model_dir={tmp_path}"]) == 2
     error = capsys.readouterr().err
     assert f"{tmp_path / 'config.gin'}:7: " in error and "--module_import=MODULE" in error
 
 
-def test_an_exported_family_that_is_not_registered(folder, tmp_path, capsys):
-    theirs = tmp_path / "theirs"
-    run("export", f"--model_dir={folder / 'model'}", f"--output={theirs}", MODULE)
+def test_exported_family_that_is_not_registered_is_refused(folder, tmp_path, capsys):
+    exported = tmp_path / "theirs"
+    run("export", f"--model_dir={folder / 'model'}", f"--output={exported}", MODULE)
     with without_toy():
-        assert cli.main(["fill", f"--model_dir={theirs}", "the [MASK]"]) == 2
+        assert cli.main(["fill", f"--model_dir={exported}", "the [MASK]"]) == 2
     error = capsys.readouterr().err
     assert "model_type is 'toy'" in error and "--module_import=MODULE" in error

@@ -10,11 +10,11 @@ from bertfam.moved import MODULES
 
 
 @pytest.mark.parametrize(("old", "new"), MODULES.items())
-def test_an_old_path_warns_once_and_gives_the_same_objects(old, new, monkeypatch):
+def test_old_path_warns_once_and_gives_the_same_objects(old, new, monkeypatch):
     monkeypatch.delitem(sys.modules, old, raising=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        importlib.import_module(new)  # whose own warnings do not count, nor those of an old package
+        importlib.import_module(new)  # its own warnings do not count, nor those of an old package
         importlib.import_module(old.rpartition(".")[0])
         caught.clear()
         moved = importlib.import_module(old)
@@ -27,7 +27,7 @@ def test_an_old_path_warns_once_and_gives_the_same_objects(old, new, monkeypatch
     }
 
 
-def test_names_that_docs_showed_are_there():
+def test_documented_old_names_still_exist():
     with pytest.warns(FutureWarning):
         sys.modules.pop("bertfam.data.sources", None)
         from bertfam.data.sources import Corpus, TextFiles

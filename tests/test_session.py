@@ -1,4 +1,4 @@
-"""Opening of a run: the steps in their order, and what each leaves to the next."""
+"""Opening of a run: the order of its steps, and the result of each."""
 
 import copy
 
@@ -24,7 +24,7 @@ def configuration(cache_dir):
     return session.Configuration(None, config, run, run.data)
 
 
-def test_each_step_opens_what_the_next_needs(configuration, cache_dir, vocabulary):
+def test_steps_open_vocabulary_model_and_data(configuration, cache_dir, vocabulary):
     opened = session.open_vocabulary(configuration)
     assert configuration.run.objective.model.vocab_size is None
     assert opened.run.objective.model.vocab_size == opened.vocabulary.size == vocabulary.size
@@ -54,7 +54,7 @@ def test_auto_is_resolved_and_described(configuration):
     assert stage["attention"] and "auto" not in stage["attention"]
 
 
-def test_a_run_needs_a_configuration_and_a_folder_of_its_own(tmp_path):
+def test_run_needs_a_configuration_and_a_folder_of_its_own(tmp_path):
     with pytest.raises(UserError, match="--gin_file=FILE"):
         session.find_gin_files([], None)
     with pytest.raises(UserError, match="--gin_file=FILE"):
@@ -67,7 +67,7 @@ def test_a_run_needs_a_configuration_and_a_folder_of_its_own(tmp_path):
     assert session.find_gin_files([], tmp_path) == [str(tmp_path / "config.gin")]
 
 
-def test_a_command_opens_in_order_and_changes_no_flag(cache_dir, monkeypatch, capsys):
+def test_command_opens_in_order_and_changes_no_flag(cache_dir, monkeypatch, capsys):
     steps = ("find_gin_files", "open_vocabulary", "describe_checkpoint", "check_checkpoint", "open_model", "open_data")
     called = []
 
@@ -81,16 +81,16 @@ def test_a_command_opens_in_order_and_changes_no_flag(cache_dir, monkeypatch, ca
     for name in steps:
         monkeypatch.setattr(session, name, recorded(name, getattr(session, name)))
 
-    run, given = check_run.run, []
+    run, copies = check_run.run, []
 
     def run_with_copy(args):
-        given.append((copy.deepcopy(vars(args)), args))
+        copies.append((copy.deepcopy(vars(args)), args))
         return run(args)
 
     monkeypatch.setattr(check_run, "run", run_with_copy)
     flags = [*(f"--gin_file={name}" for name in FILES), *(f"--gin.{name}={value}" for name, value in VALUES.items())]
     assert cli.main(["check", *flags, f"--cache_dir={cache_dir}"]) == 0
     assert called == list(steps)
-    ((before, args),) = given
+    ((before, args),) = copies
     assert vars(args) == before
     assert capsys.readouterr().out.endswith("ok\n")

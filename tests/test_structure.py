@@ -225,7 +225,7 @@ def test_folders_are_small():
     check("KNOWN_FULL_FOLDERS")
 
 
-def test_test_files_have_names_of_their_own():
+def test_names_of_test_files_are_unique():
     # pytest imports them as top-level modules, of which two cannot share a name.
     counts = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("conftest.py", "__init__.py"))
     assert not [name for name, count in counts.items() if count > 1]

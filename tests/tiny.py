@@ -1,4 +1,4 @@
-"""A very small BERT and batches for it, which the tests of objectives, training and partitioning share."""
+"""A very small BERT and batches for it, for the tests of objectives, training and sharding."""
 
 import numpy as np
 
@@ -12,14 +12,14 @@ VOCABULARY = 50
 
 
 def objective(dropout=0.0, **changes):
-    """MLM + NSP of two layers, 16 wide."""
+    """Return MLM + NSP of a BERT with two layers of width 16."""
     sizes = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32}
     model = BertConfig(vocab_size=VOCABULARY, **sizes, dropout_rate=dropout, attention_dropout_rate=0.0)
     return MlmNsp(model, Execution(), **changes)
 
 
 def batch(rows, shape=SHAPE, seed=0, predictions=None):
-    """Random rows of random lengths; `predictions` gives the number in each row (random from 1 up where it is None)."""
+    """Return random rows of random lengths; `predictions` gives the number in each row, at random from 1 if it is None."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(shape.length // 2, shape.length + 1, rows)
     real = np.arange(shape.length) < lengths[:, None]
@@ -30,8 +30,8 @@ def batch(rows, shape=SHAPE, seed=0, predictions=None):
     )
     positions = np.stack([np.sort(generator.permutation(length)[: shape.predictions]) for length in lengths])
     used = np.arange(shape.predictions) < counts[:, None]
-    found = decoder_rows(rows, shape, generator) if shape.targets else {}
-    return found | {
+    decoder_features = decoder_rows(rows, shape, generator) if shape.targets else {}
+    return decoder_features | {
         "encoder_input_tokens": np.where(real, generator.integers(5, VOCABULARY, real.shape), 0).astype(np.int32),
         "encoder_segment_ids": real.astype(np.int32),
         "encoder_token_type_ids": (real & (np.arange(shape.length) >= lengths[:, None] // 2)).astype(np.int32),
@@ -45,7 +45,7 @@ def batch(rows, shape=SHAPE, seed=0, predictions=None):
 
 
 def decoder_rows(rows, shape, generator):
-    """Random targets of random lengths, and the same one place later as the input."""
+    """Return random targets of random lengths, and the same shifted by one place as inputs."""
     lengths = generator.integers(1, shape.targets + 1, rows)
     real = np.arange(shape.targets) < lengths[:, None]
     targets = np.where(real, generator.integers(1, VOCABULARY, real.shape), 0).astype(np.int32)
@@ -58,5 +58,5 @@ def decoder_rows(rows, shape, generator):
 
 
 def padded(rows, count):
-    """A batch with `count` rows of padding after its own."""
+    """Append `count` rows of padding to a batch."""
     return {name: np.concatenate([value, np.zeros((count, *value.shape[1:]), value.dtype)]) for name, value in rows.items()}

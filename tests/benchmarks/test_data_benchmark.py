@@ -1,4 +1,4 @@
-"""The data benchmark on a small text: its figures are of the work that it names."""
+"""Benchmark of data on a small text: its figures, its peers and its mistakes."""
 
 import json
 import random
@@ -18,7 +18,7 @@ pytest.importorskip("psutil")
 
 @pytest.fixture(scope="module")
 def text(corpus, tmp_path_factory):
-    """The language reference as a file of the "sentences" format."""
+    """Return the language reference as a file of the "sentences" format."""
     path = tmp_path_factory.mktemp("text") / "reference.txt"
     path.write_text("\n\n".join("\n".join(document) for document in corpus.documents("train")) + "\n")
     return path
@@ -34,10 +34,10 @@ def vocab(vocabulary, tmp_path_factory):
 def count_tokens(text, vocab):
     tokenizer = Tokenizer.from_file(str(vocab / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
-    return sum(len(found.ids) for found in tokenizer.encode_batch(text.read_text().splitlines(), add_special_tokens=False))
+    return sum(len(encoding.ids) for encoding in tokenizer.encode_batch(text.read_text().splitlines(), add_special_tokens=False))
 
 
-def test_program_measures_builds_and_leaves_nothing(text, vocab, tmp_path):
+def test_program_measures_builds_and_leaves_no_file(text, vocab, tmp_path):
     temporary, figures = tmp_path / "temporary", tmp_path / "figures.json"
     temporary.mkdir()
     arguments = f"--input {text} --vocab {vocab} --processes 1 --only build --repeats 1 --without_peers --folder {temporary}"
@@ -55,7 +55,7 @@ def test_program_measures_builds_and_leaves_nothing(text, vocab, tmp_path):
     assert not list(temporary.iterdir())
 
 
-def test_a_failing_job_fails_the_program(text, vocab, tmp_path):
+def test_failing_job_fails_the_program(text, vocab, tmp_path):
     empty = tmp_path / "empty.txt"
     empty.write_text("\n")
     with pytest.raises(RuntimeError, match="no document"):
@@ -72,26 +72,26 @@ def test_mistakes_are_one_line(vocab, tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", data_bertfam.ROWS)
 def test_rates_are_of_real_rows(cache_dir, cache, kind):
-    found = data_bertfam.rows(str(cache_dir), kind, length=64, batch_size=8, noise=True, seconds=0.05)
-    assert found["rows_per_second"] > 0 and found["prepare_seconds"] > 0
-    assert found["documents"] == cache.counts("train")["documents"]
-    assert 16 < found["tokens_per_row"] <= 64
-    if "pairs" not in kind:  # each token is in one row, with [CLS], [SEP] and what separates documents
-        assert found["rows"] * 64 > cache.counts("train")["tokens"]
+    figures = data_bertfam.rows(str(cache_dir), kind, length=64, batch_size=8, noise=True, seconds=0.05)
+    assert figures["rows_per_second"] > 0 and figures["prepare_seconds"] > 0
+    assert figures["documents"] == cache.counts("train")["documents"]
+    assert 16 < figures["tokens_per_row"] <= 64
+    if "pairs" not in kind:  # each token is in one row, with [CLS], [SEP] and separators of documents
+        assert figures["rows"] * 64 > cache.counts("train")["tokens"]
 
 
-def test_seek_serves_a_far_step(cache_dir):
-    found = data_bertfam.seek(str(cache_dir), "packed documents", length=64, batch_size=8, step=10**6)
-    assert 0 < found["prepare_seconds"] < found["seconds"]
+def test_seek_returns_a_distant_step(cache_dir):
+    figures = data_bertfam.seek(str(cache_dir), "packed documents", length=64, batch_size=8, step=10**6)
+    assert 0 < figures["prepare_seconds"] < figures["seconds"]
 
 
-def test_peers_tokenise_the_same(text, vocab, tmp_path):
+def test_peers_tokenise_alike(text, vocab, tmp_path):
     pytest.importorskip("datasets")
     from benchmarks import data_huggingface
 
-    found = data_huggingface.build([str(text)], "sentences", str(vocab), 1, str(tmp_path / "tokenised"))
-    ours = data_bertfam.build([str(text)], "sentences", str(vocab), 1, str(tmp_path / "cache"))
-    assert found["tokens"] == ours["tokens"] and found["documents"] == ours["documents"]
+    peer = data_huggingface.build([str(text)], "sentences", str(vocab), 1, str(tmp_path / "tokenised"))
+    bertfam = data_bertfam.build([str(text)], "sentences", str(vocab), 1, str(tmp_path / "cache"))
+    assert peer["tokens"] == bertfam["tokens"] and peer["documents"] == bertfam["documents"]
 
 
 def test_peers_pairs_follow_the_published_rule():
@@ -99,7 +99,7 @@ def test_peers_pairs_follow_the_published_rule():
     from benchmarks.data_huggingface import _pairs
 
     draw = np.random.default_rng(0)
-    ids = iter(range(10, 10**6))  # each token tells where it is from
+    ids = iter(range(10, 10**6))  # each token identifies its sentence
     documents = [[[next(ids) for _ in range(draw.integers(1, 12))] for _ in range(30)] for _ in range(60)]
     document_of = {token: number for number, document in enumerate(documents) for sentence in document for token in sentence}
     special = type("Special", (), {"cls_token_id": 1, "sep_token_id": 2})

@@ -1,4 +1,4 @@
-"""The ablation of distillation, on two updates of tiny networks; what is done is not done again."""
+"""Ablation of distillation on two updates of tiny networks; finished runs are not repeated."""
 
 import os
 import subprocess
@@ -13,17 +13,17 @@ from benchmarks.training_runs import metrics
 pytest.importorskip("psutil")
 
 
-def test_a_teacher_and_its_students(cache_dir, tmp_path):
+def test_teacher_and_students(cache_dir, tmp_path):
     sizes = {"teacher_steps": 2, "student_steps": 2, "teacher_layers": 2, "student_layers": 1, "hidden_size": 64}
     sizes |= {"batch_size": 4, "length": 32, "eval_batches": 1, "evaluations": 1}
     words = [f"--{name}={value}" for name, value in sizes.items()]
     words += [f"--cache={cache_dir}", f"--output={tmp_path}", "--dtype=float32"]
-    for again, runs in ((False, "mlm,triple"), (True, "mlm")):
+    for is_repeated, runs in ((False, "mlm,triple"), (True, "mlm")):
         command = [sys.executable, "-m", "benchmarks.distillation", *words, f"--runs={runs}"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.devices())
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.device_environment())
         assert done.returncode == 0, done.stderr
-        assert again == all("finished already" in (tmp_path / f"{name}.log").read_text() for name in ("teacher", "mlm"))
-        if not again:
+        assert is_repeated == all("finished already" in (tmp_path / f"{name}.log").read_text() for name in ("teacher", "mlm"))
+        if not is_repeated:
             first = done.stdout
     assert (tmp_path / "table.md").read_text() in done.stdout
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in first.splitlines() if line.startswith("| ")]
@@ -31,10 +31,10 @@ def test_a_teacher_and_its_students(cache_dir, tmp_path):
     assert list(table) == ["teacher, 2 layers", "masked language model alone", "triple loss, warm start"]
     assert head[2] == "held-out MLM loss"
     plain, triple = (metrics(tmp_path / name, "eval")[-1] for name in ("mlm", "triple"))
-    found = table["triple loss, warm start"]
-    assert float(found["held-out MLM loss"]) == pytest.approx(triple["mlm_loss"], abs=1e-4)
-    assert float(found["difference from MLM alone"]) == pytest.approx(triple["mlm_loss"] - plain["mlm_loss"], abs=1e-4)
-    assert found["L_ce"] and found["agreement with teacher"] and not table["masked language model alone"]["L_ce"]
+    row = table["triple loss, warm start"]
+    assert float(row["held-out MLM loss"]) == pytest.approx(triple["mlm_loss"], abs=1e-4)
+    assert float(row["difference from MLM alone"]) == pytest.approx(triple["mlm_loss"] - plain["mlm_loss"], abs=1e-4)
+    assert row["L_ce"] and row["agreement with teacher"] and not table["masked language model alone"]["L_ce"]
     assert "starts from layer 0 of" in (tmp_path / "triple.log").read_text()
     refused = subprocess.run(
         [sys.executable, "-m", "benchmarks.distillation", *words, "--runs=all"], capture_output=True, cwd=ROOT

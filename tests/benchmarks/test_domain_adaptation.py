@@ -1,4 +1,4 @@
-"""LEGAL-BERT's three ways on small texts: losses per character are those of the caches' own counts; nothing is held out twice."""
+"""LEGAL-BERT's three ways on small texts: losses per character follow the caches' counts; splits do not overlap."""
 
 import contextlib
 import io
@@ -39,18 +39,18 @@ def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch,
         f"--output={tmp_path / 'out'}",
     ]
     words += [f"--gin=BertConfig.{size}" for size in TINY]
-    real = subprocess.run
+    run_process = subprocess.run
 
-    def here(command, **how):
-        """The commands of bertfam in this process, which has started already."""
+    def run_here(command, **options):
+        """Run the commands of bertfam in this process, which has started already."""
         if command[0] != sys.executable:
-            return real(command, **how)
-        with contextlib.redirect_stdout(io.StringIO()) as said:
+            return run_process(command, **options)
+        with contextlib.redirect_stdout(io.StringIO()) as output:
             status = cli.main(command[3:])
-        return subprocess.CompletedProcess(command, status, stdout=said.getvalue())
+        return subprocess.CompletedProcess(command, status, stdout=output.getvalue())
 
     with monkeypatch.context() as patched:
-        patched.setattr(subprocess, "run", here)
+        patched.setattr(subprocess, "run", run_here)
         assert domain_adaptation.main(words) == 0
     out = tmp_path / "out"
     report = json.loads((out / "report.json").read_text())
@@ -58,7 +58,7 @@ def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch,
     documents = {split: set((out / f"domain-{split}.txt").read_text().strip().split("\n\n")) for split in ("train", "validation")}
     assert not documents["train"] & documents["validation"] and len(documents["validation"]) >= 2
     assert documents["train"] | documents["validation"] == set((texts / "domain.txt").read_text().split("\n\n"))
-    # Sentences are split at spaces, which are of neither.
+    # Sentences are split at spaces, which belong to no sentence.
     characters = sum(len(text.replace(" ", "")) for text in documents["validation"])
     assert 0 < report["held_out"]["characters"] - characters < 0.3 * characters
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
@@ -70,24 +70,24 @@ def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch,
     assert report["ways"][2]["rows"].startswith("of 300 tokens ") and " 0 begin with the mean" not in report["ways"][2]["rows"]
     assert " 0 begin with the mean" in report["ways"][3]["rows"] and report["ways"][4]["rows"] == ""
 
-    # What is done is not done again, but evaluating, which says here what it said.
-    asked = []
+    # Finished commands are not repeated, except evaluations, which print here what they printed before.
+    evaluated = []
 
-    def evaluate(command, **how):
-        if command[0] != sys.executable:  # what tells of the machine
-            return real(command, **how)
+    def evaluate(command, **options):
+        if command[0] != sys.executable:  # a command that describes the machine
+            return run_process(command, **options)
         assert command[3] == "evaluate", command
-        asked.append(next(Path(word).name for word in command if word.startswith("--model_dir=")))
-        return subprocess.CompletedProcess(command, 0, stdout=said[asked[-1]])
+        evaluated.append(next(Path(word).name for word in command if word.startswith("--model_dir=")))
+        return subprocess.CompletedProcess(command, 0, stdout=output[evaluated[-1]])
 
-    said = {path.name.removeprefix("evaluate-").removesuffix(".txt"): path.read_text() for path in out.glob("evaluate-*.txt")}
+    output = {path.name.removeprefix("evaluate-").removesuffix(".txt"): path.read_text() for path in out.glob("evaluate-*.txt")}
     monkeypatch.setattr(subprocess, "run", evaluate)
     assert domain_adaptation.main(words) == 0
-    assert sorted(asked) == sorted(name for name in said if not name.endswith(".stderr"))
+    assert sorted(evaluated) == sorted(name for name in output if not name.endswith(".stderr"))
     assert json.loads((out / "report.json").read_text())["ways"] == report["ways"]
 
 
-def test_a_command_that_fails_is_told_in_one_line(tmp_path):
+def test_failed_command_is_reported_in_one_line(tmp_path):
     with pytest.raises(
         UserError, match=r"^bertfam vocab \(name\) failed with exit status 2: bertfam: error: --size=1 is too small"
     ):

@@ -19,21 +19,21 @@ pytest.importorskip("psutil")
 
 def run(*words):
     command = [sys.executable, "-m", "benchmarks.language_models", *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.devices())
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.device_environment())
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
-def test_every_run_file_is_a_run(tmp_path, name):
+def test_every_run_file_builds_a_run(tmp_path, name):
     (tmp_path / "run.gin").write_text(run_file(COMPARISONS[name], 20, None))
     built = load([str(tmp_path / "run.gin")]).build("Run").sized(8192)
     assert built.total_steps == 20 and built.objective.model.has_encoder == (name != "GPT-2")
-    # Of the order of what is told of them: 20 updates of 32,768 tokens by some 50 or 90 M parameters.
+    # The expected order of magnitude: 20 updates of 32,768 tokens by some 50 or 90 M parameters.
     assert 5e13 < built.flops_after(0) < 5e14
 
 
-def test_trained_scored_and_told(cache_dir, tmp_path):
+def test_training_scores_and_table(cache_dir, tmp_path):
     (tmp_path / "caches").mkdir()
     (tmp_path / "caches/gpt2").symlink_to(cache_dir)
     tiny = [f"--gin.Gpt2Config.{size}" for size in ("num_layers=1", "hidden_size=48", "feed_forward_size=48")]
@@ -51,9 +51,9 @@ def test_trained_scored_and_told(cache_dir, tmp_path):
 
 def test_chunks_of_logits_change_no_loss(capsys, monkeypatch):
     monkeypatch.setattr(cross_entropy, "_VOCABULARY", 500)
-    found = {}
+    losses = {}
     for variant in cross_entropy.VARIANTS:
         cross_entropy.measure(argparse.Namespace(variant=variant, model="gpt2_tiny", rows=2, length=24, steps=2))
-        found[variant] = json.loads(capsys.readouterr().out)["loss"]
-    assert found["chunked"] == pytest.approx(found["whole"], rel=2e-3)  # of bfloat16
-    assert 6 < found["whole"] < 6.5  # ln 500 is 6.21
+        losses[variant] = json.loads(capsys.readouterr().out)["loss"]
+    assert losses["chunked"] == pytest.approx(losses["whole"], rel=2e-3)  # of bfloat16
+    assert 6 < losses["whole"] < 6.5  # ln 500 is 6.21

@@ -1,4 +1,4 @@
-"""The loop's benchmark, on few steps: the loop's doings and the bare step are told apart."""
+"""Benchmark of the training loop on few steps: phases of the loop and the bare step are measured apart."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from benchmarks.measurement import ROOT
 pytest.importorskip("psutil")
 
 
-def test_it_measures_both_by_turns(tmp_path):
+def test_loop_and_bare_step_are_measured_in_turns(tmp_path):
     words = ["--steps=8", "--rounds=2", "--hidden_size=64", f"--json={tmp_path / 'loop.json'}"]
     done = subprocess.run([sys.executable, "-m", "benchmarks.loop", *words], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

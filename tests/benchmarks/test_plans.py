@@ -1,4 +1,4 @@
-"""The tables of what fits where."""
+"""Tables of plans and of advice."""
 
 import json
 
@@ -22,7 +22,7 @@ ROW = {
 }
 
 
-def test_a_table(tmp_path):
+def test_table_of_plans(tmp_path):
     (tmp_path / "bert_base-v5e-16.json").write_text(json.dumps({"programs": [ROW]}))
     (tmp_path / "bert_base-v5e-256.json").write_text(json.dumps({"refused": "256 rows do not divide"}))
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in plans.table(tmp_path, ["bert_base"]).splitlines()]
@@ -32,10 +32,10 @@ def test_a_table(tmp_path):
     assert lines[3][7] == "refused: 256 rows do not divide"
 
 
-def test_what_is_advised(tmp_path):
-    """Nothing of what fits, the lines of what fits with them, and that nothing was found."""
-    found = {"lines": ["Run.microbatches = 2", "MeshShape.zero1 = True"], "costs": [], "bytes": 2**33}
-    answers = {"v5e-16": {}, "v6e-64": {"v6e-64": found}, "v5p-128": {"v5p-128": None}}
+def test_table_of_advice(tmp_path):
+    """The table leaves out plans that fit, has the lines that make others fit, and says where none was found."""
+    changes = {"lines": ["Run.microbatches = 2", "MeshShape.zero1 = True"], "costs": [], "bytes": 2**33}
+    answers = {"v5e-16": {}, "v6e-64": {"v6e-64": changes}, "v5p-128": {"v5p-128": None}}
     for slice, advice in answers.items():
         (tmp_path / f"bert_base-{slice}.json").write_text(json.dumps({"programs": [ROW], "advice": advice}))
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in plans.advised(tmp_path, ["bert_base"]).splitlines()]
@@ -45,7 +45,7 @@ def test_what_is_advised(tmp_path):
     ]
 
 
-def test_a_slice_that_is_none_of_a_study_is_not_planned(tmp_path, monkeypatch):
+def test_slice_outside_a_study_is_not_planned(tmp_path, monkeypatch):
     planned = []
     monkeypatch.setattr(plans, "plan", lambda output, name, slice: planned.append((name, slice)))
     plans.main([f"--output={tmp_path}", "--only=bert_base", "--only=roberta_8_none", "--slice=v5e-16"])
@@ -54,7 +54,7 @@ def test_a_slice_that_is_none_of_a_study_is_not_planned(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", plans.STUDIES)
 def test_every_study_is_a_run(name, monkeypatch, capsys):
-    """With its flags, up to its devices."""
+    """Its flags are valid, up to the creation of its devices."""
 
     class Reached(Exception):
         pass
@@ -65,4 +65,4 @@ def test_every_study_is_a_run(name, monkeypatch, capsys):
     monkeypatch.setattr(slices.Slice, "devices", devices)
     monkeypatch.setattr(command, "prepare", lambda slices: None)
     with pytest.raises(Reached):
-        cli.main(["plan", *plans.STUDIES[name].flags, *(f"--slice={each}" for each in plans.STUDIES[name].slices)])
+        cli.main(["plan", *plans.STUDIES[name].flags, *(f"--slice={slice_name}" for slice_name in plans.STUDIES[name].slices)])

@@ -1,4 +1,4 @@
-"""Weak scaling by the benchmark, on simulated devices."""
+"""Benchmark of weak scaling on simulated devices."""
 
 import os
 import re
@@ -8,12 +8,15 @@ import sys
 from tests import xla
 
 
-def test_each_device_alone_all_at_once_and_a_mesh():
-    """Rows of the table in their order, each with a rate, and shares of the slowest device's."""
+def test_rows_of_single_devices_all_devices_and_meshes():
+    """Rows of the table are in order, each with a rate and its share of the slowest device's rate."""
     words = ["--run=quickstart", "--rows=2", "--length=32", "--steps=1", "--rounds=1", "--mesh=data", "--mesh=zero1"]
     words += ["--gin=BertConfig.num_layers = 1", "--gin=Execution.layers = 'scan'"]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scaling", *words], env=os.environ | xla.devices(2), capture_output=True, text=True
+        [sys.executable, "-m", "benchmarks.scaling", *words],
+        env=os.environ | xla.device_environment(2),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line.startswith("|")][2:]

@@ -71,7 +71,7 @@ def write_texts(folder, *, held_out=slice(20, 23), copies=1):
 
 def started(words, environment, **options):
     """A command in a process of its own, which compiles fast and remembers what it compiled."""
-    environment = xla.devices() | {name: str(value) for name, value in environment.items()}
+    environment = xla.device_environment() | {name: str(value) for name, value in environment.items()}
     command = [sys.executable, bertfam_process.__file__, *map(str, words)]
     return subprocess.Popen(command, env=os.environ | environment, **options)
 

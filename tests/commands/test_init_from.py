@@ -96,7 +96,7 @@ def test_tokens_begin_as_they_would_on_any_mesh_or_anew(trained, rewritten, tmp_
     words = ["pretrain", *flags, *ONE]
     variants = {
         "whole": ([], {}),
-        "split": (["--init_optimizer", "--gin.MeshShape.data=1", "--gin.MeshShape.tensor=2"], xla.devices(2)),
+        "split": (["--init_optimizer", "--gin.MeshShape.data=1", "--gin.MeshShape.tensor=2"], xla.device_environment(2)),
         "anew": (["--init_new_rows=random"], {}),
     }
     for name, (flags, environment) in variants.items():

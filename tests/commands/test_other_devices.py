@@ -35,7 +35,7 @@ def eight(trained, tmp_path_factory):
     model_dir = tmp_path_factory.mktemp("eight") / "model"
     settings = [f"--gin.{setting}" for setting in (*THREE, "MeshShape.fsdp=4", "MeshShape.tensor=2")]
     words = trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *settings)
-    done = bertfam(*words, **xla.devices(8))
+    done = bertfam(*words, **xla.device_environment(8))
     assert done.returncode == 0, done.stderr
     assert json.loads((model_dir / "plan.json").read_text())["mesh"] == {
         "replica": 1,
@@ -56,7 +56,7 @@ def test_it_is_evaluated_exported_and_goes_on(trained, eight, tmp_path, devices)
         [sys.executable, "-c", ALL, model_dir, tmp_path / "exported", *words],
         capture_output=True,
         text=True,
-        env=os.environ | xla.devices(devices),
+        env=os.environ | xla.device_environment(devices),
     )
     assert done.returncode == 0, done.stderr
     assert "resumed from step 2" in done.stdout.splitlines()

@@ -31,7 +31,7 @@ def launch(*words, processes=2, restarts=0, **environment):
         [*command, sys.executable, bertfam_process.__file__, *words],
         capture_output=True,
         text=True,
-        env=os.environ | xla.devices() | environment,
+        env=os.environ | xla.device_environment() | environment,
         timeout=300,
     )
 

@@ -10,7 +10,7 @@ from model_folders import metrics
 
 from bertfam import cli
 
-FOUR = xla.devices(4)
+FOUR = xla.device_environment(4)
 THREE = (
     "Run.stages=(@short/Stage(),)",
     "short/Stage.steps=3",

@@ -80,7 +80,7 @@ def test_all_processes_save_the_same_step(trained, tmp_path, count):
         [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
         capture_output=True,
         text=True,
-        env=os.environ | xla.devices() | variables,
+        env=os.environ | xla.device_environment() | variables,
         timeout=300,
     )
     assert done.returncode == 75, done.stderr
@@ -186,7 +186,7 @@ def test_a_full_disk_ends_all_processes_with_one_line(trained, small_disk, what)
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | xla.devices() | {"PACE": "0.2"},
+        env=os.environ | xla.device_environment() | {"PACE": "0.2"},
     ) as launcher:
         for line in launcher.stdout:
             if what == "metrics" and line.startswith("step 16/72"):

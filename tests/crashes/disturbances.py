@@ -163,7 +163,7 @@ def skip_nan(workspace: Workspace) -> Row:
 def change_mesh(workspace: Workspace, axis: str) -> Row:
     """Kill on one device and resume on two, and the other way round."""
     row, rng = Row(f"SIGKILL, and on with {axis}=2", 2), workspace.random(axis)
-    one, two = xla.devices(), xla.devices(2)
+    one, two = xla.device_environment(), xla.device_environment(2)
     scenario = Scenario(workspace, f"on-two-{axis}").with_cache()
     scenario.launch(137, plan=SignalPlan("training", rng.randint(6, 15)), **one)
     scenario.flags = (f"--gin.MeshShape.{axis}=2",)

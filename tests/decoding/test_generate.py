@@ -126,7 +126,7 @@ def test_texts_differ_by_seed_prompt_and_number(model):
 def test_texts_are_the_same_on_four_devices():
     process = subprocess.run(
         [sys.executable, small_gpt2.__file__],
-        env=os.environ | xla.devices(4),
+        env=os.environ | xla.device_environment(4),
         capture_output=True,
         text=True,
     )
@@ -221,7 +221,7 @@ def test_command_generates_the_texts_of_the_api(model, folder, tmp_path):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
     flags = ["--strategy=sample", "--seed=3", "--max_new_tokens=8", "--num_return=2", "--json"]
     command = [sys.executable, "-m", "bertfam", "generate", f"--model_dir={folder}", f"--prompts={tmp_path / 'prompts.txt'}"]
-    process = subprocess.run([*command, *flags], capture_output=True, text=True, env=os.environ | xla.devices())
+    process = subprocess.run([*command, *flags], capture_output=True, text=True, env=os.environ | xla.device_environment())
     assert process.returncode == 0, process.stderr
     strategy, limits, texts = small_gpt2.ON_MESHES[0]
     expected = model.generate(PROMPTS, strategy, limits, texts=texts)

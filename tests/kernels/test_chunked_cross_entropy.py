@@ -166,7 +166,7 @@ def test_meshes_give_the_same_sums():
     """Eight devices give the same sums and gradients, and sum nothing over devices in the loop."""
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "chunked_meshes.py")],
-        env=os.environ | xla.devices(8),
+        env=os.environ | xla.device_environment(8),
         capture_output=True,
         text=True,
     )

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from process_threads import on_each
+from process_threads import run_on_all
 
 from bertfam.multihost import preemption
 from bertfam.multihost.preemption import Stop, stop_on_signals
@@ -37,7 +37,7 @@ def test_all_processes_stop_after_the_same_step(count, who, monkeypatch):
                 break
         return step, processes.gather("afterwards", processes.index)
 
-    results = on_each(count, train)
+    results = run_on_all(count, train)
     assert len({step for step, _ in results}) == 1 and 57 < results[0][0] < 200
     assert all(values == list(range(count)) for _, values in results)
 
@@ -51,7 +51,7 @@ def test_unfinished_round_at_the_end_does_not_disturb_later_messages(monkeypatch
         stop.finish_round()
         return processes.gather("afterwards", processes.index)
 
-    assert on_each(2, train) == [[0, 1]] * 2
+    assert run_on_all(2, train) == [[0, 1]] * 2
 
 
 def test_signal_requests_a_stop_and_handlers_are_restored(capsys):

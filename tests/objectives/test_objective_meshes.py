@@ -25,7 +25,7 @@ def results(tmp_path_factory):
     def make(directory):
         done = subprocess.run(
             [sys.executable, str(Path(__file__).parent / "objective_meshes.py")],
-            env=os.environ | xla.devices(8),
+            env=os.environ | xla.device_environment(8),
             capture_output=True,
             text=True,
         )

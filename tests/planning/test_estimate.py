@@ -26,7 +26,7 @@ def sizes_on_eight_devices():
     """Sizes that `layout_sizes.py` prints on eight simulated devices."""
     process = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "layout_sizes.py")],
-        env=os.environ | xla.devices(8),
+        env=os.environ | xla.device_environment(8),
         capture_output=True,
         text=True,
         check=False,

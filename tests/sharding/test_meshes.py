@@ -22,7 +22,7 @@ def runs(tmp_path_factory):
     def make(directory):
         done = subprocess.run(
             [sys.executable, mesh_runs.__file__, str(directory)],
-            env=os.environ | xla.devices(8),
+            env=os.environ | xla.device_environment(8),
             capture_output=True,
             text=True,
         )

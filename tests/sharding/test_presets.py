@@ -19,7 +19,7 @@ def results(tmp_path_factory):
     def make(directory):
         done = subprocess.run(
             [sys.executable, preset_runs.__file__, str(directory / "run")],
-            env=os.environ | xla.devices(8),
+            env=os.environ | xla.device_environment(8),
             capture_output=True,
             text=True,
         )

@@ -23,7 +23,7 @@ def test_replicated_arrays_are_read_once(tmp_path):
     processes = [
         subprocess.Popen(
             [sys.executable, broadcast_process.__file__, tmp_path, str(port), str(COUNT), str(index)],
-            env=os.environ | xla.devices(2),
+            env=os.environ | xla.device_environment(2),
         )
         for index in range(COUNT)
     ]

@@ -6,7 +6,7 @@ import time
 
 import jax.numpy as jnp
 import pytest
-from process_threads import on_each
+from process_threads import run_on_all
 
 from bertfam.errors import UserError
 from bertfam.multihost.processes import ProcessExited
@@ -59,7 +59,7 @@ def save_on_all(folder, orbax):
             return error
         return None
 
-    return on_each(len(orbax), run)
+    return run_on_all(len(orbax), run)
 
 
 def test_all_processes_finish_together(tmp_path):
@@ -110,4 +110,4 @@ def test_process_lost_during_a_save_is_not_waited_for(tmp_path):
             checkpoints.close()
         return time.monotonic() - start
 
-    assert on_each(2, run)[0] < 30
+    assert run_on_all(2, run)[0] < 30

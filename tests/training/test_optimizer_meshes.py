@@ -12,7 +12,7 @@ import xla
 def test_updates_are_the_same_on_eight_devices():
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("optimizer_meshes.py")],
-        env=os.environ | xla.devices(8),
+        env=os.environ | xla.device_environment(8),
         capture_output=True,
         text=True,
     )
