@@ -43,16 +43,16 @@ def assert_same_params(left, right):
     assert left.config == right.config
     rows, padded = left.config.vocab_size, left.config.padded_vocab_size
 
-    def check(ours, theirs):
-        count = rows if len(ours) == padded else None
-        np.testing.assert_array_equal(ours[:count], theirs[:count])
+    def check(actual, expected):
+        count = rows if len(actual) == padded else None
+        np.testing.assert_array_equal(actual[:count], expected[:count])
 
     jax.tree.map(check, left.params, right.params)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def toy():
-    """The module, imported as a user's program imports it; other test files do not see its family."""
+    """Yield the module, imported as by a user's program; other test files do not see its family."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(EXTENSIONS)
         patch.setattr(families, "_registered", [])
@@ -63,7 +63,7 @@ def toy():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder with text, vocab/ and model/, which a process of `bertfam pretrain` trained with all six extensions."""
+    """Return a folder with text, vocab/ and model/, which `bertfam pretrain` trained with all six extensions."""
     folder = tmp_path_factory.mktemp("extensions")
     for name, documents in (("train", 30), ("held-out", 6)):
         write_text(folder / f"{name}.txt", documents)

@@ -88,11 +88,11 @@ def test_loss_and_gradients_match_torch(smoothing):
     loss = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)(logits, torch.tensor(labels).long())
     loss.backward()
 
-    def ours(hidden, kernel, bias):
+    def mean_loss(hidden, kernel, bias):
         settings = VocabularyLoss(REAL, label_smoothing=smoothing, chunk=4)
         return chunked_cross_entropy(hidden, kernel, bias, targets, weights, settings).loss / weights.sum()
 
-    actual, gradients = jax.jit(jax.value_and_grad(ours, (0, 1, 2)))(hidden, kernel, bias)
+    actual, gradients = jax.jit(jax.value_and_grad(mean_loss, (0, 1, 2)))(hidden, kernel, bias)
     np.testing.assert_allclose(actual, loss.item(), rtol=1e-5)
     for one, tensor in zip(gradients, tensors, strict=True):
         np.testing.assert_allclose(one, tensor.grad.numpy(), rtol=1e-5, atol=1e-6)

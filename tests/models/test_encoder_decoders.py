@@ -64,8 +64,8 @@ def packed_rows():
         for row, (parts, ids) in enumerate(((texts, [1, 2]), (texts[:1], [1]), (texts[1:], [1]), last)):
             place = 0
             for part, segment in zip(parts, ids, strict=True):
-                here = slice(place, place + len(part))
-                tokens[row, here], segments[row, here], positions[row, here] = part, segment, np.arange(len(part))
+                span = slice(place, place + len(part))
+                tokens[row, span], segments[row, span], positions[row, span] = part, segment, np.arange(len(part))
                 place += len(part)
         rows[network] = (tokens, segments, positions)
     return rows

@@ -199,11 +199,11 @@ def test_packed_examples_are_isolated_bit_for_bit(params, dtype):
     options = {"compiler_options": xla.OPTIMISED}
     one, other = (np.float32(small_bert.apply(params, which, CONFIG, execution, **options)[0]) for which in (inputs, changed))
     assert np.array_equal(one[:, 8:], other[:, 8:]) and not np.array_equal(one[:, :8], other[:, :8])
-    for here in (slice(0, 8), slice(8, 17)):
-        alone = {name: inputs[name][:, here] for name in ("tokens", "token_type_ids")}
+    for span in (slice(0, 8), slice(8, 17)):
+        alone = {name: inputs[name][:, span] for name in ("tokens", "token_type_ids")}
         alone["segment_ids"] = np.ones_like(alone["tokens"])
         actual, _ = small_bert.apply(params, alone, CONFIG, execution, **options)
-        np.testing.assert_allclose(one[:, here], np.float32(actual), atol=1e-5 if dtype == "float32" else 0.2)
+        np.testing.assert_allclose(one[:, span], np.float32(actual), atol=1e-5 if dtype == "float32" else 0.2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -118,7 +118,7 @@ def test_pieces_are_exact_in_value_and_gradient(trees):
 def test_rows_without_a_token_do_not_count():
     student, teacher = (jnp.asarray(np.random.default_rng(seed).standard_normal((3, 7)), jnp.float32) for seed in (0, 1))
     padded = [jnp.pad(logits, ((0, 0), (0, 5)), constant_values=NO_TOKEN_LOGIT) for logits in (student, teacher)]
-    for term in (lambda *given: soft_targets(*given, 2.0), squared_differences):
+    for term in (lambda *args: soft_targets(*args, 2.0), squared_differences):
         actual, gradient = jax.value_and_grad(term)(*padded, jnp.ones(3))
         expected, gradient_of_tokens = jax.value_and_grad(term)(student, teacher, jnp.ones(3))
         assert float(actual) == pytest.approx(float(expected), rel=1e-6)
@@ -131,7 +131,7 @@ def test_place_of_weight_0_adds_exactly_nothing(bad):
     generator = np.random.default_rng(0)
     student, teacher = (jnp.asarray(generator.standard_normal((4, 6)), jnp.float32) for _ in range(2))
     weights = jnp.array([1.0, 1.0, 0.0, 0.5])
-    for term in (lambda *given: soft_targets(*given, 2.0), squared_differences, cosine_distances):
+    for term in (lambda *args: soft_targets(*args, 2.0), squared_differences, cosine_distances):
         expected, expected_gradient = jax.value_and_grad(term)(student, teacher, weights)
         actual, gradient = jax.value_and_grad(term)(student.at[2].set(bad), teacher.at[2].set(bad), weights)
         assert (
@@ -192,8 +192,8 @@ def test_teacher_has_no_dropout(trees):
 
 
 def test_teacher_equal_to_the_student_gives_no_gradient(trees):
-    same = Teacher("teacher", STUDENT, has_head=True, digest="0")
-    objective = dataclasses.replace(ALL, teacher=same, mlm=0.0, soft=5.0)
+    equal_teacher = Teacher("teacher", STUDENT, has_head=True, digest="0")
+    objective = dataclasses.replace(ALL, teacher=equal_teacher, mlm=0.0, soft=5.0)
     (loss, _), gradient = value_and_gradient(objective, (trees[0], {"teacher": trees[0]}), tiny.batch(4))
     assert abs(float(loss)) < 1e-5
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-4

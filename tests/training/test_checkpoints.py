@@ -20,8 +20,8 @@ def state():
 
 
 def abstract(state):
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return on_devices(jax.eval_shape(lambda: state), jax.tree.map(lambda _: here, state))
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return on_devices(jax.eval_shape(lambda: state), jax.tree.map(lambda _: sharding, state))
 
 
 @jax.jit

@@ -74,7 +74,7 @@ def test_record_decides_between_two_devices():
     assert list(report(make_replay(wrong), recorded=None).suspects) == ["d0", "d1"]
 
 
-def test_devices_that_differ_on_the_same_rows():
+def test_devices_that_differ_on_the_same_rows_are_suspects():
     result = report(make_replay(alone=changed("gradient/a", d0=5, d1=1)))
     assert list(result.suspects) == ["d0", "d1"] and len(result.faults) == 1
 
@@ -91,7 +91,7 @@ def test_differing_arrangements_of_the_devices():
     assert report(make_replay(**four), make_replay(dataclasses.replace(other, loss=3.0), **four)).faults
 
 
-def test_platform_without_reproducible_bits_has_no_faults():
+def test_platform_without_reproducible_bits_is_compared_with_tolerance():
     other = changed("gradient/a", d0=5, d1=5)
     gpu = report(make_replay(platform="gpu", again=other), recorded=other.line())
     assert not gpu.faults and gpu.notes[0].startswith("results are not bitwise reproducible on this platform")

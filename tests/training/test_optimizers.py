@@ -232,7 +232,7 @@ def test_relative_step_of_adafactor_is_its_schedule():
     "config",
     [AdamW(mu_dtype="bfloat16"), Lamb(b2=0.98, nu_dtype="bfloat16"), Lion(mu_dtype="bfloat16"), Muon(mu_dtype="bfloat16")],
 )
-def test_16_bit_moments(config):
+def test_16_bit_moments_train_like_float32_moments(config):
     values = toy.random_values(0)
     wide = dataclasses.replace(config, **{name: "float32" for name in ("mu_dtype", "nu_dtype") if hasattr(config, name)})
     results = []

@@ -22,7 +22,7 @@ def matrices(seed):
     return np.random.default_rng(seed).standard_normal((2, *SHAPE)).astype(np.float32)
 
 
-def ours(config):
+def jax_updates(config):
     """Yield the two layers after each update."""
     params = {"layers": {"kernel": jnp.asarray(matrices(0))}}
     boxed = {"layers": {"kernel": nn.LogicallyPartitioned(params["layers"]["kernel"], ("layers", *AXES))}}
@@ -34,7 +34,7 @@ def ours(config):
         yield np.asarray(params["layers"]["kernel"])
 
 
-def theirs(make):
+def torch_updates(make):
     """Yield the same two layers with an optimizer of torch, for which each layer is a parameter."""
 
     def to_torch(matrix):
@@ -83,6 +83,6 @@ def theirs(make):
     ],
 )
 def test_updates_match_torch(config, make, tolerance):
-    for updated, expected in zip(ours(config), theirs(make), strict=True):
+    for updated, expected in zip(jax_updates(config), torch_updates(make), strict=True):
         np.testing.assert_allclose(updated, expected, rtol=1e-5, atol=tolerance)
     assert np.abs(updated - matrices(0)).max() > RATE / 2

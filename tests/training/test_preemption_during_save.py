@@ -32,7 +32,7 @@ def trainer():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_sigterm_during_a_save(trainer, seed, tmp_path, monkeypatch, capsys):
+def test_sigterm_during_a_save_leaves_complete_checkpoints(trainer, seed, tmp_path, monkeypatch, capsys):
     write, generator = manifest.write, random.Random(seed)
 
     def slow(folder):

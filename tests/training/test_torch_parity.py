@@ -79,7 +79,7 @@ def torch_losses(model, loss_of):
     return losses, norms
 
 
-def our_losses(folder, kind):
+def jax_losses(folder, kind):
     imported = huggingface.read(folder)
     objective = kind(imported.config, execution=Execution())
     optimizer = ADAMW.build(STEPS, jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
@@ -180,9 +180,9 @@ def test_losses_of_twenty_steps_match_torch(tmp_path, make, kind, loss_of):
         for parameter in model.parameters():  # including biases and norms
             parameter += 0.02 * torch.randn_like(parameter)
     model.save_pretrained(tmp_path)
-    theirs, their_norms = torch_losses(model, loss_of)
-    ours, our_norms = our_losses(tmp_path, kind)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
-    np.testing.assert_allclose(our_norms, their_norms, rtol=1e-3)
-    assert theirs[-1] < theirs[0] - 0.4  # the model learned
-    assert min(their_norms) > 0.5  # every gradient was clipped
+    expected, expected_norms = torch_losses(model, loss_of)
+    losses, norms = jax_losses(tmp_path, kind)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    np.testing.assert_allclose(norms, expected_norms, rtol=1e-3)
+    assert expected[-1] < expected[0] - 0.4  # the model learned
+    assert min(expected_norms) > 0.5  # every gradient was clipped
