@@ -17,9 +17,11 @@ from typing import Any
 import jax
 
 from benchmarks.measurement import machine, table, versions
+from bertfam.data import vocabularies
 from bertfam.data.corpora.python_docs.corpus import PythonDocs
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache import builder
+from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.models.bert import BertConfig
 from bertfam.multihost.preemption import Stop
@@ -40,15 +42,19 @@ _VOCABULARY_SIZE = 4096
 _LOOP = (TRAINING, WAITING, SAVING)  # phases of the loop; compiling and evaluating are reported separately
 
 
+def python_docs(folder: Path) -> TokenCache:
+    """Build a token cache of the documentation of the installed packages, with a vocabulary of its own."""
+    corpus = PythonDocs()
+    sentences = (sentence for document in corpus.documents("train") for sentence in document)
+    return builder.build({"text": corpus}, WordPiece.train(sentences, size=_VOCABULARY_SIZE), folder)
+
+
 class Loop:
     """Small run whose steps can be made by the training loop or by the bare step."""
 
-    def __init__(self, run: Run, folder: Path) -> None:
-        """Read the text and compile the step."""
-        corpus = PythonDocs()
-        sentences = (sentence for document in corpus.documents("train") for sentence in document)
-        self.vocabulary = WordPiece.train(sentences, size=_VOCABULARY_SIZE)
-        self.cache = builder.build({"text": corpus}, self.vocabulary, folder / "cache")
+    def __init__(self, run: Run, folder: Path, cache: TokenCache) -> None:
+        """Read the vocabulary of the token cache and compile the step."""
+        self.vocabulary, self.cache = vocabularies.load(cache.vocabulary_directory), cache
         run = run.sized(self.vocabulary.size)
         self.trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
         stage = run.stages[0]
@@ -95,6 +101,9 @@ def main() -> int:
     parser.add_argument(
         "--hidden_size", type=int, default=128, metavar="N", help="hidden size of the model, which has two layers (128)"
     )
+    parser.add_argument(
+        "--cache", metavar="DIR", help="token cache of a corpus named text (documentation of the installed packages)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures of all rounds to this file")
     args = parser.parse_args()
     steps = args.steps // args.rounds
@@ -124,7 +133,8 @@ def main() -> int:
     }
     print("\n".join(f"{name}: {json.dumps(value)}" for name, value in report.items() if name != "rounds"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(run, Path(folder))
+        cache = TokenCache(args.cache) if args.cache else python_docs(Path(folder) / "cache")
+        loop = Loop(run, Path(folder), cache)
         state = loop.trainer.new_state()
         state, _ = loop.bare(state, steps)  # warm-up
         for turn in range(args.rounds):

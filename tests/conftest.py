@@ -1,5 +1,6 @@
 """Fixtures of a small real text: the language reference that comes with Python, its vocabulary and its token cache."""
 
+import gc
 import pydoc_data.topics
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
 
 xla.set_fast_compilation()
+# Tracing makes many objects, nearly all short-lived: with the default threshold the collector walks the whole heap too often.
+gc.set_threshold(100_000, 50, 1000)
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,22 @@
 """Benchmark of the training loop on few steps: phases of the loop and the bare step are measured apart."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+import xla
 
 from benchmarks.measurement import ROOT
 
 pytest.importorskip("psutil")
 
 
-def test_loop_and_bare_step_are_measured_in_turns(tmp_path):
-    words = ["--steps=8", "--rounds=2", "--hidden_size=64", f"--json={tmp_path / 'loop.json'}"]
-    done = subprocess.run([sys.executable, "-m", "benchmarks.loop", *words], capture_output=True, text=True, cwd=ROOT)
+def test_loop_and_bare_step_are_measured_in_turns(cache_dir, tmp_path):
+    words = ["--steps=8", "--rounds=2", "--hidden_size=64", f"--cache={cache_dir}", f"--json={tmp_path / 'loop.json'}"]
+    command = [sys.executable, "-m", "benchmarks.loop", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.device_environment())
     assert done.returncode == 0, done.stderr
     rounds = json.loads((tmp_path / "loop.json").read_text())["rounds"]
     assert [turn["steps"] for turn in rounds] == [4, 4]
