@@ -134,7 +134,7 @@ MUTANTS = (
         "layers/heads/pretraining.py",
         "< vocab_size, logits, NO_TOKEN_LOGIT)",
         "<= vocab_size, logits, NO_TOKEN_LOGIT)",
-        "models/test_bert.py",
+        "models/test_t5_parity.py",
     ),
     Mutant(
         "layers/lookup.py",
