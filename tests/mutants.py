@@ -47,7 +47,9 @@ MUTANTS = (
     ),
     Mutant("training/step.py", "jax.tree.map(jnp.add, sums, (gradient, metrics))", "(gradient, metrics)", STEP),
     Mutant("training/step.py", "DROPOUT), state.step)", "DROPOUT), 0)", STEP),
-    Mutant("training/step.py", "jnp.where(finite, new, old), changed, state)", "new, changed, state)", "training/test_trainer.py"),
+    Mutant(
+        "training/step.py", "jnp.where(finite, new, old), changed, state)", "new, changed, state)", "training/test_trainer.py"
+    ),
     Mutant("training/step.py", "(1 - decay) / one_minus_power(decay, updates)", "1 - decay", "training/test_trainer.py"),
     # Optimizers and schedules
     Mutant("training/optimizers/moments.py", "count = state.updates + 1", "count = state.updates + 2", OPTIMIZERS),
