@@ -12,14 +12,13 @@ scored with the same noise, single tokens at 15 % of held-out rows of whole sent
 """
 
 import argparse
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import table
-from benchmarks.training_runs import metrics, run_all, seconds, tokens_per_second
+from benchmarks.training_runs import metrics, read_scores, run_all, seconds, tokens_per_second, write_scores
 
 _LENGTH, _ROWS = 128, 256
 _RUN = """\
@@ -164,17 +163,13 @@ def score(args: argparse.Namespace) -> None:
         assert scores is not None
         found |= {f"yardstick_{name}": value for name, value in scores.items()}
         found["yardstick_network"] = network
-        (args.output / name / "score.json").write_text(json.dumps(found, indent=1) + "\n")
+        write_scores(args.output / name, found)
 
 
 def show(args: argparse.Namespace) -> None:
     """Print the table of the finished runs."""
     lines = []
-    for name in args.encoders:
-        path = args.output / name / "score.json"
-        if not path.is_file():
-            continue
-        found = json.loads(path.read_text())
+    for name, found in read_scores(args.output, args.encoders).items():
         heads = "; ".join(
             f"{metric.removesuffix('_accuracy')} {found[metric]:.3f} ({found[baseline]:.3f})"
             for metric, baseline in ENCODERS[name].heads

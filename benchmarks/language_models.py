@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import table
-from benchmarks.training_runs import metrics, run_all, seconds, tokens_per_second
+from benchmarks.training_runs import metrics, read_scores, run_all, seconds, tokens_per_second, write_scores
 
 PROMPTS = ("It was a dark night, and", "The king said to his daughter")
 _RUN = """\
@@ -184,17 +184,13 @@ def score(args: argparse.Namespace) -> None:
                 texts["texts"][0]["text"]
                 for texts in _run_json("generate", model, *prompts, "--strategy=sample", "--seed=1", "--max_new_tokens=60")
             ]
-        (args.output / name / "score.json").write_text(json.dumps(found, indent=1) + "\n")
+        write_scores(args.output / name, found)
 
 
 def show(args: argparse.Namespace) -> None:
     """Print the table of the finished runs."""
     lines = []
-    for name in args.runs:
-        path = args.output / name / "score.json"
-        if not path.is_file():
-            continue
-        found = json.loads(path.read_text())
+    for name, found in read_scores(args.output, args.runs).items():
         lines.append(
             [
                 name,

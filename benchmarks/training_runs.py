@@ -6,12 +6,14 @@ import queue
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import ROOT
+
+_SCORES = "score.json"
 
 
 def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int | Sequence[str]) -> None:
@@ -56,6 +58,17 @@ def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int
             future.result()
     if failures:
         raise RuntimeError("\n".join(failures))
+
+
+def write_scores(model_dir: Path, scores: Mapping[str, Any]) -> None:
+    """Write the scores of a finished run to its score.json."""
+    (model_dir / _SCORES).write_text(json.dumps(scores, indent=1) + "\n")
+
+
+def read_scores(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Read score.json of each named run of a folder that has one, in the order of the names."""
+    files = {name: folder / name / _SCORES for name in names}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
 
 
 def metrics(model_dir: Path, split: str) -> list[dict[str, Any]]:
