@@ -169,7 +169,7 @@ def score(args: argparse.Namespace) -> None:
 def show(args: argparse.Namespace) -> None:
     """Print the table of the finished runs."""
     lines = []
-    for name, found in read_scores(args.output, args.encoders).items():
+    for name, found in read_scores(args.output, args.encoders):
         heads = "; ".join(
             f"{metric.removesuffix('_accuracy')} {found[metric]:.3f} ({found[baseline]:.3f})"
             for metric, baseline in ENCODERS[name].heads

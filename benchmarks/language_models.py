@@ -190,7 +190,7 @@ def score(args: argparse.Namespace) -> None:
 def show(args: argparse.Namespace) -> None:
     """Print the table of the finished runs."""
     lines = []
-    for name, found in read_scores(args.output, args.runs).items():
+    for name, found in read_scores(args.output, args.runs):
         lines.append(
             [
                 name,

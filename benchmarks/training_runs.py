@@ -6,7 +6,7 @@ import queue
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,12 @@ def write_scores(model_dir: Path, scores: Mapping[str, Any]) -> None:
     (model_dir / _SCORES).write_text(json.dumps(scores, indent=1) + "\n")
 
 
-def read_scores(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Read score.json of each named run of a folder that has one, in the order of the names."""
-    files = {name: folder / name / _SCORES for name in names}
-    return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
+def read_scores(folder: Path, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the score.json of each named run of a folder that has one, in the order of the names."""
+    for name in names:
+        file = folder / name / _SCORES
+        if file.is_file():
+            yield name, json.loads(file.read_text())
 
 
 def metrics(model_dir: Path, split: str) -> list[dict[str, Any]]:
