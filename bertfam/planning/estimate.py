@@ -16,7 +16,7 @@ from bertfam.sharding.chips import Chip
 from bertfam.sharding.named_shardings import batch_shardings, check_batch, partition_spec
 from bertfam.sharding.rules import AXES, Rules, as_tuple
 from bertfam.training.run import Run
-from bertfam.training.state import TrainState, new_state, shardings_of
+from bertfam.training.state import TrainState, shardings_of
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,8 @@ def _cached(key: Any, make: Callable[[], Any]) -> Any:
 
 
 def _boxed_state(run: Run) -> TrainState:
-    def make() -> TrainState:
-        optimizer = run.optimizer.build(run.total_steps, run.boxed_params())
-        averaged = run.average_decay is not None
-        return jax.eval_shape(
-            lambda key: new_state(run.objective, optimizer, key, run.shape(0), averaged=averaged), jax.random.key(0)
-        )
-
-    state: TrainState = _cached(("state", run.objective, run.optimizer, run.shape(0), run.average_decay is None), make)
+    key = ("state", run.objective, run.optimizer, run.shape(0), run.average_decay is None)
+    state: TrainState = _cached(key, lambda: run.boxed_state)
     return state
 
 

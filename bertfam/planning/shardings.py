@@ -21,7 +21,7 @@ def shardings(trainer: Trainer) -> list[dict[str, Any]]:
     """
     rows = []
     for part, title in _PARTS.items():
-        boxed = _leaves(getattr(trainer.boxed_state, part), is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+        boxed = _leaves(getattr(trainer.run.boxed_state, part), is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
         for name, leaf in _leaves(getattr(trainer.abstract_state, part)).items():
             rows.append(_row(title, name, leaf, getattr(boxed[name], "names", ())))
     for stage in stages_of(trainer.run):

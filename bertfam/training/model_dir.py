@@ -163,7 +163,7 @@ def open_model(model_dir: str | Path, step: int | None = None, *, average: bool 
     step = selection.find(model_dir, step, ("average" if average else "params",))
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     parts = checkpoints.parts(step)
-    shapes = {name: shape for name, shape in nn.meta.unbox(run.boxed_params()).items() if name in parts}
+    shapes = {name: shape for name, shape in nn.meta.unbox(run.boxed_params).items() if name in parts}
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
     params = checkpoints.restore_params(step, like, average=average)
     checkpoints.close()

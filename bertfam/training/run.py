@@ -1,6 +1,7 @@
 """Configuration of a run, the root of the gin configuration."""
 
 import dataclasses
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.hooks.base import Hook
 from bertfam.training.optimizers import AdamW, Optimizer
 from bertfam.training.stages import Stage, expand_ramps, total_steps
+from bertfam.training.state import TrainState, first_state
 from bertfam.training.step import NonFinite
 
 
@@ -154,9 +156,25 @@ class Run:
         """Return the static sizes of a stage's rows."""
         return self.data.shape(self.stages[stage].length)
 
+    @functools.cached_property
+    def initial_shapes(self) -> tuple[Any, Any, Any]:
+        """The shapes of (params, carry, aux) of a sized run; params are boxed with logical axis names."""
+        shapes: tuple[Any, Any, Any] = jax.eval_shape(lambda key: self.objective.init(key, self.shape(0)), jax.random.key(0))
+        return shapes
+
+    @property
     def boxed_params(self) -> Any:
-        """Return the shapes of the parameters of a sized run, boxed with logical axis names."""
-        return jax.eval_shape(lambda key: self.objective.init(key, self.shape(0))[0], jax.random.key(0))
+        """The shapes of the parameters of a sized run, boxed with logical axis names."""
+        return self.initial_shapes[0]
+
+    @functools.cached_property
+    def boxed_state(self) -> TrainState:
+        """The shapes of the state of a sized run; parameters, and their copies, are boxed with logical axis names."""
+        optimizer, averaged = self.optimizer.build(self.total_steps, self.boxed_params), self.average_decay is not None
+        state: TrainState = jax.eval_shape(
+            lambda initial: first_state(initial, optimizer, averaged=averaged), self.initial_shapes
+        )
+        return state
 
     def sized(self, vocabulary_size: int) -> "Run":
         """Return the run with its model's vocabulary size set."""

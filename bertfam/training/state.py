@@ -46,7 +46,12 @@ def new_state(
       shape: shape of the rows.
       averaged: whether a moving average of the parameters is kept.
     """
-    params, carry, aux = objective.init(key, shape)
+    return first_state(objective.init(key, shape), optimizer, averaged=averaged)
+
+
+def first_state(initial: tuple[Tree, Tree, Tree], optimizer: optax.GradientTransformation, *, averaged: bool) -> TrainState:
+    """Make the state of step 0 from the initial (params, carry, aux)."""
+    params, carry, aux = initial
     average = jax.tree.map(jnp.copy, params) if averaged else {}
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, optimizer.init(params), carry, aux, average, zero)

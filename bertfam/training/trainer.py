@@ -56,19 +56,19 @@ class Trainer:
         """Check the run against the mesh; raises UserError if a size does not divide over it."""
         self.run, self.mesh = run, mesh
         self.phase_timer = phase_timer or PhaseTimer()
-        params = run.boxed_params()
+        params = run.boxed_params
         self.tensors = describe(params)
         self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
         self.schedule = run.optimizer.schedule.build(run.total_steps)
-        self.boxed_state: TrainState = jax.eval_shape(self._fresh, jax.random.key(0))
-        self.shardings = shardings_of(self.boxed_state, mesh, run.mesh)
-        self.abstract_state: TrainState = on_devices(nn.meta.unbox(self.boxed_state), self.shardings)
+        self.shardings = shardings_of(run.boxed_state, mesh, run.mesh)
+        self.abstract_state: TrainState = on_devices(nn.meta.unbox(run.boxed_state), self.shardings)
         if run.keep_best is not None:
             self._check_metric(run.keep_best)
         self.stages = [self._stage(index) for index in range(len(run.stages))]
         pieces: Any = {"seed": run.seed, "microbatches": run.microbatches}
         policies: Any = {"non_finite": run.non_finite, "average_decay": run.average_decay}
         step = make_train_step(run.objective, self.optimizer, **pieces, **policies)
+        self._new_state = jax.jit(self._fresh, out_shardings=self.shardings)
         self._step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
         inspection = make_inspection(run.objective, self.optimizer, self.tensors, **pieces)
         self._inspection = jax.jit(inspection, out_shardings=NamedSharding(mesh, PartitionSpec()))
@@ -77,8 +77,10 @@ class Trainer:
         self._predictions = jax.jit(run.objective.predictions, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
     def _fresh(self, key: jax.Array) -> TrainState:
-        averaged = self.run.average_decay is not None
-        return new_state(self.run.objective, self.optimizer, key, self.run.shape(0), averaged=averaged)
+        run, averaged = self.run, self.run.average_decay is not None
+        state = new_state(run.objective, self.optimizer, key, run.shape(0), averaged=averaged)
+        fresh: TrainState = nn.meta.unbox(state)
+        return fresh
 
     def _stage(self, index: int) -> StageProgram:
         stage, shape = self.run.stages[index], self.run.shape(index)
@@ -112,8 +114,7 @@ class Trainer:
     def new_state(self) -> TrainState:
         """Make a fresh state, the same on every mesh."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            make = jax.jit(lambda key: nn.meta.unbox(self._fresh(key)), out_shardings=self.shardings)
-            return make(jax.random.fold_in(jax.random.key(self.run.seed), INITIALISATION))
+            return self._new_state(jax.random.fold_in(jax.random.key(self.run.seed), INITIALISATION))
 
     def restored(self, checkpoints: Checkpoints, step: int) -> TrainState:
         """Restore a checkpoint's state on this mesh."""

@@ -4,6 +4,7 @@ import os
 from contextlib import ExitStack
 
 import pytest
+import shared_programs
 from command_line import Trained, bertfam, write_texts
 from model_folders import CannotMount, disk
 from once import once
@@ -33,6 +34,13 @@ LinearDecay.peak = 1e-2
 LinearDecay.warmup_steps = 5
 MODEL = @BertConfig()
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_programs():
+    with pytest.MonkeyPatch.context() as patch:
+        shared_programs.share(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -65,8 +65,7 @@ def leaves(tree, is_leaf=None):
 def axes_of(trainer, tree):
     """Return the logical axis names by path."""
     is_box = lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)  # noqa: E731
-    boxed = jax.eval_shape(trainer._fresh, jax.random.key(0))
-    return {path: getattr(leaf, "names", ()) for path, leaf in leaves(getattr(boxed, tree), is_box).items()}
+    return {path: getattr(leaf, "names", ()) for path, leaf in leaves(getattr(trainer.run.boxed_state, tree), is_box).items()}
 
 
 def assert_rows(actual, old, fresh, axis, *, spelt=True):

@@ -19,7 +19,6 @@ from bertfam.training.checkpoints import Checkpoints, has_training_state, newest
 from bertfam.training.model_dir import read_run
 from bertfam.training.optimizers.tensors import is_boxed
 from bertfam.training.run import Run, check_same_optimizer
-from bertfam.training.state import TrainState, new_state
 from bertfam.training.trainer import Trainer
 from bertfam.training.warm_start.rows import copied
 
@@ -54,12 +53,12 @@ def read(folder: str, step: int, run: Run, size: int, parts: Collection[str]) ->
     check_same_optimizer(old.optimizer, run.optimizer, folder)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     like = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), nn.meta.unbox(_abstract_state(old))
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), nn.meta.unbox(old.boxed_state)
     )
     checkpoints = Checkpoints(folder, read_only=True)
     state = {_names(path): np.asarray(leaf) for path, leaf in _leaves(checkpoints.restore_optimizer(step, like))}
     checkpoints.close()
-    fresh = _abstract_state(run)
+    fresh = run.boxed_state
     for path, _ in _leaves(fresh.opt_state):
         if _is_copied(path, parts, fresh.params) and _names(path) not in state:
             raise UserError(f"the optimizer state in {folder} lacks {'/'.join(_names(path))}, which this run has; {_FIX}")
@@ -73,16 +72,8 @@ def transfer(trainer: Trainer, fresh: Any, old: dict[Names, np.ndarray], origins
         names = box.names if is_boxed(box) else (None,) * leaf.ndim
         return copied(names, leaf, old[_names(path)], origins) if _is_copied(path, parts, boxed.params) else leaf
 
-    boxed = _abstract_state(trainer.run)
+    boxed = trainer.run.boxed_state
     return jax.tree_util.tree_map_with_path(replace, boxed.opt_state, fresh, is_leaf=is_boxed)
-
-
-def _abstract_state(run: Run) -> TrainState:
-    """Return the shapes of a run's state with their logical axis names."""
-    optimizer, averaged = run.optimizer.build(run.total_steps, run.boxed_params()), run.average_decay is not None
-    return jax.eval_shape(
-        lambda key: new_state(run.objective, optimizer, key, run.shape(0), averaged=averaged), jax.random.key(0)
-    )
 
 
 def _leaves(tree: Any) -> list[tuple[Any, Any]]:

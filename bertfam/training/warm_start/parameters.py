@@ -40,7 +40,7 @@ class WarmStart:
         """Make a fresh state with the copied parameters; rows of tokens without origins are initialised."""
         state, run = trainer.new_state(), trainer.run
         boxed, fresh, given = (
-            traverse_util.flatten_dict(tree, sep="/") for tree in (run.boxed_params(), state.params, self.params)
+            traverse_util.flatten_dict(tree, sep="/") for tree in (run.boxed_params, state.params, self.params)
         )
 
         copied = {path: rows.copied(boxed[path].names, fresh[path], value, self.origins) for path, value in given.items()}
@@ -81,7 +81,7 @@ def read_warm_start(
     model, first = next(iter(models.values())), next(iter(networks))
     matched = {name: models[name] for name in networks if name in models} or {first: model}
     theirs = run.objective.joined({name: model.params for name, model in matched.items()})
-    ours = run.boxed_params()
+    ours = run.boxed_params
     names = parts.split(",") if parts else sorted(theirs.keys() & ours.keys())
     for name in names:
         for params, owner in ((theirs, folder), (ours, "this run")):
