@@ -52,9 +52,7 @@ def read(folder: str, step: int, run: Run, size: int, parts: Collection[str]) ->
     old = read_run(folder).sized(size)
     check_same_optimizer(old.optimizer, run.optimizer, folder)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    like = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), nn.meta.unbox(old.boxed_state)
-    )
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), nn.meta.unbox(old.boxed_state))
     checkpoints = Checkpoints(folder, read_only=True)
     state = {_names(path): np.asarray(leaf) for path, leaf in _leaves(checkpoints.restore_optimizer(step, like))}
     checkpoints.close()
