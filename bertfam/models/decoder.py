@@ -35,8 +35,8 @@ class DecoderConfig(Sizes):
 
     The fields are the options that several families share. Everything else that distinguishes a family is a property or method,
     which the family overrides: the arrangement of a layer (`block_class`, `last_norm`), its parts (`attentions`, `feed_forward`,
-    `norm`) and the tables (`position_rows`, `table_width`, `table_deviation`, `logit_scale`). A family with options of its own
-    declares them as fields and reads them there.
+    `norm`) and the tables (`position_rows`, `table_width`, `table_deviation`, `position_deviation`,
+    `logit_scale`). A family with options of its own declares them as fields and reads them there.
 
     Attributes:
       vocab_size: real tokens; None takes the size of the run's vocabulary.
@@ -104,14 +104,19 @@ class DecoderConfig(Sizes):
 
     @property
     def table_deviation(self) -> float | None:
-        """Standard deviation of the normal that the tables of words and positions start from."""
+        """Standard deviation of the normal that the word table starts from."""
         return self.initializer_range
 
     @property
     def table_initializer(self) -> Initializer:
-        """Initializer of the tables of words and positions."""
+        """Initializer of the word table."""
         assert self.table_deviation is not None
         return normal(self.table_deviation)
+
+    @property
+    def position_deviation(self) -> float | None:
+        """Standard deviation of the normal that the position table starts from."""
+        return self.table_deviation
 
     @property
     def logit_scale(self) -> float:
@@ -224,7 +229,9 @@ class Embeddings(nn.Module):
             init = config.initializer(config.table_width)
             hidden = Dense((config.hidden_size,), ("embed", None), dtype, False, init, name="projection")(hidden)
         if config.position_rows:
-            table = Table(config.position_rows, config.hidden_size, "position", config.table_initializer, name="position")()
+            assert config.position_deviation is not None
+            init = normal(config.position_deviation)
+            table = Table(config.position_rows, config.hidden_size, "position", init, name="position")()
             unread = config.position_rows - config.max_length
             hidden = hidden + embed_positions(table[unread:], positions, tokens.shape[1], dtype)
         hidden = Dropout(config.embedding_dropout_rate, name="dropout")(hidden, train=train)

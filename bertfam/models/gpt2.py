@@ -32,6 +32,7 @@ class Gpt2Config(DecoderConfig):
     Kernels whose products are added to the residual sum start smaller by sqrt of their number (section 2.3).
 
     Attributes:
+      position_initializer_range: standard deviation of the normal that the position table starts from, as in the published code.
       scale_attention: True to divide scores by sqrt(width of a head).
       scale_attention_by_layer: True to divide scores by the number of the layer, from 1; each layer is then compiled, as
         "unroll" does.
@@ -41,8 +42,18 @@ class Gpt2Config(DecoderConfig):
 
     max_length: int = 1024
     scale_residual_init: bool = True
+    position_initializer_range: float = 0.01
     scale_attention: bool = True
     scale_attention_by_layer: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_above_zero("position_initializer_range")
+
+    @property
+    @override
+    def position_deviation(self) -> float | None:
+        return self.position_initializer_range
 
     @override
     def attentions(self, execution: Execution) -> tuple[Maker, ...]:

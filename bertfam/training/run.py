@@ -211,7 +211,7 @@ _FREE = {
     "Teacher": {"folder", "step", "network"},
 }
 _FREE_CLASSES = {"Execution"}
-_DROPOUT = frozenset({"dropout_rate", "attention_dropout_rate", "embedding_dropout_rate", "feed_forward_dropout_rate"})
+_DROPOUT = frozenset(f"{where}dropout_rate" for where in ("", "attention_", "attention_output_", "embedding_", "feed_forward_"))
 _RATES = frozenset({"schedule", "weight_decay"})
 # Time of the old value, and the flag that could name another run or model.
 _AT_START = ("when this run started", "--model_dir")

@@ -151,11 +151,24 @@ class PolynomialDecay(Decay):
 
 @dataclass(frozen=True)
 class CosineDecay(Decay):
-    """Cosine decay: decay(done) = (1 - cos(pi left)) / 2, with `left` of `LinearDecay` (Loshchilov and Hutter 2017)."""
+    """Cosine decay: decay(done) = (1 - cos(pi left)) / 2, with `left` of `LinearDecay` (Loshchilov and Hutter 2017).
+
+    Attributes:
+      decay_share: share of the run's updates after which the rate stays at the floor, as GPT-3's does after 260 of 300 billion
+        tokens (Brown et al. 2020, appendix B).
+    """
+
+    decay_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.decay_share <= 1:
+            raise ValueError(f"decay_share {self.decay_share} is not in (0, 1]; it is a share of the run's updates")
 
     @override
     def decay(self, done: Any, total: int, xp: Any) -> Any:
-        return (1.0 - xp.cos(xp.float32(np.pi) * _left(done, self.warmup_steps, total, xp))) / 2
+        end = round(self.decay_share * total)
+        return (1.0 - xp.cos(xp.float32(np.pi) * _left(done, self.warmup_steps, end, xp))) / 2
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,8 @@ def test_spanbert_run_has_the_published_settings():
     spans = {"choice": WordSpans(0.2, 10), "rounding": "up", "counted": "maskable", "drawn_by": "unit", "boundaries": True}
     assert run.data.corruption == BertMasking(**spans, random_tokens="text")
     optimizer = run.optimizer
-    assert (optimizer.b1, optimizer.b2, optimizer.epsilon, optimizer.weight_decay) == (0.9, 0.98, 1e-8, 0.1)
+    assert (optimizer.b1, optimizer.b2, optimizer.epsilon, optimizer.weight_decay) == (0.9, 0.999, 1e-8, 0.1)
+    assert run.objective.places == 15
     large = load(["models/spanbert_large.gin", "objectives/mlm_sbo.gin", "runs/defaults.gin"]).build("Run").objective.model
     assert large == BertConfig(num_layers=24, hidden_size=1024, num_heads=16, feed_forward_size=4096)
 
@@ -135,7 +136,7 @@ def test_distilbert_run_has_the_published_settings():
     ("name", "config", "stages", "values"),
     [
         ("gpt_base", GptConfig(), [(3_000_000, 64, 512)], (CosineDecay(2.5e-4, 2_000), 0.999, 1e-8, 0.01)),
-        ("gpt2_small", Gpt2Config(), [(572_000, 512, 1_024)], (CosineDecay(6e-4, 715, 0.1), 0.95, 1e-8, 0.1)),
+        ("gpt2_small", Gpt2Config(), [(572_000, 512, 1_024)], (CosineDecay(6e-4, 715, 0.1, 0.8667), 0.95, 1e-8, 0.1)),
         ("opt_125m", OptConfig(), [(572_000, 256, 2_048)], (LinearDecay(6e-4, 715, 0.1), 0.95, 1e-8, 0.1)),
     ],
 )

@@ -158,6 +158,25 @@ def test_variants_agree(params, expected, execution):
     assert not np.allclose(plain, hidden, atol=0.1)
 
 
+def test_attention_output_has_a_dropout_rate_of_its_own(params):
+    """Without the kernels of the attention's output nothing is left to drop."""
+    config = dataclasses.replace(CONFIG, attention_output_dropout_rate=0.5)
+    inputs = small_bert.batch(config)
+
+    @jax.jit
+    def both(params):
+        rngs = {"dropout": jax.random.key(7)}
+        return [Encoder(config).apply({"params": params}, **inputs, train=train, rngs=rngs)[0] for train in (False, True)]
+
+    hidden, dropped = both(params)
+    assert not np.allclose(hidden, dropped, atol=0.1)
+    zeros = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf * ("['attention']['output']" not in jax.tree_util.keystr(path)), params
+    )
+    hidden, dropped = both(zeros)
+    assert np.array_equal(hidden, dropped)
+
+
 @pytest.mark.parametrize("layers", ["scan", "unroll"])
 def test_collected_values_are_in_the_order_of_layers(params, layers):
     """Attention weights show which layers are local; hidden states are those of a model without the layers after them."""

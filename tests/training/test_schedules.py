@@ -33,6 +33,10 @@ TABLES = {
         [0.25, 0.5, 0.75, 1, 0.9330127, 0.75, 0.5, 0.25, 0.0669873, 0],
     ),
     "cosine to a floor": (CosineDecay(1.0, 0, 0.5), [0.5 + 0.25 * (1 + math.cos(math.pi * n / 10)) for n in range(1, 11)]),
+    "cosine over half of the run": (
+        CosineDecay(1.0, 0, 0.5, decay_share=0.5),
+        [*(0.5 + 0.25 * (1 + math.cos(math.pi * n / 5)) for n in range(1, 6)), *[0.5] * 5],
+    ),
     "polynomial": (
         PolynomialDecay(8.0, 2, power=3.0),
         [4, 8, *(8 * (left / 8) ** 3 for left in range(7, -1, -1))],
@@ -137,6 +141,7 @@ def test_rates_of_long_runs_are_accurate():
     [
         (LinearDecay, {"peak": -1.0}, "peak -1.0 is not a valid rate"),
         (ConstantRate, {"warmup_steps": -1}, "warmup_steps -1 is negative"),
+        (CosineDecay, {"decay_share": 0.0}, "decay_share 0.0 is not in"),
         (CosineDecay, {"floor": 1.5}, "floor 1.5 is not in"),
         (InverseSquareRoot, {"floor": -0.1}, "floor -0.1 is not in"),
         (PolynomialDecay, {"power": 0.0}, "power 0.0 must be above 0"),
