@@ -1,19 +1,16 @@
-"""`bertfam pretrain --init_from`: a new run takes over another model's weights."""
+"""`bertfam pretrain --init_from`: a new run starts from another model's weights."""
 
-import socket
-import subprocess
-
-import jax
-import numpy as np
 import pytest
 import xla
-from command_line import bertfam, in_process, started
-from model_folders import arrays, assert_equal_arrays, metrics
+from command_line import bertfam
+from initial_state import initial_state, leaves
+from model_folders import arrays, cut
+import numpy as np
 
 from bertfam import api, cli
 from bertfam.data import vocabularies
+from bertfam.multihost.processes import Processes
 from bertfam.training.checkpoints import newest
-from bertfam.training.trainer import Trainer
 
 # One update of rate 0 changes nothing.
 ONE = (
@@ -24,7 +21,7 @@ ONE = (
 
 @pytest.fixture(scope="module")
 def others(trained, tmp_path_factory):
-    """Of the trained model: its weights alone, and what is exported."""
+    """Return a folder with weights/, a copy of the trained model's weights, and exported/."""
     folder = tmp_path_factory.mktemp("others")
     source = f"--model_dir={trained.model_dir}"
     assert cli.main(["checkpoints", source, f"--copy_weights={folder / 'weights'}"]) == 0
@@ -32,149 +29,121 @@ def others(trained, tmp_path_factory):
     return folder
 
 
-def spelt(piece, rows):
-    """Rows of the longest pieces from the left, those inside of a word with ## before them."""
-    text, inside, found = piece.removeprefix("##"), piece.startswith("##"), []
+@pytest.fixture(scope="module")
+def pieces(trained, rewritten):
+    """Return the row of each piece in the trained model's vocabulary, and the pieces of the other vocabulary."""
+    old = vocabularies.load(trained.model_dir / "vocab").pieces(range(300))
+    return {piece: row for row, piece in enumerate(old)}, vocabularies.load(rewritten / "vocab").pieces(range(250))
+
+
+def spelling(piece, rows):
+    """Return the rows of the longest pieces from the left; those inside a word have ## before them."""
+    text, inside, spelt = piece.removeprefix("##"), piece.startswith("##"), []
     while text:
         length = next(length for length in range(len(text), 0, -1) if "##" * inside + text[:length] in rows)
-        found.append(rows["##" * inside + text[:length]])
+        spelt.append(rows["##" * inside + text[:length]])
         text, inside = text[length:], True
-    return found
+    return spelt
 
 
-def leaves(tree):
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+def means(table, pieces, rows):
+    """Return the mean of the rows that spell each piece."""
+    return np.stack([table[spelling(piece, rows)].mean(0, np.float64).astype(np.float32) for piece in pieces])
 
 
-def test_all_that_both_have(trained, tmp_path):
-    words = trained.pretrain(tmp_path / "model", f"--cache_dir={trained.model_dir / 'cache'}", *ONE)
-    done = in_process(*words, f"--init_from={trained.model_dir}")
-    assert done.returncode == 0, done.stderr
+def has_rows(name):
+    """Return whether an array has a row for each token, and others that pad it."""
+    return "['word']" in name or name.endswith("['mlm_head']['bias']")
+
+
+def test_weights_and_moments_of_a_run(trained, tmp_path):
+    """A new run, with a schedule of its own, starts from all that both have."""
+    words = trained.pretrain(tmp_path / "model", f"--cache_dir={trained.model_dir / 'cache'}", *ONE, "--init_optimizer")
+    out, state = initial_state(*words, f"--init_from={trained.model_dir}")
     rows = "of 300 tokens 300 keep their rows, 0 begin with the mean of their old pieces' rows, 0 are new"
-    told = f"starts from {trained.model_dir}: encoder, mlm_head, nsp_head, pooler; {rows}"
-    assert [line for line in done.stdout.splitlines() if line.startswith("start")] == [told] and newest(tmp_path / "model") == 1
-    old, new = (leaves(api.load(folder).params) for folder in (trained.model_dir, tmp_path / "model"))
-    assert old.keys() == new.keys()
-    for name, value in old.items():
-        rows = 300 if "word" in name or name == "['mlm_head']['bias']" else None  # of padding none is taken
-        assert np.array_equal(value[:rows], new[name][:rows]), name
+    line = f"starts from {trained.model_dir}: encoder, mlm_head, nsp_head, pooler; {rows}; with the optimizer's moments"
+    assert [each for each in out.splitlines() if each.startswith("start")] == [line]
+    old, new = arrays(trained.model_dir, 24), leaves({"params": state.params, "rest": {"opt_state": state.opt_state}})
+    assert new.keys() == {name for name in old if name.startswith(("['params']", "['rest']['opt_state']"))} and len(new) > 60
+    for name, value in new.items():
+        count = 300 if has_rows(name) else None  # rows of no token are not used
+        assert np.array_equal(old[name][:count], value[:count]) if value.ndim else old[name] == value, name
+    assert (state.step, state.skipped) == (0, 0)
+    assert [int(value) for name, value in new.items() if "updates" in name] == [24]
 
 
-def test_the_encoder_of_a_huggingface_folder_over_another_vocabulary(trained, tmp_path):
-    assert cli.main(["export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'theirs'}"]) == 0
-    other, text = tmp_path / "vocab", trained.folder / "text" / "held-out.txt"
-    assert cli.main(["vocab", f"--input={text}", "--size=250", f"--output={other}"]) == 0
-    words = [word for word in trained.pretrain(tmp_path / "model", *ONE) if not word.startswith("--vocab=")]
-    done = in_process(*words, f"--vocab={other}", f"--init_from={tmp_path / 'theirs'}", "--init_parts=encoder")
-    assert done.returncode == 0, done.stderr
-    old, new = vocabularies.load(trained.model_dir / "vocab"), vocabularies.load(other)
-    rows = {piece: row for row, piece in enumerate(old.pieces(range(300)))}
-    pieces = new.pieces(range(250))
-    shared = [piece for piece in pieces if piece in rows]
-    assert 50 < len(shared) < 250
-    told = f"of 250 tokens {len(shared)} keep their rows, {250 - len(shared)} begin with the mean of their old pieces' rows, "
-    assert f"starts from {tmp_path / 'theirs'}: encoder; {told}0 are new" in done.stdout.splitlines()
-    theirs, ours = (leaves(api.load(folder).params) for folder in (trained.model_dir, tmp_path / "model"))
+def test_the_encoder_of_a_huggingface_folder_over_another_vocabulary(trained, others, rewritten, pieces, tmp_path):
+    words = ["pretrain", f"--gin_file={trained.folder / 'run.gin'}", f"--cache_dir={rewritten / 'cache'}", *ONE]
+    flags = [f"--model_dir={tmp_path / 'model'}", f"--init_from={others / 'exported'}", "--init_parts=encoder"]
+    out, state = initial_state(*words, *flags)
+    rows, new = pieces
+    used = {row: rows[piece] for row, piece in enumerate(new) if piece in rows}
+    assert 50 < len(used) < 200
+    line = f"of 250 tokens {len(used)} keep their rows, {250 - len(used)} begin with the mean of their old pieces' rows, 0 are new"
+    assert f"starts from {others / 'exported'}: encoder; {line}" in out.splitlines()
+    theirs, ours = leaves(api.load(trained.model_dir).params), leaves(state.params)
     assert theirs.keys() == ours.keys()
     for name, value in theirs.items():
         if "['word']" in name:
-            taken = {row: rows[piece] for row, piece in enumerate(pieces) if piece in rows}
-            assert np.array_equal(ours[name][list(taken)], value[list(taken.values())])
-            for row in set(range(250)) - set(taken):  # of the same alphabet: each is spelt
-                ids = spelt(pieces[row], rows)
-                assert len(ids) > 1
-                assert np.array_equal(ours[name][row], value[ids].mean(0, np.float64).astype(np.float32)), pieces[row]
+            assert np.array_equal(ours[name][list(used)], value[list(used.values())])
+            lacking = [row for row in range(250) if row not in used]  # of the same alphabet, so that each can be spelt
+            assert min(len(spelling(new[row], rows)) for row in lacking) > 1
+            assert np.array_equal(ours[name][lacking], means(value, [new[row] for row in lacking], rows))
         else:
             constant = len(np.unique(ours[name])) == 1  # new biases and scales
             assert np.array_equal(ours[name], value) == name.startswith("['encoder']") or constant, name
 
 
-def test_tokens_begin_as_they_would_on_any_mesh_or_anew(trained, rewritten, tmp_path):
+def test_new_tokens_start_alike_on_any_mesh(trained, rewritten, pieces, tmp_path):
     """Over another vocabulary, with the head; the table and its moments are whole, or split over two devices."""
-    found = {}
     flags = [f"--gin_file={trained.folder / 'run.gin'}", f"--cache_dir={rewritten / 'cache'}", f"--init_from={trained.model_dir}"]
     words = ["pretrain", *flags, *ONE]
-    variants = {
-        "whole": ([], {}),
-        "split": (["--init_optimizer", "--gin.MeshShape.data=1", "--gin.MeshShape.tensor=2"], xla.device_environment(2)),
-        "anew": (["--init_new_rows=random"], {}),
-    }
-    for name, (flags, environment) in variants.items():
-        command = [*words, *flags, f"--model_dir={tmp_path / name}"]
-        done = bertfam(*command, **environment) if environment else in_process(*command)
-        assert done.returncode == 0, done.stderr
-        found[name] = arrays(tmp_path / name, 1)
-        assert ("; with the optimizer's moments" in done.stdout) == (name == "split")
-    rows = {piece: row for row, piece in enumerate(vocabularies.load(trained.model_dir / "vocab").pieces(range(300)))}
-    pieces = vocabularies.load(rewritten / "vocab").pieces(range(250))
-    lacking = [row for row, piece in enumerate(pieces) if piece not in rows]
+    states = {}
+    for name, more in {"whole": (), "random": ("--init_new_rows=random",)}.items():
+        out, state = initial_state(*words, f"--model_dir={tmp_path / name}", *more)
+        assert "; with the optimizer's moments" not in out
+        states[name] = leaves({"params": state.params})
+        assert [int(value) for name, value in leaves(state.opt_state).items() if "updates" in name] == [0]
+    split = ["--init_optimizer", "--gin.MeshShape.data=1", "--gin.MeshShape.tensor=2", f"--model_dir={tmp_path / 'split'}"]
+    done = bertfam(*words, *split, **xla.device_environment(2))
+    assert done.returncode == 0, done.stderr
+    assert "; with the optimizer's moments" in done.stdout
+    after, before = arrays(tmp_path / "split", 1), arrays(trained.model_dir, 24)
+    rows, new = pieces
+    lacking = [row for row, piece in enumerate(new) if piece not in rows]
     assert len(lacking) > 50
-    before = arrays(trained.model_dir, 24)
-    for name in (name for name in found["whole"] if name.startswith("['params']")):
-        table = "['word']" in name or name == "['params']['mlm_head']['bias']"
-        whole, split, anew = (tree[name][: 250 if table else None] for tree in found.values())
-        assert np.array_equal(whole, split), name
-        if table:
-            expected = [before[name][spelt(pieces[row], rows)].mean(0, np.float64).astype(np.float32) for row in lacking]
-            assert np.array_equal(whole[lacking], expected)
-            assert [row for row in range(250) if not np.array_equal(whole[row], anew[row])] == lacking
+    for name, whole in states["whole"].items():
+        count = 250 if has_rows(name) else None
+        whole, random = whole[:count], states["random"][name][:count]
+        assert np.array_equal(whole, after[name][:count]), name
+        if count:
+            assert np.array_equal(whole[lacking], means(before[name], [new[row] for row in lacking], rows))
+            assert [row for row in range(250) if not np.array_equal(whole[row], random[row])] == lacking
         else:
-            constant = len(np.unique(whole)) == 1
-            assert np.array_equal(whole, anew) or constant, name
-    # The optimizer has made 24 updates before; the run's own step begins anew.
-    counts = {name: [value for path, value in tree.items() if "updates" in path] for name, tree in found.items()}
-    assert (counts["split"], counts["whole"]) == ([25], [1]) and found["split"]["['rest']['step']"] == 1
-
-
-def test_an_optimizer_goes_on_over_another_schedule(trained, tmp_path):
-    """Its moments are the old run's but for one update: m = 0.9 m + 0.1 g, and g is what the same update gives a new one."""
-    words = f"--cache_dir={trained.model_dir / 'cache'}", *ONE, f"--init_from={trained.model_dir}"
-    for name, flags in (("on", ["--init_optimizer"]), ("new", [])):
-        done = in_process(*trained.pretrain(tmp_path / name, *words, *flags))
-        assert done.returncode == 0, done.stderr
-    before, on, new = (
-        arrays(folder, step) for folder, step in ((trained.model_dir, 24), (tmp_path / "on", 1), (tmp_path / "new", 1))
-    )
-    moments = [name for name in on if "['mu']" in name or "['nu']" in name]
-    assert len(moments) > 40
-    for name in moments:
-        decay = 0.9 if "['mu']" in name else 0.999
-        rows = 300 if "['word']" in name or name.endswith("['mlm_head']['bias']") else None
-        expected = decay * before[name][:rows] + new[name][:rows]
-        assert np.allclose(on[name][:rows], expected, rtol=1e-4, atol=1e-9), name
+            assert np.array_equal(whole, random) or len(np.unique(whole)) == 1, name
+    # The optimizer has made 24 updates before; the run starts at step 0.
+    assert [int(value) for name, value in after.items() if "updates" in name] == [25] and after["['rest']['step']"] == 1
 
 
 def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp_path, capsys, monkeypatch):
-    """The folder alone, from anywhere, trains what the unbroken run does; new flags without --init_from begin with nothing."""
-
-    class Killed(BaseException):
-        pass
-
-    def kill(*_):
-        raise Killed
-
+    """The folder alone is enough, from anywhere; new flags without --init_from start from a new model."""
     given = *ONE, f"--cache_dir={trained.model_dir / 'cache'}"
     monkeypatch.chdir(trained.folder)
     start = "--init_from=model", "--init_parts=encoder,mlm_head", "--init_optimizer"
-    assert cli.main(trained.pretrain(tmp_path / "unbroken", *given, *start)) == 0
-    for name in ("killed", "anew"):
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(Trainer, "compile_step", kill)
-            cli.main(trained.pretrain(tmp_path / name, *given, *start))
-        assert newest(tmp_path / name) is None
-    capsys.readouterr()
-    assert cli.main(trained.pretrain(tmp_path / "anew", *given)) == 0
-    assert "starts from" not in capsys.readouterr().out and not (tmp_path / "anew" / "start.json").exists()
+    _, killed = initial_state(*trained.pretrain(tmp_path / "killed", *given, *start))
+    assert newest(tmp_path / "killed") is None
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["pretrain", "--model_dir=killed"]) == 0
-    assert f"starts from {trained.model_dir}: encoder, mlm_head; " in capsys.readouterr().out
-    unbroken, killed, anew = (arrays(tmp_path / name, 1) for name in ("unbroken", "killed", "anew"))
-    assert_equal_arrays(unbroken, killed)
-    assert any(not np.array_equal(value, anew[name]) for name, value in killed.items() if "['encoder']" in name)
-    assert metrics(tmp_path / "killed") == metrics(tmp_path / "unbroken")
+    out, again = initial_state("pretrain", "--model_dir=killed")
+    assert f"starts from {trained.model_dir}: encoder, mlm_head; " in out
+    killed, again = leaves(killed), leaves(again)
+    assert killed.keys() == again.keys() and all(np.array_equal(value, again[name]) for name, value in killed.items())
+    out, new = initial_state(*trained.pretrain(tmp_path / "killed", *given))
+    assert "starts from" not in out and not (tmp_path / "killed" / "start.json").exists()
+    assert any(not np.array_equal(value, killed[name]) for name, value in leaves(new).items() if "['encoder']" in name)
     # With its checkpoint the run needs the other folder no more.
-    (tmp_path / "killed" / "start.json").write_text('{"init_from": "/no/folder"}')
-    assert cli.main(["pretrain", "--model_dir=killed"]) == 0
+    cut(trained.model_dir, tmp_path / "finished", 24)
+    (tmp_path / "finished" / "start.json").write_text('{"init_from": "/no/folder"}')
+    assert cli.main(["pretrain", "--model_dir=finished"]) == 0
     assert "finished already" in capsys.readouterr().out
 
 
@@ -220,22 +189,17 @@ def test_mistakes(trained, others, tmp_path, capsys, flags, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_processes_start_from_the_same_weights(trained, tmp_path):
-    """Of flags that no configuration holds, too, a difference is refused."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    words = [*trained.pretrain(tmp_path / "model"), f"--coordinator=localhost:{port}", "--num_processes=2"]
-    given = {0: [f"--init_from={trained.model_dir}"], 1: []}
-    processes = [
-        started([*words, f"--process_index={index}", *flags], {}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for index, flags in given.items()
-    ]
-    told = [process.communicate(timeout=100)[1] for process in processes]
-    assert [process.returncode for process in processes] == [2, 2]
-    assert told == [
-        f"bertfam: error: process 1 has a different configuration from process 0: --init_from=None there, --init_from="
-        f"{trained.model_dir} on process 0; give all processes the same flags and folders\n",
-        "",
-    ]
-    assert not list(tmp_path.iterdir())
+def test_all_processes_compare_the_flags(trained, tmp_path, monkeypatch):
+    """No configuration has these flags; tests/commands/test_pretrain_processes.py shows the message where processes differ."""
+
+    class ComparedError(Exception):
+        pass
+
+    def compare(processes, what, lines):
+        raise ComparedError(*lines)
+
+    monkeypatch.setattr(Processes, "check_same", compare)
+    flags = [f"--init_from={trained.model_dir}", "--init_parts=encoder", "--init_new_rows=random", "--init_optimizer"]
+    with pytest.raises(ComparedError) as compared:
+        cli.main(trained.pretrain(tmp_path / "model", *flags))
+    assert {*flags[:-1], "--init_optimizer=True", f"--model_dir={tmp_path / 'model'}"} <= set(compared.value.args)
