@@ -16,12 +16,13 @@ class Stopped(BaseException):
     """Exception that ends a command as abruptly as a signal."""
 
 
-def initial_state(*words):
-    """Run a command in this process until its training starts; return what it printed and the state."""
+def initial_state(*words, then=lambda: None):
+    """Run a command in this process until its training starts and call `then`; return what it printed and the state."""
     states = []
 
     def stop(trainer, state, *_):
         states.append(jax.tree.map(np.array, state))
+        then()
         raise Stopped
 
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:

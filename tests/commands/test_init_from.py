@@ -1,11 +1,11 @@
 """`bertfam pretrain --init_from`: a new run starts from another model's weights."""
 
+import numpy as np
 import pytest
 import xla
 from command_line import bertfam
 from initial_state import initial_state, leaves
 from model_folders import arrays, cut
-import numpy as np
 
 from bertfam import api, cli
 from bertfam.data import vocabularies
@@ -79,7 +79,9 @@ def test_the_encoder_of_a_huggingface_folder_over_another_vocabulary(trained, ot
     rows, new = pieces
     used = {row: rows[piece] for row, piece in enumerate(new) if piece in rows}
     assert 50 < len(used) < 200
-    line = f"of 250 tokens {len(used)} keep their rows, {250 - len(used)} begin with the mean of their old pieces' rows, 0 are new"
+    line = (
+        f"of 250 tokens {len(used)} keep their rows, {250 - len(used)} begin with the mean of their old pieces' rows, 0 are new"
+    )
     assert f"starts from {others / 'exported'}: encoder; {line}" in out.splitlines()
     theirs, ours = leaves(api.load(trained.model_dir).params), leaves(state.params)
     assert theirs.keys() == ours.keys()
