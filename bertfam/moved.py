@@ -63,6 +63,8 @@ def _retired(owner: str, **defaults: Any) -> dict[str, Retired]:
     return {parameter: Retired(default, owner) for parameter, default in defaults.items()}
 
 
+_ALBERT_ONLY = _retired("AlbertConfig", sharing="none")
+_ROBERTA_ONLY = _retired("RobertaConfig", position_offset=0)
 _GPT2_ONLY = _retired("Gpt2Config", scale_attention=True, scale_attention_by_layer=False)
 _OPT_ONLY = _retired("OptConfig", position_offset=0, embedding_size=None)
 _PALM_ONLY = _retired(
@@ -76,8 +78,9 @@ _PALM_ONLY = _retired(
     table_initializer_range=None,
 )
 
-# Selector of a configurable -> its retired parameters.
+# Selector of a configurable -> the retired parameters that it and its subclasses do not have.
 PARAMETERS: dict[str, dict[str, Retired]] = {
+    "bertfam.models.bert.BertConfig": {**_ALBERT_ONLY, **_ROBERTA_ONLY},
     "bertfam.models.gpt.GptConfig": {
         **_GPT2_ONLY,
         **_OPT_ONLY,
@@ -89,6 +92,7 @@ PARAMETERS: dict[str, dict[str, Retired]] = {
         **_PALM_ONLY,
         **_retired("OptConfig", block="pre_norm", last_norm=True),
     },
+    "bertfam.models.mt5.MT5Config": _retired("T5Config", scale_logits=False),
     "bertfam.models.opt.OptConfig": {**_GPT2_ONLY, **_PALM_ONLY},
     "bertfam.models.palm.PalmConfig": {
         **_GPT2_ONLY,

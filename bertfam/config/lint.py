@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -175,7 +176,7 @@ def drop_retired(live: Bindings) -> Bindings:
     """
     kept = {}
     for key, binding in live.items():
-        retired = _retired(binding.selector, binding.parameter)
+        retired = None if binding.is_macro else _retired(binding.selector, binding.parameter)
         if retired is None:
             kept[key] = binding
         elif resolve(binding.value, live) != retired.default:
@@ -189,7 +190,13 @@ def drop_retired(live: Bindings) -> Bindings:
 
 
 def _retired(selector: str, parameter: str) -> moved.Retired | None:
-    return moved.PARAMETERS.get(selector, {}).get(parameter)
+    """Return the retired parameter of a configurable or of one of its base classes; None if it has this parameter itself."""
+    if parameter in (registry.parameters(selector) or ()):
+        return None
+    target = registry.get(selector).wrapped
+    bases = inspect.getmro(target) if inspect.isclass(target) else ()
+    tables = (moved.PARAMETERS.get(f"{base.__module__}.{base.__qualname__}", {}) for base in bases)
+    return next((table[parameter] for table in tables if parameter in table), None)
 
 
 def check_types(live: Bindings) -> None:

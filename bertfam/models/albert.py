@@ -2,23 +2,36 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
 from bertfam.layers.activations import Activation
-from bertfam.models.bert import BertConfig, Sharing, masked_lm_entries, read_values, write_values
+from bertfam.models.bert import BertConfig, masked_lm_entries, read_values, write_values
 from bertfam.models.encoder import pooler, sentence_head
 from bertfam.models.mapping import Entry, Family, dense, norm
+
+Sharing = Literal["none", "all", "attention", "feed_forward"]
+_ATTENTION, _FEED_FORWARD = ("attention", "attention_norm"), ("feed_forward", "feed_forward_norm")
+_SHARED: dict[Sharing, tuple[str, ...]] = {
+    "none": (),
+    "all": (*_ATTENTION, *_FEED_FORWARD),
+    "attention": _ATTENTION,
+    "feed_forward": _FEED_FORWARD,
+}
 
 
 @dataclass(frozen=True)
 class AlbertConfig(BertConfig):
     """Configuration of an ALBERT; the defaults are ALBERT-base, version 2, which has no dropout. See `BertConfig`.
 
-    The paper's table 4 is `sharing` "all", "attention", "feed_forward" and "none"; its table 3, `embedding_size`.
+    The paper's table 3 is `embedding_size`.
+
+    Attributes:
+      sharing: parameters that all layers share (table 4): "none", "all", "attention" or "feed_forward".
     """
 
     published_vocab_size: ClassVar[int | None] = 30_000
@@ -28,6 +41,15 @@ class AlbertConfig(BertConfig):
     activation: Activation = "gelu_tanh"
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_among(sharing=_SHARED)
+
+    @property
+    @override
+    def shared_modules(self) -> tuple[str, ...]:
+        return _SHARED[self.sharing]
 
 
 # Number of groups of shared layers, and of layers in a group; both are 1 here.

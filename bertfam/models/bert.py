@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -27,15 +27,6 @@ from bertfam.models.encoder import EncoderConfig, check_collectable, pooler, sen
 from bertfam.models.mapping import WRITTEN_ACTIVATIONS, Entry, Family, dense, norm, read_activation
 from bertfam.models.sizes import Sizes
 
-Sharing = Literal["none", "all", "attention", "feed_forward"]
-_ATTENTION, _FEED_FORWARD = ("attention", "attention_norm"), ("feed_forward", "feed_forward_norm")
-# Modules of a block that all layers share.
-_SHARED: dict[Sharing, tuple[str, ...]] = {
-    "none": (),
-    "all": (*_ATTENTION, *_FEED_FORWARD),
-    "attention": _ATTENTION,
-    "feed_forward": _FEED_FORWARD,
-}
 _EXECUTION = Execution()
 
 
@@ -48,11 +39,8 @@ class BertConfig(Sizes):
       table_rows: rows of the word table in files, where a checkpoint has more of them than tokens; None: `vocab_size`. The
         further rows are no tokens: nothing is predicted there, and they keep what they hold.
       max_length: rows of the position table, the longest row in tokens.
-      position_offset: rows of the position table that lie before that of position 0 and are never read: RoBERTa counts positions
-        from its padding id on.
       embedding_size: embedding dimension of the tables, projected linearly to `hidden_size`; None: `hidden_size`, unprojected.
       type_vocab_size: sentence types (A and B); 0: there is no such table.
-      sharing: parameters that all layers share (ALBERT, table 4): "none", "all", "attention" or "feed_forward".
       activation: "gelu" (erf), "gelu_tanh" (the original TensorFlow code's) or "relu".
       head_activation: that of the masked-token head; None: `activation`.
       dropout_rate: on embeddings and on each sublayer's output.
@@ -67,10 +55,8 @@ class BertConfig(Sizes):
     objective_file: ClassVar[str] = "objectives/mlm.gin"
     published_vocab_size: ClassVar[int | None] = 30_522
 
-    position_offset: int = 0
     embedding_size: int | None = None
     type_vocab_size: int = 2
-    sharing: Sharing = "none"
     activation: Activation = "gelu"
     head_activation: Activation | None = None
     dropout_rate: float = 0.1
@@ -81,15 +67,25 @@ class BertConfig(Sizes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_at_least(type_vocab_size=0, position_offset=0, embedding_size=1)
+        self._check_at_least(type_vocab_size=0, embedding_size=1)
         self._check_rates("dropout_rate", "attention_dropout_rate")
         self._check_above_zero("layer_norm_epsilon", "initializer_range")
-        self._check_among(activation=ACTIVATIONS, head_activation=(None, *ACTIVATIONS), sharing=_SHARED)
+        self._check_among(activation=ACTIVATIONS, head_activation=(None, *ACTIVATIONS))
 
     @property
     def table_width(self) -> int:
         """Width of the tables of words, positions and types."""
         return self.embedding_size or self.hidden_size
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the position table, of which the last `max_length` are read."""
+        return self.max_length
+
+    @property
+    def shared_modules(self) -> tuple[str, ...]:
+        """Modules of a layer whose parameters all layers share: none."""
+        return ()
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -141,8 +137,8 @@ class Embeddings(nn.Module):
         normal = truncated_normal(config.initializer_range)
         table = partial(Table, features=config.table_width, table_init=normal)
         words = table(config.padded_vocab_size, axis="vocab", name="word")()
-        position_table = table(config.position_offset + config.max_length, axis="position", name="position")()
-        position_table = position_table[config.position_offset :]
+        position_table = table(config.position_rows, axis="position", name="position")()
+        position_table = position_table[config.position_rows - config.max_length :]
         # [batch, length, width] + [batch or nothing, length, width] + [batch, length, width]
         hidden = embed_words(words, tokens, dtype) + embed_positions(position_table, positions, tokens.shape[1], dtype)
         if config.type_vocab_size:
@@ -212,7 +208,7 @@ class Encoder(nn.Module):
             attention_dropout_rate=config.dropout_rate,
             feed_forward_dropout_rate=config.dropout_rate,
         )
-        hidden, collected = Stack(block, config.num_layers, _SHARED[config.sharing], self.execution, name="layers")(
+        hidden, collected = Stack(block, config.num_layers, config.shared_modules, self.execution, name="layers")(
             embedded, {"row": Row(segment_ids)}, packed=positions is not None, train=train, collect=collect
         )
         if "hidden_states" in collected:
@@ -275,15 +271,14 @@ def write_values(config: BertConfig, *, head: Activation | None = None, has: Col
     Args:
       config: a family's.
       head: the activation that its class has in the masked-token head; None: that of the layers.
-      has: our fields, of those that BERT's class has no place for, that its own has: "position_offset", "embedding_size",
-        "type_vocab_size" (of 0).
+      has: our fields, of those that BERT's class has no place for, that its own has: "embedding_size", "type_vocab_size"
+        (of 0).
 
     Raises:
       UserError: for what the class cannot be.
     """
     known = {
         "head_activation": (config.head_activation or config.activation, head or config.activation),
-        "position_offset": (config.position_offset, 0),
         "embedding_size": (config.table_width, config.hidden_size),
         "type_vocab_size": (config.type_vocab_size, config.type_vocab_size or 1),
     }

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bertfam.layers.activations import Activation
-from bertfam.models.t5 import T5, T5Config, read_values, write_values
+from bertfam.models.t5 import T5, T5BaseConfig, read_values, write_values
 
 
 @dataclass(frozen=True)
-class MT5Config(T5Config):
-    """Configuration of an mT5; the defaults are mT5-base. See `T5Config`; the decoder's output is never scaled."""
+class MT5Config(T5BaseConfig):
+    """Configuration of an mT5; the defaults are mT5-base. See `T5BaseConfig`."""
 
     published_vocab_size: ClassVar[int | None] = 250_100
 
@@ -19,12 +19,6 @@ class MT5Config(T5Config):
     activation: Activation = "gelu_tanh"
     gated: bool = True
     tie_embeddings: bool = False
-    scale_logits: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.scale_logits:
-            raise self._error("scale_logits", "is not of an mT5, which never scales: use T5Config")
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> MT5Config:
@@ -34,8 +28,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> MT5Config:
 
 def config_to_huggingface(config: MT5Config) -> dict[str, Any]:
     """Write MT5Config as config.json's content, without "architectures"."""
-    values = write_values(config) | {"tie_word_embeddings": config.tie_embeddings}
-    return {"model_type": "mt5", **{name: value for name, value in values.items() if name != "scale_decoder_outputs"}}
+    return {"model_type": "mt5", **write_values(config)}
 
 
 MT5 = dataclasses.replace(

@@ -75,6 +75,11 @@ class OptConfig(DecoderConfig):
 
     @property
     @override
+    def padding_id(self) -> int | None:
+        return self.position_offset - 1 if self.position_offset else None
+
+    @property
+    @override
     def table_width(self) -> int:
         return self.embedding_size or self.hidden_size
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.models.bert import BertConfig, encoder_entries, masked_lm_entries, read_values, write_values
@@ -15,7 +17,9 @@ from bertfam.models.mapping import Entry, Family
 class RobertaConfig(BertConfig):
     """Configuration of a RoBERTa; the defaults are RoBERTa-base. See `BertConfig`.
 
-    The first token has the position `position_offset`, the padding id + 1 as published: rows 0 and 1 of the table are never read.
+    Attributes:
+      position_offset: rows of the position table that lie before that of position 0 and are never read: the padding id + 1, as
+        published, from which transformers counts positions.
     """
 
     published_vocab_size: ClassVar[int | None] = 50_265
@@ -24,6 +28,20 @@ class RobertaConfig(BertConfig):
     type_vocab_size: int = 1
     head_activation: Activation | None = "gelu"
     layer_norm_epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_at_least(position_offset=0)
+
+    @property
+    @override
+    def position_rows(self) -> int:
+        return self.position_offset + self.max_length
+
+    @property
+    @override
+    def padding_id(self) -> int | None:
+        return self.position_offset - 1 if self.position_offset else None
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
@@ -40,9 +58,8 @@ def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
 
 def config_to_huggingface(config: RobertaConfig) -> dict[str, Any]:
     """Write RobertaConfig as config.json's content, without "architectures"."""
-    values = write_values(config, head="gelu", has=("position_offset",))
-    rows = config.position_offset + config.max_length
-    return {"model_type": "roberta", **values, "max_position_embeddings": rows}
+    values = write_values(config, head="gelu")
+    return {"model_type": "roberta", **values, "max_position_embeddings": config.position_rows}
 
 
 def entries(config: RobertaConfig) -> tuple[Entry, ...]:

@@ -34,6 +34,11 @@ class TableSizes:
             raise self._error("table_rows", f"must be at least {rows}{known} and below 2^31")
 
     @property
+    def padding_id(self) -> int | None:
+        """Padding id that `position_offset` belongs to, where transformers counts positions from that id; None: it does not."""
+        return None
+
+    @property
     def require_vocab_size(self) -> int:
         """`vocab_size`, which must have been set."""
         if self.vocab_size is None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.features import Start
@@ -34,10 +35,8 @@ _EXECUTION = Execution()
 
 
 @dataclass(frozen=True)
-class T5Config(TableSizes):
-    """Configuration of a T5; the defaults are T5-base, version 1.0.
-
-    Version 1.1 is `activation` "gelu_tanh", `gated`, and neither `tie_embeddings` nor `scale_logits`.
+class T5BaseConfig(TableSizes):
+    """Configuration of a model like T5: the base of T5's and mT5's.
 
     Initial values are normal with the published deviations, which take the place of scores divided by sqrt(head_dim): of queries
     (hidden_size head_dim)^-1/2, of keys, values, relative positions and a head of its own hidden_size^-1/2, of the attention's
@@ -56,14 +55,12 @@ class T5Config(TableSizes):
       dropout_rate: on embeddings, on each sublayer's output, on the feed-forward network's hidden layer, on the output of both
         networks, and on attention probabilities by backends that can.
       tie_embeddings: whether the head uses the word table.
-      scale_logits: whether the decoder's output is multiplied by hidden_size^-1/2 before the head.
 
     Raises:
       UserError: when values clash.
     """
 
     objective_file: ClassVar[str] = "objectives/t5_random_spans.gin"
-    published_vocab_size: ClassVar[int | None] = 32_100
 
     num_layers: int = 12
     num_encoder_layers: int | None = None
@@ -78,7 +75,6 @@ class T5Config(TableSizes):
     dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-6
     tie_embeddings: bool = True
-    scale_logits: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,6 +90,11 @@ class T5Config(TableSizes):
     def max_length(self) -> int | None:
         """No limit: no parameter depends on the length of a row."""
         return None
+
+    @property
+    def logit_scale(self) -> float:
+        """Factor of the decoder's output before the head."""
+        return 1.0
 
     @property
     def encoder_layers(self) -> int:
@@ -137,7 +138,7 @@ class T5Config(TableSizes):
         return LmHead(
             self.require_vocab_size,
             tied=self.tie_embeddings,
-            scale=self.hidden_size**-0.5 if self.scale_logits else 1.0,
+            scale=self.logit_scale,
             kernel_init=_by_inputs(self.hidden_size),
             execution=execution,
         )
@@ -156,6 +157,26 @@ class T5Config(TableSizes):
         )
 
 
+@dataclass(frozen=True)
+class T5Config(T5BaseConfig):
+    """Configuration of a T5; the defaults are T5-base, version 1.0. See `T5BaseConfig`.
+
+    Version 1.1 is `activation` "gelu_tanh", `gated`, and neither `tie_embeddings` nor `scale_logits`.
+
+    Attributes:
+      scale_logits: whether the decoder's output is multiplied by hidden_size^-1/2 before the head.
+    """
+
+    published_vocab_size: ClassVar[int | None] = 32_100
+
+    scale_logits: bool = True
+
+    @property
+    @override
+    def logit_scale(self) -> float:
+        return self.hidden_size**-0.5 if self.scale_logits else 1.0
+
+
 def _by_inputs(*sizes: int) -> Initializer:
     """Return normal initial values with the deviation (product of sizes)^-1/2."""
     return normal(math.prod(sizes) ** -0.5)
@@ -164,7 +185,7 @@ def _by_inputs(*sizes: int) -> Initializer:
 class Embeddings(nn.Module):
     """dropout(word), and the bias of attention scores by relative positions, which all layers share."""
 
-    config: T5Config
+    config: T5BaseConfig
     execution: Execution = Execution()
     bidirectional: bool = True
 
@@ -191,7 +212,7 @@ class Embeddings(nn.Module):
 class _Network(nn.Module):
     """Base of encoder and decoder."""
 
-    config: T5Config
+    config: T5BaseConfig
     execution: Execution = Execution()
 
     def _block(self, *, causal: bool) -> partial[PreNormBlock]:
@@ -368,7 +389,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> T5Config:
     return T5Config(**read_values(content), tie_embeddings=True, scale_logits=stated_tie if scaled is None else scaled)
 
 
-def write_values(config: T5Config) -> dict[str, Any]:
+def write_values(config: T5BaseConfig) -> dict[str, Any]:
     """Write a config like T5's as config.json's content, without the model's type and "architectures"."""
     written = {how: name for name, how in _FEED_FORWARDS.items()}
     return {
@@ -379,18 +400,22 @@ def write_values(config: T5Config) -> dict[str, Any]:
         "num_decoder_layers": config.num_layers,
         "feed_forward_proj": written[config.activation, config.gated],
         "is_encoder_decoder": True,
+        "tie_word_embeddings": config.tie_embeddings,
+    }
+
+
+def config_to_huggingface(config: T5Config) -> dict[str, Any]:
+    """Write T5Config as config.json's content, without "architectures"."""
+    return {
+        "model_type": "t5",
+        **write_values(config),
         # To transformers 4 the first means both; transformers 5 reads the second, and the head from the tensors.
         "tie_word_embeddings": config.tie_embeddings or config.scale_logits,
         "scale_decoder_outputs": config.scale_logits,
     }
 
 
-def config_to_huggingface(config: T5Config) -> dict[str, Any]:
-    """Write T5Config as config.json's content, without "architectures"."""
-    return {"model_type": "t5", **write_values(config)}
-
-
-def entries(config: T5Config) -> tuple[Entry, ...]:
+def entries(config: T5BaseConfig) -> tuple[Entry, ...]:
     """Return the entries of every parameter of a model like T5."""
     untied = Entry("lm_head/kernel", "lm_head.weight", "matrix", vocabulary=True)
     return (
@@ -404,7 +429,7 @@ def entries(config: T5Config) -> tuple[Entry, ...]:
 _ATTENTIONS = {"attention": "SelfAttention", "cross_attention": "EncDecAttention"}
 
 
-def _stack(config: T5Config, stack: str, layers: int, sublayers: tuple[str, ...]) -> tuple[Entry, ...]:
+def _stack(config: T5BaseConfig, stack: str, layers: int, sublayers: tuple[str, ...]) -> tuple[Entry, ...]:
     """Return the entries of every parameter of the encoder or the decoder: sublayers are numbered there."""
     found = [
         Entry(

@@ -77,7 +77,7 @@ def teacher_params(student: EncoderConfig, teacher: EncoderConfig, params: Any, 
         if outside and path != _POSITIONS and path in theirs and _fits(theirs[path], leaf, path):
             copied[path] = theirs[path]
     if _POSITIONS in ours and _POSITIONS in theirs and theirs[_POSITIONS].shape[1] == ours[_POSITIONS].shape[1]:
-        before, after = (getattr(config, "position_offset", 0) for config in (teacher, student))
+        before, after = theirs[_POSITIONS].shape[0] - teacher.max_length, ours[_POSITIONS].shape[0] - student.max_length
         rows = theirs[_POSITIONS][before : before + student.max_length]
         if len(rows) == student.max_length:
             copied[_POSITIONS] = np.pad(rows, ((after, 0), (0, 0)))

@@ -1,16 +1,40 @@
 """Retired gin parameters in the config.gin of an earlier version."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from bertfam import moved
-from bertfam.config import load, registry
+from bertfam.config import load, register, registry
 from bertfam.errors import UserError
+from bertfam.models.albert import AlbertConfig
+from bertfam.models.bert import BertConfig
+from bertfam.models.distilbert import DistilBertConfig
+from bertfam.models.electra import ElectraConfig
+from bertfam.models.ernie import ErnieConfig
 from bertfam.models.gpt import GptConfig
 from bertfam.models.gpt2 import Gpt2Config
+from bertfam.models.mt5 import MT5Config
 from bertfam.models.opt import OptConfig
 from bertfam.models.palm import PalmConfig
+from bertfam.models.roberta import RobertaConfig
+
+
+@register
+@dataclass(frozen=True)
+class OutsideConfig(BertConfig):
+    """Family from outside the package."""
+
 
 EXPECTED = {
+    "AlbertConfig": AlbertConfig(),
+    "BertConfig": BertConfig(),
+    "DistilBertConfig": DistilBertConfig(),
+    "ElectraConfig": ElectraConfig(),
+    "ErnieConfig": ErnieConfig(),
+    "MT5Config": MT5Config(),
+    "OutsideConfig": OutsideConfig(),
+    "RobertaConfig": RobertaConfig(position_offset=1),
     "GptConfig": GptConfig(),
     "Gpt2Config": Gpt2Config(),
     "OptConfig": OptConfig(
@@ -24,8 +48,16 @@ EXPECTED = {
     ),
     "PalmConfig": PalmConfig(),
 }
-# Every field of the former class of all decoders, as pretraining wrote it for GPT, GPT-2, OPT-350M and PaLM 8B.
+# The fields of BERT's and T5's classes that only one family sets; then every field of the former class of all decoders, as
+# pretraining wrote it for GPT, GPT-2, OPT-350M and PaLM 8B.
 OLD = {
+    **{
+        name: f"{name}.position_offset = 0\n{name}.sharing = 'none'"
+        for name in ("BertConfig", "DistilBertConfig", "ElectraConfig", "ErnieConfig", "OutsideConfig")
+    },
+    "AlbertConfig": "AlbertConfig.position_offset = 0\nAlbertConfig.sharing = 'all'",
+    "MT5Config": "MT5Config.scale_logits = False\nMT5Config.gated = True",
+    "RobertaConfig": "RobertaConfig.position_offset = 1\nRobertaConfig.sharing = 'none'",
     "GptConfig": """
 GptConfig.vocab_size = None
 GptConfig.table_rows = None
@@ -164,8 +196,12 @@ def test_configuration_of_an_earlier_version_builds_the_same_model(name, tmp_pat
     config = load([write_old_file(tmp_path, OLD[name])])
     assert config.build(name) == EXPECTED[name]
     assert not capsys.readouterr().err
-    retired = moved.PARAMETERS[next(selector for selector in moved.PARAMETERS if selector.endswith(f".{name}"))]
-    assert all(f"{name}.{parameter} = {value.default!r}" in OLD[name] for parameter, value in retired.items())
+    (configurable,) = registry.find(name)
+    own = moved.PARAMETERS.get(configurable.selector, {})
+    assert all(f"{name}.{parameter} = {value.default!r}" in OLD[name] for parameter, value in own.items())
+    stated = {line.partition(" ")[0].partition(".")[2] for line in OLD[name].strip().splitlines()}
+    retired = stated - registry.parameters(configurable.selector).keys()
+    assert retired and own.keys() <= retired
     assert not any(f"{name}.{parameter} " in config.complete(name).text() for parameter in retired)
 
 
@@ -177,6 +213,12 @@ def test_configuration_of_an_earlier_version_builds_the_same_model(name, tmp_pat
         ("Gpt2Config", "rotary_theta", "10000.0", "PalmConfig"),
         ("OptConfig", "gated", "True", "PalmConfig"),
         ("PalmConfig", "position_offset", "2", "OptConfig"),
+        ("AlbertConfig", "position_offset", "2", "RobertaConfig"),
+        ("BertConfig", "sharing", "'all'", "AlbertConfig"),
+        ("DistilBertConfig", "position_offset", "2", "RobertaConfig"),
+        ("MT5Config", "scale_logits", "True", "T5Config"),
+        ("OutsideConfig", "position_offset", "1", "RobertaConfig"),
+        ("RobertaConfig", "sharing", "'attention'", "AlbertConfig"),
     ],
 )
 def test_other_values_are_refused_with_the_class_that_supports_them(name, parameter, value, owner, tmp_path):

@@ -234,11 +234,10 @@ def test_existing_folder_and_unsupported_parts_are_refused(folder, tmp_path):
     ("family", "change", "message"),
     [
         (BertConfig, {"head_activation": "relu"}, "head_activation = 'relu' has no place in .* which has 'gelu'"),
-        (BertConfig, {"position_offset": 2}, "position_offset = 2"),
         (BertConfig, {"embedding_size": 8}, "embedding_size = 8"),
         (BertConfig, {"type_vocab_size": 0}, "type_vocab_size = 0"),
         (AlbertConfig, {"head_activation": "relu", "embedding_size": 8}, "head_activation = 'relu'"),
-        (DistilBertConfig, {"position_offset": 2}, "position_offset = 2"),
+        (DistilBertConfig, {"embedding_size": 8}, "embedding_size = 8"),
         (ElectraConfig, {"head_activation": None, "activation": "relu"}, "head_activation = 'relu'"),
         (ErnieConfig, {"head_activation": "gelu"}, "head_activation = 'gelu' has no place in .* which has 'relu'"),
         (RobertaConfig, {"head_activation": "relu"}, "head_activation = 'relu' has no place"),

@@ -189,7 +189,7 @@ def test_head_options_of_config_json(fields, scaled):
     assert (config.scale_logits, config.tie_embeddings) == (scaled, True)
     assert transformers.T5Config(**CONFIG, **fields).scale_decoder_outputs == scaled
     other = huggingface.FAMILIES["mt5"].config_from_huggingface(CONFIG | fields)
-    assert type(other) is MT5Config and not other.scale_logits and other.gated
+    assert type(other) is MT5Config and other.logit_scale == 1 and other.gated
 
 
 def test_copies_of_the_word_table(tmp_path):
@@ -265,8 +265,3 @@ def test_unsupported_configs_are_refused(changes, message):
     with pytest.raises(UserError, match=message) as error:
         huggingface.FAMILIES["t5"].config_from_huggingface(CONFIG | changes)
     assert "\n" not in str(error.value)
-
-
-def test_mt5_with_scaled_logits_is_refused():
-    with pytest.raises(UserError, match="MT5Config.scale_logits = True is not of an mT5"):
-        MT5Config(scale_logits=True)

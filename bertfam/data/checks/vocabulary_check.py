@@ -56,10 +56,9 @@ def check_padding_id(configs: Iterable[Any], tokens: TokenIds, folder: str | Pat
     bertfam itself does not need this, but transformers derives the positions of an exported model from the padding id.
     """
     for config in configs:
-        offset = getattr(config, "position_offset", 0)
-        if offset not in (0, tokens.pad + 1):
+        if config.padding_id not in (None, tokens.pad):
             name = f"{type(config).__name__}.position_offset"
             raise UserError(
-                f"{name} is {offset}, for a vocabulary whose padding id is {offset - 1}, and that of {folder} is {tokens.pad}: "
+                f"{name} is {config.padding_id + 1}, for a vocabulary whose padding id is {config.padding_id}, and that of {folder} is {tokens.pad}: "
                 f"set {name} = {tokens.pad + 1}, or give another vocabulary"
             )
