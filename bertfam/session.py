@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+from typing_extensions import override
 
 from bertfam.config import Config, Override
 from bertfam.data import vocabularies
@@ -48,6 +49,26 @@ class Configuration:
     config: Config
     run: Run
     named: TextData
+
+    @property
+    def cache_directory(self) -> Path | None:
+        """Directory of the token cache, built or not; None if the command names no place for it."""
+        data = self.run.data
+        if self.model_dir:
+            return data.cache_directory(self.model_dir)
+        return to_path(data.cache_dir) if data.cache_dir else None
+
+
+@dataclass(frozen=True)
+class TrainingConfiguration(Configuration):
+    """Configuration of a run that is trained: it has a folder, and so a place for its token cache."""
+
+    model_dir: Path
+
+    @property
+    @override
+    def cache_directory(self) -> Path:
+        return self.run.data.cache_directory(self.model_dir)
 
 
 @dataclass(frozen=True)
@@ -101,14 +122,12 @@ class OpenVocabulary:
     Attributes:
       vocabulary: that of the token cache, or of the one that will be built.
       folder: where the vocabulary was read.
-      cache_directory: where the token cache is or will be; None if the command names no place for it.
       cache: the token cache; None if it is not built yet.
       run: the run, with the vocabulary's size.
     """
 
     vocabulary: Vocabulary
     folder: Path
-    cache_directory: Path | None
     cache: TokenCache | None
     run: Run
 
@@ -119,8 +138,7 @@ def open_vocabulary(configuration: Configuration) -> OpenVocabulary:
     Raises:
       UserError: it lacks something, or there is neither a token cache nor anything to build it from.
     """
-    run, model_dir = configuration.run, configuration.model_dir
-    directory = _cache_directory(run.data, model_dir)
+    run, directory = configuration.run, configuration.cache_directory
     cache = TokenCache(directory) if directory and is_used(directory) else None
     if not cache:
         check_buildable(run.data)
@@ -129,13 +147,7 @@ def open_vocabulary(configuration: Configuration) -> OpenVocabulary:
     for stage in run.stages:
         check_vocabulary_fits(run.data, vocabulary.token_ids, folder, stage.length)
     check_padding_id(run.objective.networks.values(), vocabulary.token_ids, folder)
-    return OpenVocabulary(vocabulary, folder, directory, cache, run.sized(vocabulary.size))
-
-
-def _cache_directory(data: TextData, model_dir: Path | None) -> Path | None:
-    if model_dir:
-        return data.cache_directory(model_dir)
-    return to_path(data.cache_dir) if data.cache_dir else None
+    return OpenVocabulary(vocabulary, folder, cache, run.sized(vocabulary.size))
 
 
 # -- Checkpoint

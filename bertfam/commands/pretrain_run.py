@@ -59,7 +59,7 @@ class Job:
     """
 
     processes: Processes
-    configuration: session.Configuration
+    configuration: session.TrainingConfiguration
     vocabulary: session.OpenVocabulary
     checkpoint: session.Checkpoint
     init: InitFlags
@@ -76,7 +76,6 @@ class Job:
     @property
     def model_dir(self) -> Path:
         """The folder of the run."""
-        assert self.configuration.model_dir is not None
         return self.configuration.model_dir
 
 
@@ -153,7 +152,7 @@ def _open(args: argparse.Namespace, processes: Processes, teacher: session.Teach
 
 def _open_configuration(
     args: argparse.Namespace, processes: Processes, teacher: session.Teacher | None
-) -> tuple[session.Configuration, Sequence[LoadedTeacher], tuple[int, int] | None]:
+) -> tuple[session.TrainingConfiguration, Sequence[LoadedTeacher], tuple[int, int] | None]:
     """Load the configuration, which all processes must have alike; also return the teachers and the updates to profile."""
     model_dir = to_path(args.model_dir)
     with processes.on_all("the configuration"):
@@ -162,7 +161,7 @@ def _open_configuration(
         config = flags.load_config(args, gin_files, opened.bindings)
         run = config.build("Run")
         profiled = profiled_steps(args.profile_steps, run.total_steps)
-        configuration = session.Configuration(model_dir, config, run, flags.named_text(args, run.data))
+        configuration = session.TrainingConfiguration(model_dir, config, run, flags.named_text(args, run.data))
     own = [f"--{name}={getattr(args, name)}" for name in ("model_dir", *init_flags.NAMES, "profile_steps")]
     processes.check_same("configuration", [*own, *config.text().splitlines()])
     check_modules(processes, config.modules)
@@ -170,11 +169,13 @@ def _open_configuration(
 
 
 def _open_checkpoint(
-    args: argparse.Namespace, processes: Processes, configuration: session.Configuration, vocabulary: session.OpenVocabulary
+    args: argparse.Namespace,
+    processes: Processes,
+    configuration: session.TrainingConfiguration,
+    vocabulary: session.OpenVocabulary,
 ) -> tuple[session.Checkpoint, InitFlags]:
     """Find the newest checkpoint and check that the run can start from it; also return the flags of the warm start."""
     model_dir = configuration.model_dir
-    assert model_dir is not None
     step = processes.on_first("the newest checkpoint", lambda: selection.choose(model_dir))
     checkpoint = session.describe_checkpoint(model_dir, step)
     init = InitFlags.from_args(args)
@@ -189,7 +190,7 @@ def _open_checkpoint(
 
 def _open_model(
     processes: Processes,
-    configuration: session.Configuration,
+    configuration: session.TrainingConfiguration,
     vocabulary: session.OpenVocabulary,
     checkpoint: session.Checkpoint,
     init: InitFlags,
@@ -198,7 +199,6 @@ def _open_model(
 ) -> tuple[session.Model, WarmStart | None]:
     """Lay the model out on the mesh and read what it starts from, before text is read and anything is compiled."""
     run, pieces, model_dir = vocabulary.run, vocabulary.vocabulary, configuration.model_dir
-    assert model_dir is not None
     has_model, resumes = checkpoint.step is not None, checkpoint.resumes
     with processes.on_all("the model and the mesh"):
         model = session.open_model(run, pieces, teachers, phase_timer)
@@ -208,14 +208,13 @@ def _open_model(
 
 def _open_data(
     processes: Processes,
-    configuration: session.Configuration,
+    configuration: session.TrainingConfiguration,
     vocabulary: session.OpenVocabulary,
     checkpoint: session.Checkpoint,
     phase_timer: PhaseTimer,
 ) -> tuple[TokenCache, session.RunData]:
     """Open the token cache, built in a child process if it is missing, and the batches."""
-    run, model_dir, directory = vocabulary.run, configuration.model_dir, vocabulary.cache_directory
-    assert model_dir is not None and directory is not None
+    run, model_dir, directory = vocabulary.run, configuration.model_dir, configuration.cache_directory
 
     def make_cache() -> None:
         if checkpoint.resumes and not is_used(directory) and not run.data.reads_seqio:
@@ -282,8 +281,7 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
 
 def _make_folder(job: Job, plan: dict[str, Any]) -> None:
     """Make MODEL_DIR, or update its files, on process 0."""
-    model_dir, config, directory = job.model_dir, job.configuration.config, job.vocabulary.cache_directory
-    assert directory is not None
+    model_dir, config, directory = job.model_dir, job.configuration.config, job.configuration.cache_directory
     is_new = job.checkpoint.step is None
     vocabulary: Vocabulary | None = job.vocabulary.vocabulary if is_new else None
     start = job.init.record() if is_new else None
