@@ -56,9 +56,10 @@ def check_padding_id(configs: Iterable[Any], tokens: TokenIds, folder: str | Pat
     bertfam itself does not need this, but transformers derives the positions of an exported model from the padding id.
     """
     for config in configs:
-        if config.padding_id not in (None, tokens.pad):
+        pad = config.padding_id
+        if pad not in (None, tokens.pad):
             name = f"{type(config).__name__}.position_offset"
             raise UserError(
-                f"{name} is {config.padding_id + 1}, for a vocabulary whose padding id is {config.padding_id}, and that of {folder} is {tokens.pad}: "
+                f"{name} is {pad + 1}, for a vocabulary whose padding id is {pad}, and that of {folder} is {tokens.pad}: "
                 f"set {name} = {tokens.pad + 1}, or give another vocabulary"
             )
