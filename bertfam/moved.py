@@ -1,4 +1,4 @@
-"""Names of earlier versions: old module paths, and gin parameters that a class no longer has.
+"""Names of earlier versions: old module paths, and gin parameters that a class no longer has or did not have yet.
 
 An old path keeps working with one warning, for imports and for dotted names of configurables in gin. A retired parameter is
 accepted with its former default, which every config.gin of an earlier version states.
@@ -100,6 +100,10 @@ PARAMETERS: dict[str, dict[str, Retired]] = {
         **_retired("OptConfig", block="parallel", last_norm=True),
     },
 }
+
+
+# Selector of a configurable -> its parameters that an earlier config.gin of a run does not state, with the values that it means.
+ADDED: dict[str, dict[str, Any]] = {"bertfam.data.text_data.TextData": {"rows_version": 1}}
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

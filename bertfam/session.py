@@ -28,6 +28,7 @@ from bertfam.training.jax_setup import check_jaxlib
 from bertfam.training.logs.phase_timer import PhaseTimer
 from bertfam.training.model_dir import check_folder, check_resumes, read_run
 from bertfam.training.run import Run
+from bertfam.training.stages import stage_batches
 from bertfam.training.teachers import LoadedTeacher, read_teachers
 from bertfam.training.trainer import Trainer
 
@@ -234,18 +235,19 @@ class RunData:
     held_out: list[HeldOut | None]
 
 
-def training_batches(run: Run, cache: TokenCache, vocabulary: Vocabulary, stage: int) -> Batches:
-    """Return the batches that a stage of the run trains on."""
-    shape = run.stages[stage]
-    return run.data.training(cache, vocabulary.token_ids, shape.length, shape.batch_size, run.seed, stage)
+def training_batches(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list[Batches]:
+    """Return the batches that each stage of the run trains on."""
+    opened: dict[int, Batches] = {}
+    for index in range(len(run.stages)):
+        opened[index] = stage_batches(run.data, run.stages, index, cache, vocabulary.token_ids, run.seed, opened)
+    return list(opened.values())
 
 
 def open_data(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> RunData:
     """Open the batches of all stages; raises UserError if the token cache does not have what they need."""
-    training: list[Batches] = []
+    training = training_batches(run, cache, vocabulary)
     held_out: list[HeldOut | None] = []
-    for index, stage in enumerate(run.stages):
-        training.append(training_batches(run, cache, vocabulary, index))
+    for stage in run.stages:
         sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
         held_out.append(run.data.held_out(*sizes, at_most=run.eval_batches))
     return RunData(training, held_out)

@@ -12,6 +12,7 @@ from bertfam.data.corpora.formats import INPUT_FORMATS
 from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
+from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
     from bertfam.config import Config, Override
@@ -281,6 +282,7 @@ def load_config(args: argparse.Namespace, gin_files: Sequence[str] | None = None
     saved = [name for name in files if name not in args.gin_file]
     bindings = [*text_bindings(args), *bindings, *args.gin_bindings]
     config = load([_DEFAULTS, *files], bindings, _configurable_modules(args), saved=saved)
+    config = _with_kept_rows(args, config)
     config = dataclasses.replace(config, files=tuple(files))  # those that messages name
     given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)
     if given and not args.task and not config.refers_to("TextFiles"):
@@ -288,6 +290,17 @@ def load_config(args: argparse.Namespace, gin_files: Sequence[str] | None = None
     if args.alpha is not None and not config.refers_to("Mixture"):
         raise UserError("--alpha says how much there is of each language: give --language_input=CODE=GLOB with it")
     return config
+
+
+def _with_kept_rows(args: argparse.Namespace, config: Config) -> Config:
+    """Return the configuration with the version of the rows that the run in --model_dir began with, unless it states one."""
+    from bertfam.config import load
+
+    folder = to_path(args.model_dir) if args.gin_file and getattr(args, "model_dir", None) else None
+    if folder is None or not all((folder / name).is_file() for name in ("config.gin", "fingerprint.json")):
+        return config  # a new run, or an imported model
+    saved = str(folder / "config.gin")
+    return config.with_binding_of(load([saved], module_imports=config.modules, saved=[saved]), "TextData.rows_version")
 
 
 def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:

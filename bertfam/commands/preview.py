@@ -13,9 +13,12 @@ from bertfam.errors import UserError
 from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bertfam.config import Config
     from bertfam.data.text_data import TextData
     from bertfam.data.token_cache.cache import TokenCache
+    from bertfam.training.stages import Stage
 
 SUMMARY = "show corrupted training rows, decoded"
 EXAMPLE = """\
@@ -38,6 +41,7 @@ Rows for decoders are shown as inputs and targets; the vocabulary must have the 
 Without a token cache, all of the text is tokenised for this call only; to keep the tokens use `bertfam cache` and --cache_dir."""
 _LENGTH = 128
 _STATISTICS = 500
+_MOST_STEPS = 2**31 - 1  # of a run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,16 +78,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Show rows and their statistics; return the exit status."""
     import tempfile
+    from dataclasses import replace
 
     from bertfam.training.model_dir import read_run
-    from bertfam.training.stages import locate
+    from bertfam.training.stages import Stage, locate
 
     for flag in ("examples", "length", "stat_rows"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
     if args.step < 0:
         raise UserError(f"--step={args.step} is negative")
-    if args.step >= 2**31:
+    if args.step >= _MOST_STEPS:
         raise UserError(f"--step={args.step} is more than a run can have (2^31)")
     if args.overwrite and not args.html:
         raise UserError("--overwrite says what --html may replace: give --html=FILE with it")
@@ -98,14 +103,15 @@ def main(args: argparse.Namespace) -> int:
     data = run.data if run else config.build("TextData")
     if run and args.step >= run.total_steps:
         raise UserError(f"--step={args.step} is beyond the run's {run.total_steps} steps")
-    index, within = locate(run.stages, args.step) if run else (0, args.step)
-    length = args.length or (run.stages[index].length if run else _LENGTH)
-    batch_size = run.stages[index].batch_size if run else args.examples
-    data.check_length(length)
+    stages = run.stages if run else (Stage(_MOST_STEPS, _LENGTH, min(args.examples, _MOST_STEPS)),)
+    index, within = locate(stages, args.step)
+    if args.length:
+        stages = (*stages[:index], replace(stages[index], length=args.length))
+    data.check_length(stages[index].length)
 
     with tempfile.TemporaryDirectory() as scratch:
-        cache = _open_cache(args, config, data, length, Path(scratch))
-        _show(args, data, cache, length, batch_size, run.seed if run else 0, index, within)
+        cache = _open_cache(args, config, data, stages[index].length, Path(scratch))
+        _show(args, data, cache, stages, index, within, run.seed if run else 0)
     return 0
 
 
@@ -141,8 +147,15 @@ def _open_cache(args: argparse.Namespace, config: Config, data: TextData, length
 
 
 def _show(
-    args: argparse.Namespace, data: TextData, cache: TokenCache, length: int, batch_size: int, seed: int, stage: int, step: int
+    args: argparse.Namespace,
+    data: TextData,
+    cache: TokenCache,
+    stages: Sequence[Stage],
+    index: int,
+    step: int,
+    seed: int,
 ) -> None:
+    """Print rows and statistics from step `step` of stage `index` on, or write the page."""
     import json
 
     import numpy as np
@@ -152,11 +165,12 @@ def _show(
     from bertfam.data.preview.records import records
     from bertfam.data.preview.statistics import Statistics, measure
     from bertfam.errors import warn
+    from bertfam.training.stages import stage_batches
 
     vocabulary = vocabularies.load(cache.vocabulary_directory)
-    sequence = data.training(cache, vocabulary.token_ids, length, batch_size, seed, stage).sequence
+    source, length = stage_batches(data, stages, index, cache, vocabulary.token_ids, seed), stages[index].length
+    sequence, first = source.sequence, source.place(step)
     warn(sequence.warnings)
-    first = step * batch_size
     places = np.arange(first, first + args.examples, dtype=np.int64)
     names = [cache.corpora[part] for part in sequence.corpus_at(places)]
     rows = sequence.at(places)

@@ -115,7 +115,7 @@ def _open(args: argparse.Namespace, processes: Processes) -> tuple[Job, Record]:
     with processes.on_all("the token cache"):
         cache = session.open_saved_cache(run, model_dir)
         check_text(cache.fingerprint, str(cache.directory), model_dir)
-        batches = [session.training_batches(run, cache, vocabulary, stage) for stage in range(len(run.stages))]
+        batches = session.training_batches(run, cache, vocabulary)
         aux = read_teachers(run, vocabulary)
         mesh = _build_mesh(run)
     return Job(model_dir, run, start, args.step, StagedBatches(run.stages, batches), aux, mesh), record

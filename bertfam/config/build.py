@@ -37,7 +37,8 @@ def load(
       bindings: bindings over those of the files.
       module_imports: modules to import.
       saved: those of the gin files that belong to a model folder. Reading a folder runs no code, so they import only modules
-        that `module_imports` names too or that are imported already.
+        that `module_imports` names too or that are imported already. Parameters that an earlier version did not have get the
+        values that such a file means (`bertfam.moved.ADDED`).
 
     Raises:
       UserError: for every mistake that can be found without building; the message names the file and line (or the flag)
@@ -58,6 +59,9 @@ def load(
     for statement in imports:
         import_module(statement)
 
+    if saved_sources:
+        # First, so that a file which states them overrides them.
+        statements = [*lint.added(), *statements]
     complete = [lint.complete(statement) for statement in statements if isinstance(statement, Binding)]
     live: lint.Bindings = {binding.key: binding for binding in complete}
     lint.check_duplicates(complete)
@@ -134,6 +138,13 @@ class Config:
             return self
         kept = {key: b for key, b in self.bindings.items() if (b.parameter in macros if b.is_macro else b.selector in selectors)}
         return dataclasses.replace(self, bindings=lint.reduce(kept))
+
+    def with_binding_of(self, other: Config, name: str) -> Config:
+        """Return the configuration with the binding of `Configurable.parameter` in `other`, unless it has one itself."""
+        if self.binds(name):
+            return self
+        taken = {key: binding for key, binding in other.bindings.items() if lint.label(binding) == name}
+        return dataclasses.replace(self, bindings={**self.bindings, **taken})
 
     def binds(self, name: str) -> bool:
         """Return True if any binding sets `Configurable.parameter`."""

@@ -189,6 +189,15 @@ def drop_retired(live: Bindings) -> Bindings:
     return kept
 
 
+def added() -> list[Binding]:
+    """Return bindings of the parameters that an earlier version did not have, with the values that its files mean."""
+    return [
+        Binding("", selector, parameter, value, Origin("earlier version"))
+        for selector, values in moved.ADDED.items()
+        for parameter, value in values.items()
+    ]
+
+
 def _retired(selector: str, parameter: str) -> moved.Retired | None:
     """Return the retired parameter of a configurable or of one of its base classes; None if it has this parameter itself."""
     if parameter in (registry.parameters(selector) or ()):

@@ -25,6 +25,7 @@ from bertfam.storage.paths import to_path
 
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
+LATEST_ROWS = 2
 _PLAN, _ORDER, _NOISE = range(3)
 # Held-out rows and their masks are the same for every run and seed, so that losses are comparable.
 _HELD_OUT_SEED = 0
@@ -47,6 +48,8 @@ class TextData:
       dupe_factor: Number of epochs with draws of their own (noise and sentence pairs), after which the draws repeat in another
         order, as in BERT's published data with a `dupe_factor` (static masking, Liu et al. 2019). None: new draws in every epoch
         (dynamic masking).
+      rows_version: Version of the rows, which a run keeps. 1 is for runs begun before it was recorded: each stage starts an order
+        of its own.
     """
 
     corpus: Corpus | Mixture | None = None
@@ -57,8 +60,11 @@ class TextData:
     corruption: TextCorruption = BertMasking()
     order: Order = "shuffled"
     dupe_factor: int | None = None
+    rows_version: int = LATEST_ROWS
 
     def __post_init__(self) -> None:
+        if not 1 <= self.rows_version <= LATEST_ROWS:
+            raise UserError(f"TextData.rows_version is {self.rows_version}: it must be from 1 to {LATEST_ROWS}")
         if self.order not in get_args(Order):
             raise UserError(f"TextData.order is {self.order!r}: it must be one of {', '.join(get_args(Order))}")
         if self.order == "streams" and self.rows.is_packed:
@@ -199,7 +205,17 @@ class TextData:
         *,
         split: str = "train",
     ) -> Batches:
-        """Return the endless batches of one stage; every epoch has new noise and, if shuffled, a new order."""
+        """Return the endless batches of a stage; every epoch has new noise and, if shuffled, a new order.
+
+        Args:
+          cache: The token cache.
+          tokens: Ids of the vocabulary.
+          length: Tokens of a row.
+          batch_size: Rows of a batch.
+          seed: Seed of the run.
+          stage: Index of the stage, which has draws of its own; later stages over the same rows are `continued`.
+          split: Split of the text.
+        """
         mixture = self.corpus if isinstance(self.corpus, Mixture) else None
         if mixture and mixture.names != cache.corpora:
             raise UserError(
@@ -218,6 +234,19 @@ class TextData:
         sizes = [len(part.examples) for part in parts]
         share = mixture.shares(sizes) if mixture else shares(sizes)
         return Batches(MixedRows(parts, share), batch_size)
+
+    @property
+    def continues_stages(self) -> bool:
+        """True if stages over the same rows continue one order and one count of epochs."""
+        return self.rows_version > 1
+
+    def continued(self, batches: Batches, steps: int, batch_size: int) -> Batches:
+        """Return the batches of the next stage over the same rows, after `steps` of `batches`, which `training` returned."""
+        if self.order == "shuffled":
+            return Batches(batches.sequence, batch_size, batches.place(steps))
+        rows = batches.sequence
+        assert isinstance(rows, CorruptedRows) and isinstance(rows.order, Streams)
+        return Batches(replace(rows, order=rows.order.after(steps, batch_size)), batch_size)
 
     def held_out(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertfam.data import vocabularies
 from bertfam.data.rows.batches import Batches
-from bertfam.data.text_data import HeldOut
+from bertfam.data.text_data import LATEST_ROWS, HeldOut
 from bertfam.data.token_cache.cache import difference
 from bertfam.errors import UserError
 from bertfam.storage.files import read_json
@@ -15,7 +15,13 @@ from bertfam.training.run import Run
 
 def run_warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut | None]) -> list[str]:
     """Return warnings about a run's text and schedule, a line each."""
-    lines = [line for source in sources for line in source.sequence.warnings]
+    # Stages over the same rows have the same warnings.
+    lines = list(dict.fromkeys(line for source in sources for line in source.sequence.warnings))
+    if run.data.rows_version < LATEST_ROWS:
+        lines.append(
+            f"TextData.rows_version is {run.data.rows_version}: this run keeps the rows it began with; a new --model_dir has "
+            f"those of version {LATEST_ROWS} (see CHANGELOG.md)"
+        )
     return lines + schedule_warnings(run) + evaluation_warnings(run, all(evaluations))
 
 

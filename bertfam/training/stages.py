@@ -1,11 +1,14 @@
 """Stages of a run, each with its row length and batch size."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from bertfam.data.rows.batches import BatchSource
+from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.rows.batches import Batches, BatchSource
+from bertfam.data.text_data import TextData
+from bertfam.data.token_cache.cache import TokenCache
 
 _MOST_SIZES = 100
 
@@ -89,6 +92,37 @@ def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
 def total_steps(stages: Sequence[Stage]) -> int:
     """Return the number of updates of all stages."""
     return sum(stage.steps for stage in stages)
+
+
+def stage_batches(
+    data: TextData,
+    stages: Sequence[Stage],
+    index: int,
+    cache: TokenCache,
+    tokens: TokenIds,
+    seed: int,
+    opened: Mapping[int, Batches] | None = None,
+) -> Batches:
+    """Return the batches of a stage.
+
+    Stages of the same length have the same rows: they continue one order and one count of epochs, so that each document is used
+    E times in E epochs, whatever their number and batch sizes.
+
+    Args:
+      data: the run's data.
+      stages: the run's stages.
+      index: the stage.
+      cache: the token cache.
+      tokens: ids of the vocabulary.
+      seed: seed of the run.
+      opened: batches of earlier stages, whose planned rows are used again.
+    """
+    stage, same = stages[index], [number for number in range(index) if stages[number].length == stages[index].length]
+    if not same or not data.continues_stages:
+        return data.training(cache, tokens, stage.length, stage.batch_size, seed, index)
+    last = same[-1]
+    before = (opened or {}).get(last) or stage_batches(data, stages, last, cache, tokens, seed)
+    return data.continued(before, stages[last].steps, stage.batch_size)
 
 
 @dataclass(frozen=True)

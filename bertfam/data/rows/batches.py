@@ -106,14 +106,20 @@ class Batches(BatchSource):
     Attributes:
       sequence: The rows.
       batch_size: Rows of a global batch.
+      first: Place in the sequence of the first row of the first batch.
     """
 
     sequence: Rows
     batch_size: int
+    first: int = 0
+
+    def place(self, step: int) -> int:
+        """Return the place in the sequence of the first row of a step's batch."""
+        return self.first + step * self.batch_size
 
     @override
     def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
-        return self.sequence.at(step * self.batch_size + np.arange(start, stop, dtype=np.int64))
+        return self.sequence.at(self.place(step) + np.arange(start, stop, dtype=np.int64))
 
 
 def gather_rows(sequences: Sequence[Rows], which: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:

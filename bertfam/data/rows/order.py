@@ -6,7 +6,7 @@ Own code because `tf.random.experimental.index_shuffle` (TensorFlow 2.21), the s
 the training process, and `numpy.random.Generator.permutation` (NumPy 2.4.6) stores the permutation of every epoch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -69,20 +69,66 @@ class Streams(Order):
     Attributes:
       examples: Number of examples.
       batch_size: Rows of the global batch.
+      skipped: Number of batches before the first one.
+      epoch: Epoch of the first of these batches.
+      unread: Ranges of examples (first, end) that batches of another size left of that epoch, and that are read first, divided
+        into streams again; empty if the epoch is whole.
     """
 
     examples: int
     batch_size: int
+    skipped: int = 0
+    epoch: int = 0
+    unread: tuple[tuple[int, int], ...] = ()
 
     @override
     def index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         steps, rows = np.divmod(places, self.batch_size)
-        most, longer = -(-self.examples // self.batch_size), self.examples % self.batch_size or self.batch_size
-        epochs, within = np.divmod(steps, most)
+        epochs, first, end = self._streams(steps + self.skipped, rows)
+        return epochs, np.where(first < end, self._examples(epochs, first), -1)
+
+    def after(self, steps: int, batch_size: int) -> "Streams":
+        """Return the order that continues after `steps` batches of this one, with batches of another size.
+
+        What the streams have not read of the current epoch is divided into as many streams as the new batches have rows.
+        """
+        step = self.skipped + steps
+        if batch_size == self.batch_size:
+            return replace(self, skipped=step)
+        epochs, first, end = self._streams(np.full(self.batch_size, step), np.arange(self.batch_size))
+        ranges: list[tuple[int, int]] = []
+        for begin, stop in zip(first.tolist(), end.tolist(), strict=True):
+            # Examples of a stream that crosses the gaps between unread ranges are not consecutive.
+            numbers = self._examples(epochs[:1], np.arange(begin, stop))
+            for part in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1) if len(numbers) else []:
+                if ranges and ranges[-1][1] == part[0]:
+                    ranges[-1] = ranges[-1][0], int(part[-1]) + 1
+                else:
+                    ranges.append((int(part[0]), int(part[-1]) + 1))
+        is_whole = ranges == [(0, self.examples)]
+        return Streams(self.examples, batch_size, 0, int(epochs[0]), () if is_whole else tuple(ranges))
+
+    def _streams(self, steps: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the epoch of steps int64[n], and the place in its text and the end of the streams rows int64[n]."""
+        unread = sum(end - begin for begin, end in self.unread)
+        most_unread, most_whole = -(-unread // self.batch_size), -(-self.examples // self.batch_size)
+        is_rest = steps < most_unread
+        later, within = np.divmod(steps - most_unread, most_whole)
+        epochs = self.epoch + np.where(is_rest, 0, later + bool(unread))
+        within, most = np.where(is_rest, steps, within), np.where(is_rest, most_unread, most_whole)
         # The first `longer` streams hold `most` examples, the others one less.
+        longer = (np.where(is_rest, unread, self.examples) - 1) % self.batch_size + 1
         begin = rows * most - np.maximum(rows - longer, 0)
-        length = np.where(rows < longer, most, most - 1)
-        return epochs, np.where(within < length, begin + within, -1)
+        return epochs, begin + within, begin + np.where(rows < longer, most, most - 1)
+
+    def _examples(self, epochs: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return the examples at places int64[n] of the text of epochs int64[n]: int64[n]."""
+        if not self.unread:
+            return places
+        begins, ends = np.array(self.unread).T
+        sizes = ends - begins
+        which = np.searchsorted(np.cumsum(sizes), places, side="right").clip(max=len(sizes) - 1)
+        return np.where(epochs == self.epoch, places + begins[which] - (np.cumsum(sizes) - sizes)[which], places)
 
 
 def permute(values: np.ndarray, size: int, row_keys: np.ndarray) -> np.ndarray:
