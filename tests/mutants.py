@@ -67,7 +67,7 @@ MUTANTS = (
         "(total - done) / max(total, 1)",
         "training/test_schedules.py",
     ),
-    Mutant("training/schedules.py", "end, xp))) / 2", "total, xp)))", "training/test_schedules.py"),
+    Mutant("training/schedules.py", "end, xp))) / 2", "end, xp)))", "training/test_schedules.py"),
     # Order, packing, pairs, mixtures
     Mutant("data/rows/order.py", "keys.fold(self.key, epochs)", "keys.fold(self.key, 0 * epochs)", "data/rows/test_order.py"),
     Mutant("data/rows/order.py", "np.maximum(rows - longer, 0)", "np.maximum(rows - longer - 1, 0)", "data/rows/test_order.py"),
