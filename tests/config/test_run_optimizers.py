@@ -7,7 +7,7 @@ from bertfam.errors import UserError
 from bertfam.training import optimizers, schedules
 from bertfam.training.stages import Stage
 
-QUICKSTART = "runs/quickstart.gin"
+QUICKSTART = "runs/quickstart_bert.gin"
 
 
 def build_run(*bindings):
