@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import jax
 from typing_extensions import override
 
-from bertfam.config import Config, Override
+from bertfam.config import Config, Override, file_binds
 from bertfam.data import vocabularies
 from bertfam.data.checks.vocabulary_check import check_padding_id, check_vocabulary_fits
 from bertfam.data.rows.batches import Batches
@@ -98,19 +98,23 @@ class Teacher(Protocol):
 
 
 def find_gin_files(given: Sequence[str], model_dir: Path | None) -> list[str]:
-    """Return the gin files of a run: the given ones, or else the configuration that MODEL_DIR has.
+    """Return the gin files of a run: the given ones, the configuration that MODEL_DIR has, or both.
+
+    Given files that have an objective replace the configuration of MODEL_DIR; others are laid over it.
 
     Raises:
       UserError: there is neither, or MODEL_DIR is no place for a run.
     """
     if model_dir:
         check_folder(model_dir)
-    if given:
-        return list(given)
     saved = model_dir / "config.gin" if model_dir else None
     if saved is None or not saved.is_file():
-        raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
-    return [str(saved)]
+        if not given:
+            raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
+        return list(given)
+    if given and file_binds(given, "Run.objective"):
+        return list(given)
+    return [str(saved), *given]
 
 
 # -- Vocabulary

@@ -64,7 +64,13 @@ def test_run_needs_a_configuration_and_a_folder_of_its_own(tmp_path):
     with pytest.raises(UserError, match=r"letter\.txt"):
         session.find_gin_files(["a.gin"], tmp_path)
     (tmp_path / "config.gin").touch()
-    assert session.find_gin_files([], tmp_path) == [str(tmp_path / "config.gin")]
+    saved = str(tmp_path / "config.gin")
+    assert session.find_gin_files([], tmp_path) == [saved]
+    (tmp_path.parent / "over.gin").write_text("Run.log_every = 7")
+    (tmp_path.parent / "whole.gin").write_text(f'include "over.gin"\ninclude "{FILES[0]}"')
+    over, whole = (str(tmp_path.parent / name) for name in ("over.gin", "whole.gin"))
+    assert session.find_gin_files([over], tmp_path) == [saved, over]
+    assert session.find_gin_files([whole], tmp_path) == [whole]
 
 
 def test_command_opens_in_order_and_changes_no_flag(cache_dir, monkeypatch, capsys):

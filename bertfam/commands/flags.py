@@ -68,7 +68,8 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FILE",
         help="gin file, here or among those shipped with bertfam (runs/..., models/..., objectives/..., meshes/...); "
-        "repeatable; later files override earlier ones",
+        "repeatable; later files override earlier ones. Without an objective in them they are laid over the configuration that "
+        "MODEL_DIR has",
     )
     add_module_import(
         group,

@@ -179,8 +179,8 @@ def _open_checkpoint(
     step = processes.on_first("the newest checkpoint", lambda: selection.choose(model_dir))
     checkpoint = session.describe_checkpoint(model_dir, step)
     init = InitFlags.from_args(args)
-    if not args.gin_file and step is None and not init.is_given:
-        # The command names MODEL_DIR alone, and its run was stopped before the first checkpoint.
+    if configuration.config.saved_sources and step is None and not init.is_given:
+        # The configuration is MODEL_DIR's, whose run was stopped before the first checkpoint.
         init = init.updated(saved_init_flags(model_dir))
     if step is not None:
         with processes.on_all("the checkpoint"):

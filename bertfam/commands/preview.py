@@ -94,11 +94,14 @@ def main(args: argparse.Namespace) -> int:
         raise UserError("--overwrite says what --html may replace: give --html=FILE with it")
     if args.html:
         _check_page(Path(args.html), args.overwrite)
+    gin_files = args.gin_file
     if args.model_dir:
+        from bertfam.session import find_gin_files
+
         flags.import_modules(args)
         read_run(args.model_dir)
-    saved = [str(to_path(args.model_dir) / "config.gin")] if args.model_dir else []
-    config = flags.load_config(args, args.gin_file or saved)
+        gin_files = find_gin_files(args.gin_file, to_path(args.model_dir))
+    config = flags.load_config(args, gin_files)
     run = config.build("Run") if config.binds("Run.stages") else None  # objectives alone make no run
     data = run.data if run else config.build("TextData")
     if run and args.step >= run.total_steps:

@@ -73,6 +73,17 @@ def load(
     return Config(lint.reduce(live), modules, tuple(gin_files), frozenset(saved_sources))
 
 
+def file_binds(gin_files: Sequence[str], name: str) -> bool:
+    """Return True if one of the gin files, or a file that it includes, binds `Configurable.parameter`.
+
+    Raises:
+      UserError: if a file is missing or does not parse.
+    """
+    statements = (statement for file in gin_files for statement in parse_file(file, f"--gin_file={file}"))
+    bindings = (statement for statement in statements if isinstance(statement, Binding))
+    return any(f"{binding.selector}.{binding.parameter}" == name for binding in bindings)
+
+
 @dataclass(frozen=True)
 class Config:
     """A checked configuration.

@@ -115,6 +115,8 @@ def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
     for name, origin in macros.items():
         if name not in referred:
             hint = did_you_mean(name, referred, f"delete it, or use it as %{name}")
+            if file := _objective_file(live["", "", name].value):
+                raise UserError(f"{origin}: no objective trains the model {name}: include an objective's file, such as {file}")
             if registry.find(name):
                 hint = f"; to bind a parameter write {name}.PARAMETER"
             raise UserError(f"{origin}: nothing refers to the macro {name}{hint}")
@@ -232,10 +234,15 @@ def check_types(live: Bindings) -> None:
 
 def _objective_hint(binding: Binding, value: Any) -> str:
     """Return the hint, for a model that the objective cannot train, at an objective that can; "" for other values."""
-    if not isinstance(value, Reference) or not binding.selector.startswith("bertfam.objectives."):
-        return ""
-    file = getattr(registry.find(value.name)[0].wrapped, "objective_file", None)
+    file = _objective_file(value) if binding.selector.startswith("bertfam.objectives.") else None
     return f"; use an objective for {value.name}, such as {file}" if file else ""
+
+
+def _objective_file(value: Any) -> str | None:
+    """Return the gin file of an objective that trains the model whose config `value` refers to; None for other values."""
+    if not isinstance(value, Reference) or not (found := registry.find(value.name)):
+        return None
+    return getattr(found[0].wrapped, "objective_file", None)
 
 
 def reduce(live: Bindings) -> Bindings:

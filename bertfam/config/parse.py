@@ -96,7 +96,7 @@ def parse_file(name: str, named_at: str, including: tuple[str, ...] = ()) -> Ite
     Raises:
       UserError: if a file is missing, includes itself, or does not parse.
     """
-    path, text = paths.read(name, named_at)
+    path, text = paths.read(name, named_at, including[-1] if including else None)
     if path in including:
         raise UserError(f"{named_at}: {' includes '.join([*including, path])}; remove one include")
     for statement in _statements(text, Origin(path)):

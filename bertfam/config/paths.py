@@ -1,4 +1,4 @@
-"""Lookup of gin files: the named path first, then the files shipped with bertfam."""
+"""Lookup of gin files: beside the file that includes them, then the named path, then the files shipped with bertfam."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +16,19 @@ def packaged_folder() -> Path:
     return installed if installed.is_dir() else _PACKAGE.parent / "gin_configs"
 
 
-def read(name: str, named_at: str) -> tuple[str, str]:
+def read(name: str, named_at: str, beside: str | None = None) -> tuple[str, str]:
     """Return the path of a gin file, as error messages show it, and its text.
 
     Args:
       name: path, or name of a shipped file.
       named_at: the flag, or the file and line, that names it.
+      beside: path of the file that includes it; its folder is searched first.
 
     Raises:
       UserError: if there is no such file or it cannot be read.
     """
-    for path in (to_path(name), packaged_folder() / name):
+    folders = [to_path(beside).parent] if beside else []
+    for path in (*(folder / name for folder in folders), to_path(name), packaged_folder() / name):
         if path.is_file():
             try:
                 return shown(path), path.read_text(encoding="utf-8")

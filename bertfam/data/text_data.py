@@ -1,5 +1,6 @@
 """Data of a run: corpora, vocabulary, token cache, rows and noise."""
 
+import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -29,6 +30,7 @@ LATEST_ROWS = 2
 _PLAN, _ORDER, _NOISE = range(3)
 # Held-out rows and their masks are the same for every run and seed, so that losses are comparable.
 _HELD_OUT_SEED = 0
+_SHORT = 100  # more tokens than any layout of rows needs
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,26 @@ class TextData:
                 "--marks=names, or set BertMasking.choice to another rule, such as @WholeWords()"
             )
 
+    def _check_rows(self, length: int) -> None:
+        try:
+            self.rows.check_length(self.corruption.raw_length(length))
+        except UserError:
+            # Noise may make a row of `length` tokens from one of another length, which no setting names.
+            enough = next((longer for longer in range(length + 1, length + _SHORT) if self._fits(longer)), None)
+            if self.corruption.raw_length(length) == length or enough is None:
+                raise
+            names = f"{type(self.rows).__name__} with {type(self.corruption).__name__}"
+            raise UserError(f"length {length} is too short for {names}; use at least {enough}") from None
+
+    def _fits(self, length: int) -> bool:
+        with contextlib.suppress(UserError):
+            self.rows.check_length(self.corruption.raw_length(length))
+            return True
+        return False
+
     def check_length(self, length: int) -> None:
         """Raise UserError if rows are too short for their layout, or for the configured number of predictions or examples."""
-        self.rows.check_length(self.corruption.raw_length(length))
+        self._check_rows(length)
         shape = self.shape(length)
         for what, count, part in (("predictions", shape.predictions, self.corruption), ("examples", shape.examples, self.rows)):
             if count > length:

@@ -51,6 +51,15 @@ def test_a_good_run(trained, tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_gin_file_without_an_objective_is_laid_over_the_configuration_of_the_folder(trained, tmp_path, capsys):
+    (tmp_path / "over.gin").write_text("Run.log_every = 7\nRun.sample_every = 3\n")
+    assert cli.main(words(trained, "--model_dir={model_dir}", f"--gin_file={tmp_path}/over.gin", "--show")) == 0
+    shown = dict(
+        line.partition("  # ")[0].strip().split(" = ", 1) for line in capsys.readouterr().out.splitlines() if "  # " in line
+    )
+    assert (shown["Run.log_every"], shown["Run.sample_every"], shown["BertConfig.hidden_size"]) == ("7", "3", "16")
+
+
 def test_masks_of_a_run_file_that_names_no_noise(trained, tmp_path, capsys):
     """A file of one's own without objectives/*.gin: its masks are BERT's, and what it says of them is heeded."""
     lines = (trained.folder / "run.gin").read_text().splitlines()

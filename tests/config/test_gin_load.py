@@ -207,6 +207,23 @@ def test_files_are_searched_in_the_current_folder_and_then_in_the_package(write,
     assert config.load(["runs/r.gin"]).build("ToyModel") == ToyModel(4, 1)
 
 
+def test_includes_are_searched_beside_the_file_that_includes_them_first(write, tmp_path, monkeypatch):
+    write("own/run.gin", "include 'm.gin'\ninclude 'parts/n.gin'")
+    write("own/m.gin", "ToyModel.size = 2")
+    write("own/parts/n.gin", "include 'o.gin'")
+    write("own/parts/o.gin", "ToyModel.heads = 1")
+    write("m.gin", "ToyModel.size = 4")
+    assert config.load(["own/run.gin"]).build("ToyModel") == ToyModel(2, 1)
+    monkeypatch.chdir(tmp_path / "own" / "parts")
+    assert config.load(["../run.gin"]).build("ToyModel") == ToyModel(2, 1)
+
+
+def test_model_without_an_objective_is_refused_by_name(write):
+    write("model.gin", "MODEL = @T5Config()")
+    with pytest.raises(UserError, match=r"^model\.gin:1: no objective .* MODEL: .* objectives/t5_random_spans\.gin$"):
+        config.load(["model.gin"])
+
+
 def test_loading_is_quiet(run, capfd):
     config.load([run]).build("ToyRun")
     assert capfd.readouterr() == ("", "")

@@ -122,7 +122,8 @@ def test_mistake_in_a_flag_is_reported(write, flag, message):
 
 
 def test_flag_for_an_unused_configurable_is_refused(write):
-    run = [write("a.gin", 'include "runs/quickstart.gin"\nTextFiles.language = "de"\n')]  # a file may bind unused configurables
+    # a file may bind unused configurables
+    run = [write("a.gin", 'include "runs/quickstart_bert.gin"\nTextFiles.language = "de"\n')]
     with pytest.raises(UserError) as caught:
         config.load(run, ["Packed.max_examples = 3"]).build("Run")
     assert str(caught.value) == (

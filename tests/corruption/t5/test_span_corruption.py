@@ -11,6 +11,8 @@ from bertfam.corruption.t5.random_tokens import Noise, RandomTokens
 from bertfam.corruption.t5.span_corruption import T5_OBJECTIVES, SpanCorruption
 from bertfam.corruption.t5.span_formats import ClearToSentinels, DropClear, KeepAll, NoiseToSentinels, Raw
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.rows.running_text import Chunks
+from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
 
 T5 = TokenIds(size=32100, pad=0, unk=2, eos=1, special=(0, 1, 2), sentinels=tuple(range(32099, 31999, -1)))
@@ -367,6 +369,9 @@ def test_short_rows_of_every_objective():
     assert real_tokens(result, "encoder") == [[7, EOS]] and real_tokens(result, "decoder") == [[T5.sentinels[0], EOS]]
     with pytest.raises(UserError, match="rows of 2 tokens are too short"):
         SpanCorruption().raw_length(2)
+    # Rows of 3 tokens are made of 2, of which no setting knows.
+    with pytest.raises(UserError, match="length 3 is too short for Chunks with SpanCorruption; use at least 4"):
+        TextData(rows=Chunks(), corruption=SpanCorruption()).check_length(3)
 
 
 def test_first_input_of_the_decoder():
