@@ -1,6 +1,7 @@
 """Terms of distillation against torch's losses, and exactness of pieces, microbatches and packed rows."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
+from gradients import compile_loss, compile_microbatches
 from test_packed_rows import packed
 
 from bertfam.errors import UserError
@@ -16,12 +18,10 @@ from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
 from bertfam.models.bert import BertConfig
 from bertfam.models.distilbert import DistilBertConfig
 from bertfam.objectives.distillation import Distillation
-from bertfam.objectives.distillation_terms import cosine_distances, soft_targets, squared_differences
+from bertfam.objectives.distillation_terms import cosine_distances, in_pieces, soft_targets, squared_differences
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.student_layers import spread
 from bertfam.objectives.teacher import Teacher
-from bertfam.training.state import TrainState
-from bertfam.training.step import make_gradient, total_loss
 
 SIZES = {"hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32, "attention_dropout_rate": 0.0}
 STUDENT = DistilBertConfig(vocab_size=tiny.VOCABULARY, num_layers=1, **SIZES, dropout_rate=0.0)
@@ -32,9 +32,18 @@ ALL = Distillation(STUDENT, teacher=TEACHER, mse=0.5, pieces=5)
 TERMS = {"soft", "mlm", "cosine", "mse"}
 
 
+# Rows with unequal numbers of tokens and masks, the last two of them padding.
+BATCH = tiny.padded(tiny.batch(6, predictions=[1, 4, 2, 3, 1, 4]), 2)
+value_and_gradient = compile_loss(ALL)
+term_functions = tuple(
+    jax.jit(jax.value_and_grad(term))
+    for term in (lambda *args: soft_targets(*args, 2.0), squared_differences, cosine_distances)
+)
+
+
 def random_like(shapes, seed, scale=0.3):
     generator = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: jnp.asarray(scale * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    return jax.tree.map(lambda leaf: np.float32(scale * generator.standard_normal(leaf.shape)), shapes)
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +53,24 @@ def trees():
     return random_like(params, 3), random_like(aux, 4)
 
 
-def value_and_gradient(objective, trees, batch, *, train=False, key=None):
-    """Return ((loss, LossOut), gradient), computed by a compiled function."""
+@pytest.fixture(scope="module")
+def whole(trees):
+    """Return ((loss, LossOut), gradient) of the batch."""
+    return value_and_gradient(trees[0], BATCH, trees[1])
 
-    def loss(params, aux):
-        out = objective.loss(params, {}, aux, batch, key=key, train=train)
-        return total_loss(out.terms, objective.denominators(batch), objective.coefficients), out
 
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))(*trees)
+@functools.partial(jax.jit, static_argnums=0)
+def hidden_and_logits(config, params, batch):
+    mlm = Mlm(config)
+    hidden = mlm.encoded(params, batch, key=None, train=False)
+    return hidden, mlm.logits(params, hidden)[..., : tiny.VOCABULARY]
 
 
 def outputs(config, params, batch):
     """Return hidden states and logits of real tokens, and the logits of all tokens."""
-    mlm = Mlm(config)
-    hidden = mlm.encoded(params, batch, key=None, train=False)
-    logits = mlm.logits(params, hidden)[..., : tiny.VOCABULARY]
+    hidden, logits = jax.device_get(hidden_and_logits(config, params, batch))
     real = batch["encoder_segment_ids"] > 0
-    return np.asarray(hidden)[real], np.asarray(logits)[real], np.asarray(logits)
+    return hidden[real], logits[real], logits
 
 
 @pytest.mark.parametrize(("temperature", "divergence"), [(1, 0.17181), (2, 0.05601), (4, 0.01384)])
@@ -74,11 +84,11 @@ def test_soft_targets_by_hand(temperature, divergence):
 
 
 @pytest.mark.parametrize("over", ["tokens", "masked"])
-def test_every_term_matches_torch(trees, over):
+def test_every_term_matches_torch(trees, whole, over):
     """Expected values follow the published code: batchmean over the tokens, times T^2; sums of squares over the tokens."""
     torch = pytest.importorskip("torch")
-    objective, batch = dataclasses.replace(ALL, over=over), tiny.batch(6)
-    (loss, out), _ = value_and_gradient(objective, trees, batch)
+    objective, batch = dataclasses.replace(ALL, over=over), BATCH
+    loss, out = whole[0] if over == "tokens" else compile_loss(objective, gradient=False)(trees[0], batch, trees[1])
     (h_s, z_s, rows_s), (h_t, z_t, rows_t) = (
         outputs(config, tree, batch) for config, tree in ((STUDENT, trees[0]), (TEACHER_MODEL, trees[1]["teacher"]))
     )
@@ -105,69 +115,81 @@ def test_every_term_matches_torch(trees, over):
     assert metrics.keys() == {f"{name}_loss" for name in TERMS} | {"mlm_accuracy", "teacher_agreement"}
 
 
-def test_pieces_are_exact_in_value_and_gradient(trees):
-    """16 tokens are cut into 1, 5 (of 4, 4, 4, 4) and 16 pieces, and into more pieces than there are tokens."""
-    batch = tiny.batch(4)
-    (expected, _), gradient = value_and_gradient(dataclasses.replace(ALL, pieces=1), trees, batch)
-    for pieces in (5, 7, 16, 99):
-        (loss, _), actual = value_and_gradient(dataclasses.replace(ALL, pieces=pieces), trees, batch)
-        assert float(loss) == pytest.approx(float(expected), rel=1e-6)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), actual, gradient)
+def test_pieces_are_exact_in_value_and_gradient(trees, whole):
+    """16 tokens are cut into 4 pieces; packed rows of 32 tokens, see below, into 5, the last of them with padding."""
+    (expected, _), gradient = whole
+    (loss, _), actual = compile_loss(dataclasses.replace(ALL, pieces=1))(trees[0], BATCH, trees[1])
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), actual, gradient)
+
+
+@pytest.mark.parametrize(("pieces", "count", "size"), [(1, 1, 16), (5, 4, 4), (7, 6, 3), (16, 16, 1), (99, 16, 1)])
+def test_pieces_of_a_row(pieces, count, size):
+    """There are at most as many pieces as tokens; zeros fill the last piece."""
+    rows = np.random.default_rng(0).standard_normal((3, 16, 2)).astype(np.float32)
+    actual = jax.device_get(jax.jit(in_pieces, static_argnums=1)(rows, pieces))
+    assert actual.shape == (count, 3, size, 2)
+    joined = np.moveaxis(actual, 0, 1).reshape(3, count * size, 2)
+    assert np.array_equal(joined[:, :16], rows) and not joined[:, 16:].any()
 
 
 def test_rows_without_a_token_do_not_count():
-    student, teacher = (jnp.asarray(np.random.default_rng(seed).standard_normal((3, 7)), jnp.float32) for seed in (0, 1))
-    padded = [jnp.pad(logits, ((0, 0), (0, 5)), constant_values=NO_TOKEN_LOGIT) for logits in (student, teacher)]
-    for term in (lambda *args: soft_targets(*args, 2.0), squared_differences):
-        actual, gradient = jax.value_and_grad(term)(*padded, jnp.ones(3))
-        expected, gradient_of_tokens = jax.value_and_grad(term)(student, teacher, jnp.ones(3))
+    student, teacher = (np.random.default_rng(seed).standard_normal((3, 7)).astype(np.float32) for seed in (0, 1))
+    padded = [np.pad(logits, ((0, 0), (0, 5)), constant_values=NO_TOKEN_LOGIT) for logits in (student, teacher)]
+    for term in term_functions[:2]:
+        actual, gradient = jax.device_get(term(*padded, np.ones(3, np.float32)))
+        expected, gradient_of_tokens = jax.device_get(term(student, teacher, np.ones(3, np.float32)))
         assert float(actual) == pytest.approx(float(expected), rel=1e-6)
         np.testing.assert_allclose(gradient[:, :7], gradient_of_tokens, rtol=1e-5, atol=1e-7)
-        assert not np.asarray(gradient[:, 7:]).any()
+        assert not gradient[:, 7:].any()
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_place_of_weight_0_adds_exactly_nothing(bad):
     generator = np.random.default_rng(0)
-    student, teacher = (jnp.asarray(generator.standard_normal((4, 6)), jnp.float32) for _ in range(2))
-    weights = jnp.array([1.0, 1.0, 0.0, 0.5])
-    for term in (lambda *args: soft_targets(*args, 2.0), squared_differences, cosine_distances):
-        expected, expected_gradient = jax.value_and_grad(term)(student, teacher, weights)
-        actual, gradient = jax.value_and_grad(term)(student.at[2].set(bad), teacher.at[2].set(bad), weights)
-        assert (
-            float(actual) == float(expected) and np.array_equal(gradient, expected_gradient) and not np.asarray(gradient[2]).any()
-        )
+    good = tuple(generator.standard_normal((4, 6)).astype(np.float32) for _ in range(2))
+    corrupted = tuple(np.where(np.arange(4)[:, None] == 2, np.float32(bad), logits) for logits in good)
+    weights = np.array([1.0, 1.0, 0.0, 0.5], np.float32)
+    for term in term_functions:
+        (expected, expected_gradient), (actual, gradient) = (jax.device_get(term(*rows, weights)) for rows in (good, corrupted))
+        assert float(actual) == float(expected) and np.array_equal(gradient, expected_gradient) and not gradient[2].any()
 
 
 def test_cosine_of_known_angles():
-    student = jnp.array([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0], [1.0, 1.0]])
-    teacher = jnp.array([[3.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [1.0, 0.0]])
-    distances = [float(cosine_distances(student[i : i + 1], teacher[i : i + 1], jnp.ones(1))) for i in range(4)]
+    student = np.array([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0], [1.0, 1.0]], np.float32)
+    teacher = np.array([[3.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [1.0, 0.0]], np.float32)
+    distance, one = term_functions[2], np.ones(1, np.float32)
+    distances = [float(distance(student[i : i + 1], teacher[i : i + 1], one)[0]) for i in range(4)]
     assert distances == pytest.approx([0, 1, 2, 1 - 2**-0.5], abs=1e-6)
-    assert np.isfinite(jax.grad(cosine_distances)(jnp.zeros((1, 2)), teacher[:1], jnp.ones(1))).all()
+    assert np.isfinite(distance(np.zeros((1, 2), np.float32), teacher[:1], one)[1]).all()
 
 
-def test_microbatches_are_exact(trees):
-    """Rows with unequal numbers of tokens and masks are cut into 1, 2 and 4 microbatches."""
-    batch = tiny.padded(tiny.batch(6, predictions=[1, 4, 2, 3, 1, 4]), 2)
-    results = {}
-    for microbatches in (1, 2, 4):
-        gradient_of = jax.jit(make_gradient(ALL, seed=0, microbatches=microbatches))
-        zero = jnp.zeros((), jnp.int32)
-        results[microbatches] = gradient_of(TrainState(zero, trees[0], {}, {}, trees[1], {}, zero), batch)
-    for gradient, _, metrics in (results[2], results[4]):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6), gradient, results[1][0])
-        for name, metric in results[1][2].items():
-            np.testing.assert_allclose(metrics[name], metric, rtol=1e-5, err_msg=name)
-    assert {f"{name}_loss" for name in TERMS} <= results[1][2].keys()
+def test_microbatches_are_exact_and_the_teacher_has_no_dropout(trees, whole):
+    """Steps have other keys of dropout, which the teacher has a rate for but never applies; the student has none here."""
+    (loss, out), expected = whole
+    microbatched = compile_microbatches(ALL, 4)
+    (gradient, metrics), other_step = (microbatched(trees[0], BATCH, trees[1], step) for step in (0, 1))
+    jax.tree.map(np.testing.assert_array_equal, (gradient, metrics), other_step)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6), gradient, expected)
+    assert float(metrics["loss"].total) == pytest.approx(float(loss), rel=1e-5)
+    assert {f"{name}_loss" for name in TERMS} <= out.metrics.keys() <= metrics.keys()
+    for name, metric in out.metrics.items():
+        np.testing.assert_allclose(metrics[name], metric, rtol=1e-5, err_msg=name)
+
+
+def test_student_has_dropout(trees):
+    objective = dataclasses.replace(ALL, mlm=0.0, model=dataclasses.replace(STUDENT, dropout_rate=0.5))
+    loss_of = compile_loss(objective, gradient=False, train=True)
+    losses = [float(loss_of(trees[0], BATCH, trees[1], jax.random.key(seed))[0]) for seed in (0, 1)]
+    assert losses[0] != losses[1]
 
 
 def test_packed_examples_match_separate_rows(trees):
     """Two examples in a row give the terms, denominators and gradient of two rows."""
     batch = tiny.batch(8)
     together = packed(batch)
-    (expected, alone), expected_gradient = value_and_gradient(ALL, trees, batch)
-    (loss, out), gradient = value_and_gradient(ALL, trees, together)
+    (expected, alone), expected_gradient = value_and_gradient(trees[0], batch, trees[1])
+    (loss, out), gradient = value_and_gradient(trees[0], together, trees[1])
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
     for name, term in alone.terms.items():
         assert float(out.terms[name]) == pytest.approx(float(term), rel=1e-5), name
@@ -180,23 +202,12 @@ def test_packed_examples_match_separate_rows(trees):
         }  # fmt: skip
 
 
-def test_teacher_has_no_dropout(trees):
-    batch = tiny.batch(4)
-    plain = dataclasses.replace(ALL, mlm=0.0)
-    losses = [float(value_and_gradient(plain, trees, batch, train=True, key=jax.random.key(seed))[0][0]) for seed in (0, 1)]
-    assert losses[0] == losses[1] == pytest.approx(float(value_and_gradient(plain, trees, batch)[0][0]), rel=1e-6)
-    # the student has dropout
-    dropping = dataclasses.replace(plain, model=dataclasses.replace(STUDENT, dropout_rate=0.5))
-    losses = [float(value_and_gradient(dropping, trees, batch, train=True, key=jax.random.key(seed))[0][0]) for seed in (0, 1)]
-    assert losses[0] != losses[1]
-
-
 def test_teacher_equal_to_the_student_gives_no_gradient(trees):
     equal_teacher = Teacher("teacher", STUDENT, has_head=True, digest="0")
     objective = dataclasses.replace(ALL, teacher=equal_teacher, mlm=0.0, soft=5.0)
-    (loss, _), gradient = value_and_gradient(objective, (trees[0], {"teacher": trees[0]}), tiny.batch(4))
+    (loss, _), gradient = compile_loss(objective)(trees[0], tiny.batch(4), {"teacher": trees[0]})
     assert abs(float(loss)) < 1e-5
-    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-4
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient)) < 1e-4
 
 
 def shapes_within(jaxpr):
@@ -241,16 +252,14 @@ def test_term_of_coefficient_0_is_not_computed(trees, changes, computed):
 
 
 def test_hintons_general_form(trees):
-    batch = tiny.batch(4)
     objective = dataclasses.replace(ALL, alpha=0.3, temperature=4.0, over="masked")
-    (loss, out), _ = value_and_gradient(objective, trees, batch)
+    loss, out = compile_loss(objective, gradient=False)(trees[0], BATCH, trees[1])
     means = {name: float(metric.total / metric.weight) for name, metric in out.metrics.items()}
     assert float(loss) == pytest.approx(0.3 * means["soft_loss"] + 0.7 * means["mlm_loss"], rel=1e-6)
 
 
 def test_student_is_evaluated_without_its_teacher(trees):
-    out = ALL.loss(trees[0], {}, {}, tiny.batch(4), key=None, train=False)
-    plain = Mlm(STUDENT).loss(trees[0], {}, {}, tiny.batch(4), key=None, train=False)
+    out, plain = (compile_loss(objective, gradient=False)(trees[0], tiny.batch(4))[1] for objective in (ALL, Mlm(STUDENT)))
     assert out.metrics.keys() == plain.metrics.keys() == {"mlm_loss", "mlm_accuracy"}
     assert float(out.metrics["mlm_loss"].total) == pytest.approx(float(plain.metrics["mlm_loss"].total), rel=1e-6)
 

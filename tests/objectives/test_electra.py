@@ -11,6 +11,7 @@ import pytest
 import tiny
 from chi_square import chi_square_limit
 from flax import linen as nn
+from gradients import compile_loss, compile_microbatches, random_params
 from test_packed_rows import packed
 
 from bertfam.layers.lookup import gather_positions, put_positions
@@ -18,10 +19,6 @@ from bertfam.layers.sampling import keys_of_rows, sample
 from bertfam.models.electra import ElectraConfig, replaced_token_head
 from bertfam.objectives.electra import Electra
 from bertfam.objectives.objective import binary_cross_entropy
-from bertfam.training.optimizers import AdamW
-from bertfam.training.schedules import LinearDecay
-from bertfam.training.state import new_state
-from bertfam.training.step import make_train_step, total_loss
 
 GOLDEN = Path(__file__).parents[1] / "models" / "golden" / "electra_parameters.json"
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32, "embedding_size": 12}
@@ -40,31 +37,13 @@ def params():
 
     The generator prefers one token, and the discriminator calls some tokens replaced and others not.
     """
-    shapes = nn.meta.unbox(jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0)))
-    generator = np.random.default_rng(3)
-    params = jax.tree.map(lambda leaf: jnp.asarray(0.5 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
-    params["mlm_head"]["bias"] = params["mlm_head"]["bias"].at[PREFERRED].set(12.0)
-    params["rtd_head"]["prediction"]["bias"] = jnp.full(1, 1.4)
+    params = random_params(OBJECTIVE, scale=0.5)
+    params["mlm_head"]["bias"][PREFERRED] = 12.0
+    params["rtd_head"]["prediction"]["bias"][:] = 1.4
     return params
 
 
-def compile_loss(objective=OBJECTIVE):
-    """Return a compiled (params, batch, **coefficients) -> ((loss, LossOut), gradient)."""
-
-    def loss(params, batch, coefficients):
-        out = objective.loss(params, {}, {}, batch, key=None, train=False)
-        return total_loss(out.terms, objective.denominators(batch), coefficients), out
-
-    compiled = jax.jit(jax.value_and_grad(loss, has_aux=True))
-
-    def call(params, batch, **changes):
-        coefficients = objective.coefficients | changes
-        return compiled(params, batch, {name: jnp.float32(value) for name, value in coefficients.items()})
-
-    return call
-
-
-value_and_gradient, certain = compile_loss(), compile_loss(CERTAIN)
+value_and_gradient, certain = compile_loss(OBJECTIVE), compile_loss(CERTAIN, gradient=False)
 
 
 def hidden_of(config, encoder, batch, tokens):
@@ -104,9 +83,9 @@ def originals(batch):
 
 
 def test_loss_matches_the_logits(params):
-    batch = tiny.batch(6)
+    batch = tiny.batch(8)
     batch["masked_target_tokens"][::2] = PREFERRED
-    logits, inputs, rtd_logits = (np.asarray(value) for value in logits_of(params, batch))
+    logits, inputs, rtd_logits = jax.device_get(logits_of(params, batch))
     mlm = hits = 0.0
     for row, slot in zip(*np.nonzero(batch["masked_loss_weights"]), strict=True):
         scores, target = logits[row, slot, : tiny.VOCABULARY].astype(np.float64), batch["masked_target_tokens"][row, slot]
@@ -137,22 +116,19 @@ def test_loss_matches_the_logits(params):
 
 
 def test_binary_cross_entropy_of_four_places():
-    logits, labels, weights = jnp.array([2.0, -1.0, 0.0, 5.0]), jnp.array([1.0, 1.0, 0.0, 0.0]), jnp.array([1.0, 1.0, 1.0, 0.5])
+    """A fifth place of weight 0 adds exactly nothing."""
+    logits, labels, weights = [2.0, -1.0, 0.0, 5.0], np.float32([1, 1, 0, 0, 1]), np.float32([1, 1, 1, 0.5, 0])
     expected = np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0)) + np.log(2) + 0.5 * np.log1p(np.exp(5.0))
-    assert float(binary_cross_entropy(logits, labels, weights)) == pytest.approx(expected, rel=1e-6)
-    # A place of weight 0 adds exactly nothing.
-    for bad in (np.inf, np.nan):
-        corrupted = jnp.append(logits, bad), jnp.append(labels, 1.0), jnp.append(weights, 0.0)
-        value, gradient = jax.value_and_grad(binary_cross_entropy)(*corrupted)
+    value_and_gradient_of = jax.jit(jax.value_and_grad(binary_cross_entropy))
+    for last in (0.0, np.inf, np.nan):
+        value, gradient = value_and_gradient_of(np.float32([*logits, last]), labels, weights)
         assert float(value) == pytest.approx(expected, rel=1e-6) and float(gradient[-1]) == 0
 
 
 def test_put_positions():
     """Position 0 is written as any other; unused slots are not written."""
-    tokens = jnp.array([[7, 8, 9], [7, 8, 9]])
-    written = put_positions(
-        tokens, jnp.array([[0, 2], [1, 0]]), jnp.array([[0, 5], [4, 3]]), jnp.array([[True, True], [True, False]])
-    )
+    tokens, used = np.array([[7, 8, 9], [7, 8, 9]]), np.array([[True, True], [True, False]])
+    written = jax.jit(put_positions)(tokens, np.array([[0, 2], [1, 0]]), np.array([[0, 5], [4, 3]]), used)
     assert written.tolist() == [[0, 8, 5], [7, 4, 9]]
 
 
@@ -160,7 +136,8 @@ def test_put_positions():
 def test_samples_follow_the_softmax(temperature):
     logits = np.array([2.0, 0.0, 1.0, -1.0, 0.5, -1e9], np.float32)
     rows = np.arange(3 * 6000, dtype=np.int32).reshape(6000, 3)
-    samples = np.asarray(sample(jnp.broadcast_to(logits, (6000, 2, 6)), keys_of_rows(rows), temperature))
+    drawn = jax.jit(lambda temperature: sample(jnp.broadcast_to(logits, (6000, 2, 6)), keys_of_rows(rows), temperature))
+    samples = np.asarray(drawn(temperature))
     shares = np.exp(logits / temperature)
     shares /= shares.sum()
     joint = np.bincount(samples[:, 0] * 6 + samples[:, 1], minlength=36).reshape(6, 6)
@@ -173,14 +150,16 @@ def test_keys_are_functions_of_the_rows():
     generator = np.random.default_rng(0)
     rows = generator.integers(0, 5, (4000, 16)).astype(np.int32)
     rows[1:17] = rows[0] + np.eye(16, dtype=np.int32)  # one token differs
-    keys = np.asarray(jax.random.key_data(keys_of_rows(rows)))
+    key_data = jax.jit(lambda rows: jax.random.key_data(keys_of_rows(rows)))
+    keys = np.asarray(key_data(rows))
     assert len(np.unique(keys, axis=0)) == len(np.unique(rows, axis=0))
-    assert np.array_equal(jax.random.key_data(keys_of_rows(rows[::-7])), keys[::-7])
+    assert np.array_equal(key_data(rows[::-1]), keys[::-1]) and np.array_equal(key_data(rows[::-7]), keys[::-7])
 
 
+@jax.jit
 def replace_tokens(logits, batch):
-    inputs, labels = OBJECTIVE.replaced(jnp.asarray(logits, jnp.float32), batch)
-    return np.asarray(inputs["encoder_input_tokens"]), np.asarray(labels)
+    inputs, labels = OBJECTIVE.replaced(logits, batch)
+    return inputs["encoder_input_tokens"], labels
 
 
 def test_labels_mark_differences_and_vanish_as_the_generator_improves():
@@ -193,7 +172,7 @@ def test_labels_mark_differences_and_vanish_as_the_generator_improves():
     shares = []
     for certainty in (0.0, 2.0, 30.0):
         logits = np.where(np.arange(8) > 4, certainty * target, -1e9)
-        inputs, labels = replace_tokens(logits, batch)
+        inputs, labels = jax.device_get(replace_tokens(np.float32(logits), batch))
         assert np.array_equal(labels, inputs != text)
         chosen = np.zeros(text.shape, bool)
         chosen[np.nonzero(used)[0], batch["masked_positions"][used]] = True
@@ -205,7 +184,7 @@ def test_labels_mark_differences_and_vanish_as_the_generator_improves():
 
 
 def test_no_gradient_passes_the_sampling_and_both_networks_train_embeddings(params):
-    batch = tiny.batch(6)
+    batch = tiny.batch(8)
     (_, total), (_, mlm), (_, rtd) = (
         value_and_gradient(params, batch, **weights) for weights in ({}, {"rtd": 0.0}, {"mlm": 0.0, "rtd": 1.0})
     )
@@ -220,8 +199,8 @@ def test_no_gradient_passes_the_sampling_and_both_networks_train_embeddings(para
 
 def test_rows_are_independent_and_padding_adds_nothing(params):
     """Terms and metrics of a batch are the sums of those of its halves, each filled up with padding; the gradient too."""
-    batch = tiny.batch(6)
-    halves = [tiny.padded({name: value[rows] for name, value in batch.items()}, 3) for rows in (slice(3), slice(3, 6))]
+    batch = tiny.batch(8)
+    halves = [tiny.padded({name: value[rows] for name, value in batch.items()}, 4) for rows in (slice(4), slice(4, 8))]
     ((_, whole), gradient), *results = (value_and_gradient(params, rows) for rows in (batch, *halves))
     for name, value in whole.metrics.items():
         summed = np.sum([out.metrics[name] for (_, out), _ in results], axis=0)
@@ -240,13 +219,13 @@ def test_rows_are_independent_and_padding_adds_nothing(params):
 
 
 def test_batch_without_targets_has_loss_0_and_no_nan(params):
-    empty = {name: np.zeros_like(value) for name, value in tiny.batch(6).items()}
+    empty = {name: np.zeros_like(value) for name, value in tiny.batch(8).items()}
     (loss, out), gradient = value_and_gradient(params, empty)
     assert float(loss) == 0.0 and all(not np.any(leaf) for leaf in jax.tree.leaves(gradient))  # NaN would be true
     assert {name: (float(value.total), float(value.weight)) for name, value in out.metrics.items()} == dict.fromkeys(
         METRICS, (0, 0)
     )
-    no_masks = tiny.batch(6, predictions=[0] * 6)
+    no_masks = tiny.batch(8, predictions=[0] * 8)
     (loss, out), _ = value_and_gradient(params, no_masks)
     assert float(loss) == pytest.approx(50 * float(out.metrics["rtd_loss"].total / out.metrics["rtd_loss"].weight), rel=1e-6)
     majority, recall = out.metrics["rtd_majority_accuracy"], out.metrics["rtd_recall"]
@@ -255,28 +234,22 @@ def test_batch_without_targets_has_loss_0_and_no_nan(params):
 
 def test_packed_examples_have_the_loss_of_separate_rows(params):
     batch = tiny.batch(8)
-    (loss, alone), alone_gradient = certain(params, batch)
-    (packed_loss, together), gradient = certain(params, packed(batch))
+    (loss, alone), (packed_loss, together) = certain(params, batch), certain(params, packed(batch))
     assert float(packed_loss) == pytest.approx(float(loss), rel=1e-5)
     for name, metric in alone.metrics.items():
         np.testing.assert_allclose(together.metrics[name], metric, rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), gradient, alone_gradient)
 
 
-def test_microbatches_give_the_same_update():
+def test_microbatches_give_the_same_gradient(params):
     """Samples are the same, too: they depend on the rows only."""
-    shapes = jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0))
-    optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
-    state = jax.jit(lambda key: nn.meta.unbox(new_state(OBJECTIVE, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
     batch = tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0])
-    (expected, metrics), (actual, other_metrics) = (
-        jax.jit(make_train_step(OBJECTIVE, optimizer, seed=0, microbatches=pieces))(state, batch) for pieces in (1, 4)
-    )
-    for left, right in zip(jax.tree.leaves(expected.params), jax.tree.leaves(actual.params), strict=True):
-        np.testing.assert_allclose(right, left, rtol=0, atol=2e-6)
-    assert metrics.keys() == other_metrics.keys() > METRICS
-    for name, value in metrics.items():
-        assert tuple(map(float, other_metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
+    (loss, out), expected = value_and_gradient(params, batch)
+    gradient, metrics = compile_microbatches(OBJECTIVE, 4)(params, batch)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), gradient, expected)
+    assert metrics.keys() > out.metrics.keys() == METRICS
+    assert float(metrics["loss"].total) == pytest.approx(float(loss), rel=1e-5)
+    for name, value in out.metrics.items():
+        assert tuple(map(float, metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
 
 
 def test_parameter_tree_is_the_published_one():
@@ -304,15 +277,21 @@ def test_split_and_joined_networks(params):
 
 
 def test_activations_and_predictions_are_of_the_right_networks(params):
-    batch = tiny.batch(6)
-    inspect = jax.jit(lambda params, batch: (OBJECTIVE.activations(params, batch), OBJECTIVE.predictions(params, batch)))
-    activations, predicted = inspect(params, batch)
+    batch = tiny.batch(8)
+
+    @jax.jit
+    def inspect(params, batch):
+        activations = OBJECTIVE.activations(params, batch)
+        last = activations["discriminator"][0][-1]
+        head = replaced_token_head(MODEL).apply({"params": params["rtd_head"]}, last)
+        return activations, OBJECTIVE.predictions(params, batch), head
+
+    activations, predicted, head = jax.device_get(inspect(params, batch))
     shapes = {name: states.shape for name, (states, _) in activations.items()}
-    assert shapes == {"discriminator": (3, 6, 16, 16), "generator": (3, 6, 16, 8)}
-    logits, _, last = logits_of(params, batch)
-    head = replaced_token_head(MODEL).apply({"params": params["rtd_head"]}, activations["discriminator"][0][-1])
+    assert shapes == {"discriminator": (3, 8, 16, 16), "generator": (3, 8, 16, 8)}
+    logits, _, last = jax.device_get(logits_of(params, batch))
     real = batch["encoder_segment_ids"] > 0
-    np.testing.assert_allclose(np.asarray(head)[real], np.asarray(last)[real], atol=1e-4)
+    np.testing.assert_allclose(head[real], last[real], atol=1e-4)
     assert np.array_equal(predicted.tokens, np.argmax(logits, axis=-1))
 
 

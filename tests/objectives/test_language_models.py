@@ -3,11 +3,11 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import tiny
-from flax import linen as nn
+from gradients import compile_loss, compile_microbatches, random_params
 
 from bertfam.corruption.next_tokens import NextTokens
 from bertfam.corruption.t5.span_corruption import SpanCorruption
@@ -25,8 +25,7 @@ from bertfam.objectives.sequence_to_sequence import SequenceToSequence
 from bertfam.training.run import Run, check_resumable
 from bertfam.training.run_plan import describe_attention
 from bertfam.training.stages import Stage
-from bertfam.training.state import TrainState
-from bertfam.training.step import make_gradient, total_loss
+from bertfam.training.step import total_loss
 
 SHAPE = RowShape(length=16, predictions=0, targets=16)
 NO_DROPOUT = {"dropout_rate": 0.0, "embedding_dropout_rate": 0.0, "attention_dropout_rate": 0.0}
@@ -38,31 +37,25 @@ T5 = T5Config(**T5_SIZES, relative_buckets=8, relative_max_distance=12, dropout_
 OBJECTIVES = {"causal_lm": CausalLm(GPT2, **OPTIONS), "sequence_to_sequence": SequenceToSequence(T5, **OPTIONS)}
 
 
-def random_params(objective):
-    """Return random parameters, including biases and norm scales."""
-    shapes = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
-    generator = np.random.default_rng(3)
-    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
-
-
 def loss_and_logits(objective):
-    """Return a compiled (params, batch) -> (loss, LossOut, predictions, activations, logits of all places)."""
+    """Return a function (params, batch) -> (loss, (LossOut, predictions, activations, logits of all places))."""
 
-    @jax.jit
     def run(params, batch):
         out = objective.loss(params, {}, {}, batch, key=None, train=False)
         hidden, _ = objective.decoded(params, batch, key=None, train=False)
         loss = total_loss(out.terms, objective.denominators(batch), objective.coefficients)
         inspected = objective.predictions(params, batch), objective.activations(params, batch)
-        return loss, out, *inspected, logits(objective.model, params, hidden)[..., : tiny.VOCABULARY]
+        return loss, (out, *inspected, logits(objective.model, params, hidden)[..., : tiny.VOCABULARY])
 
     return run
 
 
 @pytest.fixture(scope="module", params=OBJECTIVES)
 def case(request):
+    """Return objective, random parameters and a compiled function of losses, see above, and gradients."""
     objective = OBJECTIVES[request.param]
-    return objective, random_params(objective), loss_and_logits(objective)
+    run = jax.jit(jax.value_and_grad(loss_and_logits(objective), has_aux=True))
+    return objective, random_params(objective, shape=SHAPE), lambda *args: jax.device_get(run(*args))
 
 
 def numpy_sums(objective, logits, batch):
@@ -78,9 +71,10 @@ def numpy_sums(objective, logits, batch):
 
 
 def test_loss_matches_the_logits(case):
+    """Rows of padding, which the last three are, add nothing."""
     objective, params, run = case
-    batch = tiny.batch(5, SHAPE)
-    loss, out, predictions, activations, model_logits = run(params, batch)
+    batch = tiny.padded(tiny.batch(5, SHAPE), 3)
+    (loss, (out, predictions, activations, model_logits)), _ = run(params, batch)
     (total, plain, z_loss, hits), targets = numpy_sums(objective, model_logits, batch)
     assert 5 < targets < batch["decoder_loss_weights"].size
     assert float(loss) == pytest.approx(total / targets, rel=1e-6)
@@ -89,7 +83,7 @@ def test_loss_matches_the_logits(case):
     assert out.metrics.keys() == expected.keys()
     for name, value in expected.items():
         assert tuple(map(float, out.metrics[name])) == pytest.approx((value, targets), rel=1e-5), name
-    probabilities = np.asarray(jax.nn.softmax(model_logits))
+    probabilities = scipy.special.softmax(model_logits, axis=-1)
     np.testing.assert_array_equal(predictions.tokens, probabilities.argmax(-1))
     np.testing.assert_allclose(predictions.probabilities, probabilities.max(-1), rtol=1e-5)
     for name, (hidden, real) in activations.items():
@@ -97,28 +91,20 @@ def test_loss_matches_the_logits(case):
         np.testing.assert_array_equal(real, batch[f"{name}_segment_ids"] > 0)
 
 
-def test_rows_of_padding_add_nothing(case):
-    objective, params, run = case
-    batch = tiny.batch(5, SHAPE)
-    alone, padded = run(params, batch), run(params, tiny.padded(batch, 3))
-    assert float(alone[0]) == pytest.approx(float(padded[0]), rel=1e-6)
-    assert all(float(metric.weight) == batch["decoder_loss_weights"].sum() for metric in padded[1].metrics.values())
-
-
 def test_microbatches_are_exact(case):
     """Rows have very different numbers of targets, so a mean of means would differ."""
-    objective, params, _ = case
+    objective, params, run = case
     batch = tiny.batch(8, SHAPE, seed=1)
-    state = TrainState(jnp.zeros((), jnp.int32), params, {}, {}, {}, {}, jnp.zeros((), jnp.int32))
-    whole, parts = (jax.jit(make_gradient(objective, seed=0, microbatches=count))(state, batch) for count in (1, 4))
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-6), whole[0], parts[0])
-    assert {name: tuple(map(float, value)) for name, value in parts[2].items()} == {
-        name: pytest.approx(tuple(map(float, value)), rel=1e-5) for name, value in whole[2].items()
-    }
+    (loss, (out, *_)), expected = run(params, batch)
+    gradient, metrics = compile_microbatches(objective, 4)(params, batch)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-6), gradient, expected)
+    assert float(metrics["loss"].total) == pytest.approx(float(loss), rel=1e-5)
+    for name, value in out.metrics.items():
+        assert tuple(map(float, metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
 
 
 def test_packed_examples_have_the_loss_of_separate_rows(case):
-    objective, params, run = case
+    objective, params, _ = case
     batch = tiny.batch(2, SHAPE, seed=2)
     lengths = batch["decoder_segment_ids"].sum(1)
     short = {name: value[:, :8] for name, value in batch.items() if name.startswith(("encoder", "decoder"))}
@@ -127,8 +113,8 @@ def test_packed_examples_have_the_loss_of_separate_rows(case):
         row = packed[f"{name}_segment_ids"] * np.repeat([1, 2], 8)
         packed |= {f"{name}_segment_ids": row, f"{name}_positions": np.tile(np.arange(8, dtype=np.int32), (1, 2))}
     assert min(lengths) > 3
-    alone, together = run(params, short), run(params, packed)
-    np.testing.assert_allclose(together[0], alone[0], rtol=1e-5)
+    alone, together = (compile_loss(objective, gradient=False)(params, rows)[0] for rows in (short, packed))
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
 
 
 def test_settings():

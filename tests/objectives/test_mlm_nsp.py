@@ -3,11 +3,10 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from flax import linen as nn
+from gradients import compile_loss, random_params
 
 from bertfam.errors import UserError
 from bertfam.features import RowShape
@@ -23,20 +22,10 @@ OBJECTIVE = tiny.objective()
 @pytest.fixture(scope="module")
 def params():
     """Return random parameters, including biases and norm scales."""
-    shapes = nn.meta.unbox(jax.eval_shape(lambda key: OBJECTIVE.init(key, tiny.SHAPE)[0], jax.random.key(0)))
-    generator = np.random.default_rng(3)
-    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    return random_params(OBJECTIVE)
 
 
-@jax.jit
-def value_and_gradient(params, batch):
-    """Return ((loss, LossOut), gradient)."""
-
-    def loss(params):
-        out = OBJECTIVE.loss(params, {}, {}, batch, key=None, train=False)
-        return total_loss(out.terms, OBJECTIVE.denominators(batch), OBJECTIVE.coefficients), out
-
-    return jax.value_and_grad(loss, has_aux=True)(params)
+value_and_gradient = compile_loss(OBJECTIVE)
 
 
 @jax.jit
@@ -68,11 +57,14 @@ def numpy_cross_entropy(logits, targets, weights):
 
 
 def test_cross_entropy_of_three_places():
-    logits = jnp.array([[2.0, 0.0, -1.0], [0.5, 0.5, 0.5], [-3.0, 1.0, 4.0]])
-    loss, accuracy = masked_cross_entropy(logits, jnp.array([0, 2, 1]), jnp.array([1.0, 1.0, 0.5]))
+    logits = np.float32([[2.0, 0.0, -1.0], [0.5, 0.5, 0.5], [-3.0, 1.0, 4.0]])
+    loss, accuracy = jax.jit(masked_cross_entropy)(logits, np.array([0, 2, 1]), np.float32([1.0, 1.0, 0.5]))
     parts = [np.log(np.e**2 + 1 + np.e**-1) - 2, np.log(3), np.log(np.e**-3 + np.e + np.e**4) - 1]
     assert float(loss) == pytest.approx(parts[0] + parts[1] + 0.5 * parts[2], rel=1e-6)
     assert (float(accuracy.total), float(accuracy.weight)) == (1.0, 2.5)
+
+
+sum_and_gradient = jax.jit(jax.value_and_grad(lambda *args: masked_cross_entropy(*args)[0]))
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
@@ -83,22 +75,19 @@ def test_place_of_weight_0_adds_exactly_nothing(bad):
     corrupted = np.where(weights[..., None] > 0, logits, bad)
     corrupted[1, 0, 1:] = 0  # one bad class among good ones
 
-    def loss(logits):
-        return masked_cross_entropy(logits, jnp.asarray(targets), jnp.asarray(weights))[0]
-
-    assert float(loss(corrupted)) == float(loss(logits))
-    expected, gradient = np.asarray(jax.grad(loss)(logits)), np.asarray(jax.grad(loss)(corrupted))
+    (loss, expected), (actual, gradient) = (jax.device_get(sum_and_gradient(rows, targets, weights)) for rows in (logits, corrupted))
+    assert float(actual) == float(loss)
     assert np.array_equal(gradient, expected) and not gradient[weights == 0].any() and gradient[weights > 0].any()
 
 
 def test_loss_matches_the_logits(params):
     batch = tiny.batch(5)
-    mlm_logits, nsp_logits = logits_of(params, batch)
+    mlm_logits, nsp_logits = jax.device_get(logits_of(params, batch))
     mlm, mlm_hits, mlm_weight = numpy_cross_entropy(
-        np.asarray(mlm_logits), batch["masked_target_tokens"], batch["masked_loss_weights"]
+        mlm_logits, batch["masked_target_tokens"], batch["masked_loss_weights"]
     )
     nsp, nsp_hits, nsp_weight = numpy_cross_entropy(
-        np.asarray(nsp_logits), batch["next_sentence_labels"], batch["next_sentence_weights"]
+        nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"]
     )
     (loss, out), _ = value_and_gradient(params, batch)
     assert float(loss) == pytest.approx(mlm / mlm_weight + nsp / nsp_weight, rel=1e-6)
@@ -116,9 +105,9 @@ def test_loss_matches_the_logits(params):
 
 
 def test_coefficients():
-    terms, sizes = {"mlm": jnp.array(6.0), "nsp": jnp.array(8.0)}, {"mlm": jnp.array(3.0), "nsp": jnp.array(2.0)}
+    terms, sizes = ({"mlm": np.float32(mlm), "nsp": np.float32(nsp)} for mlm, nsp in ((6, 8), (3, 2)))
     weighted = tiny.objective(mlm=0.5, nsp=3.0)
-    assert float(total_loss(terms, sizes, weighted.coefficients)) == 0.5 * 2 + 3 * 4
+    assert float(jax.jit(lambda: total_loss(terms, sizes, weighted.coefficients))()) == 0.5 * 2 + 3 * 4
 
 
 def test_rows_of_padding_add_nothing(params):

@@ -3,12 +3,12 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_packed_rows
 import tiny
 from flax import linen as nn
+from gradients import compile_loss, compile_microbatches, random_params
+from test_packed_rows import packed
 
 from bertfam.config import load
 from bertfam.data.rows.packing import Packed
@@ -23,10 +23,11 @@ from bertfam.training.run_plan import describe_attention
 from bertfam.training.schedules import ConstantRate, WarmupStableDecay
 from bertfam.training.stages import Stage
 from bertfam.training.state import new_state
-from bertfam.training.step import make_gradient
 
 SIZES = {"num_layers": 5, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 12, "max_length": 32, "window": 6}
 OBJECTIVE = Mlm(ModernBertConfig(tiny.VOCABULARY, **SIZES), Execution())
+# One global and one local layer.
+SHALLOW = Mlm(dataclasses.replace(OBJECTIVE.model, num_layers=2), Execution())
 OPTIMIZER = Lion(ConstantRate(1e-3, warmup_steps=0))
 
 
@@ -38,37 +39,35 @@ def boxed():
 @pytest.fixture(scope="module")
 def state(boxed):
     """Return a new state whose parameters are random at scale 0.3."""
-    generator = np.random.default_rng(5)
-    params = jax.tree.map(lambda leaf: jnp.float32(0.3 * generator.standard_normal(leaf.shape)), nn.unbox(boxed))
     fresh = jax.eval_shape(
         lambda key: nn.unbox(new_state(OBJECTIVE, OPTIMIZER.build(10, boxed), key, tiny.SHAPE)), jax.random.key(0)
     )
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), fresh)._replace(params=params)
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), fresh)._replace(params=random_params(OBJECTIVE, seed=5))
 
 
-def test_packed_rows_have_the_loss_and_gradient_of_their_examples(state):
-    batch = tiny.batch(4)
-    packed = test_packed_rows.packed(batch)
-    alone, together = (test_packed_rows.loss_and_gradient(OBJECTIVE, state.params, which) for which in (batch, packed))
-    np.testing.assert_allclose(together[0][0], alone[0][0], rtol=1e-5)
-    for one, other in zip(jax.tree.leaves(together[1]), jax.tree.leaves(alone[1]), strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, float(jnp.max(jnp.abs(other)))))
+def assert_gradients_agree(actual, expected, tolerance):
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, atol=tolerance * max(1.0, np.max(np.abs(other))))
 
 
-def test_microbatches_give_the_same_gradient(state):
-    batch = test_packed_rows.packed(tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0]))
-    gradients = [
-        jax.jit(make_gradient(OBJECTIVE, seed=0, microbatches=microbatches))(state, batch)[0] for microbatches in (1, 2, 4)
-    ]
-    for other in gradients[1:]:
-        for one, two in zip(jax.tree.leaves(gradients[0]), jax.tree.leaves(other), strict=True):
-            np.testing.assert_allclose(two, one, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(one)))))
+def test_packed_rows_and_microbatches_have_the_loss_and_gradient_of_their_examples():
+    params, value_and_gradient = random_params(SHALLOW, seed=5), compile_loss(SHALLOW)
+    batch = tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0])
+    masks = batch["masked_loss_weights"].sum()
+    ((alone, _), expected), ((together, _), gradient) = (
+        value_and_gradient(params, rows, mlm=masks) for rows in (batch, packed(batch))
+    )
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+    assert_gradients_agree(gradient, expected, 2e-5)
+    microbatched, metrics = compile_microbatches(SHALLOW, 4)(params, packed(batch))
+    np.testing.assert_allclose(masks * metrics["loss"].total, together, rtol=1e-5)
+    assert_gradients_agree(microbatched, jax.tree.map(lambda leaf: leaf / masks, gradient), 1e-5)
 
 
 def test_inspection_counts_the_first_layer_with_the_others(state, boxed):
     tensors = describe(boxed)
     inspect = make_inspection(OBJECTIVE, OPTIMIZER.build(10, boxed), tensors, seed=0, microbatches=1)
-    inspection = jax.jit(inspect)(state, tiny.batch(2))
+    inspection = jax.device_get(jax.jit(inspect)(state, tiny.batch(2)))
     encoder = state.params["encoder"]
     layers = [jax.tree.map(lambda leaf: leaf[0], encoder["first_layers"])]
     layers += [jax.tree.map(lambda leaf, layer=layer: leaf[layer], encoder["layers"]) for layer in range(4)]

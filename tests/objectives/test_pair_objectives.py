@@ -3,11 +3,10 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from flax import linen as nn
+from gradients import compile_loss, compile_microbatches, random_params
 from test_mlm_nsp import numpy_cross_entropy
 
 from bertfam.features import SENTENCES, RowShape
@@ -15,13 +14,9 @@ from bertfam.layers.lookup import gather_positions
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.encoder import pooler, sentence_head, word_table
 from bertfam.objectives.albert import MlmSop
-from bertfam.objectives.bert import MlmNsp
 from bertfam.objectives.structbert import MlmStructure
 from bertfam.training.logs.metrics import means
-from bertfam.training.optimizers import AdamW
-from bertfam.training.schedules import LinearDecay
-from bertfam.training.state import new_state
-from bertfam.training.step import TERM, make_eval_step, make_train_step, total_loss
+from bertfam.training.step import TERM, make_eval_step, total_loss
 
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32}
 ALBERT = AlbertConfig(vocab_size=tiny.VOCABULARY, embedding_size=8, **SIZES)
@@ -48,21 +43,15 @@ def batch_of(relation, rows=5, seed=0, **options):
 def case(request):
     """Return relation, objective and random parameters."""
     objective = OBJECTIVES[request.param]
-    shapes = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE)[0], jax.random.key(0)))
-    generator = np.random.default_rng(3)
-    params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
-    return request.param, objective, params
+    return request.param, objective, random_params(objective)
 
 
 @pytest.fixture(scope="module")
-def loss_of(case):
+def value_and_gradient(case):
+    """Return a compiled batch -> ((loss, LossOut), gradient)."""
     _, objective, params = case
-
-    def loss(batch):
-        out = objective.loss(params, {}, {}, batch, key=None, train=False)
-        return total_loss(out.terms, objective.denominators(batch), objective.coefficients), out
-
-    return jax.jit(loss)
+    compiled = compile_loss(objective)
+    return lambda batch: compiled(params, batch)
 
 
 def logits_of(objective, params, batch):
@@ -75,15 +64,18 @@ def logits_of(objective, params, batch):
     return masked[..., : tiny.VOCABULARY], sentence_logits
 
 
-def test_loss_matches_the_logits(case, loss_of):
+def test_loss_matches_the_logits(case, value_and_gradient):
+    """Rows of padding, which the last three are, add nothing."""
     relation, objective, params = case
-    batch, sentences = batch_of(relation), SENTENCES[relation]
+    batch, sentences = tiny.padded(batch_of(relation), 3), SENTENCES[relation]
     assert batch.keys() == objective.features(tiny.SHAPE).keys()
-    masked_logits, sentence_logits = map(np.asarray, jax.jit(lambda rows: logits_of(objective, params, rows))(batch))
+    masked_logits, sentence_logits = jax.device_get(
+        jax.jit(lambda rows: logits_of(objective, params, rows))(batch)
+    )
     weights, shuffled = batch["masked_loss_weights"], batch.get("shuffled_loss_weights", np.float32(0))
     mlm = numpy_cross_entropy(masked_logits, batch["masked_target_tokens"], weights - shuffled)
     sentence_sums = numpy_cross_entropy(sentence_logits, batch[sentences.labels], batch[sentences.weights])
-    assert sentence_logits.shape == (5, 1, len(sentences.classes))
+    assert sentence_logits.shape == (8, 1, len(sentences.classes))
     expected = {"mlm": mlm, sentences.term: sentence_sums}
     if relation == "structure":
         expected["shuffled"] = numpy_cross_entropy(masked_logits, batch["masked_target_tokens"], shuffled)
@@ -91,7 +83,7 @@ def test_loss_matches_the_logits(case, loss_of):
         total = (0.5 * mlm[0] + 2 * expected["shuffled"][0]) / weights.sum() + 3 * sentence_sums[0] / sentence_sums[2]
     else:
         total = 0.5 * mlm[0] / mlm[2] + 2 * sentence_sums[0] / sentence_sums[2]
-    loss, out = loss_of(batch)
+    (loss, out), _ = value_and_gradient(batch)
     assert float(loss) == pytest.approx(total, rel=1e-6)
     metrics = {name: tuple(map(float, value)) for name, value in out.metrics.items()}
     assert metrics.keys() == {f"{term}_{metric}" for term in expected for metric in ("loss", "accuracy")}
@@ -104,49 +96,39 @@ def test_loss_matches_the_logits(case, loss_of):
 def test_equal_coefficients_give_one_mean_over_masked_and_shuffled():
     objective = MlmStructure(tiny.objective().model)
     terms, sizes = {"mlm": 6.0, "shuffled": 3.0, "structure": 0.0}, {"mlm": 12.0, "shuffled": 12.0, "structure": 1.0}
-    as_arrays = ({name: jnp.asarray(value) for name, value in values.items()} for values in (terms, sizes))
-    assert float(total_loss(*as_arrays, objective.coefficients)) == pytest.approx(9 / 12)
+    as_arrays = ({name: np.float32(value) for name, value in values.items()} for values in (terms, sizes))
     batch = batch_of("structure")
-    denominators = objective.denominators(batch)
+    total, denominators = jax.jit(lambda: (total_loss(*as_arrays, objective.coefficients), objective.denominators(batch)))()
+    assert float(total) == pytest.approx(9 / 12)
     assert float(denominators["mlm"]) == float(denominators["shuffled"]) == batch["masked_loss_weights"].sum()
 
 
-def test_merged_evaluation_is_the_loss_of_training(case, loss_of):
+def test_merged_evaluation_is_the_loss_of_training(case, value_and_gradient):
     """Each term has its own denominator, except that StructBERT's masked and shuffled tokens share one."""
     relation, objective, params = case
-    batch, step = batch_of(relation, 6, predictions=[4, 1, 4, 3, 0, 4]), jax.jit(make_eval_step(objective))
-    merged = means([step(params, {name: value[rows] for name, value in batch.items()}) for rows in (slice(3), slice(3, 6))])
+    batch, step = batch_of(relation, 8, predictions=[4, 1, 4, 3, 0, 4, 0, 1]), jax.jit(make_eval_step(objective))
+    merged = means([step(params, {name: value[rows] for name, value in batch.items()}) for rows in (slice(4), slice(4, 8))])
     loss = sum(weight * merged[TERM + name] for name, weight in objective.coefficients.items())
-    assert loss == pytest.approx(float(loss_of(batch)[0]), rel=1e-6)
+    assert loss == pytest.approx(float(value_and_gradient(batch)[0][0]), rel=1e-6)
 
 
-def test_rows_of_padding_add_nothing(case, loss_of):
-    batch = batch_of(case[0])
-    (loss, out), (padded_loss, padded) = loss_of(batch), loss_of(tiny.padded(batch, 3))
-    assert float(padded_loss) == pytest.approx(float(loss), rel=1e-6)
+def test_microbatches_give_the_same_gradient(case, value_and_gradient):
+    """The second of two microbatches has no token to predict."""
+    relation, objective, params = case
+    batch = batch_of(relation, 8, predictions=[4, 0, 1, 0, 4, 0, 3, 0])
+    (loss, out), expected = value_and_gradient(batch)
+    gradient, metrics = compile_microbatches(objective, 2)(params, batch)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6), gradient, expected)
+    assert float(metrics["loss"].total) == pytest.approx(float(loss), rel=1e-5)
     for name, value in out.metrics.items():
-        assert tuple(map(float, padded.metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-6)
+        assert tuple(map(float, metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
 
 
-def test_microbatches_give_the_same_update(case):
-    relation, objective, _ = case
-    shapes = jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE)[0], jax.random.key(0))
-    optimizer = AdamW(LinearDecay(peak=1e-3, warmup_steps=0)).build(100, shapes)
-    state = jax.jit(lambda key: nn.meta.unbox(new_state(objective, optimizer, key, tiny.SHAPE)))(jax.random.key(1))
-    batch = batch_of(relation, 8, predictions=[4, 0, 1, 0, 4, 0, 3, 0])  # the second of two microbatches has no token to predict
-    results = [jax.jit(make_train_step(objective, optimizer, seed=0, microbatches=count))(state, batch) for count in (1, 2)]
-    for one, other in zip(*(jax.tree.leaves(new.params) for new, _ in results), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
-    whole, microbatched = ({name: tuple(map(float, value)) for name, value in metrics.items()} for _, metrics in results)
-    for name, value in whole.items():
-        assert microbatched[name] == pytest.approx(value, rel=1e-5), name
-
-
-def test_packed_examples_have_the_loss_of_separate_rows(case, loss_of):
-    relation, objective, _ = case
+def test_packed_examples_have_the_loss_of_separate_rows(case, value_and_gradient):
+    relation, objective, params = case
     sentences, length = SENTENCES[relation], tiny.SHAPE.length
     batch = batch_of(relation, 2)
-    alone = loss_of(batch)[1]
+    alone = value_and_gradient(tiny.padded(batch, 6))[0][1]
     shape = RowShape(2 * length, 2 * tiny.SHAPE.predictions, 3)
     together = {name: np.zeros((1, *spec.shape), spec.dtype) for name, spec in objective.features(shape).items()}
     start = 0
@@ -165,20 +147,15 @@ def test_packed_examples_have_the_loss_of_separate_rows(case, loss_of):
         for name in (sentences.labels, sentences.weights):
             together[name][0, row] = batch[name][row, 0]
         start += size
-    packed = loss_of(together)[1]
+    packed = compile_loss(objective, gradient=False)(params, together)[1]
     for term, value in alone.terms.items():
         assert float(packed.terms[term]) == pytest.approx(float(value), rel=1e-5)
 
 
-def test_parts_and_their_initial_values(case):
-    relation, objective, params = case
+def test_parts(case):
+    relation, _, params = case
     assert params.keys() == {"encoder", "pooler", "mlm_head", SENTENCES[relation].head}
     assert params[SENTENCES[relation].head]["dense"]["kernel"].shape == (16, len(SENTENCES[relation].classes))
-    # Parts that the objectives share have the same initial values.
-    objectives = (MlmNsp(objective.model), objective)
-    one, other = (nn.meta.unbox(jax.jit(lambda key, o=o: o.init(key, tiny.SHAPE)[0])(jax.random.key(3))) for o in objectives)
-    for part in ("encoder", "pooler", "mlm_head"):
-        jax.tree.map(np.testing.assert_array_equal, one[part], other[part])
 
 
 @pytest.mark.parametrize(
