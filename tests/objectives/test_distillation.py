@@ -36,8 +36,7 @@ TERMS = {"soft", "mlm", "cosine", "mse"}
 BATCH = tiny.padded(tiny.batch(6, predictions=[1, 4, 2, 3, 1, 4]), 2)
 value_and_gradient = compile_loss(ALL)
 term_functions = tuple(
-    jax.jit(jax.value_and_grad(term))
-    for term in (lambda *args: soft_targets(*args, 2.0), squared_differences, cosine_distances)
+    jax.jit(jax.value_and_grad(term)) for term in (lambda *args: soft_targets(*args, 2.0), squared_differences, cosine_distances)
 )
 
 

@@ -75,7 +75,9 @@ def test_place_of_weight_0_adds_exactly_nothing(bad):
     corrupted = np.where(weights[..., None] > 0, logits, bad)
     corrupted[1, 0, 1:] = 0  # one bad class among good ones
 
-    (loss, expected), (actual, gradient) = (jax.device_get(sum_and_gradient(rows, targets, weights)) for rows in (logits, corrupted))
+    (loss, expected), (actual, gradient) = (
+        jax.device_get(sum_and_gradient(rows, targets, weights)) for rows in (logits, corrupted)
+    )
     assert float(actual) == float(loss)
     assert np.array_equal(gradient, expected) and not gradient[weights == 0].any() and gradient[weights > 0].any()
 
@@ -83,12 +85,8 @@ def test_place_of_weight_0_adds_exactly_nothing(bad):
 def test_loss_matches_the_logits(params):
     batch = tiny.batch(5)
     mlm_logits, nsp_logits = jax.device_get(logits_of(params, batch))
-    mlm, mlm_hits, mlm_weight = numpy_cross_entropy(
-        mlm_logits, batch["masked_target_tokens"], batch["masked_loss_weights"]
-    )
-    nsp, nsp_hits, nsp_weight = numpy_cross_entropy(
-        nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"]
-    )
+    mlm, mlm_hits, mlm_weight = numpy_cross_entropy(mlm_logits, batch["masked_target_tokens"], batch["masked_loss_weights"])
+    nsp, nsp_hits, nsp_weight = numpy_cross_entropy(nsp_logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
     (loss, out), _ = value_and_gradient(params, batch)
     assert float(loss) == pytest.approx(mlm / mlm_weight + nsp / nsp_weight, rel=1e-6)
     assert 1 < float(loss) < 100 and mlm_weight < batch["masked_loss_weights"].size

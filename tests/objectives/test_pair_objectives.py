@@ -69,9 +69,7 @@ def test_loss_matches_the_logits(case, value_and_gradient):
     relation, objective, params = case
     batch, sentences = tiny.padded(batch_of(relation), 3), SENTENCES[relation]
     assert batch.keys() == objective.features(tiny.SHAPE).keys()
-    masked_logits, sentence_logits = jax.device_get(
-        jax.jit(lambda rows: logits_of(objective, params, rows))(batch)
-    )
+    masked_logits, sentence_logits = jax.device_get(jax.jit(lambda rows: logits_of(objective, params, rows))(batch))
     weights, shuffled = batch["masked_loss_weights"], batch.get("shuffled_loss_weights", np.float32(0))
     mlm = numpy_cross_entropy(masked_logits, batch["masked_target_tokens"], weights - shuffled)
     sentence_sums = numpy_cross_entropy(sentence_logits, batch[sentences.labels], batch[sentences.weights])
