@@ -43,6 +43,8 @@ COMMANDS = {
     "encode": Command("encode", "show the pieces, ids and offsets of texts"),
     "cache": Command("cache", "tokenise a corpus once, into a token cache"),
     "preview": Command("preview", "show corrupted training rows, decoded"),
+    "configs": Command("configs", "list the gin files shipped with bertfam: runs, models, objectives, tasks and meshes"),
+    "explain": Command("explain", "explain a class that gin can bind: its fields, their defaults, and where they are bound"),
     "check": Command("check", "validate a configuration without compiling"),
     "plan": Command("plan", "compile a run for any TPU slice ahead of time and report memory, cost and fit"),
     "pretrain": Command("pretrain", "train a model"),

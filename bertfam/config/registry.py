@@ -172,11 +172,12 @@ def parameters(selector: str) -> dict[str, Parameter] | None:
 def defaults(selector: str) -> dict[str, Any]:
     """Return the parameters whose default is a plain value: None, a number, a string, or a tuple of such."""
     signature = inspect.signature(get(selector).wrapped).parameters
-    return {name: parameter.default for name, parameter in signature.items() if _is_plain(parameter.default)}
+    return {name: parameter.default for name, parameter in signature.items() if is_plain(parameter.default)}
 
 
-def _is_plain(value: Any) -> bool:
-    return value is None or type(value) in (bool, int, float, str) or type(value) is tuple and all(map(_is_plain, value))
+def is_plain(value: Any) -> bool:
+    """Return True for None, a number, a string, or a tuple of such."""
+    return value is None or type(value) in (bool, int, float, str) or type(value) is tuple and all(map(is_plain, value))
 
 
 def type_hints(target: Any) -> dict[str, Any]:

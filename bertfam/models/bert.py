@@ -45,6 +45,7 @@ class BertConfig(Sizes):
       head_activation: that of the masked-token head; None: `activation`.
       dropout_rate: on embeddings and on each sublayer's output.
       attention_dropout_rate: on attention probabilities, by backends that can.
+      layer_norm_epsilon: added to the variance.
       initializer_range: deviation of the truncated normal that all kernels and tables start from.
       tie_embeddings: whether the masked-token head uses the word table.
 

@@ -51,6 +51,7 @@ class ModernBertConfig(Sizes):
       attention_output_dropout_rate: on the attention's output; None: `attention_dropout_rate`. It is 0.1 in pretraining as
         published (table 3), where all other rates are 0.
       feed_forward_dropout_rate: on the hidden layer of the feed-forward network.
+      layer_norm_epsilon: added to the variance.
       initializer_range: deviation of the truncated normal that kernels and tables start from; kernels whose products are added
         to the residual sum, and the head's, have 1 / sqrt(2 num_layers) of it ("Megatron" initial values).
       tie_embeddings: whether the masked-token head uses the word table.

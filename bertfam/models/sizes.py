@@ -82,7 +82,14 @@ class TableSizes:
 
 @dataclass(frozen=True)
 class Sizes(TableSizes):
-    """Sizes of a model; see the families' configs."""
+    """Sizes of a model; see the families' configs.
+
+    Attributes:
+      num_layers: number of layers.
+      hidden_size: width of the hidden states.
+      num_heads: number of attention heads; must divide `hidden_size`.
+      feed_forward_size: width of the feed-forward network's hidden layer.
+    """
 
     num_layers: int = 12
     hidden_size: int = 768

@@ -46,6 +46,9 @@ class T5BaseConfig(TableSizes):
       vocab_size: real tokens; None takes the size of the run's vocabulary.
       table_rows: rows of the word table in files, where a checkpoint has more of them than tokens (published ones 32,128 for
         32,100); None: `vocab_size`.
+      hidden_size: width of the hidden states.
+      feed_forward_size: width of the feed-forward network's hidden layer.
+      layer_norm_epsilon: added to the mean square.
       num_layers: of the decoder.
       num_encoder_layers: None: `num_layers`.
       num_heads, head_dim: of every attention; their product need not be `hidden_size`.

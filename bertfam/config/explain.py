@@ -1,0 +1,129 @@
+"""Explanations of configurables: fields with their types, defaults and meaning, and the places that bind them."""
+
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertfam.config import hints, lint, registry
+from bertfam.config.build import Config
+from bertfam.config.parse import render
+from bertfam.config.shipped import shipped_bindings
+from bertfam.errors import UserError
+from bertfam.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place that binds a field.
+
+    Attributes:
+      name: the field with its scope and class, as gin writes it.
+      value: the value as gin text.
+      where: file and line, or the flag.
+    """
+
+    name: str
+    value: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Field:
+    """Field of a configurable.
+
+    Attributes:
+      name: its name.
+      type: its type in words.
+      default: its default as gin text; None if it must be bound.
+      description: its meaning; "" if its class does not say it.
+      places: the places that bind it: those of the given configuration, or of all shipped files.
+    """
+
+    name: str
+    type: str
+    default: str | None
+    description: str
+    places: Sequence[Place]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Configurable with its fields.
+
+    Attributes:
+      name: its short name.
+      selector: its complete name.
+      summary: first paragraph of its docstring.
+      fields: its fields in the order of the signature.
+    """
+
+    name: str
+    selector: str
+    summary: str
+    fields: Sequence[Field]
+
+
+def explain(name: str, config: Config | None = None) -> Explanation:
+    """Explain the configurable `name`.
+
+    Args:
+      name: its name, as gin files write it.
+      config: configuration whose bindings are shown; None shows those of all shipped files.
+
+    Raises:
+      UserError: if there is none of this name, or several.
+    """
+    found = registry.find(name.removeprefix("@").removesuffix("()"))
+    if not found:
+        raise UserError(f"no class {name} can be bound by gin{did_you_mean(name, registry.names(), 'see bertfam explain')}")
+    if len(found) > 1:
+        raise UserError(f"{name} is one of {', '.join(sorted(match.selector for match in found))}: name one of them")
+    (configurable,) = found
+    target, selector = configurable.wrapped, configurable.selector
+    described = descriptions(target)
+    fields = [
+        Field(
+            parameter,
+            "any" if info.hint is Any else hints.describe(info.hint),
+            _default(target, parameter),
+            described.get(parameter, ""),
+            _places(selector, parameter, config),
+        )
+        for parameter, info in (registry.parameters(selector) or {}).items()
+    ]
+    summary = " ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split())
+    return Explanation(registry.short_name(selector), selector, summary, fields)
+
+
+def descriptions(target: Any) -> dict[str, str]:
+    """Return the meaning of each field from the "Attributes:" or "Args:" of a class, its bases, or a function."""
+    found: dict[str, str] = {}
+    for owner in reversed(inspect.getmro(target)) if inspect.isclass(target) else [target]:
+        text = inspect.cleandoc(owner.__doc__ or "")
+        section = re.search(r"^(?:Attributes|Args):\n((?:[ ]+.*\n?|\n)+)", text, re.MULTILINE)
+        for entry in re.split(r"^  (?=\S)", section[1], flags=re.MULTILINE)[1:] if section else []:
+            names, colon, meaning = entry.partition(":")
+            if colon:
+                found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
+    return found
+
+
+def _default(target: Any, parameter: str) -> str | None:
+    value = inspect.signature(target).parameters[parameter].default
+    if value is inspect.Parameter.empty:
+        return None
+    return render(value) if registry.is_plain(value) or isinstance(value, (tuple, dict)) else f"@{type(value).__name__}()"
+
+
+def _places(selector: str, parameter: str, config: Config | None) -> list[Place]:
+    if config is None:
+        bound = [(name, binding) for name, binding in shipped_bindings()]
+    else:
+        bound = [(str(binding.origin), binding) for binding in config.bindings.values()]
+    return [
+        Place(lint.label(b), render(b.value), where if config else f"{where}:{b.origin.line}")
+        for where, b in bound
+        if (b.selector, b.parameter) == (selector, parameter)
+    ]

@@ -1,0 +1,35 @@
+"""The gin files that are shipped with bertfam."""
+
+import functools
+import re
+
+from bertfam.config import lint
+from bertfam.config.parse import Binding, parse_file
+from bertfam.config.paths import packaged_folder, shown
+
+
+def shipped_files() -> list[str]:
+    """Return the names of the files as `--gin_file` and `include` take them, sorted."""
+    folder = packaged_folder()
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gin"))
+
+
+def first_sentence(name: str) -> str:
+    """Return the first sentence of the comment that a file begins with."""
+    lines = []
+    for line in (packaged_folder() / name).read_text(encoding="utf-8").splitlines():
+        if not line.startswith("# "):
+            break
+        lines.append(line.removeprefix("# "))
+    return re.split(r"[.:](?:\s|$)", " ".join(lines), maxsplit=1)[0]
+
+
+@functools.cache
+def shipped_bindings() -> list[tuple[str, Binding]]:
+    """Return (name of the file, binding) for every binding of a parameter in a shipped file; includes are not followed."""
+    found = []
+    for name in shipped_files():
+        own = shown(packaged_folder() / name)
+        statements = [s for s in parse_file(name, name) if isinstance(s, Binding) and s.origin.source == own]
+        found += [(name, lint.complete(statement)) for statement in statements if not statement.is_macro]
+    return found
