@@ -161,7 +161,7 @@ def score(args: argparse.Namespace) -> None:
         assert rows is not None
         scores = Trainer(run, mesh).scores(params, rows, 0)
         assert scores is not None
-        found |= {f"yardstick_{name}": value for name, value in scores.items()}
+        found |= {f"yardstick_{name}": value for name, value in scores.values.items()}
         found["yardstick_network"] = network
         write_scores(args.output / name, found)
 

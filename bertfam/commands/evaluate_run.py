@@ -55,7 +55,7 @@ class Evaluation:
 def held_out_text(args: argparse.Namespace, split: str) -> int:
     """Score a split of a token cache and print; return the exit status."""
     evaluation = _open(args, split)
-    scores = _score(args.model_dir, evaluation)
+    scores, targets = _score(args.model_dir, evaluation)
     run, cache, held_out, stage = evaluation.run, evaluation.cache, evaluation.held_out, evaluation.stage
     scores |= perplexities(scores, run.data, cache, split)
     if lacks_words(run.data, cache, split):
@@ -67,10 +67,11 @@ def held_out_text(args: argparse.Namespace, split: str) -> int:
         counts = training_counts(run.data, cache, tokens, stage.length, stage.batch_size)
         scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts)
     if args.json:
-        print(json.dumps({"step": evaluation.model.step, "split": split, **scores}))
+        print(json.dumps({"step": evaluation.model.step, "split": split, "rows": held_out.rows, "targets": targets, **scores}))
         return 0
     print(f"step {evaluation.model.step:,} of {args.model_dir} on the {split} split of {cache.directory}")
-    print(f"{held_out.steps:,} batches of {held_out.batch_size:,} rows of {stage.length} tokens")
+    print(f"{held_out.rows:,} rows of {stage.length} tokens in {held_out.steps:,} batches of {held_out.batch_size:,}")
+    print("targets: " + ", ".join(f"{count:,} {name}" for name, count in targets.items()))
     for name, value in scores.items():
         print(f"  {name:<24} {value:.4f}" if value < 1e6 else f"  {name:<24} {value:.4g}")
     return 0
@@ -98,8 +99,8 @@ def _open(args: argparse.Namespace, split: str) -> Evaluation:
     return Evaluation(run, model, cache, mesh, stage, held_out)
 
 
-def _score(model_dir: str, evaluation: Evaluation) -> dict[str, float]:
-    """Score the held-out batches."""
+def _score(model_dir: str, evaluation: Evaluation) -> tuple[dict[str, float], dict[str, int]]:
+    """Score the held-out batches; also return the number of targets of each loss term."""
     model = evaluation.model
     # The backend that the run names may not exist on these devices.
     execution = dataclasses.replace(model.run.objective.execution, attention="auto")
@@ -114,7 +115,7 @@ def _score(model_dir: str, evaluation: Evaluation) -> dict[str, float]:
     scores = trainer.scores(params, evaluation.held_out, 0, aux=aux and trainer.placed_aux(aux))
     assert scores is not None  # No request to stop can cut it short.
     if model.run.objective.teachers and not aux:
-        del scores["loss"]  # The teacher's terms are a part of it.
+        del scores.values["loss"]  # The teacher's terms are a part of it.
     return scores
 
 

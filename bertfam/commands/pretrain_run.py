@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from bertfam.training.model_dir import prepare_folder, saved_init_flags
 from bertfam.training.run import Run
 from bertfam.training.run_checks import check_text, run_warnings
 from bertfam.training.run_plan import duration, make_plan, plan_text
-from bertfam.training.stages import StagedBatches
+from bertfam.training.stages import StagedBatches, seen
 from bertfam.training.state import TrainState
 from bertfam.training.teachers import LoadedTeacher
 from bertfam.training.trainer import Trainer
@@ -329,7 +330,8 @@ def _train(
     if job.profiled:
         hooks.append(outputs.profile)
     hosts = StragglerMonitor(job.processes, stop, writer)
-    log = ProgressLog(writer, phase_timer, start, run.total_steps, run.log_every, run.flops_after, hosts)
+    counted = partial(seen, run.stages, job.data.training)
+    log = ProgressLog(writer, phase_timer, start, run.total_steps, run.log_every, run.flops_after, hosts, counted)
     stop.reasons += [checkpoints.failed, writer.failed]
     state = loop.train(trainer, state, StagedBatches(run.stages, job.data.training), log, hooks, stop)
     with job.processes.on_all("the metrics"):

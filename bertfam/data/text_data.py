@@ -328,3 +328,9 @@ class HeldOut:
     source: Batches
     steps: int
     batch_size: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows without those that fill up the last batch."""
+        examples = sum(len(part.examples) for part in self.source.sequence.by_corpus())
+        return min(self.steps * self.batch_size, examples)

@@ -50,6 +50,7 @@ def train(
             stage, _ = locate(trainer.run.stages, step)
             is_new = stage != compiled_stage
             if is_new:
+                print(f"compiling stage {stage + 1}", flush=True)
                 train_step, description = trainer.compile_step(stage)
                 print(description, flush=True)
                 if step == start:

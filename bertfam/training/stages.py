@@ -125,6 +125,19 @@ def stage_batches(
     return data.continued(before, stages[last].steps, stage.batch_size)
 
 
+def seen(stages: Sequence[Stage], batches: Sequence[Batches], step: int) -> dict[str, float]:
+    """Return the tokens of all rows of the first `step` updates, and the epochs of text that they are."""
+    tokens, epochs = 0, 0.0
+    for stage, source in zip(stages, batches, strict=True):
+        rows = min(step, stage.steps) * stage.batch_size
+        tokens, epochs, step = (
+            tokens + rows * stage.length,
+            epochs + rows / source.sequence.epoch_rows,
+            max(step - stage.steps, 0),
+        )
+    return {"tokens_seen": tokens, "epoch": epochs}
+
+
 @dataclass(frozen=True)
 class StagedBatches:
     """Batches of a whole run; each stage has its own source, whose steps count from the start of the stage."""

@@ -1,15 +1,17 @@
 """Trainer: state of a run on a mesh, and the programs that train, evaluate and inspect it; `loop` calls them."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
+from tqdm import tqdm
 
 from bertfam.data.rows.batches import BatchSource
 from bertfam.data.text_data import HeldOut
@@ -23,7 +25,7 @@ from bertfam.suggest import did_you_mean
 from bertfam.training.checkpoints import Checkpoints, on_devices
 from bertfam.training.integrity.digest import Digest, Digester
 from bertfam.training.logs.inspection import make_inspection, scalars
-from bertfam.training.logs.metrics import means
+from bertfam.training.logs.metrics import means, weights
 from bertfam.training.logs.phase_timer import COMPILING, EVALUATING, PhaseTimer
 from bertfam.training.logs.progress import Rates
 from bertfam.training.optimizers.tensors import describe
@@ -33,6 +35,18 @@ from bertfam.training.state import TrainState, new_state, shardings_of
 from bertfam.training.step import INITIALISATION, TERM, Metrics, make_eval_step, make_train_step
 
 _EVAL_BATCHES_IN_FLIGHT = 2
+
+
+class Scores(NamedTuple):
+    """Scores on held-out rows.
+
+    Attributes:
+      values: the loss, and the mean of each metric.
+      targets: number of targets of each loss term.
+    """
+
+    values: dict[str, float]
+    targets: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -177,9 +191,7 @@ class Trainer:
             description += f"; uses {used / 2**20:,.1f} MiB on each device"
         return compiled, description
 
-    def scores(
-        self, params: Any, held_out: HeldOut, stage: int, stop: Stop | None = None, *, aux: Any = None
-    ) -> dict[str, float] | None:
+    def scores(self, params: Any, held_out: HeldOut, stage: int, stop: Stop | None = None, *, aux: Any = None) -> Scores | None:
         """Compute the loss and the means of all metrics over held-out rows of a stage's shape; None if `stop` interrupts.
 
         `aux` is the one of the state; without it, metrics that depend on it are left out.
@@ -195,8 +207,11 @@ class Trainer:
             metrics = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, held_out.steps, interrupted)
         if metrics is None:
             return None
-        terms = {name: metrics.pop(TERM + name, 0.0) for name in self.run.objective.coefficients}
-        return {"loss": sum(weight * terms[name] for name, weight in self.run.objective.coefficients.items())} | metrics
+        values, coefficients = means(metrics), self.run.objective.coefficients
+        terms = {name: values.pop(TERM + name, 0.0) for name in coefficients}
+        loss = sum(weight * terms[name] for name, weight in coefficients.items())
+        counts = weights(metrics)
+        return Scores({"loss": loss} | values, {name: round(counts.get(TERM + name, 0.0)) for name in coefficients})
 
     def predictions(self, params: Any, held_out: HeldOut, stage: int) -> Predictions:
         """Predict for the first held-out rows of a stage's shape: NumPy arrays."""
@@ -219,8 +234,8 @@ def evaluate(
     batches: Callable[[int], dict[str, Any]],
     steps: int,
     stop: Callable[[], bool] = lambda: False,
-) -> dict[str, float] | None:
-    """Merge the metrics of `steps` batches into exact weighted means, the same on every mesh.
+) -> list[Metrics] | None:
+    """Compute the metrics of `steps` batches, with a progress bar where stderr is a terminal.
 
     Args:
       step: returns the metrics of a batch.
@@ -229,14 +244,15 @@ def evaluate(
       stop: returns True after a batch to interrupt the evaluation.
 
     Returns:
-      The means by metric name; None if the evaluation was interrupted.
+      The metrics of each batch, whose exact weighted means are the same on every mesh; None if the evaluation was interrupted.
     """
     metrics: list[Metrics] = []
-    for index in range(steps):
+    silent = jax.process_index() > 0 or not sys.stderr.isatty()
+    for index in tqdm(range(steps), "evaluating", unit=" batches", disable=silent, leave=False):
         metrics.append(step(batches(index)))
         # Keep only as many batches in flight as the device needs to stay busy.
         if index >= _EVAL_BATCHES_IN_FLIGHT:
             jax.block_until_ready(metrics[index - _EVAL_BATCHES_IN_FLIGHT])
         if stop():
             return None
-    return means(metrics)
+    return metrics

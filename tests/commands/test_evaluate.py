@@ -1,6 +1,7 @@
 """`bertfam evaluate`: the numbers that the run itself wrote, on any devices, beside baselines."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -26,6 +27,8 @@ def assert_scores_of_the_run(found, trained):
     lines = [json.loads(line) for line in (trained.model_dir / "metrics.jsonl").read_text().splitlines()]
     expected = [line for line in lines if line["split"] == "eval"][-1]
     assert expected.pop("split") == "eval" and found.pop("split") == "validation"
+    counts = found.pop("targets")
+    assert found.pop("rows") == counts.pop("nsp") and list(counts) == ["mlm"]
     assert found.pop("perplexity") == pytest.approx(np.exp(found["mlm_loss"]))
     assert found == pytest.approx(expected, rel=1e-6) and found["step"] == 24
 
@@ -66,14 +69,16 @@ def test_baselines_from_the_rows_themselves(trained, capsys):
     counts = np.bincount(cache.documents("train", "text").tokens, minlength=300).astype(float)
     assert found["unigram_loss"] == pytest.approx(-np.log((counts[targets] + 1) / (counts + 1).sum()).mean(), rel=1e-6)
     assert found["most_frequent_accuracy"] == pytest.approx((targets == counts.argmax()).mean(), rel=1e-6)
+    assert found["rows"] == len(held_out.source.sequence) and found["targets"] == {"mlm": used.sum(), "nsp": found["rows"]}
     labels = rows["next_sentence_labels"]
     assert found["nsp_majority_accuracy"] == pytest.approx(max(labels.mean(), 1 - labels.mean()), rel=1e-6)
 
 
 def test_text_for_people(trained, capsys):
     assert cli.main(["evaluate", f"--model_dir={trained.model_dir}", "--batches=1"]) == 0
-    first, rows, *rest = capsys.readouterr().out.splitlines()
-    assert rows == "1 batches of 8 rows of 24 tokens"
+    first, rows, targets, *rest = capsys.readouterr().out.splitlines()
+    assert rows == "8 rows of 24 tokens in 1 batches of 8"
+    assert re.fullmatch(r"targets: \d+ mlm, 8 nsp", targets)
     assert first == f"step 24 of {trained.model_dir} on the validation split of {trained.model_dir}/cache"
     assert [line.split()[0] for line in rest] == ["loss", *METRICS, "perplexity"]
 

@@ -56,7 +56,11 @@ def test_metrics(trained):
     for line in training:
         assert set(line) - {"step", "split"} == {
             "loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "gradient_norm", "learning_rate",
+            "tokens_seen", "epoch",
         }  # fmt: skip
+    assert {line["step"]: line["tokens_seen"] for line in training} == {
+        step: 8 * (16 * min(step, 12) + 24 * max(step - 12, 0)) for step in (4, 5, 8, 10, 12, 15, 16, 20, 24)
+    }
     # The rate of the update that led to the step: warm-up 5, then down to 0 at step 24.
     rates = {line["step"]: line["learning_rate"] for line in training}
     assert rates == pytest.approx(

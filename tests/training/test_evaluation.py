@@ -6,6 +6,7 @@ import pytest
 
 from bertfam.data.text_data import TextData
 from bertfam.objectives.objective import Sum
+from bertfam.training.logs.metrics import means
 from bertfam.training.trainer import evaluate
 
 
@@ -21,9 +22,9 @@ def test_means_over_batches_of_unequal_weight():
     def step(batch):
         return {"loss": Sum(batch["value"] * batch["weight"], batch["weight"]), "none": Sum(jnp.float32(0), jnp.float32(0))}
 
-    assert evaluate(step, batches, 4) == {"loss": pytest.approx((6 + 0 + 5 + 4) / 9)}
+    assert means(evaluate(step, batches, 4)) == {"loss": pytest.approx((6 + 0 + 5 + 4) / 9)}
     assert requested == [0, 1, 2, 3]
-    assert evaluate(step, batches, 0) == {}
+    assert means(evaluate(step, batches, 0)) == {}
 
 
 def test_scores_do_not_depend_on_the_batch_size(cache, tokens):
@@ -35,14 +36,15 @@ def test_scores_do_not_depend_on_the_batch_size(cache, tokens):
         value = np.sum(batch["masked_target_tokens"] * used)
         return {"mean": Sum(jnp.float32(value), jnp.float32(used.sum())), "rows": Sum(jnp.float32(1), jnp.float32(1))}
 
-    means = []
+    found = []
     for batch_size in (5, 64, 100_000):
         held_out = data.held_out(cache, tokens, 48, batch_size)
-        scores = evaluate(
+        metrics = evaluate(
             step, lambda index, held_out=held_out: held_out.source.rows(index, 0, held_out.batch_size), held_out.steps
         )
-        means.append(scores["mean"])
+        found.append(means(metrics)["mean"])
+        assert held_out.rows == len(held_out.source.sequence)
     assert held_out.steps == 1 and len(held_out.source.sequence) > 64
     rows = held_out.source.rows(0, 0, len(held_out.source.sequence))
     used = rows["masked_loss_weights"].astype(bool)
-    assert means == pytest.approx([rows["masked_target_tokens"][used].mean()] * 3, rel=1e-6)
+    assert found == pytest.approx([rows["masked_target_tokens"][used].mean()] * 3, rel=1e-6)

@@ -103,7 +103,8 @@ def test_intervals_speed_and_remaining_time(clock, capsys):
     """Seven steps of 100 tokens, then three of 400 tokens with four times the FLOPs; logged every four steps, from step 2."""
     rates = [Rates(100, 1000, 1e5)] * 7 + [Rates(400, 4000, 1e5)] * 3
     written, timer = RecordedLines(), PhaseTimer()
-    log = ProgressLog(written, timer, 2, 10, 4, lambda step: sum(rate.flops_per_step for rate in rates[step:]))
+    seen = lambda step: {"tokens_seen": 1000 * step, "epoch": step / 8}  # noqa: E731
+    log = ProgressLog(written, timer, 2, 10, 4, lambda step: sum(rate.flops_per_step for rate in rates[step:]), seen=seen)
     assert [step for step in range(3, 11) if log.ends_interval(step)] == [4, 8, 10]
     for step in range(2, 10):
         if step in (2, 7):
@@ -129,7 +130,11 @@ def test_intervals_speed_and_remaining_time(clock, capsys):
     # The remaining work at the speed so far: 3 steps of the first kind and 3 of the second are 15,000 at 2,000/s, then 8,000.
     printed = capsys.readouterr().out.splitlines()
     assert [line.rpartition("  ")[2] for line in printed] == ["8 s left", "4 s left", "0 s left"]
-    assert printed[0] == "step 4/10  loss 2.5  mlm 2.5  200 tokens/s (50% waiting for data)  MFU 2.0%  8 s left"
+    assert printed[0] == (
+        "step 4/10  loss 2.5  mlm 2.5  learning_rate 0.1  4 k tokens  epoch 0.5  200 tokens/s (50% waiting for data)  MFU 2.0%  "
+        "8 s left"
+    )
+    assert [(line["tokens_seen"], line["epoch"]) for line in written] == [(4000, 0.5), (8000, 1.0), (10000, 1.25)]
     assert timer.seconds() == {"starting": 0, "compiling": 60, "training": 8, "waiting for data": 0.5, "evaluating": 4}
     assert shares(timer.seconds()) == "compiling 82.8%, training 11.0%, evaluating 5.5%, waiting for data 0.7%"
 

@@ -1,9 +1,11 @@
 """Stage and position of each step."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from bertfam.training.stages import Stage, StagedBatches, locate, total_steps
+from bertfam.training.stages import Stage, StagedBatches, locate, seen, total_steps
 
 STAGES = (Stage(3, 16, 4), Stage(1, 32, 2), Stage(5, 64, 1))
 
@@ -25,6 +27,14 @@ def test_each_stage_counts_the_steps_of_its_own_source():
 
     batches = StagedBatches(STAGES, [Source(number) for number in range(3)])
     assert [batches.rows(step, 1, 2)["x"].tolist() for step in (2, 3, 8)] == [[0, 2, 1, 2], [1, 0, 1, 2], [2, 4, 1, 2]]
+
+
+def test_tokens_and_epochs_seen():
+    batches = [SimpleNamespace(sequence=SimpleNamespace(epoch_rows=rows)) for rows in (24.0, 4.0, 2.0)]
+    assert [seen(STAGES, batches, step) for step in (0, 2, 3, 4, 6, 9)] == [
+        {"tokens_seen": tokens, "epoch": epoch}
+        for tokens, epoch in ((0, 0), (128, 1 / 3), (192, 0.5), (256, 1), (384, 2), (576, 3.5))
+    ]
 
 
 @pytest.mark.parametrize("settings", [{"steps": 0}, {"steps": 1, "length": 0}, {"steps": 1, "batch_size": 0}])

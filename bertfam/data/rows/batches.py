@@ -53,6 +53,11 @@ class Rows(ABC):
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
         """Return the rows at places int64[n] of the sequence, a pure function of them: [n, ...] each."""
 
+    @property
+    def epoch_rows(self) -> float:
+        """Number of rows of an epoch; with several corpora, of the one whose text is used up first."""
+        return float(sum(len(part.examples) for part in self.by_corpus()))
+
     def corpus_at(self, places: np.ndarray) -> np.ndarray:
         """Return the index in `by_corpus` of the row at each place int64[n]: int64[n]."""
         return np.zeros_like(places)

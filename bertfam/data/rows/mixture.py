@@ -108,6 +108,11 @@ class MixedRows(_CombinedRows):
 
     shares: tuple[float, ...]
 
+    @property
+    @override
+    def epoch_rows(self) -> float:
+        return min(len(part.examples) / share for part, share in zip(self.parts, self.shares, strict=True))
+
     @override
     def corpus_at(self, places: np.ndarray) -> np.ndarray:
         return self.index(places)[0]

@@ -131,7 +131,7 @@ def make_hooks(
                 measured = trainer.scores(params, *held_out(updates), stop, aux=state.aux)
                 if measured is None:
                     return None
-                splits[split] = measured
+                splits[split] = measured.values
         return splits
 
     def samples(updates: int, state: TrainState) -> list[str]:

@@ -31,6 +31,12 @@ def means(metrics: list[Metrics]) -> dict[str, float]:
     return result
 
 
+def weights(metrics: list[Metrics]) -> dict[str, float]:
+    """Compute the sum of each metric's weights over steps, in float64."""
+    fetched = jax.device_get(metrics)
+    return {name: float(sum(np.float64(step[name].weight) for step in fetched)) for name in (fetched[0] if fetched else ())}
+
+
 def check_finite(last: int, metrics: list[Metrics]) -> None:
     """Raise TrainingError for the first step whose `NON_FINITE` is set; `metrics` are those of the steps up to `last`."""
     for step, sums in enumerate(metrics, last - len(metrics) + 1):

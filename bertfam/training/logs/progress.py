@@ -10,7 +10,7 @@ import jax
 from bertfam.training.logs.metrics import Writer, check_finite, means
 from bertfam.training.logs.phase_timer import COMPILING, TRAINING, WAITING, PhaseTimer
 from bertfam.training.logs.stragglers import StragglerMonitor
-from bertfam.training.run_plan import duration
+from bertfam.training.run_plan import duration, si
 from bertfam.training.step import EMPTY, NON_FINITE, SKIPPED, Metrics
 
 # The host runs at most this many steps ahead of the device, and reads the metrics of older steps only.
@@ -40,6 +40,7 @@ class ProgressLog:
         every: int,
         flops_after: Callable[[int], int],
         stragglers: StragglerMonitor | None = None,
+        seen: Callable[[int], Mapping[str, float]] = lambda step: {},
     ) -> None:
         """Start the log of a run at step `start`.
 
@@ -51,6 +52,7 @@ class ProgressLog:
           every: updates between lines.
           flops_after: returns the FLOPs that are left after a step, from which the time left is estimated.
           stragglers: monitor of several processes; None for one process.
+          seen: returns "tokens_seen" and "epoch" after a step, which each line then has.
         """
         self._writer, self._phase_timer, self._total, self._every, self._flops_after = (
             writer,
@@ -60,6 +62,7 @@ class ProgressLog:
             flops_after,
         )
         self.stragglers = stragglers or StragglerMonitor()
+        self._seen = seen
         self._start = self._step = start
         self._current: list[Metrics] = []
         self._due: deque[tuple[int, list[Metrics], dict[str, float]]] = deque()
@@ -112,7 +115,7 @@ class ProgressLog:
         passed = sum(now[name] - self._begin.get(name, 0.0) for name in now if name != COMPILING)
         ahead = self._flops_after(self._step)
         left = ahead * passed / (self._flops_after(self._start) - ahead)
-        values = {"learning_rate": learning_rate, **speed, "seconds_left": left}
+        values = {"learning_rate": learning_rate, **self._seen(self._step), **speed, "seconds_left": left}
         self.stragglers.report(self._step)
         self._due.append((self._step, self._current, values))
         self._current, self._mark, self._tokens, self._flops = [], now, 0, 0
@@ -135,4 +138,6 @@ class ProgressLog:
         rate = f"{values['tokens_per_second']:,.0f} tokens/s"
         if values["waiting_for_data"] >= _SHOWN_WAIT:
             rate += f" ({values['waiting_for_data']:.0%} waiting for data)"
-        print(f"step {step:,}/{self._total:,}  {shown}  {rate}  {mfu}  {duration(left)} left", flush=True)
+        shown += f"  learning_rate {values['learning_rate']:.3g}"
+        seen = f"  {si(values['tokens_seen']).rstrip()} tokens  epoch {values['epoch']:.3g}" if "epoch" in values else ""
+        print(f"step {step:,}/{self._total:,}  {shown}{seen}  {rate}  {mfu}  {duration(left)} left", flush=True)

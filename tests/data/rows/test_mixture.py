@@ -48,6 +48,16 @@ def test_every_part_is_read_in_its_own_order():
         assert all(np.array_equal(row[name], alone[name]) for name in alone)
 
 
+def test_epoch_of_a_mixture_ends_with_the_corpus_that_is_used_up_first():
+    parts = (make_part(0, 9), make_part(1, 30))
+    sizes = [len(part.examples) for part in parts]
+    for expected_shares in ((0.5, 0.5), (0.1, 0.9)):
+        mixed = MixedRows(parts, expected_shares)
+        which, numbers = mixed.index(np.arange(10_000))
+        ends = [np.flatnonzero((which == index) & (numbers == sizes[index] - 1))[0] + 1 for index in range(2)]
+        assert mixed.epoch_rows == pytest.approx(min(ends), abs=2)
+
+
 def test_rows_do_not_depend_on_the_requested_slice():
     batches = Batches(MixedRows((make_part(0, 9), make_part(1, 30)), (0.4, 0.6)), 16)
     for step in (0, 77, 10**6):
