@@ -60,7 +60,7 @@ class Loop:
         stage = run.stages[0]
         sizes = (self.cache, self.vocabulary.token_ids, stage.length, stage.batch_size)
         self.source = StagedBatches(run.stages, [run.data.training(*sizes, run.seed, 0)])
-        self.held_out = run.data.held_out(*sizes, at_most=run.eval_batches)
+        self.held_out = run.data.held_out(*sizes, at_most=run.most_eval_batches)
         self.checkpoints = Checkpoints(folder, keep=Keep(newest=2))
         self.writer = MetricsWriter(folder, 0)
         self.batch = self.trainer.stages[0].batch(self.source, 0)

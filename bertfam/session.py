@@ -253,7 +253,7 @@ def open_data(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> RunData:
     held_out: list[HeldOut | None] = []
     for stage in run.stages:
         sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
-        held_out.append(run.data.held_out(*sizes, at_most=run.eval_batches))
+        held_out.append(run.data.held_out(*sizes, at_most=run.most_eval_batches))
     return RunData(training, held_out)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -43,7 +43,8 @@ class Run:
       digest_every: updates between digests of gradient and parameters (see `Digest`), which `bertfam replay` compares; each takes
         about as long as a step; 0 disables them.
       eval_every: updates between evaluations; 0 disables them.
-      eval_batches: maximum number of batches per evaluation; None evaluates all held-out rows.
+      eval_batches: maximum number of batches per evaluation; "auto" is a tenth of `eval_every`, at least 16, so that evaluations
+        take a few percent of the time; None evaluates all held-out rows, as `bertfam evaluate` does.
       sample_every: updates between samples of the model's predictions for the first held-out rows; 0 disables them.
       checkpoint_every: updates between checkpoints; the last step is always saved.
       keep_checkpoints: number of newest checkpoints to keep; None keeps all.
@@ -67,7 +68,7 @@ class Run:
     inspect_every: int = 0
     digest_every: int = 0
     eval_every: int = 1000
-    eval_batches: int | None = None
+    eval_batches: int | Literal["auto"] | None = "auto"
     sample_every: int = 0
     checkpoint_every: int = 1000
     keep_checkpoints: int | None = 3
@@ -89,7 +90,7 @@ class Run:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative; 0 turns it off")
         for name in ("eval_batches", "keep_checkpoints", "keep_every"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
+            if getattr(self, name) not in (None, "auto") and getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
         if self.total_steps >= 2**31:
             raise ValueError(f"stages have {self.total_steps:,} steps; a run must have fewer than 2^31")
@@ -132,6 +133,11 @@ class Run:
                 f"the decoder of {type(self.objective.model).__name__} starts with {model_start}, but rows of {noise} with "
                 f'{row_start}: set {noise}.start = "{model_start}"'
             )
+
+    @property
+    def most_eval_batches(self) -> int | None:
+        """Maximum number of batches per evaluation, with "auto" resolved; None: all."""
+        return max(_LEAST_EVAL_BATCHES, self.eval_every // 10) if self.eval_batches == "auto" else self.eval_batches
 
     @property
     def keep(self) -> Keep:
@@ -181,6 +187,7 @@ class Run:
         return dataclasses.replace(self, objective=self.objective.sized(vocabulary_size))
 
 
+_LEAST_EVAL_BATCHES = 16
 # Settings that give rows a feature.
 _GIVEN_BY = {
     sentences.labels: f'TextData.rows to @SentencePairs() and SentencePairs.relation to "{relation}"'

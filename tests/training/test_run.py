@@ -44,6 +44,16 @@ def test_invalid_settings_are_refused(settings):
         dataclasses.replace(RUN, **settings)
 
 
+def test_evaluations_are_bounded_unless_all_rows_are_asked_for():
+    for settings, most in (
+        ({"eval_every": 40}, 16),
+        ({"eval_every": 1000}, 100),
+        ({"eval_batches": 3}, 3),
+        ({"eval_batches": None}, None),
+    ):
+        assert dataclasses.replace(RUN, **settings).most_eval_batches == most
+
+
 def test_rows_must_have_the_features_that_the_objective_reads():
     with pytest.raises(UserError, match=r"^stages\[0\]: MlmNsp reads next_sentence_labels, which rows of Chunks lack: set Text"):
         dataclasses.replace(RUN, data=TextData(rows=Chunks()))
