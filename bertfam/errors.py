@@ -4,6 +4,8 @@ import sys
 import traceback
 from collections.abc import Iterable
 
+_MAX_LINE = 4000
+
 
 class UserError(Exception):
     """Mistake in a user's input: configuration, files, mesh, checkpoint.
@@ -31,7 +33,7 @@ def report(error: BaseException) -> int:
     """Print the exception that ended a command to stderr; return the exit status."""
     match error:
         case UserError() | TrainingError():
-            print("bertfam: error:", " ".join(str(error).split()), file=sys.stderr)
+            print("bertfam: error:", _one_line(error), file=sys.stderr)
             return 2 if isinstance(error, UserError) else 1
         case KeyboardInterrupt():
             print("bertfam: interrupted", file=sys.stderr)
@@ -44,3 +46,9 @@ def report(error: BaseException) -> int:
             return error.code if isinstance(error.code, int) else int(error.code is not None)
     traceback.print_exception(error)
     return 1
+
+
+def _one_line(error: BaseException) -> str:
+    """Return a message as one line, without the middle where it quotes a long value."""
+    line = " ".join(str(error).split())
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"

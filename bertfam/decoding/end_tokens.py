@@ -7,7 +7,7 @@ from typing import Any
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.decoding.stepper import Ends
 from bertfam.models.language_model import LanguageModelConfig
-from bertfam.storage.files import read_json
+from bertfam.storage.untrusted import read_json
 
 
 def end_tokens(config: LanguageModelConfig, tokens: TokenIds) -> Ends:

@@ -133,7 +133,7 @@ def _pairs(name: str, lines: Iterator[bytes]) -> Iterator[Pair]:
         where = f"{name}:{number}"
         try:
             content = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{where} is no JSON in UTF-8 ({error}): each line must be a pair of sentences") from None
         sentences: list[Any] = [content.get(key) if isinstance(content, dict) else None for key in _SENTENCES]
         for key, sentence in zip(_SENTENCES, sentences, strict=True):

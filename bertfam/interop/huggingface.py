@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -18,11 +19,12 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens
 from bertfam.errors import UserError
-from bertfam.interop.safetensors import SINGLE, read_tensors, write_tensors
+from bertfam.interop.safetensors import SINGLE, StoredTensor, open_tensors, write_tensors
 from bertfam.models import families
 from bertfam.models.mapping import Entry, Family, LanguageModelFamily
-from bertfam.storage.files import check_unused, new_folder, read_json
+from bertfam.storage.files import check_unused, new_folder
 from bertfam.storage.paths import check_whole, local, to_path
+from bertfam.storage.untrusted import read_json, shown
 
 
 def _tables(modules: Iterable[families.FamilyModule]) -> dict[str, Family]:
@@ -33,6 +35,7 @@ def _tables(modules: Iterable[families.FamilyModule]) -> dict[str, Family]:
 
 FAMILIES = _tables(families.FAMILIES)  # of the package
 DTYPES = ("float32", "bfloat16")
+_MAX_SHARED_LAYERS = 1000  # of a model whose layers are one and the same
 
 
 class Imported(NamedTuple):
@@ -57,26 +60,24 @@ def read(folder: str | Path) -> Imported:
     """
     folder = to_path(folder)
     check_whole(folder)
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder / 'config.json'} is missing: is {folder} a Hugging Face folder?")
-    content = read_json(folder / "config.json")
-    known_families = _known_families()
-    family = known_families.get(str(content.get("model_type")))
-    if family is None:
-        known = ", ".join(known_families)
-        raise UserError(
-            f"{folder / 'config.json'}: model_type is {content.get('model_type')!r}, supported: {known}; for a family of your "
-            "own give --module_import=MODULE (in Python, import it first)"
-        )
+    path = folder / "config.json"
+    if not path.exists():
+        raise UserError(f"{path} is missing: is {folder} a Hugging Face folder?")
+    content = read_json(path)
+    family = _family_named(content.get("model_type"), path)
+    stored = open_tensors(local(folder))
+    _check_numbers(content, len(stored), path)
     try:
         config = family.config_from_huggingface(content)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    tensors = _with_known_names(read_tensors(local(folder)), family, folder)
+    _check_sizes(config, stored, path)
+    tensors = _with_known_names(stored, family, folder)
     config, tensors = _with_ties(config, tensors, family)
 
     entries = family.entries(config)
-    parts = _largest(_present(entries, config, tensors, content, family) | family.needed(entries), family)
+    foreign = _is_foreign(content.get("architectures"), family, path)
+    parts = _largest(_present(entries, config, tensors, foreign) | family.needed(entries), family)
     entries = tuple(entry for entry in entries if entry.part in parts)
     needed = list(dict.fromkeys(name for entry in entries for name in entry.names(config.num_layers)))
     optional = {name for entry in entries if entry.optional for name in entry.names(config.num_layers)}
@@ -87,9 +88,58 @@ def read(folder: str | Path) -> Imported:
         )
 
     shapes = traverse_util.flatten_dict(shapes_of(config, parts), sep="/")
-    params = {entry.ours: _gather(entry, config, tensors, shapes[entry.ours].shape, folder) for entry in entries}
-    ignored = sorted(name for name in tensors if name not in set(needed))
+    expected = {entry.ours: _expected_shape(entry, config, shapes[entry.ours].shape) for entry in entries}
+    for entry in entries:
+        _check_shapes(entry, config, tensors, expected[entry.ours], folder)
+    params = {entry.ours: _gather(entry, config, tensors, shapes[entry.ours].shape, expected[entry.ours]) for entry in entries}
+    ignored = sorted(tensors.keys() - set(needed))
     return Imported(config, traverse_util.unflatten_dict(params, sep="/"), tuple(ignored))
+
+
+def _family_named(name: Any, path: Path) -> Family:
+    """Return the family of config.json's model_type."""
+    known_families = _known_families()
+    family = known_families.get(name) if isinstance(name, str) else None
+    if family is None:
+        raise UserError(
+            f"{path}: model_type is {shown(name)}, supported: {', '.join(known_families)}; for a family of your "
+            "own give --module_import=MODULE (in Python, import it first)"
+        )
+    return family
+
+
+def _check_numbers(content: Mapping[str, Any], tensors: int, path: Path) -> None:
+    """Raise UserError for numbers in config.json that no model with so many tensors has.
+
+    A count of layers is checked before a family reads it, since lists of layers are made from it.
+    """
+    for name, value in content.items():
+        for number in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(number, int) and abs(number) >= 2**63:
+                raise UserError(f"{path}: {shown(name)} has a number of more than 64 bits")
+        # A layer has a tensor of its own, but where all layers share one.
+        if "layer" in name and isinstance(value, int) and value > max(tensors, _MAX_SHARED_LAYERS):
+            raise UserError(f"{path}: {shown(name)} is {value}, and the files hold {tensors:,} tensors: fetch all of them again")
+
+
+def _check_sizes(config: Any, tensors: Mapping[str, StoredTensor], path: Path) -> None:
+    """Raise UserError if the config has a size beyond all the numbers that the files hold."""
+    numbers = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if type(value) is int and value > max(numbers, _MAX_SHARED_LAYERS):
+            raise UserError(
+                f"{path} asks for {type(config).__name__}.{field.name} = {value}, and the tensors hold {numbers:,} numbers "
+                "altogether: fetch the folder again"
+            )
+
+
+def _is_foreign(architectures: Any, family: Family, path: Path) -> bool:
+    """Return True if config.json names a class that is not supported, such as one with a classifier."""
+    stated = [] if architectures is None else architectures
+    if not isinstance(stated, list) or not all(isinstance(name, str) for name in stated):
+        raise UserError(f"{path}: architectures is {shown(stated)}, and must be a list of names of classes")
+    return bool(stated) and set(stated).isdisjoint(family.architectures.values())
 
 
 def with_vocabulary(config: Any, size: int, folder: str | Path) -> Any:
@@ -223,9 +273,9 @@ def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
     return jax.eval_shape(lambda key: nn.meta.unbox(family.init(config, key, parts)), jax.random.key(0))
 
 
-def _with_known_names(tensors: dict[str, np.ndarray], family: Family, folder: Path) -> dict[str, np.ndarray]:
+def _with_known_names(tensors: Mapping[str, StoredTensor], family: Family, folder: Path) -> dict[str, StoredTensor]:
     """Return tensors by current names, with the prefix and without buffers; raise UserError if two of one name differ."""
-    renamed: dict[str, np.ndarray] = {}
+    renamed: dict[str, StoredTensor] = {}
     bare = not any(name.startswith(family.prefix) for name in tensors)
     for name, tensor in tensors.items():
         if name.endswith(family.buffers):
@@ -234,18 +284,22 @@ def _with_known_names(tensors: dict[str, np.ndarray], family: Family, folder: Pa
             if name.endswith(old):
                 name = name.removesuffix(old) + new
         name = family.prefix + name if bare else name
-        if name in renamed and not np.array_equal(renamed[name], tensor):
+        if name in renamed and not _equal(renamed[name], tensor):
             raise UserError(f"{folder}: there are two of {name}, with different values, and a model has one here")
         renamed[name] = tensor
     return renamed
 
 
-def _with_ties(config: Any, tensors: dict[str, np.ndarray], family: Family) -> tuple[Any, dict[str, np.ndarray]]:
+def _equal(one: StoredTensor, other: StoredTensor) -> bool:
+    return one.shape == other.shape and np.array_equal(one.read(), other.read())
+
+
+def _with_ties(config: Any, tensors: Mapping[str, StoredTensor], family: Family) -> tuple[Any, dict[str, StoredTensor]]:
     """Resolve second copies as transformers does: equal ones are one tensor, a head with other values is untied."""
     tensors = dict(tensors)
     head, table = family.tied
     if config.tie_embeddings and head in tensors and table in tensors:
-        if np.array_equal(tensors[head], tensors[table]):
+        if _equal(tensors[head], tensors[table]):
             del tensors[head]
         else:
             config = dataclasses.replace(config, tie_embeddings=False)
@@ -257,16 +311,12 @@ def _with_ties(config: Any, tensors: dict[str, np.ndarray], family: Family) -> t
     return config, tensors
 
 
-def _present(
-    entries: Iterable[Entry], config: Any, tensors: Collection[str], content: Mapping[str, Any], family: Family
-) -> frozenset[str]:
+def _present(entries: Iterable[Entry], config: Any, tensors: Collection[str], foreign: bool) -> frozenset[str]:
     """Return the parts that the tensors belong to.
 
-    If config.json names a class that is not supported, such as one with a classifier, an incomplete head may belong to another
-    head, so only complete parts count.
+    If config.json names a class that is not supported (`foreign`), an incomplete head may belong to another head, so only
+    complete parts count.
     """
-    stated = content.get("architectures") or []
-    foreign = bool(stated) and set(map(str, stated)).isdisjoint(family.architectures.values())
     names: dict[str, set[str]] = {}
     for entry in entries:
         names.setdefault(entry.part, set()).update(entry.names(config.num_layers))
@@ -278,16 +328,29 @@ def _largest(present: frozenset[str], family: Family) -> frozenset[str]:
     return max((parts for parts in family.architectures if parts <= present), key=len)
 
 
-def _gather(entry: Entry, config: Any, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...], folder: Path) -> np.ndarray:
+def _expected_shape(entry: Entry, config: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that the tensor of an entry must have in files, by the way back; `shape` is that of our array."""
     one = shape[1:] if entry.stacked else shape
-    # the shape that the tensor must have, by the way back
-    place, parts = entry.part_of
     own = entry.to_theirs(np.broadcast_to(np.float32(0), one), config.require_table_rows).shape
-    expected = tuple(size * (parts if axis == entry.part_axis else 1) for axis, size in enumerate(own))
+    return tuple(size * (entry.part_of[1] if axis == entry.part_axis else 1) for axis, size in enumerate(own))
+
+
+def _check_shapes(
+    entry: Entry, config: Any, tensors: Mapping[str, StoredTensor], expected: tuple[int, ...], folder: Path
+) -> None:
+    for name in entry.names(config.num_layers):
+        if name in tensors and tensors[name].shape != expected:
+            raise UserError(f"{folder}: {name} has shape {tensors[name].shape}, and config.json asks for {expected}")
+
+
+def _gather(
+    entry: Entry, config: Any, tensors: Mapping[str, StoredTensor], shape: tuple[int, ...], expected: tuple[int, ...]
+) -> np.ndarray:
+    """Return our array of an entry, of the given shape."""
+    one = shape[1:] if entry.stacked else shape
+    place, parts = entry.part_of
     layers = []
     for name in entry.names(config.num_layers):
-        tensor = tensors.get(name, np.zeros(expected, np.float32)) if entry.optional else tensors[name]
-        if tensor.shape != expected:
-            raise UserError(f"{folder}: {name} has shape {tensor.shape}, and config.json asks for {expected}")
+        tensor = tensors[name].read() if name in tensors else np.zeros(expected, np.float32)  # an optional one
         layers.append(entry.to_ours(np.split(tensor, parts, entry.part_axis)[place], one))
     return np.stack(layers) if entry.stacked else layers[0]

@@ -1,7 +1,9 @@
 """Tensors of a Hugging Face folder: safetensors in one file or in shards, never pickle."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (NumPy has no bfloat16 without it)
 import numpy as np
@@ -9,25 +11,58 @@ import safetensors
 from safetensors.numpy import save_file
 
 from bertfam.errors import UserError
-from bertfam.storage.files import read_json
+from bertfam.storage.untrusted import check_file, file_in, read_json, typed
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_FLOATS = ("F64", "F32", "F16", "BF16")
 
 
-def read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Read all floating-point tensors of a folder as float32, by name; bfloat16 and float16 are widened, which is exact.
+@dataclass(frozen=True)
+class StoredTensor:
+    """Tensor of a safetensors file, of which only the header has been read.
+
+    Attributes:
+      path: the file.
+      name: name of the tensor in the file.
+      shape: shape, which the header and the size of the file agree on.
+      dtype: dtype by the name of safetensors, such as "BF16".
+      file: the open file.
+    """
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    file: Any
+
+    def read(self) -> np.ndarray:
+        """Read the tensor as float32; bfloat16 and float16 are widened, which is exact.
+
+        Raises:
+          UserError: when it does not hold floating-point numbers.
+        """
+        if self.dtype not in _FLOATS:
+            raise UserError(
+                f"{self.path}: {self.name} has the type {self.dtype}, and only {', '.join(_FLOATS)} are supported: "
+                "save the model without quantization"
+            )
+        return np.asarray(self.file.get_tensor(self.name), np.float32)
+
+
+def open_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return all tensors of a folder, by name, without reading them.
 
     Raises:
-      UserError: when there is no safetensors file, or one is broken or missing.
+      UserError: when there is no safetensors file, or one is broken, missing or outside the folder.
     """
     if (folder / INDEX).exists():
-        weight_map = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        weight_map = typed(read_json(folder / INDEX), "weight_map", dict, folder / INDEX)
+        if not weight_map or not all(isinstance(name, str) for name in weight_map.values()):
             raise UserError(f"{folder / INDEX} has no weight_map from tensors to files: fetch it again")
-        files = sorted(set(weight_map.values()))
+        files = [file_in(folder, name) for name in sorted(set(weight_map.values()))]
     elif (folder / SINGLE).exists():
-        weight_map, files = {}, [SINGLE]
+        weight_map, files = {}, [folder / SINGLE]
     else:
         pickled = sorted(path.name for path in folder.glob("*.bin"))
         if pickled:
@@ -37,26 +72,29 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
             )
         raise UserError(f"{folder} has no {SINGLE}: fetch the weights too, as safetensors")
 
-    tensors = {}
-    for name in files:
-        tensors.update(_read_file(folder / name))
+    tensors: dict[str, StoredTensor] = {}
+    for path in files:
+        tensors.update(_open_file(path))
     missing = sorted(set(weight_map) - set(tensors))
     if missing:
         raise UserError(f"{folder / INDEX} names {missing[0]}, which {weight_map[missing[0]]} does not hold")
     return tensors
 
 
-def _read_file(path: Path) -> dict[str, np.ndarray]:
+def _open_file(path: Path) -> dict[str, StoredTensor]:
     if not path.exists():
         raise UserError(f"{path} is missing: its folder is not complete")
-    tensors = {}
+    check_file(path, max_bytes=None)
     try:
-        with safetensors.safe_open(path, framework="np") as file:
-            for name in file.keys():  # noqa: SIM118  (it is no dict)
-                tensor = file.get_tensor(name)
-                tensors[name] = tensor if np.issubdtype(tensor.dtype, np.integer) else tensor.astype(np.float32)
+        file = safetensors.safe_open(path, framework="np")
+        tensors = {}
+        for name in file.keys():  # noqa: SIM118  (it is no dict)
+            header = file.get_slice(name)
+            tensors[name] = StoredTensor(path, name, tuple(header.get_shape()), header.get_dtype(), file)
     except safetensors.SafetensorError as error:
         raise UserError(f"{path} is no whole safetensors file ({error}): fetch it again") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error})") from error
     return tensors
 
 

@@ -313,7 +313,7 @@ def _thetas(content: Mapping[str, Any]) -> dict[str, Any]:
     if content.get("rope_scaling"):
         raise UserError(f"config.json: rope_scaling = {content['rope_scaling']!r} is not supported, only None")
     stated = content.get("rope_parameters") or {}
-    if not isinstance(stated, dict) or not set(stated) <= set(_THETAS):
+    if not isinstance(stated, dict) or not set(stated) <= set(_THETAS) or not all(isinstance(v, dict) for v in stated.values()):
         raise UserError(f"config.json: rope_parameters must be stated for {' and '.join(_THETAS)}")
     thetas = {}
     for layer_type, old in _THETAS.items():
@@ -336,8 +336,8 @@ def _pattern(content: Mapping[str, Any], layers: int) -> dict[str, Any]:
         raise UserError(f"config.json: global_attn_every_n_layers = {every!r} must be a whole number")
     if names is None:
         return {"global_every": every}
-    if not isinstance(names, list) or not set(map(str, names)) <= set(_TYPES):
-        raise UserError(f"config.json: layer_types = {names!r} must be a list of {' and '.join(_TYPES)}")
+    if not isinstance(names, list) or len(names) != layers or not set(map(str, names)) <= set(_TYPES):
+        raise UserError(f"config.json: layer_types = {names!r} must be a list of {layers} of {' and '.join(_TYPES)}")
     types = tuple(_TYPES[name] for name in names)
     for period in (every, *range(1, layers + 1)):
         if period > 0 and types == tuple("local" if layer % period else "global" for layer in range(layers)):

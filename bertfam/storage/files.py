@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, local or in a bucket (gs://, see `buckets`), and reading of JSON objects.
+"""Atomic writes of files and folders, local or in a bucket (gs://, see `buckets`).
 
 `etils.epath` and pathlib replace single files at most; neither makes a folder complete or absent.
 """
@@ -6,7 +6,6 @@
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from bertfam.errors import UserError
 from bertfam.storage import buckets
@@ -231,23 +229,6 @@ def refusal(error: BaseException | None) -> str | None:
             return os.strerror(int(match[1]))
         error = error.__cause__
     return None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that holds a JSON object.
-
-    Raises:
-      UserError: If the file is missing, cannot be read, or holds something else.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or buckets.refusal(error) or 'it does not exist'})") from error
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} does not hold a JSON object")
-    return content
 
 
 def _umask() -> int:

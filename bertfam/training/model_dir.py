@@ -25,8 +25,9 @@ from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.storage.files import check_writable, clear_partial, read_json, write_text
+from bertfam.storage.files import check_writable, clear_partial, write_text
 from bertfam.storage.paths import check_whole, make_folder, to_path
+from bertfam.storage.untrusted import read_json
 from bertfam.training.checkpoints import Checkpoints, has_training_state, selection
 from bertfam.training.run import Run, check_resumable, check_same_model
 from bertfam.training.run_checks import check_vocabulary

@@ -9,7 +9,7 @@ from bertfam.data.rows.batches import Batches
 from bertfam.data.text_data import LATEST_ROWS, HeldOut
 from bertfam.data.token_cache.cache import difference
 from bertfam.errors import UserError
-from bertfam.storage.files import read_json
+from bertfam.storage.untrusted import read_json
 from bertfam.training.run import Run
 
 

@@ -102,22 +102,6 @@ def test_text_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
         files.write_text(tmp_path / "none" / "a", "new")
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"{", "a is not JSON: Expecting"),
-        (b"\xff{}", "a is not JSON: 'utf-8'"),
-        (b"[]", "a does not hold a JSON object"),
-        (None, "cannot be read"),
-    ],
-)
-def test_files_without_a_json_object_are_refused(tmp_path, data, message):
-    if data is not None:
-        (tmp_path / "a").write_bytes(data)
-    with pytest.raises(UserError, match=message):
-        files.read_json(tmp_path / "a")
-
-
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")
 
 

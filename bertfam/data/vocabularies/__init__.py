@@ -5,8 +5,8 @@ from pathlib import Path
 
 from bertfam.data.vocabularies.vocabulary import Encoding, Vocabulary
 from bertfam.errors import UserError
-from bertfam.storage.files import read_json
 from bertfam.storage.paths import check_whole, to_path
+from bertfam.storage.untrusted import read_json
 
 __all__ = ["Encoding", "Vocabulary", "load"]
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,15 @@ from tokenizers.processors import PostProcessor
 from tokenizers.processors import Sequence as Processors
 from typing_extensions import override
 
+from bertfam.data.vocabularies.added_pieces import AddedPiece, stated_role, with_stated
 from bertfam.data.vocabularies.byte_bpe_training import count_chunks, learn_merges
-from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_ids
+from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_pieces, read_tokenizer
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
 from bertfam.data.vocabularies.pieces import is_ideograph
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
 from bertfam.errors import UserError
-from bertfam.storage.files import read_json
 from bertfam.storage.paths import to_path
+from bertfam.storage.untrusted import read_json, read_text, shown, typed
 
 ROBERTA = LAYOUTS["roberta"]
 _CLASSES = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
@@ -52,6 +54,7 @@ class ByteBpe(TokenizersVocabulary):
         *,
         layout: Layout = ROBERTA,
         add_prefix_space: bool = False,
+        added: Sequence[AddedPiece] = (),
     ) -> None:
         """Create a vocabulary of `pieces` in the order of their ids.
 
@@ -60,13 +63,14 @@ class ByteBpe(TokenizersVocabulary):
           merges: the pairs of pieces that are merged, in order of priority.
           layout: the control pieces.
           add_prefix_space: see the class.
+          added: added tokens among the pieces.
 
         Raises:
           UserError: a control piece, a byte or a piece of a merge is missing, or a piece occurs twice.
         """
         self.add_prefix_space = add_prefix_space
         self._merges = list(merges)
-        present = set(pieces)
+        present = set(pieces) - {piece.content for piece in added if piece.apart}
         missing = sorted(set(ByteLevelSplitter.alphabet()) - present)
         if missing:
             raise UserError(f"the vocabulary has no piece for {len(missing)} of the 256 bytes, such as {missing[0]!r}")
@@ -74,7 +78,7 @@ class ByteBpe(TokenizersVocabulary):
         if broken:
             raise UserError(f"the merge of {broken[0]!r} and {broken[1]!r} needs a piece that is not in the vocabulary")
         starts_word = np.array([_starts_word(piece) for piece in pieces], bool)
-        super().__init__(pieces, layout, starts_word, sentinels=trailing_sentinels(pieces))
+        super().__init__(pieces, layout, starts_word, sentinels=trailing_sentinels(pieces), added=added)
 
     @classmethod
     def train(cls, texts: Iterable[str], **settings: Any) -> "ByteBpe":
@@ -113,27 +117,32 @@ class ByteBpe(TokenizersVocabulary):
           UserError: the vocabulary is not byte-level BPE, or its files contradict each other.
         """
         folder = to_path(directory)
+        config = read_config(folder)
         if (path := folder / "tokenizer.json").exists():
-            pieces, merges, prefix = _read_tokenizer_json(path)
+            pieces, from_file, merges, prefix = _read_tokenizer_json(path)
         else:
-            path = folder / "vocab.json"
-            pieces = read_ids(path, {"model": {"vocab": read_json(path)}})
+            path, from_file = folder / "vocab.json", {}
+            pieces = read_pieces(path, read_json(path))
             merges = _read_merges(folder / "merges.txt")
-            prefix = bool(read_config(folder).get("add_prefix_space"))
+            prefix = bool(typed(config, "add_prefix_space", bool, folder / "tokenizer_config.json"))
         if any(piece.endswith("</w>") for piece in pieces) and not set(ByteLevelSplitter.alphabet()).issubset(pieces):
             raise UserError(f"{path} is a BPE of characters with </w> after words, as in GPT: only byte-level BPE is supported")
         layout = find_layout(pieces)
         if layout is None:
             raise UserError(f"{path} has no control tokens such as {' '.join(ROBERTA.controls)} or <|endoftext|>")
+        added = with_stated(folder, config, from_file, pieces)
+        pad = stated_role(config, "pad")
+        if pad not in layout.controls and any(piece.content == pad and piece.special for piece in added):
+            layout = replace(layout, pad=str(pad), last=(*layout.last, str(pad)))
         try:
-            return cls(pieces, merges, layout=layout, add_prefix_space=prefix)
+            return cls(pieces, merges, layout=layout, add_prefix_space=prefix, added=added)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything that determines the ids."""
-        content = ["byte_bpe", self.add_prefix_space, self._pieces, self._merges]
+        content = ["byte_bpe", self.add_prefix_space, self._pieces, self._merges, *self._added_settings()]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @override
@@ -144,7 +153,7 @@ class ByteBpe(TokenizersVocabulary):
 
     @override
     def _tokenizer(self) -> Tokenizer:
-        tokenizer = Tokenizer(BPE(self._ids, self._merges))
+        tokenizer = Tokenizer(BPE(self._model_ids, self._merges))
         tokenizer.pre_tokenizer = ByteLevelSplitter(add_prefix_space=self.add_prefix_space)
         tokenizer.decoder = ByteLevelDecoder()
         return tokenizer
@@ -158,7 +167,7 @@ class ByteBpe(TokenizersVocabulary):
     @override
     def _own_files(self) -> dict[str, bytes]:
         merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in self._merges)
-        return {"vocab.json": json.dumps(self._ids, ensure_ascii=False).encode(), "merges.txt": merges.encode()}
+        return {"vocab.json": json.dumps(self._model_ids, ensure_ascii=False).encode(), "merges.txt": merges.encode()}
 
     @override
     def _published_class(self, layout: Layout) -> str:
@@ -187,14 +196,10 @@ def _starts_word(piece: str) -> bool:
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
     """Read merges, one pair per line in order of priority."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): byte-level BPE needs vocab.json and merges.txt") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 at byte {error.start}: check that it is the merges.txt of a vocabulary") from error
+    if not path.exists():
+        raise UserError(f"{path} is missing: byte-level BPE needs vocab.json and merges.txt")
     merges = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         line = line.rstrip("\r")
         if not line or (number == 1 and line.startswith("#version")):
             continue
@@ -205,18 +210,25 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
     return merges
 
 
-def _read_tokenizer_json(path: Path) -> tuple[list[str], list[tuple[str, str]], bool]:
-    """Read pieces, merges and `add_prefix_space`."""
-    content = read_json(path)
-    model, splitter = content["model"], content.get("pre_tokenizer") or {}
-    if splitter.get("type") != "ByteLevel" or splitter.get("use_regex") is False or content.get("normalizer"):
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[int, AddedPiece], list[tuple[str, str]], bool]:
+    """Read pieces, added tokens by id, merges and `add_prefix_space`."""
+    file = read_tokenizer(path)
+    if file.splitter.get("type") != "ByteLevel" or file.splitter.get("use_regex") is False or file.normalizer:
         raise UserError(f"{path} does not split text into bytes as GPT-2 does: only the pre_tokenizer ByteLevel is supported")
     unsupported = next(
-        (name for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout", "ignore_merges") if model.get(name)),
+        (
+            name
+            for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout", "ignore_merges")
+            if file.model.get(name)
+        ),
         None,
     )
     if unsupported:
         raise UserError(f"{path}: a BPE with {unsupported} is not supported")
-    pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges") or [])
-    merges = [(left, right) for left, right in pairs]
-    return read_ids(path, content), merges, bool(splitter.get("add_prefix_space"))
+    merges = []
+    for stated in typed(file.model, "merges", list, path) or []:
+        pair = stated.split(" ") if isinstance(stated, str) else stated
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(piece, str) for piece in pair)):
+            raise UserError(f"{path}: merges holds {shown(stated)}, and each must be two pieces")
+        merges.append((pair[0], pair[1]))
+    return file.pieces, file.added, merges, bool(typed(file.splitter, "add_prefix_space", bool, path))

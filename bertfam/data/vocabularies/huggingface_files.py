@@ -1,14 +1,16 @@
 """Tokenizer files of a vocabulary folder that Hugging Face's transformers reads."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from bertfam.data.vocabularies.added_pieces import AddedPiece, read_added
 from bertfam.data.vocabularies.layouts import Layout, sentinel_pieces
 from bertfam.errors import UserError
-from bertfam.storage.files import read_json, write_bytes, write_text
+from bertfam.storage.files import write_bytes, write_text
 from bertfam.storage.paths import make_folder
+from bertfam.storage.untrusted import read_json, shown, typed
 
 # The class that loads any tokenizer.json, whatever the model's family.
 GENERIC_CLASS = "PreTrainedTokenizerFast"
@@ -29,6 +31,7 @@ def write_files(
     settings: Mapping[str, Any],
     sentinels: int,
     model_max_length: int | None,
+    specials: Iterable[str] = (),
 ) -> None:
     """Write all files of a vocabulary, each atomically, with tokenizer.json last.
 
@@ -41,10 +44,11 @@ def write_files(
       settings: further entries of tokenizer_config.json.
       sentinels: number of <extra_id_N> pieces.
       model_max_length: longest input of the model in tokens; None leaves it out.
+      specials: special pieces besides those of the layout.
     """
     special: dict[str, Any] = {**layout.published_names}
     others = [piece for piece in layout.controls if piece not in special.values()]
-    others += reversed(sentinel_pieces(sentinels))
+    others += [*reversed(sentinel_pieces(sentinels)), *specials]
     if others:
         special["additional_special_tokens"] = others
     config = {"tokenizer_class": tokenizer_class, **settings, **special}
@@ -70,14 +74,48 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def read_ids(path: Path, content: Mapping[str, Any]) -> list[str]:
-    """Return the pieces of a tokenizer.json in the order of their ids, including added tokens.
+class TokenizerFile(NamedTuple):
+    """Content of a tokenizer.json whose model has a table of ids.
+
+    Attributes:
+      pieces: all pieces in the order of their ids, including added tokens.
+      added: the added tokens by id.
+      model: the model's settings.
+      normalizer: the normaliser's settings; {} if there is none.
+      splitter: the pre-tokeniser's settings; {} if there is none.
+    """
+
+    pieces: list[str]
+    added: dict[int, AddedPiece]
+    model: dict[str, Any]
+    normalizer: dict[str, Any]
+    splitter: dict[str, Any]
+
+
+def read_tokenizer(path: Path) -> TokenizerFile:
+    """Read a tokenizer.json whose model has a table of ids.
 
     Raises:
-      UserError: an id is missing or occurs twice.
+      UserError: it is damaged, or an id is missing or occurs twice.
     """
-    ids = dict(content["model"].get("vocab") or {})
-    ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    content = read_json(path)
+    model = typed(content, "model", dict, path) or {}
+    table = typed(model, "vocab", dict, path) or {}
+    added = read_added(path, content, table)
+    pieces = read_pieces(path, table | {piece.content: id for id, piece in added.items()})
+    normalizer, splitter = (typed(content, name, dict, path) or {} for name in ("normalizer", "pre_tokenizer"))
+    return TokenizerFile(pieces, added, model, normalizer, splitter)
+
+
+def read_pieces(path: Path, ids: Mapping[str, Any]) -> list[str]:
+    """Return the pieces of a table of ids in the order of their ids.
+
+    Raises:
+      UserError: an id is missing or occurs twice, or is none.
+    """
+    wrong = next((piece for piece, id in ids.items() if type(id) is not int), None)
+    if wrong is not None:
+        raise UserError(f"{path}: the id of {shown(wrong)} is {shown(ids[wrong])}, and must be a whole number")
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError(f"{path}: the ids must be 0 to {len(ids) - 1}, each exactly once")
     return sorted(ids, key=ids.__getitem__)

@@ -3,13 +3,15 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer
 from tokenizers import Encoding as TokenizersEncoding
+from tokenizers import Tokenizer
 from tokenizers.processors import PostProcessor, TemplateProcessing
 
+from bertfam.data.vocabularies.added_pieces import AddedPiece
 from bertfam.data.vocabularies.huggingface_files import write_files
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.data.vocabularies.pieces import Pieces
@@ -22,8 +24,24 @@ class TokenizersVocabulary(Pieces, ABC):
 
     mask_takes_space: ClassVar[bool]  # True if the mask in a prompt absorbs the white space before it
 
-    def __init__(self, pieces: Sequence[str], layout: Layout, starts_word: np.ndarray, *, sentinels: int = 0) -> None:
-        super().__init__(pieces, layout, starts_word, sentinels=sentinels)
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        layout: Layout,
+        starts_word: np.ndarray,
+        *,
+        sentinels: int = 0,
+        added: Sequence[AddedPiece] = (),
+    ) -> None:
+        ids = {piece: id for id, piece in enumerate(pieces)}
+        specials = [ids[piece.content] for piece in added if piece.special]
+        super().__init__(pieces, layout, starts_word, sentinels=sentinels, more_special=specials)
+        own = {*layout.controls, *self.pieces(self.token_ids.sentinels)}
+        self._flags = {piece.content: piece for piece in added}
+        self._added = [piece for piece in added if piece.content not in own]
+        self.token_ids.starts_word[[ids[piece.content] for piece in self._added]] = True
+        apart = {piece.content for piece in self._added if piece.apart}
+        self._model_ids = {piece: id for piece, id in self._ids.items() if piece not in apart}
         self._prompts = self._with_controls(self._tokenizer(), layout)
         self._running = self._with_controls(self._tokenizer(), layout)
         self._running.encode_special_tokens = True  # typed control pieces are ordinary text
@@ -59,6 +77,7 @@ class TokenizersVocabulary(Pieces, ABC):
             settings=self._published_settings(),
             sentinels=len(self.token_ids.sentinels),
             model_max_length=model_max_length,
+            specials=[piece.content for piece in self._added if piece.special],
         )
 
     @abstractmethod
@@ -86,6 +105,10 @@ class TokenizersVocabulary(Pieces, ABC):
     def _published_settings(self) -> dict[str, Any]:
         """Return the entries of tokenizer_config.json for that class."""
 
+    def _added_settings(self) -> list[dict[str, Any]]:
+        """Return everything about added tokens that determines ids, for the fingerprint; nothing where there are none."""
+        return [asdict(piece) for piece in self._added]
+
     def _encoding(self, encoding: TokenizersEncoding) -> Encoding:
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         return Encoding(np.array(encoding.ids, np.int32), self.pieces(encoding.ids), offsets)
@@ -94,10 +117,13 @@ class TokenizersVocabulary(Pieces, ABC):
         if (processor := self._post_processor(layout)) is not None:
             tokenizer.post_processor = processor
         controls = [*self.layout.controls, *(self._pieces[id] for id in self.token_ids.sentinels)]
-        controls.sort(key=self._ids.__getitem__)
-        tokenizer.add_special_tokens(
-            [AddedToken(piece, lstrip=self.mask_takes_space and piece == self.layout.mask) for piece in controls]
-        )
+        for piece in sorted({*controls, *self._flags}, key=self._ids.__getitem__):
+            takes_space = self.mask_takes_space and piece == self.layout.mask
+            added = self._flags.get(piece) or AddedPiece(piece, special=True, lstrip=takes_space)
+            if added.special or piece in controls:
+                tokenizer.add_special_tokens([added.token])
+            else:
+                tokenizer.add_tokens([added.token])
         return tokenizer
 
 

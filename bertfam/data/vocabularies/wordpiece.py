@@ -17,13 +17,14 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from typing_extensions import override
 
-from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_ids
+from bertfam.data.vocabularies.added_pieces import AddedPiece, with_stated
+from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_tokenizer
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
 from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
 from bertfam.errors import UserError
-from bertfam.storage.files import read_json
 from bertfam.storage.paths import to_path
+from bertfam.storage.untrusted import read_text, typed
 
 BERT = LAYOUTS["bert"]
 SPECIAL_PIECES = BERT.controls
@@ -59,6 +60,7 @@ class WordPiece(TokenizersVocabulary):
         lowercase: bool = True,
         strip_accents: bool | None = None,
         handle_chinese_chars: bool = True,
+        added: Sequence[AddedPiece] = (),
     ) -> None:
         """Create a vocabulary of `pieces` in the order of their ids.
 
@@ -68,6 +70,7 @@ class WordPiece(TokenizersVocabulary):
           lowercase: whether to lower-case text.
           strip_accents: whether to drop accents; None means the value of `lowercase`.
           handle_chinese_chars: whether to treat each CJK ideograph as a word.
+          added: added tokens among the pieces.
 
         Raises:
           UserError: a control piece is missing, or a piece occurs twice.
@@ -78,7 +81,7 @@ class WordPiece(TokenizersVocabulary):
         self.strip_accents = strip_accents
         self.handle_chinese_chars = handle_chinese_chars
         starts_word = np.array([not piece.startswith("##") for piece in pieces], bool)
-        super().__init__(pieces, layout, starts_word, sentinels=trailing_sentinels(pieces))
+        super().__init__(pieces, layout, starts_word, sentinels=trailing_sentinels(pieces), added=added)
 
     @classmethod
     def train(cls, texts: Iterable[str], **settings: Any) -> "WordPiece":
@@ -130,12 +133,14 @@ class WordPiece(TokenizersVocabulary):
           UserError: it is not a WordPiece vocabulary, or the folder does not say if it is cased.
         """
         folder = to_path(directory)
+        config = read_config(folder)
         if (path := folder / "tokenizer.json").exists():
-            pieces, switches = _read_tokenizer_json(path)
+            pieces, added, switches = _read_tokenizer_json(path)
         else:
-            path = folder / "vocab.txt"
-            pieces, stated = _read_vocab_txt(path), read_config(folder)
-            switches = {ours: stated[theirs] for theirs, ours in _CONFIG_NAMES.items() if stated.get(theirs) is not None}
+            path, added = folder / "vocab.txt", {}
+            pieces, where = _read_vocab_txt(path), folder / "tokenizer_config.json"
+            stated = {ours: typed(config, theirs, bool, where) for theirs, ours in _CONFIG_NAMES.items()}
+            switches = {name: value for name, value in stated.items() if value is not None}
         layout = find_layout(pieces) or BERT
         if "lowercase" not in switches:
             cased = next((p for p in pieces if p not in layout.controls and p != p.lower() and p[:1] != "["), None)
@@ -145,7 +150,7 @@ class WordPiece(TokenizersVocabulary):
                     '{"do_lower_case": false} into tokenizer_config.json beside it'
                 )
         try:
-            return cls(pieces, layout=layout, **switches)
+            return cls(pieces, layout=layout, added=with_stated(folder, config, added, pieces), **switches)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
 
@@ -153,6 +158,7 @@ class WordPiece(TokenizersVocabulary):
     def fingerprint(self) -> str:
         """SHA-256 of everything that determines the ids."""
         settings = [self.lowercase, self.effective_strip_accents, self.handle_chinese_chars, MAX_WORD_CHARACTERS]
+        settings += self._added_settings()
         return hashlib.sha256(json.dumps([settings, self._pieces]).encode()).hexdigest()
 
     @property
@@ -177,7 +183,7 @@ class WordPiece(TokenizersVocabulary):
 
     @override
     def _tokenizer(self) -> Tokenizer:
-        model = WordPieceModel(self._ids, unk_token=self.layout.unk, max_input_chars_per_word=MAX_WORD_CHARACTERS)
+        model = WordPieceModel(self._model_ids, unk_token=self.layout.unk, max_input_chars_per_word=MAX_WORD_CHARACTERS)
         tokenizer = Tokenizer(model)
         tokenizer.normalizer = make_normalizer(self.lowercase, self.strip_accents, self.handle_chinese_chars)
         tokenizer.pre_tokenizer = BertPreTokenizer()
@@ -186,7 +192,7 @@ class WordPiece(TokenizersVocabulary):
 
     @override
     def _own_files(self) -> dict[str, bytes]:
-        return {"vocab.txt": "".join(piece + "\n" for piece in self._pieces).encode()}
+        return {"vocab.txt": "".join(piece + "\n" for piece in self._model_ids).encode()}
 
     @override
     def _published_class(self, layout: Layout) -> str:
@@ -211,21 +217,19 @@ def make_normalizer(
 
 def _read_vocab_txt(path: Path) -> list[str]:
     """Read one piece per line, in the order of the ids."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 at byte {error.start}: check that it is a vocabulary") from error
-    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+    return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
 
 
-def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """Read the pieces and the three options."""
-    content = read_json(path)
-    model = content["model"]
-    normalizer = content.get("normalizer") or {}
-    splitter = content.get("pre_tokenizer") or {}
-    if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[int, AddedPiece], dict[str, Any]]:
+    """Read the pieces, the added tokens by id, and the three options."""
+    file = read_tokenizer(path)
+    if file.normalizer.get("type") != "BertNormalizer" or file.splitter.get("type") != "BertPreTokenizer":
         raise UserError(f"{path} does not normalise and split text as BERT does, with BertNormalizer and BertPreTokenizer")
-    if model.get("continuing_subword_prefix") != "##" or model.get("max_input_chars_per_word") != MAX_WORD_CHARACTERS:
+    prefix, longest = (file.model.get(name) for name in ("continuing_subword_prefix", "max_input_chars_per_word"))
+    if prefix != _INSIDE or longest != MAX_WORD_CHARACTERS:
         raise UserError(f'{path}: only the continuation prefix "##" and words of up to 100 characters are supported')
-    return read_ids(path, content), {name: normalizer.get(name) for name in _CONFIG_NAMES.values()}
+    switches = {name: typed(file.normalizer, name, bool, path) for name in _CONFIG_NAMES.values()}
+    missing = next((name for name in ("lowercase", "handle_chinese_chars") if switches[name] is None), None)
+    if missing:
+        raise UserError(f"{path}: the normalizer does not state {missing}")
+    return file.pieces, file.added, switches

@@ -22,7 +22,8 @@ from typing import Any
 from bertfam.errors import UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.files import read_json, refusal, write_text
+from bertfam.storage.files import refusal, write_text
+from bertfam.storage.untrusted import read_json
 
 NAME = "digests.json"
 _FORMAT = 1

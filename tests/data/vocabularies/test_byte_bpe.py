@@ -97,7 +97,7 @@ def test_vocab_json_and_merges_txt_are_enough(learn, tmp_path):
     with pytest.raises(UserError, match="not in the vocabulary"):
         vocabularies.load(tmp_path / "bare")
     (tmp_path / "bare" / "merges.txt").unlink()
-    with pytest.raises(UserError, match="merges.txt cannot be read"):
+    with pytest.raises(UserError, match="merges.txt is missing"):
         vocabularies.load(tmp_path / "bare")
     (tmp_path / "bare" / "merges.txt").write_text("")
     (tmp_path / "bare" / "vocab.json").write_text(json.dumps({"a": 0, "<|endoftext|>": 1}))

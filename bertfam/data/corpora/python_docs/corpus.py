@@ -31,8 +31,9 @@ from bertfam.data.corpora.formats import read_documents
 from bertfam.data.corpora.python_docs import docstrings
 from bertfam.data.corpora.python_docs.packages import HELD_OUT, PACKAGES, Source, find_package, find_sources, version
 from bertfam.errors import UserError
-from bertfam.storage.files import check_writable, new_folder, read_json
+from bertfam.storage.files import check_writable, new_folder
 from bertfam.storage.paths import cache_root
+from bertfam.storage.untrusted import read_json
 from bertfam.subprocesses import command, cores, environment
 
 _CHUNK_BYTES = 3 << 20  # bytes of source per worker process

@@ -13,6 +13,7 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
+from bertfam.data.vocabularies.added_pieces import with_stated
 from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, write_files
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces
 from bertfam.data.vocabularies.pieces import Pieces, is_ideograph
@@ -26,15 +27,16 @@ from bertfam.data.vocabularies.sentence_piece.model_file import (
     running_model,
 )
 from bertfam.data.vocabularies.sentence_piece.normalization import Cleaning, stated_cleaning
-from bertfam.data.vocabularies.sentence_piece.tokenizer_json import model_of
+from bertfam.data.vocabularies.sentence_piece.tokenizer_json import check_added, model_of
 from bertfam.data.vocabularies.sentence_piece.training import count_words, learn_model
 from bertfam.data.vocabularies.vocabulary import Encoding
 from bertfam.errors import UserError
-from bertfam.storage.files import read_json
 from bertfam.storage.paths import to_path
+from bertfam.storage.untrusted import read_bytes, read_json, typed
 
 SPACE = "▁"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
+_MAX_SENTINELS = 100_000
 _NAMES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 
 
@@ -126,23 +128,30 @@ class SentencePiece(Pieces):
           UserError: it is not a SentencePiece model.
         """
         folder = to_path(directory)
-        stated, config = read_config(folder), folder / "config.json"
+        stated, config, beside = read_config(folder), folder / "config.json", folder / "tokenizer.json"
         cleaning = stated_cleaning(stated, read_json(config) if config.exists() else {})
-        sentinels: int | None = stated.get("extra_ids")
+        sentinels = typed(stated, "extra_ids", int, folder / "tokenizer_config.json")
+        if sentinels is not None and not 0 <= sentinels <= _MAX_SENTINELS:
+            raise UserError(f"{folder / 'tokenizer_config.json'}: extra_ids is {sentinels}, and must be 0 to {_MAX_SENTINELS}")
         model_names = sorted(path.name for path in folder.glob("*.model"))
         if not model_names:
-            path = folder / "tokenizer.json"
+            path = beside
             model, sentinels = model_of(path, cleaning)
         else:
             name = next((name for name in _NAMES if name in model_names), model_names[0] if len(model_names) == 1 else None)
             if name is None:
                 raise UserError(f"{folder} holds {' and '.join(model_names)}: keep one of them, as spiece.model")
             path = folder / name
-            model = path.read_bytes()
+            model = read_bytes(path)
         try:
-            return cls(model, sentinels=sentinels, cleaning=cleaning)
+            vocabulary = cls(model, sentinels=sentinels, cleaning=cleaning)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
+        pieces = vocabulary.pieces(range(vocabulary.size))
+        if beside.exists():
+            check_added(beside, pieces)
+        with_stated(folder, stated, {}, pieces)
+        return vocabulary
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -1,0 +1,163 @@
+"""Bounded reading of files in folders that others wrote: regular files inside the folder, of limited size and depth.
+
+`json` alone has no limits: 200 MB of nested lists become gigabytes of objects, and 100,000 levels a RecursionError.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bertfam.errors import UserError
+from bertfam.storage import buckets
+from bertfam.storage.buckets import is_remote
+
+Value = TypeVar("Value")
+
+MAX_BYTES = 64 * 2**20  # the largest published tokenizer.json of the supported families has 17 MB
+_MAX_VALUES = 4_000_000  # at most some 100 bytes of memory each
+_MAX_DEPTH = 100
+_MAX_NAME = 255
+# Quoted text up to its end, or up to the end of the file; possessive, so that it takes linear time.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", bool: "true or false", float: "a number"}
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """Return the path of a file of a folder by a name that a file of the folder states.
+
+    Raises:
+      UserError: If the name is a path, or not a name that a file can have.
+    """
+    if not name or name in (".", "..") or any(character in name for character in "/\\\0") or len(os.fsencode(name)) > _MAX_NAME:
+        raise UserError(f"{folder} names {shown(name)} as one of its files: a file of a folder is named without a path")
+    return folder / name
+
+
+def check_file(path: Path, max_bytes: int | None = MAX_BYTES) -> None:
+    """Check a file of a folder before it is opened.
+
+    A link may lead to a file in the same folder, or, as in the Hugging Face hub's own cache, from snapshots/REVISION to blobs.
+
+    Args:
+      path: The file; its parent is the folder.
+      max_bytes: The largest size; None for files that are not read as a whole.
+
+    Raises:
+      UserError: If the file is missing, is not a regular file, lies outside its folder, or is larger than `max_bytes`.
+    """
+    try:
+        status = path.stat()
+        if not is_remote(path):
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"{path} is not a regular file: put the file itself there")
+            _check_inside(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({_reason(error)})") from error
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise UserError(
+            f"{path} has {status.st_size / 2**20:,.0f} MiB, and such a file has at most {max_bytes / 2**20:,.0f} MiB: "
+            "is it the file that it is named after?"
+        )
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file of a folder as a whole.
+
+    Raises:
+      UserError: As `check_file`, or if the file cannot be read.
+    """
+    check_file(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({_reason(error)})") from error
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file of a folder as a whole, without a byte-order mark.
+
+    Raises:
+      UserError: As `read_bytes`, or if the file is not UTF-8.
+    """
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 at byte {error.start}: check that it is the file of a vocabulary or model"
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file of a folder that holds a JSON object.
+
+    Raises:
+      UserError: As `read_bytes`, or if the file holds something else.
+    """
+    raw = read_bytes(path)
+    try:
+        content = parse_json(raw)
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise UserError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} does not hold a JSON object")
+    return content
+
+
+def parse_json(raw: bytes) -> Any:
+    """Parse JSON in UTF-8 in memory and time in proportion to its size.
+
+    Raises:
+      ValueError: If it is not JSON, is nested too deeply, holds too many values, or a text that is not Unicode.
+    """
+    text = raw.decode("utf-8-sig")
+    structure = _STRING.sub(b"", raw)
+    brackets = structure.translate(None, _NOT_BRACKETS)
+    if structure.count(b",") + len(brackets) > _MAX_VALUES:
+        raise ValueError(f"it holds more than {_MAX_VALUES:,} values")
+    codes = np.frombuffer(brackets, np.uint8)
+    depth = np.cumsum(np.where((codes == ord("[")) | (codes == ord("{")), 1, -1), dtype=np.int64)
+    if depth.max(initial=0) > _MAX_DEPTH:
+        raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
+    content = json.loads(text)
+    if _SURROGATE.search(raw):
+        json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    return content
+
+
+def typed(content: Mapping[str, Any], name: str, kind: type[Value], where: object) -> Value | None:
+    """Return a value of a JSON object, or None where it is absent or null.
+
+    Raises:
+      UserError: If it has another type; the message begins with `where`.
+    """
+    value = content.get(name)
+    if value is None or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
+        return value
+    raise UserError(f"{where}: {name} is {shown(value)}, and must be {_KINDS.get(kind, kind.__name__)}")
+
+
+def shown(value: Any) -> str:
+    """Return a value from a file as a message shows it, in at most some 60 characters."""
+    text = repr(value[:60] if isinstance(value, str | list) else value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _check_inside(path: Path) -> None:
+    folder, target = path.parent.resolve(), path.resolve(strict=True)
+    is_hub_blob = folder.parent.name == "snapshots" and target.parent == folder.parent.parent / "blobs"
+    if not (target.is_relative_to(folder) or is_hub_blob):
+        raise UserError(f"{path} is a link out of its folder: put the file itself there (cp --dereference)")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or buckets.refusal(error) or "it does not exist"
+    return str(error)
