@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 
 from bertfam.commands import flags, plan_search
@@ -51,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not search for a change that makes a training step fit (the search compiles more programs)",
     )
     parser.add_argument(
+        "--advice_minutes",
+        type=float,
+        default=10.0,
+        metavar="N",
+        help="stop that search after so many minutes, for each slice (default: %(default)g)",
+    )
+    parser.add_argument(
         "--most_rows",
         action="store_true",
         help="also find how many rows of the last stage fit on a device at once, to an eighth (this compiles more programs)",
@@ -67,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Plan; return the exit status."""
+    if not 0 < args.advice_minutes < math.inf:
+        raise UserError(f"--advice_minutes={args.advice_minutes} must be above 0")
     slices = _parse_slices(args.slice)
     plan_search.check(args, slices)
     prepare(slices)  # before JAX is imported

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,13 +59,20 @@ def run(args: argparse.Namespace, slices: Sequence[Slice]) -> int:
     plans = _lay_out(run, slices, args.program)
     split = {plan.slice.name: shardings(plan.jobs[0].trainer) for plan in plans if args.shardings and plan.jobs}
     rows = _compile([(plan.slice, job) for plan in plans for job in plan.jobs])
-    advice = {} if args.no_advice else _advise(build, slices, rows)
+    if not args.json:
+        _print_tables(rows, split)
+    advice = {} if args.no_advice else _advise(build, slices, rows, 60 * args.advice_minutes)
+    if not args.json:
+        _print_each(text for _, text in advice.values())
     most = _find_most_rows(run, slices) if args.most_rows else {}
-    results = Results(rows, split, advice, most)
     if args.json:
-        _print_json(results, run, plans[0].jobs[0], show_shardings=args.shardings)
+        _print_json(Results(rows, split, advice, most), run, plans[0].jobs[0], show_shardings=args.shardings)
     else:
-        _print_text(results, run)
+        length = run.stages[-1].length
+        _print_each(
+            f"{name}: at most {count:,} rows of {length} tokens per device fit at once (as compiled, to an eighth)"
+            for name, count in most.items()
+        )
     return 0
 
 
@@ -92,18 +99,20 @@ def _print_json(results: Results, run: Run, job: Job, *, show_shardings: bool) -
     print(json.dumps(result | ({"shardings": results.shardings} if show_shardings else {})))
 
 
-def _print_text(results: Results, run: Run) -> None:
-    for name, table in results.shardings.items():
+def _print_tables(rows: Sequence[Row], shardings: Mapping[str, Any]) -> None:
+    """Print the shardings and the compiled programs, before searches that take minutes."""
+    for name, table in shardings.items():
         print(f"-- {name}\n{shardings_text(table)}\n")
-    print(tables(results.rows))
-    for row in results.rows:
+    print(tables(rows))
+    for row in rows:
         if not row["fits"]:
             print(f"\n{largest_text(row)}")
-    for _, text in results.advice.values():
-        print(f"\n{text}")
-    for name, count in results.most_rows.items():
-        length = run.stages[-1].length
-        print(f"\n{name}: at most {count:,} rows of {length} tokens per device fit at once (as compiled, to an eighth)")
+    sys.stdout.flush()
+
+
+def _print_each(texts: Iterable[str]) -> None:
+    for text in texts:
+        print(f"\n{text}", flush=True)
 
 
 def _report(line: str) -> None:
@@ -156,17 +165,17 @@ def _compile(jobs: Sequence[tuple[Slice, Job]]) -> list[Row]:
     return rows
 
 
-def _advise(build: Builder, slices: Sequence[Slice], rows: Sequence[Row]) -> dict[str, tuple[Advice | None, str]]:
+def _advise(build: Builder, slices: Sequence[Slice], rows: Sequence[Row], seconds: float) -> dict[str, tuple[Advice | None, str]]:
     """Return advice by slice, as a value and as text, for the slices on which a training step does not fit."""
     result = {}
     for slice in slices:
         devices = slice.devices()
         memory = memory_bytes(devices[0])
         if memory and any(row["slice"] == slice.name and row["kind"] == "train" and not row["fits"] for row in rows):
-            _report(f"{slice.name}: searching for a change that fits")
-            advice = advise(build, devices, memory, _report)
-            least = None if advice else least_devices(build(()), memory)
-            result[slice.name] = advice, advice_text(advice, slice.name, len(devices), memory, least)
+            _report(f"{slice.name}: searching for a change that fits, {duration(seconds)} and one compilation at most")
+            found = advise(build, devices, memory, _report, seconds)
+            least = None if found.advice or not found.complete else least_devices(build(()), memory)
+            result[slice.name] = found.advice, advice_text(found, slice.name, len(devices), memory, least)
     return result
 
 

@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 
@@ -15,6 +17,7 @@ from bertfam.planning.programs import TRAINING, compile_programs
 from bertfam.sharding.mesh import MeshShape, slices_of
 from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
+from bertfam.training.run_plan import duration
 
 # Fraction of a device's memory that programs may use; the rest is for arrays outside any program, such as prefetched batches.
 _SHARE = 0.97
@@ -22,6 +25,7 @@ _SHARE = 0.97
 _SLACK = 1.15
 # Largest number of programs that are compiled for one piece of advice.
 _TRIES = 8
+_REPORT_SECONDS = 30
 _GIB = 2**30
 
 Builder = Callable[[Sequence[str]], Run]
@@ -47,18 +51,40 @@ class Advice:
     bytes: int
 
 
-def advise(build: Builder, devices: Sequence[jax.Device], memory: int, report: Report = no_report) -> Advice | None:
-    """Return the first of `changes` with which all training steps of a run fit; None if none of the likely ones does.
+class AdviceSearch(NamedTuple):
+    """Result of a search for advice.
+
+    Attributes:
+      advice: the change that fits; None if none was found.
+      complete: False if the time was over before all likely changes were tried.
+    """
+
+    advice: Advice | None
+    complete: bool
+
+
+def advise(
+    build: Builder, devices: Sequence[jax.Device], memory: int, report: Report = no_report, seconds: float = math.inf
+) -> AdviceSearch:
+    """Search for the first of `changes` with which all training steps of a run fit.
 
     Args:
       build: returns the sized run with lines of gin added to its files.
       devices: devices of the slice.
       memory: bytes that a device has.
-      report: is called with a line for each change that is compiled.
+      report: is called with a line for each change that is compiled, and every half minute while changes are estimated.
+      seconds: time after which no further change is estimated or compiled.
     """
-    run = build(())
-    tries, seen = 0, [run]
+    run, start = build(()), time.monotonic()
+    tries, estimated, reported, seen = 0, 0, start, [run]
     for chosen in changes(run, len(devices), slices_of(devices)):
+        now = time.monotonic()
+        if now - start > seconds:
+            return AdviceSearch(None, complete=False)
+        if now - reported > _REPORT_SECONDS:
+            report(f"{estimated:,} changes estimated, {tries} of at most {_TRIES} compiled, in {duration(now - start)}")
+            reported = now
+        estimated += 1
         changed = functools.reduce(lambda run, change: change.apply(run), chosen, run)
         lines = tuple(line for change in chosen for line in change.lines)
         try:
@@ -67,16 +93,16 @@ def advise(build: Builder, devices: Sequence[jax.Device], memory: int, report: R
             if build(lines) != changed:  # the run's files bind the value elsewhere, such as in a scope
                 continue
             seen.append(changed)
-            report(f"trying {', '.join(lines)}")
+            report(f"compiling {tries + 1} of at most {_TRIES}: {', '.join(lines)}")
             required = required_bytes(changed, devices)
         except UserError:  # sizes do not divide, or the run's files do not have this name
             continue
         if required <= usable(memory):
-            return Advice(lines, tuple(change.cost for change in chosen), required)
+            return AdviceSearch(Advice(lines, tuple(change.cost for change in chosen), required), complete=True)
         tries += 1
         if tries == _TRIES:
             break
-    return None
+    return AdviceSearch(None, complete=True)
 
 
 def usable(memory: int) -> int:
@@ -155,16 +181,19 @@ def _may_fit(run: Run, devices: int, slices: int, memory: float) -> bool:
     return all(estimate(run, devices, slices=slices, stage=stage).total <= memory for stage in range(len(run.stages)))
 
 
-def advice_text(advice: Advice | None, slice: str, devices: int, memory: int, least: int | None) -> str:
+def advice_text(found: AdviceSearch, slice: str, devices: int, memory: int, least: int | None) -> str:
     """Format the advice for a slice, with lines of gin to paste.
 
     Args:
-      advice: the change that fits; None if no change does.
+      found: result of the search.
       slice: name of the slice.
       devices: number of its devices.
       memory: bytes that a device has.
       least: estimated number of devices that are enough if no change fits; None if it is unknown.
     """
+    advice = found.advice
+    if advice is None and not found.complete:
+        return f"{slice}: no change that fits was found in the time; give --advice_minutes=N to search longer, or try --search"
     if advice is None:
         if least is None:
             alternative = "by estimate it fits no slice"

@@ -9,7 +9,7 @@ import pytest
 from bertfam.config.build import load
 from bertfam.errors import UserError
 from bertfam.planning import advice, search
-from bertfam.planning.advice import advice_text, advise, least_devices, most_rows, usable
+from bertfam.planning.advice import AdviceSearch, advice_text, advise, least_devices, most_rows, usable
 from bertfam.planning.changes import changes, mesh_lines
 from bertfam.planning.estimate import estimate
 from bertfam.planning.search import fits, gin_text, rows, table
@@ -31,8 +31,8 @@ def test_advised_lines_are_compiled_and_fit(tmp_path):
     required = advice.required_bytes(planned_bert.run(full), jax.devices()[:1])
     memory = memory_limit(0.95 * required)
     messages = []
-    advised = advise(lambda lines: planned_bert.run([*lines, *full]), jax.devices()[:1], memory, messages.append)
-    assert messages == ["trying Run.microbatches = 2"]
+    advised = advise(lambda lines: planned_bert.run([*lines, *full]), jax.devices()[:1], memory, messages.append).advice
+    assert messages == ["compiling 1 of at most 8: Run.microbatches = 2"]
     assert advised.lines == ("Run.microbatches = 2",)
     run = run_with_file(tmp_path, advised.lines, full)
     assert (run.microbatches, run.objective.execution.remat) == (2, "full")
@@ -65,12 +65,12 @@ def memory_limit(size):
 
 
 def test_cheapest_change_that_fits_is_advised(compiled_runs, tmp_path):
-    assert advise(planned_bert.run, EIGHT, memory_limit(estimated_total(['Execution.remat = "dots"']))).lines == (
+    assert advise(planned_bert.run, EIGHT, memory_limit(estimated_total(['Execution.remat = "dots"']))).advice.lines == (
         'Execution.remat = "dots"',
     )
     assert (
         advise(planned_bert.run, EIGHT, memory_limit(estimated_total(["Run.microbatches = 8"])))
-        .lines[0]
+        .advice.lines[0]
         .startswith(("Run.mic", "MeshShape", "Exec"))
     )
     # No single change suffices.
@@ -78,7 +78,7 @@ def test_cheapest_change_that_fits_is_advised(compiled_runs, tmp_path):
         ['Execution.remat = "full"', "MeshShape.data = 1", "MeshShape.fsdp = -1", "Run.microbatches = 8"]
     )
     compiled_runs.clear()
-    advised = advise(planned_bert.run, EIGHT, memory_limit(least_bytes))
+    advised = advise(planned_bert.run, EIGHT, memory_limit(least_bytes)).advice
     assert advised.lines == (
         *('Execution.remat = "full"', "Run.microbatches = 8"),
         *("Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"),
@@ -88,7 +88,9 @@ def test_cheapest_change_that_fits_is_advised(compiled_runs, tmp_path):
     assert len(compiled_runs) <= advice._TRIES
     # Changes that cannot fit are not compiled.
     compiled_runs.clear()
-    assert advise(planned_bert.run, EIGHT, least_bytes // 2) is None and not compiled_runs
+    assert advise(planned_bert.run, EIGHT, least_bytes // 2) == (None, True) and not compiled_runs
+    # With no time left nothing is compiled, and the search is not complete.
+    assert advise(planned_bert.run, EIGHT, memory_limit(least_bytes), seconds=-1.0) == (None, False) and not compiled_runs
 
 
 def test_changes_without_effect_are_not_advised(compiled_runs):
@@ -96,7 +98,7 @@ def test_changes_without_effect_are_not_advised(compiled_runs):
         """Return a run whose execution is bound in a scope, which lines without the scope do not affect."""
         return planned_bert.run(["MlmNsp.execution = @own/Execution()", 'own/Execution.remat = "none"', *lines])
 
-    advised = advise(scoped, EIGHT, memory_limit(estimated_total(['Execution.remat = "full"'])))
+    advised = advise(scoped, EIGHT, memory_limit(estimated_total(['Execution.remat = "full"']))).advice
     assert not any("remat" in line for line in advised.lines)
     with_chunk = load(["runs/gpt2_small.gin"], ["CausalLm.chunk = 64", "BATCH_SIZE = 8"]).build("Run").sized(4096)
     offered = [change.lines for chosen in changes(with_chunk, 1) if len(chosen) == 1 for change in chosen]
@@ -124,8 +126,12 @@ def test_mesh_without_a_data_axis_is_not_split_further():
 def test_text_of_the_advice(compiled_runs):
     advised = advise(planned_bert.run, EIGHT, memory_limit(estimated_total(['Execution.remat = "dots"'])))
     assert '  Execution.remat = "dots"' in advice_text(advised, "v5e-8", 8, 2**30, None).splitlines()
-    assert advice_text(None, "v5e-8", 8, 2**30, 64).endswith("by estimate it requires 64 or more of these devices")
-    assert advice_text(None, "v5e-8", 8, 2**30, 8).endswith("another mesh or a smaller batch may fit: try --search")
+    assert advice_text(AdviceSearch(None, True), "v5e-8", 8, 2**30, 64).endswith(
+        "by estimate it requires 64 or more of these devices"
+    )
+    text = advice_text(AdviceSearch(None, True), "v5e-8", 8, 2**30, 8)
+    assert text.endswith("another mesh or a smaller batch may fit: try --search")
+    assert "--advice_minutes=N" in advice_text(AdviceSearch(None, False), "v5e-8", 8, 2**30, None)
     num_devices = least_devices(planned_bert.run(), 1_500_000)
     assert (
         estimate(planned_bert.run(["Run.mesh = @MeshShape()", "MeshShape.data = 1", "MeshShape.fsdp = -1"]), 1).total > 1_500_000
