@@ -174,7 +174,7 @@ def score(args: argparse.Namespace) -> None:
         found |= baselines(held_out.source, held_out.steps, held_out.batch_size, training_counts(data, *sizes))
         found |= perplexities(found, data, cache, "validation")
         found["parameters"] = sum(leaf.size for leaf in jax.tree.leaves(opened.params))
-        if opened.run.objective.model.has_encoder:
+        if opened.run.objective.network == "encoder_decoder":
             found["byte_perplexity"] = _byte_perplexity(held_out, vocabulary, found["lm_loss"])
         if args.blimp:
             found["blimp"] = _run_json("evaluate", model, f"--blimp={args.blimp}", f"--limit={args.limit}")

@@ -21,8 +21,8 @@ from bertfam.layers.execution import Execution
 from bertfam.layers.lookup import gather_positions
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
-from bertfam.models.encoder import EncoderConfig, pooler, sentence_head, word_table
-from bertfam.models.language_model import LanguageModelConfig, logits, word_embeddings
+from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, pooler, sentence_head, word_table
+from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
 from bertfam.storage.paths import to_path
 
 
@@ -113,7 +113,8 @@ class Model:
                 result["rtd_logits"] = head.apply({"params": params["rtd_head"]}, hidden)
             if "mlm_head" in params:
                 picked = hidden if positions is None else gather_positions(hidden, jnp.asarray(positions, jnp.int32))
-                logits: Any = config.masked_lm_head().apply({"params": params["mlm_head"]}, picked, word_table(params))
+                mlm_head: Any = cast(MaskedLmConfig, config).masked_lm_head()
+                logits = mlm_head.apply({"params": params["mlm_head"]}, picked, word_table(params))
                 result["mlm_logits"] = logits[..., : config.require_vocab_size]
             return result
 
@@ -210,22 +211,12 @@ class LanguageModel:
 
     @cached_property
     def _encode(self) -> Any:
-        encoder: Any = self.config.encoder(Execution())
-
-        def encode(params: Any, row: Any, collect: tuple[str, ...]) -> dict[str, jax.Array]:
+        def run(params: Any, row: Any, collect: tuple[str, ...]) -> dict[str, jax.Array]:
             tokens, segment_ids = row
-            hidden, collected = encoder.apply(
-                {"params": params["encoder"]},
-                word_embeddings(params),
-                tokens,
-                segment_ids=segment_ids,
-                positions=None,
-                train=False,
-                collect=frozenset(collect),
-            )
+            hidden, collected = encode(self.config, params, tokens, segment_ids, collect=frozenset(collect))
             return {"hidden": hidden, **collected}
 
-        return jax.jit(encode, static_argnums=2)
+        return jax.jit(run, static_argnums=2)
 
     @cached_property
     def _forward(self) -> Any:
@@ -272,15 +263,15 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     Args:
       path: the folder.
       step: step of a MODEL_DIR's checkpoint; None: the newest.
-      network: name of the network where a MODEL_DIR holds several: "discriminator" or "generator" of ELECTRA; None: the first.
+      network: name of the network where a folder holds several: "discriminator" or "generator" of ELECTRA, "encoder" for the
+        encoder of an encoder-decoder alone; None: the first, or all of an encoder-decoder.
 
     Raises:
       UserError: the folder is neither of the two, is incomplete, or has no such network.
     """
-    from bertfam.training.trained_networks import select_network
+    from bertfam.training.trained_networks import read_network
 
-    networks = load_networks(path, step=step)
-    return networks[select_network(path, networks, network)]
+    return _make_model(*read_network(path, step=step, network=network), _huggingface_folder(path))
 
 
 def load_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Model | LanguageModel]:
@@ -290,10 +281,13 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
     """
     from bertfam.training.trained_networks import read_networks
 
+    networks = read_networks(path, step=step, average=average)
+    return {name: _make_model(*network, _huggingface_folder(path)) for name, network in networks.items()}
+
+
+def _huggingface_folder(path: str | Path) -> Path | None:
     folder = to_path(path)
-    huggingface_folder = None if (folder / "config.gin").is_file() else folder
-    networks = read_networks(folder, step=step, average=average)
-    return {name: _make_model(*network, huggingface_folder) for name, network in networks.items()}
+    return None if (folder / "config.gin").is_file() else folder
 
 
 def _make_model(config: Any, params: dict[str, Any], vocabulary: Vocabulary, folder: Path | None = None) -> Model | LanguageModel:

@@ -73,7 +73,8 @@ def _reference_fits(reference: Reference, hint: Any) -> bool:
     if getattr(cls, "_is_protocol", False):
         # A dataclass field without a default is not an attribute of the class.
         fields = {field.name for field in dataclasses.fields(produced)} if dataclasses.is_dataclass(produced) else set()
-        return all(hasattr(produced, name) or name in fields for name, member in vars(cls).items() if _is_interface(name, member))
+        members = {name: member for base in cls.__mro__ for name, member in vars(base).items()}
+        return all(hasattr(produced, name) or name in fields for name, member in members.items() if _is_interface(name, member))
     return issubclass(produced, cls)
 
 

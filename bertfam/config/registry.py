@@ -64,6 +64,7 @@ CONFIGURABLES = (
     "bertfam.data.rows.two_segments.TwoSegments",
     "bertfam.layers.execution.Execution",
     *(f"{family.module}.{family.config}" for family in FAMILIES),
+    "bertfam.models.encoder_decoder.EncoderOnlyConfig",
     "bertfam.objectives.albert.MlmSop",
     "bertfam.objectives.bert.MlmNsp",
     "bertfam.objectives.causal_lm.CausalLm",

@@ -8,7 +8,7 @@ from bertfam.config.parse import Override
 
 
 def bindings_of(config: Any, origin: str, *, scope: str = "", without: Collection[str] = ()) -> list[Override]:
-    """Return the bindings that build a config of plain values.
+    """Return the bindings that build a config of plain values, and of configs of other classes.
 
     Args:
       config: a frozen dataclass that is registered with gin.
@@ -16,6 +16,17 @@ def bindings_of(config: Any, origin: str, *, scope: str = "", without: Collectio
       scope: the gin scope in which the config is built.
       without: fields to leave out.
     """
-    name = f"{scope}/{type(config).__name__}" if scope else type(config).__name__
-    fields = [field.name for field in dataclasses.fields(config) if field.name not in without]
-    return [Override(f"{name}.{field} = {getattr(config, field)!r}", origin) for field in fields]
+    prefix = f"{scope}/" if scope else ""
+    name = f"{prefix}{type(config).__name__}"
+    bindings: list[Override] = []
+    for field in dataclasses.fields(config):
+        if field.name in without:
+            continue
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            bindings += bindings_of(value, origin, scope=scope, without=without)
+            text = f"@{prefix}{type(value).__name__}()"
+        else:
+            text = repr(value)
+        bindings.append(Override(f"{name}.{field.name} = {text}", origin))
+    return bindings

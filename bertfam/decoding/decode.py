@@ -11,7 +11,7 @@ from bertfam.decoding.stepper import Decoded, Ends, Prompts, Stepper, reorder_ro
 from bertfam.decoding.strategies import BeamSearch, Limits, Strategy
 from bertfam.layers.execution import Execution
 from bertfam.layers.key_value_cache import Cache, empty
-from bertfam.models.language_model import LanguageModelConfig, logits, word_embeddings
+from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
 
 
 class Source(NamedTuple):
@@ -101,16 +101,7 @@ def stepper_of(config: LanguageModelConfig, params: Any, new_tokens: int, execut
         cache = empty(config.num_layers, batch, slots, config.num_kv_heads, config.head_dim, dtype)
         encoded = None
         if source is not None:
-            encoder: Any = config.encoder(execution)
-            encoded, _ = encoder.apply(
-                {"params": params["encoder"]},
-                words,
-                source.tokens,
-                segment_ids=source.segment_ids,
-                positions=None,
-                train=False,
-                collect=frozenset(),
-            )
+            encoded, _ = encode(config, params, source.tokens, source.segment_ids, execution)
         state = _State(cache, jnp.zeros(batch, jnp.int32), None if source is None else source.segment_ids)
         # [batch, length]: from 0 at the first token that is not padding
         positions = jnp.arange(length) - prompts.first[:, None]

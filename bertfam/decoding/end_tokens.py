@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.decoding.prompts import prompt_format
 from bertfam.decoding.stepper import Ends
 from bertfam.models.language_model import LanguageModelConfig
 from bertfam.storage.untrusted import read_json
@@ -30,14 +31,11 @@ def end_tokens_of_folder(config: LanguageModelConfig, tokens: TokenIds, folder: 
         listed = value if isinstance(value, list) else [value]
         return tuple(id for id in listed if type(id) is int and 0 <= id < tokens.size)
 
-    def one(name: str) -> int | None:
-        return next(iter(ids(name)), None)
+    def one(name: str | None) -> int | None:
+        return None if name is None else next(iter(ids(name)), None)
 
-    own = end_tokens(config, tokens)
-    if config.has_encoder:
-        start, first = one("decoder_start_token_id"), one("forced_bos_token_id")
-    else:
-        start, first = one("bos_token_id"), None
+    own, form = end_tokens(config, tokens), prompt_format(config)
+    start, first = one(form.start_name), one(form.first_name)
     return Ends(
         ids("eos_token_id") or own.ids, own.fill, own.start if start is None else start, first, one("forced_eos_token_id")
     )

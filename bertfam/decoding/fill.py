@@ -9,7 +9,7 @@ import numpy as np
 
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.models.encoder import EncoderConfig
+from bertfam.models.encoder import MaskedLmConfig
 
 # Rows are padded to a multiple of this, so that few lengths are compiled.
 _MULTIPLE = 32
@@ -19,7 +19,7 @@ class TrainedEncoder(Protocol):
     """Encoder with its parameters and vocabulary, as `bertfam.api.Model` is."""
 
     @property
-    def config(self) -> EncoderConfig:
+    def config(self) -> MaskedLmConfig:
         """Config of the family."""
         ...
 

@@ -1,19 +1,22 @@
 """Prompts of causal LMs and of encoder-decoders: their tokens, their rows in a batch, and the texts that answer them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 from typing_extensions import override
 
+from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.decode import Source
 from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import Limits
 from bertfam.errors import UserError
+from bertfam.features import Start
 from bertfam.models.language_model import LanguageModelConfig
+from bertfam.models.network import Kind
 
 # Prompts are padded to this, or twice, four times ... as much, so that few lengths are compiled.
 _SHORTEST = 32
@@ -43,8 +46,32 @@ class TrainedModel(Protocol):
         ...
 
 
+class PromptLengths(NamedTuple):
+    """Lengths of a prompt in tokens.
+
+    Attributes:
+      prompt: tokens of the decoder before the new ones.
+      source: tokens of the encoder; None without an encoder.
+      new: new tokens.
+    """
+
+    prompt: int
+    source: int | None
+    new: int
+
+
 class PromptFormat(ABC):
-    """Base class of the two formats of prompts."""
+    """Base class of the two formats of prompts and of the texts that follow them.
+
+    Attributes:
+      ends_inputs: True if the end of a text stands behind an input too.
+      start_name: name of the start token in the files of transformers.
+      first_name: name of the token that is forced to follow it there; None: there is none.
+    """
+
+    ends_inputs: ClassVar[bool]
+    start_name: ClassVar[str]
+    first_name: ClassVar[str | None]
 
     @abstractmethod
     def encode(self, model: TrainedModel, prompt: str | np.ndarray, limits: Limits) -> np.ndarray:
@@ -58,9 +85,33 @@ class PromptFormat(ABC):
     def spell(self, model: TrainedModel, prompt: str | np.ndarray, encoded: np.ndarray, tokens: list[int]) -> str:
         """Spell the text of a prompt and its new tokens."""
 
+    @abstractmethod
+    def split(self, inputs: Sequence[np.ndarray], start: int) -> tuple[list[np.ndarray], Sequence[np.ndarray] | None]:
+        """Return what precedes each target in the decoder, and what the encoder reads, for inputs int32[length] each."""
+
+    @abstractmethod
+    def lengths(self, length: int, targets: int) -> PromptLengths:
+        """Return the lengths of a prompt, and of the text that follows it, for rows of these lengths."""
+
+    @abstractmethod
+    def frame_start(self, config: LanguageModelConfig) -> Start | None:
+        """Return the start token that inputs and targets begin with in training; None: neither has one."""
+
+    @abstractmethod
+    def special_ids(self, tokens: TokenIds, start: int | None) -> dict[str, int | None]:
+        """Return the ids that begin texts, by their names in config.json; `start` begins those of the decoder."""
+
+    @abstractmethod
+    def pieces_before(self, config: LanguageModelConfig, vocabulary: Vocabulary, start: int | None) -> list[str] | None:
+        """Return the pieces that a tokenizer of transformers adds before a prompt; None: those of the vocabulary's layout."""
+
 
 class CausalLmPrompts(PromptFormat):
     """Prompts that a causal LM continues, padded on the left."""
+
+    ends_inputs: ClassVar[bool] = False
+    start_name: ClassVar[str] = "bos_token_id"
+    first_name: ClassVar[str | None] = None
 
     @override
     def encode(self, model: TrainedModel, prompt: str | np.ndarray, limits: Limits) -> np.ndarray:
@@ -96,9 +147,34 @@ class CausalLmPrompts(PromptFormat):
             whole[len(before) :] if whole.startswith(before) else vocabulary.decode(tokens, skip_special=True)
         )
 
+    @override
+    def split(self, inputs: Sequence[np.ndarray], start: int) -> tuple[list[np.ndarray], Sequence[np.ndarray] | None]:
+        return [text if len(text) else np.array([start], np.int32) for text in inputs], None
+
+    @override
+    def lengths(self, length: int, targets: int) -> PromptLengths:
+        new = max(length // 2, 1)
+        return PromptLengths(length - new, None, new)
+
+    @override
+    def frame_start(self, config: LanguageModelConfig) -> Start | None:
+        return None
+
+    @override
+    def special_ids(self, tokens: TokenIds, start: int | None) -> dict[str, int | None]:
+        return {self.start_name: start}
+
+    @override
+    def pieces_before(self, config: LanguageModelConfig, vocabulary: Vocabulary, start: int | None) -> list[str] | None:
+        return [] if config.start is None or start is None else vocabulary.pieces([start])
+
 
 class EncoderDecoderPrompts(PromptFormat):
     """Prompts that an encoder reads, padded on the right, and a decoder answers."""
+
+    ends_inputs: ClassVar[bool] = True
+    start_name: ClassVar[str] = "decoder_start_token_id"
+    first_name: ClassVar[str | None] = "forced_bos_token_id"
 
     @override
     def encode(self, model: TrainedModel, prompt: str | np.ndarray, limits: Limits) -> np.ndarray:
@@ -131,10 +207,33 @@ class EncoderDecoderPrompts(PromptFormat):
         dropped = set(model.vocabulary.token_ids.special)
         return model.vocabulary.decode([token for token in tokens if token not in dropped])
 
+    @override
+    def split(self, inputs: Sequence[np.ndarray], start: int) -> tuple[list[np.ndarray], Sequence[np.ndarray] | None]:
+        return [np.array([start], np.int32)] * len(inputs), inputs
+
+    @override
+    def lengths(self, length: int, targets: int) -> PromptLengths:
+        return PromptLengths(1, length, targets)
+
+    @override
+    def frame_start(self, config: LanguageModelConfig) -> Start | None:
+        return config.start
+
+    @override
+    def special_ids(self, tokens: TokenIds, start: int | None) -> dict[str, int | None]:
+        return {"bos_token_id": tokens.cls, self.start_name: start}
+
+    @override
+    def pieces_before(self, config: LanguageModelConfig, vocabulary: Vocabulary, start: int | None) -> list[str] | None:
+        return None
+
+
+_FORMATS: Mapping[Kind, PromptFormat] = {"decoder": CausalLmPrompts(), "encoder_decoder": EncoderDecoderPrompts()}
+
 
 def prompt_format(config: LanguageModelConfig) -> PromptFormat:
     """Return the format of a model's prompts."""
-    return EncoderDecoderPrompts() if config.has_encoder else CausalLmPrompts()
+    return _FORMATS[config.kind]
 
 
 def _check_not_empty(tokens: np.ndarray) -> None:

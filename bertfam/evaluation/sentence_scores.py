@@ -13,7 +13,8 @@ from bertfam.errors import UserError
 from bertfam.evaluation.minimal_pairs import Score
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, token_scores
 from bertfam.layers.execution import Execution
-from bertfam.models.language_model import head_weights, word_embeddings
+from bertfam.models.language_model import encode, head_weights, word_embeddings
+from bertfam.models.network import Kind
 
 # Rows are padded to a multiple of this, and batches to so many of them, so that few shapes are compiled.
 _MULTIPLE = 16
@@ -49,7 +50,7 @@ def scorer(networks: Mapping[str, Model | LanguageModel]) -> Scorer:
     """
     for model in networks.values():
         if isinstance(model, LanguageModel):
-            return denoised(model) if model.config.has_encoder else causal(model)
+            return _SCORERS[model.config.kind](model)
         if isinstance(model, Model) and "mlm_head" in model.params:
             return masked(model)
     raise UserError("the model has no masked-language-model head, so it gives sentences no score; give one that has")
@@ -137,7 +138,6 @@ def denoised(model: LanguageModel) -> Scorer:
         )
     sentinel, start, end = ids.sentinels[0], model.ends.start, ids.end_of_text("a pseudo-log-likelihood")
     settings = VocabularyLoss(config.require_vocab_size)
-    encoder: Any = config.encoder(Execution())
     decoder: Any = config.decoder(Execution())
 
     @jax.jit
@@ -145,13 +145,11 @@ def denoised(model: LanguageModel) -> Scorer:
         places = jnp.arange(tokens.shape[1])
         segments = (places < lengths[:, None]).astype(jnp.int32)
         is_target = places == place[:, None]
-        words = word_embeddings(params)
-        row: dict[str, Any] = {"positions": None, "train": False}
-        inputs = jnp.where(is_target, sentinel, tokens)
-        encoded, _ = encoder.apply({"params": params["encoder"]}, words, inputs, segment_ids=segments, **row)
+        encoded, _ = encode(config, params, jnp.where(is_target, sentinel, tokens), segments)
         written = jnp.broadcast_to(jnp.array([start, sentinel]), (len(tokens), 2))
-        row |= {"segment_ids": jnp.ones_like(written), "encoded": encoded, "encoded_segment_ids": segments}
-        hidden, _ = decoder.apply({"params": params["decoder"]}, words, written, **row)
+        row: dict[str, Any] = {"segment_ids": jnp.ones_like(written), "positions": None, "train": False}
+        row |= {"encoded": encoded, "encoded_segment_ids": segments}
+        hidden, _ = decoder.apply({"params": params["decoder"]}, word_embeddings(params), written, **row)
         head = head_weights(config, params)
         targets = jnp.sum(jnp.where(is_target, tokens, 0), axis=1, keepdims=True)
         found = token_scores(hidden[:, 1:] * head.scale, head.kernel, head.bias, targets, settings)
@@ -163,6 +161,9 @@ def denoised(model: LanguageModel) -> Scorer:
         return _summed(rows, len(encoded), config.max_length, lambda *batch: of_targets(model.params, *batch))
 
     return Scorer(score, "pseudo-log-likelihood, each token behind a sentinel in turn")
+
+
+_SCORERS: Mapping[Kind, Callable[[LanguageModel], Scorer]] = {"decoder": causal, "encoder_decoder": denoised}
 
 
 def _hidden_one_by_one(encoded: Sequence[np.ndarray], before: int, behind: int) -> _Rows:

@@ -16,6 +16,7 @@ from absl import logging
 from bertfam.api import LanguageModel
 from bertfam.data.rows.text_pairs import PairFrame
 from bertfam.data.seqio_tasks.vocabulary import PieceVocabulary
+from bertfam.decoding.prompts import prompt_format
 from bertfam.decoding.strategies import Greedy, Limits
 from bertfam.errors import UserError
 from bertfam.evaluation.target_scores import log_likelihoods
@@ -84,7 +85,9 @@ def _of_model(task: seqio.Task, model: LanguageModel) -> seqio.Task:
     """Return the task with the model's vocabulary; strings are tokenised and end with EOS."""
     vocabulary = PieceVocabulary(lambda: model.vocabulary)
     features = {
-        name: seqio.Feature(vocabulary, add_eos=name == "targets" or model.config.has_encoder, required=feature.required)
+        name: seqio.Feature(
+            vocabulary, add_eos=name == "targets" or prompt_format(model.config).ends_inputs, required=feature.required
+        )
         for name, feature in task.output_features.items()
         if name in _FEATURES
     }
@@ -163,7 +166,7 @@ class _Evaluation:
     def _lead(self) -> np.ndarray:
         """Token that inputs and targets begin with, as in training (`PairFrame`): int32[0 or 1]."""
         config, tokens = self.model.config, self.model.vocabulary.token_ids
-        start = config.start if config.has_encoder else None
+        start = prompt_format(config).frame_start(config)
         lead = None if start is None else PairFrame(tokens, start).lead
         return np.array([] if lead is None else [lead], np.int32)
 

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertfam.api import LanguageModel
+from bertfam.decoding.prompts import prompt_format
 from bertfam.errors import UserError
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, token_scores
 from bertfam.layers.execution import Execution
-from bertfam.models.language_model import LanguageModelConfig, head_weights, word_embeddings
+from bertfam.models.language_model import LanguageModelConfig, encode, head_weights, word_embeddings
 
 # Rows are padded to a multiple of this, so that few shapes are compiled.
 _MULTIPLE = 32
@@ -41,11 +42,7 @@ def log_likelihoods(
     if start is None:
         raise UserError("the vocabulary has no start token for the decoder: choose another vocabulary")
     read, written = [np.asarray(text, np.int32) for text in inputs], [np.asarray(text, np.int32) for text in targets]
-    starts = [np.array([start], np.int32)] * len(written)
-    if model.config.has_encoder:
-        before, sources = starts, read
-    else:
-        before, sources = [text if len(text) else begin for text, begin in zip(read, starts, strict=True)], None
+    before, sources = prompt_format(model.config).split(read, start)
     # One row: what precedes the targets, and all targets but the last; scored from the last place before the targets on.
     rows = [np.concatenate([text, target[:-1]]) for text, target in zip(before, written, strict=True)]
     _check(model, [*rows, *read])
@@ -83,8 +80,7 @@ def _scores(
     execution, words, given = Execution(), word_embeddings(params), {}
     same: dict[str, Any] = {"positions": None, "train": False}
     if source is not None:
-        encoder: Any = config.encoder(execution)
-        encoded, _ = encoder.apply({"params": params["encoder"]}, words, source[0], segment_ids=source[1], **same)
+        encoded, _ = encode(config, params, *source, execution)
         given = {"encoded": encoded, "encoded_segment_ids": source[1]}
     decoder: Any = config.decoder(execution)
     hidden, _ = decoder.apply({"params": params["decoder"]}, words, tokens, segment_ids=segments, **same, **given)

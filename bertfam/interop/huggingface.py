@@ -18,6 +18,7 @@ from flax import traverse_util
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens
+from bertfam.decoding.prompts import prompt_format
 from bertfam.errors import UserError
 from bertfam.interop.safetensors import SINGLE, StoredTensor, open_tensors, write_tensors
 from bertfam.models import families
@@ -214,9 +215,7 @@ def special_ids(config: Any, tokens: TokenIds) -> dict[str, int | None]:
     if isinstance(family_of(config), LanguageModelFamily):
         ends = end_tokens(config, tokens)
         found["eos_token_id"] = next(iter(ends.ids), None)
-        # A decoder alone has read what ends the text before, where one begins.
-        starts = {"bos_token_id": tokens.cls, "decoder_start_token_id": ends.start}
-        found |= starts if config.has_encoder else {"bos_token_id": ends.start}
+        found |= prompt_format(config).special_ids(tokens, ends.start)
     return found
 
 
@@ -225,10 +224,9 @@ def pieces_before(config: Any, vocabulary: Vocabulary) -> list[str] | None:
 
     None for other models, which use the control tokens of the vocabulary's layout.
     """
-    if not isinstance(family_of(config), LanguageModelFamily) or config.has_encoder:
+    if not isinstance(family_of(config), LanguageModelFamily):
         return None
-    start = end_tokens(config, vocabulary.token_ids).start
-    return [] if config.start is None or start is None else vocabulary.pieces([start])
+    return prompt_format(config).pieces_before(config, vocabulary, end_tokens(config, vocabulary.token_ids).start)
 
 
 def family_of(config: Any) -> Family:

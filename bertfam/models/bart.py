@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.features import Start
@@ -24,7 +25,7 @@ from bertfam.layers.key_value_cache import Cache
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
-from bertfam.models.encoder_decoder_flops import training_flops
+from bertfam.models.encoder_decoder import EncoderDecoderSizes, StackSizes
 from bertfam.models.language_model import check_positions, collected_outputs, decoder_row
 from bertfam.models.mapping import (
     WRITTEN_ACTIVATIONS,
@@ -46,7 +47,7 @@ _EXECUTION = Execution()
 
 
 @dataclass(frozen=True)
-class BartConfig(Sizes):
+class BartConfig(EncoderDecoderSizes, Sizes):
     """Configuration of a BART; the defaults are BART-base.
 
     Attributes:
@@ -108,19 +109,19 @@ class BartConfig(Sizes):
         return self.encoder_feed_forward_size or self.feed_forward_size
 
     @property
+    @override
+    def encoder_sizes(self) -> StackSizes:
+        return StackSizes(self.encoder_layers, self.hidden_size, self.encoder_size)
+
+    @property
+    @override
+    def decoder_sizes(self) -> StackSizes:
+        return StackSizes(self.num_layers, self.hidden_size, self.feed_forward_size)
+
+    @property
     def initializer(self) -> Initializer:
         """Initializer of all kernels and tables."""
         return normal(self.initializer_range)
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Number of key and value heads of the decoder's self-attention."""
-        return self.num_heads
-
-    @property
-    def has_encoder(self) -> bool:
-        """True for an encoder-decoder, False for a causal LM."""
-        return True
 
     @property
     def start(self) -> Start:
@@ -131,12 +132,12 @@ class BartConfig(Sizes):
         """Return the word table."""
         return Table(self.padded_vocab_size, self.hidden_size, "vocab", self.initializer)
 
+    @override
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
-        """Return the encoder."""
         return Encoder(self, execution)
 
+    @override
     def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
-        """Return the decoder."""
         return Decoder(self, execution)
 
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
@@ -147,19 +148,6 @@ class BartConfig(Sizes):
             use_bias=True,
             kernel_init=self.initializer,
             execution=execution,
-        )
-
-    def flops(self, length: int, targets: int) -> int:
-        """Return the matrix-product FLOPs of one row of one training step."""
-        return training_flops(
-            length,
-            targets,
-            layers=(self.encoder_layers, self.num_layers),
-            hidden=self.hidden_size,
-            inner=(self.hidden_size,) * 2,
-            feed_forward=(self.encoder_size, self.feed_forward_size),
-            maps=2,
-            vocabulary=self.require_vocab_size,
         )
 
 

@@ -25,6 +25,7 @@ from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import Stack
 from bertfam.models.encoder import EncoderConfig, check_collectable, pooler, sentence_head
 from bertfam.models.mapping import WRITTEN_ACTIVATIONS, Entry, Family, dense, norm, read_activation
+from bertfam.models.network import Kind
 from bertfam.models.sizes import Sizes
 
 _EXECUTION = Execution()
@@ -54,6 +55,7 @@ class BertConfig(Sizes):
     """
 
     objective_file: ClassVar[str] = "objectives/mlm.gin"
+    kind: ClassVar[Kind] = "encoder"
     published_vocab_size: ClassVar[int | None] = 30_522
 
     embedding_size: int | None = None

@@ -24,6 +24,7 @@ from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
 from bertfam.models.language_model import check_positions, collected_outputs, decoder_row
+from bertfam.models.network import Kind
 from bertfam.models.sizes import Sizes
 
 _EXECUTION = Execution()
@@ -58,6 +59,7 @@ class DecoderConfig(Sizes):
     """
 
     objective_file: ClassVar[str] = "objectives/causal_lm.gin"
+    kind: ClassVar[Kind] = "decoder"
 
     activation: Activation = "gelu_tanh"
     use_bias: bool = True
@@ -124,11 +126,6 @@ class DecoderConfig(Sizes):
         return 1.0
 
     @property
-    def has_encoder(self) -> bool:
-        """False: a decoder is a causal LM."""
-        return False
-
-    @property
     def start(self) -> Start | None:
         """Start token of a prompt: none, prompts are read as they are."""
         return None
@@ -175,13 +172,13 @@ class DecoderConfig(Sizes):
         """Return the word table."""
         return Table(self.padded_vocab_size, self.table_width, "vocab", self.table_initializer)
 
-    def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
-        """Raise ValueError: a decoder has no encoder."""
-        raise ValueError(f"{type(self).__name__} has no encoder")
-
     def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
         """Return the decoder."""
         return Decoder(self, execution)
+
+    def stacks(self, execution: Execution = _EXECUTION) -> dict[str, nn.Module]:
+        """Return the decoder."""
+        return {"decoder": self.decoder(execution)}
 
     def lm_head(self, execution: Execution = _EXECUTION) -> pretraining.LmHead:
         """Return the language-model head."""

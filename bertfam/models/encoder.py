@@ -10,18 +10,27 @@ import jax.numpy as jnp
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads import pretraining
 from bertfam.layers.initializers import named_key
+from bertfam.models.network import NetworkConfig
 
 _EXECUTION = Execution()
 _COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
 
 
-class EncoderConfig(Protocol):
-    """A family's frozen config, which constructs its networks."""
+class EncoderConfig(NetworkConfig, Protocol):
+    """A family's frozen config, which constructs an encoder."""
 
     @property
-    def vocab_size(self) -> int | None:
-        """Number of real tokens; None takes the size of the run's vocabulary."""
+    def initializer_range(self) -> float:
+        """Standard deviation that the kernels of heads start from."""
         ...
+
+    def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
+        """Return the embeddings and layers, called as `bertfam.models.bert.Encoder` is."""
+        ...
+
+
+class MaskedLmConfig(EncoderConfig, Protocol):
+    """A family's frozen config, which constructs an encoder and a masked-token head."""
 
     @property
     def max_length(self) -> int:
@@ -29,55 +38,12 @@ class EncoderConfig(Protocol):
         ...
 
     @property
-    def hidden_size(self) -> int:
-        """Width of the output."""
-        ...
-
-    @property
-    def num_layers(self) -> int:
-        """Number of layers."""
-        ...
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        ...
-
-    @property
-    def attention_dropout_rate(self) -> float:
-        """Dropout rate of the attention probabilities, applied by backends that can."""
-        ...
-
-    @property
     def windows(self) -> tuple[int | None, ...]:
         """Attention windows of the layers, each once: |i - j| <= window / 2; None: all tokens."""
         ...
 
-    @property
-    def initializer_range(self) -> float:
-        """Standard deviation that the kernels of heads start from."""
-        ...
-
-    @property
-    def require_vocab_size(self) -> int:
-        """`vocab_size`, which must have been set."""
-        ...
-
-    @property
-    def require_table_rows(self) -> int:
-        """Rows of the word table in files."""
-        ...
-
-    def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
-        """Return the embeddings and layers, called as `bertfam.models.bert.Encoder` is."""
-        ...
-
     def masked_lm_head(self, execution: Execution = _EXECUTION) -> pretraining.MaskedLmHead:
         """Return the head: (hidden [batch, predictions, embed], word table) -> float32[batch, predictions, padded vocabulary]."""
-        ...
-
-    def flops(self, length: int, predictions: int) -> int:
-        """Return the FLOPs of one row of one training step: 3 x forward, the vocabulary head on `predictions` tokens."""
         ...
 
 
@@ -113,7 +79,7 @@ def init_encoder(config: EncoderConfig, key: jax.Array, length: int = 1) -> Any:
     return encoder.init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"]
 
 
-def init_masked_lm_head(config: EncoderConfig, key: jax.Array, encoder: Any) -> Any:
+def init_masked_lm_head(config: MaskedLmConfig, key: jax.Array, encoder: Any) -> Any:
     """Initialize the parameters of the masked-token head, boxed, for an encoder's word table."""
     hidden = jnp.zeros((1, 1, config.hidden_size), jnp.float32)
     return config.masked_lm_head().init(key, hidden, word_table({"encoder": nn.meta.unbox(encoder)}))["params"]
@@ -124,7 +90,7 @@ def init_on_hidden(config: EncoderConfig, head: nn.Module, key: jax.Array) -> An
     return head.init(key, jnp.zeros((1, 1, config.hidden_size), jnp.float32))["params"]
 
 
-def init_encoder_parts(config: EncoderConfig, key: jax.Array, parts: frozenset[str], heads: Mapping[str, nn.Module]) -> Any:
+def init_encoder_parts(config: MaskedLmConfig, key: jax.Array, parts: frozenset[str], heads: Mapping[str, nn.Module]) -> Any:
     """Initialize the parameters of the encoder, and of the heads that are among `parts`, boxed."""
     params = {"encoder": init_encoder(config, named_key(key, "encoder"))}
     params |= {name: init_on_hidden(config, head, named_key(key, name)) for name, head in heads.items() if name in parts}

@@ -5,7 +5,7 @@ Parameters are {"embeddings": {"table": float32[padded vocabulary, embed]}, "dec
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import flax.linen as nn
 import jax
@@ -18,12 +18,13 @@ from bertfam.layers.execution import Execution
 from bertfam.layers.heads.pretraining import Head, LmHead
 from bertfam.layers.initializers import named_key
 from bertfam.layers.key_value_cache import Cache
+from bertfam.models.network import NetworkConfig
 
 _EXECUTION = Execution()
 
 
-class LanguageModelConfig(Protocol):
-    """A family's frozen config, which constructs its networks.
+class LanguageModelConfig(NetworkConfig, Protocol):
+    """A family's frozen config, which constructs the networks of a causal LM or of an encoder-decoder.
 
     An encoder's call is (words, tokens, *, segment_ids, positions, train, collect) -> (hidden, collected). A decoder also takes
     `encoded` [batch, encoded length, embed] and `encoded_segment_ids` where there is an encoder, and `cache`:
@@ -40,27 +41,12 @@ class LanguageModelConfig(Protocol):
 
     They return dtype[batch, length, embed], and a dict of what `collect` names, hidden_states [layers + 1, batch, length, embed]
     and attention weights float32[layers, batch, heads, length, keys], and with a cache the next one as "cache".
+
+    Attributes:
+      objective_file: gin file of an objective that trains such a model.
     """
 
-    @property
-    def vocab_size(self) -> int | None:
-        """Number of real tokens; None takes the size of the run's vocabulary."""
-        ...
-
-    @property
-    def max_length(self) -> int | None:
-        """Longest row in tokens, of encoder and decoder each; None: no limit."""
-        ...
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the residual stream, and of an encoder's output."""
-        ...
-
-    @property
-    def num_layers(self) -> int:
-        """Layers of the decoder."""
-        ...
+    objective_file: ClassVar[str]
 
     @property
     def num_kv_heads(self) -> int:
@@ -68,33 +54,8 @@ class LanguageModelConfig(Protocol):
         ...
 
     @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        ...
-
-    @property
-    def attention_dropout_rate(self) -> float:
-        """Dropout rate of the attention probabilities, applied by backends that can."""
-        ...
-
-    @property
-    def require_vocab_size(self) -> int:
-        """`vocab_size`, which must have been set."""
-        ...
-
-    @property
-    def require_table_rows(self) -> int:
-        """Rows of the word table in files."""
-        ...
-
-    @property
-    def padded_vocab_size(self) -> int:
-        """Rows of the word table in memory."""
-        ...
-
-    @property
-    def has_encoder(self) -> bool:
-        """True for an encoder-decoder, False for a causal LM."""
+    def table_width(self) -> int:
+        """Width of the word table, and so of the head's input."""
         ...
 
     @property
@@ -110,24 +71,41 @@ class LanguageModelConfig(Protocol):
         """Return the word table."""
         ...
 
-    def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
-        """Return the encoder; only where `has_encoder`."""
-        ...
-
     def decoder(self, execution: Execution = _EXECUTION) -> nn.Module:
         """Return the decoder."""
+        ...
+
+    def stacks(self, execution: Execution = _EXECUTION) -> dict[str, nn.Module]:
+        """Return the networks by name, in the order in which they run; each reads the output of the one before it."""
         ...
 
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
         """Return the head: (hidden [batch, length, embed], word table) -> float32[batch, length, padded vocabulary] logits."""
         ...
 
-    def flops(self, length: int, targets: int) -> int:
-        """Return the matrix-product FLOPs of one row of one training step: 3 x forward.
 
-        `length` tokens of the encoder and `targets` of the decoder, whose self-attention counts half, as it is causal; the
-        vocabulary head on all targets.
-        """
+class EncoderDecoderConfig(LanguageModelConfig, Protocol):
+    """A family's frozen config, which constructs an encoder-decoder.
+
+    Its encoder alone is the network of a `bertfam.models.encoder_decoder.EncoderOnlyConfig`.
+    """
+
+    @property
+    def encoder_layers(self) -> int:
+        """Number of layers of the encoder."""
+        ...
+
+    @property
+    def initializer_range(self) -> float:
+        """Standard deviation that the kernels of heads start from."""
+        ...
+
+    def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
+        """Return the encoder."""
+        ...
+
+    def encoder_flops(self, length: int) -> int:
+        """Return the FLOPs of the encoder alone: 3 x forward."""
         ...
 
 
@@ -181,6 +159,21 @@ def word_embeddings(params: Mapping[str, Any]) -> jax.Array:
     return params["embeddings"]["table"]
 
 
+def encode(
+    config: LanguageModelConfig,
+    params: Mapping[str, Any],
+    tokens: jax.Array,
+    segment_ids: jax.Array,
+    execution: Execution = _EXECUTION,
+    collect: frozenset[str] = frozenset(),
+) -> tuple[jax.Array, dict[str, Any]]:
+    """Run the encoder of an encoder-decoder, without dropout, on rows of one example each; see `LanguageModelConfig`."""
+    row: dict[str, Any] = {"segment_ids": segment_ids, "positions": None, "train": False, "collect": collect}
+    network: Any = config.stacks(execution)["encoder"]
+    found: tuple[jax.Array, dict[str, Any]] = network.apply({"params": params["encoder"]}, word_embeddings(params), tokens, **row)
+    return found
+
+
 def head_weights(config: LanguageModelConfig, params: Mapping[str, Any]) -> Head:
     """Return the weights of the map from the decoder's output to words."""
     head: Any = config.lm_head().apply({"params": params.get("lm_head", {})}, word_embeddings(params), method="weights")
@@ -201,10 +194,9 @@ def init_language_model(config: LanguageModelConfig, key: jax.Array) -> dict[str
     words = nn.meta.unbox(params["embeddings"])["table"]
     tokens = jnp.zeros((1, 1), jnp.int32)
     row: dict[str, Any] = {"segment_ids": tokens, "positions": None, "train": False}
-    if config.has_encoder:
-        params["encoder"] = config.encoder().init(named_key(key, "encoder"), words, tokens, **row)["params"]
+    for name, network in config.stacks().items():
+        params[name] = network.init(named_key(key, name), words, tokens, **row)["params"]
         row |= {"encoded": jnp.zeros((1, 1, config.hidden_size), jnp.float32), "encoded_segment_ids": tokens}
-    params["decoder"] = config.decoder().init(named_key(key, "decoder"), words, tokens, **row)["params"]
     own = config.lm_head().init(named_key(key, "lm_head"), words, method="weights").get("params", {})
     return params | ({"lm_head": own} if own else {})
 

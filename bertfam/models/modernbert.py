@@ -24,6 +24,7 @@ from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, FIRST, Stack, joined
 from bertfam.models.encoder import check_collectable
 from bertfam.models.mapping import WRITTEN_ACTIVATIONS, Entry, Family, Layout, check_types, read_activation
+from bertfam.models.network import Kind
 from bertfam.models.sizes import Sizes
 
 LayerType = Literal["global", "local"]
@@ -62,6 +63,7 @@ class ModernBertConfig(Sizes):
     """
 
     objective_file: ClassVar[str] = "objectives/modernbert.gin"
+    kind: ClassVar[Kind] = "encoder"
     published_vocab_size: ClassVar[int | None] = 50_368
 
     num_layers: int = 22

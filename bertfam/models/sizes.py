@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from bertfam.errors import UserError
 from bertfam.layers.embeddings import padded_rows
@@ -54,6 +54,15 @@ class TableSizes:
     def padded_vocab_size(self) -> int:
         """Rows of the word table in memory: those in files up to a multiple of 128."""
         return padded_rows(self.require_table_rows)
+
+    def sized(self, vocabulary_size: int) -> Self:
+        """Return the config with its `vocab_size` set; raise UserError where it asks for another size."""
+        if self.vocab_size not in (None, vocabulary_size):
+            raise UserError(
+                f"{type(self).__name__}.vocab_size is {self.vocab_size} and the vocabulary has {vocabulary_size} tokens; "
+                "leave vocab_size out, or give the vocabulary that it was meant for"
+            )
+        return replace(self, vocab_size=vocabulary_size)
 
     def _check_at_least(self, **least: int) -> None:
         """Check whole numbers, or None, against lower bounds."""

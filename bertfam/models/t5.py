@@ -26,16 +26,15 @@ from bertfam.layers.norm import RMSNorm
 from bertfam.layers.positions.relative_bias import RelativeBias
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
-from bertfam.models.encoder_decoder_flops import training_flops
+from bertfam.models.encoder_decoder import EncoderDecoderSizes, StackSizes
 from bertfam.models.language_model import collected_outputs, decoder_row
 from bertfam.models.mapping import Entry, LanguageModelFamily, Layout, check_types, language_model_architectures, stated
-from bertfam.models.sizes import TableSizes
 
 _EXECUTION = Execution()
 
 
 @dataclass(frozen=True)
-class T5BaseConfig(TableSizes):
+class T5BaseConfig(EncoderDecoderSizes):
     """Configuration of a model like T5: the base of T5's and mT5's.
 
     Initial values are normal with the published deviations, which take the place of scores divided by sqrt(head_dim): of queries
@@ -105,19 +104,29 @@ class T5BaseConfig(TableSizes):
         return self.num_encoder_layers or self.num_layers
 
     @property
-    def num_kv_heads(self) -> int:
-        """Number of key and value heads of the decoder's self-attention."""
-        return self.num_heads
+    @override
+    def encoder_sizes(self) -> StackSizes:
+        return StackSizes(self.encoder_layers, self.num_heads * self.head_dim, self.feed_forward_size)
+
+    @property
+    @override
+    def decoder_sizes(self) -> StackSizes:
+        return StackSizes(self.num_layers, self.num_heads * self.head_dim, self.feed_forward_size)
+
+    @property
+    @override
+    def feed_forward_matrices(self) -> int:
+        return 3 if self.gated else 2
+
+    @property
+    def initializer_range(self) -> float:
+        """Standard deviation that the kernels of heads on the output start from."""
+        return self.hidden_size**-0.5
 
     @property
     def attention_dropout_rate(self) -> float:
         """Dropout rate of the attention probabilities."""
         return self.dropout_rate
-
-    @property
-    def has_encoder(self) -> bool:
-        """True for an encoder-decoder, False for a causal LM."""
-        return True
 
     @property
     def start(self) -> Start:
@@ -128,12 +137,12 @@ class T5BaseConfig(TableSizes):
         """Return the word table."""
         return Table(self.padded_vocab_size, self.hidden_size, "vocab", normal(1.0))
 
+    @override
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
-        """Return the encoder."""
         return Encoder(self, execution)
 
+    @override
     def decoder(self, execution: Execution = _EXECUTION) -> "Decoder":
-        """Return the decoder."""
         return Decoder(self, execution)
 
     def lm_head(self, execution: Execution = _EXECUTION) -> LmHead:
@@ -144,19 +153,6 @@ class T5BaseConfig(TableSizes):
             scale=self.logit_scale,
             kernel_init=_by_inputs(self.hidden_size),
             execution=execution,
-        )
-
-    def flops(self, length: int, targets: int) -> int:
-        """Return the matrix-product FLOPs of one row of one training step."""
-        return training_flops(
-            length,
-            targets,
-            layers=(self.encoder_layers, self.num_layers),
-            hidden=self.hidden_size,
-            inner=(self.num_heads * self.head_dim,) * 2,
-            feed_forward=(self.feed_forward_size,) * 2,
-            maps=3 if self.gated else 2,
-            vocabulary=self.require_vocab_size,
         )
 
 

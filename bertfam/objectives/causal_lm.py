@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax
 from typing_extensions import override
 
-from bertfam.errors import UserError
+from bertfam.models.network import Kind
 from bertfam.objectives.language_model import Collected, LanguageModelObjective
 from bertfam.objectives.objective import Batch, Tree
 
@@ -15,15 +15,7 @@ from bertfam.objectives.objective import Batch, Tree
 class CausalLm(LanguageModelObjective):
     """L = mean over tokens t of -log p(x_t | x_1 .. x_t-1), by a decoder alone; see `LanguageModelObjective` for its options."""
 
-    network: ClassVar[str] = "decoder"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.model.has_encoder:
-            raise UserError(
-                f"CausalLm trains a decoder alone, and {type(self.model).__name__} has an encoder: use @SequenceToSequence(), "
-                "as objectives/t5_random_spans.gin and objectives/bart.gin do"
-            )
+    network: ClassVar[Kind] = "decoder"
 
     @override
     def decoded(

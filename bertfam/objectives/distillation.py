@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Literal, Self, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from typing_extensions import override
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape
 from bertfam.layers.execution import Execution
-from bertfam.models.encoder import EncoderConfig, init_encoder, init_masked_lm_head
+from bertfam.models.encoder import MaskedLmConfig, init_encoder, init_masked_lm_head
 from bertfam.objectives.distillation_terms import cosine_distances, in_pieces, soft_targets, squared_differences, with_rows
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.objective import (
@@ -25,7 +25,6 @@ from bertfam.objectives.objective import (
     Tree,
     check_coefficients,
     masked_cross_entropy,
-    with_vocabulary,
 )
 from bertfam.objectives.student_layers import Layers, select_layers, teacher_params
 from bertfam.objectives.teacher import Teacher
@@ -70,7 +69,7 @@ class Distillation(Objective):
       UserError: the teacher does not fit this student.
     """
 
-    model: EncoderConfig
+    model: MaskedLmConfig
     execution: Execution = Execution()
     teacher: Teacher | None = None
     soft: float = 5.0
@@ -139,16 +138,18 @@ class Distillation(Objective):
     def sized(self, vocabulary_size: int) -> Self:
         teacher = self.teacher
         if teacher is not None:
-            teacher = dataclasses.replace(teacher, model=with_vocabulary(teacher.model, vocabulary_size))
-        return dataclasses.replace(self, model=with_vocabulary(self.model, vocabulary_size), teacher=teacher)
+            teacher = dataclasses.replace(teacher, model=teacher.model.sized(vocabulary_size))
+        return dataclasses.replace(self, model=self.model.sized(vocabulary_size), teacher=teacher)
 
     @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        if self.teacher is not None and shape.length > self.teacher.model.max_length:
-            raise UserError(
-                f"Stage.length {shape.length} is more than the {self.teacher.model.max_length} tokens that the teacher "
-                f"{self.teacher.folder} reads; shorten the rows"
-            )
+        if self.teacher is not None:
+            longest = self.teacher.model.max_length
+            if longest is not None and shape.length > longest:
+                raise UserError(
+                    f"Stage.length {shape.length} is more than the {longest} tokens that the teacher {self.teacher.folder} "
+                    "reads; shorten the rows"
+                )
         return self._student.features(shape)
 
     @override
@@ -156,7 +157,7 @@ class Distillation(Objective):
         params, carry, _ = self._student.init(key, shape)
         if self.teacher is None:
             return params, carry, {}
-        model, has_head = self.teacher.model, self.teacher.has_head
+        model, has_head = cast(MaskedLmConfig, self.teacher.model), self.teacher.has_head
 
         def teacher(key: jax.Array) -> Tree:
             encoder = init_encoder(model, key)
@@ -265,7 +266,8 @@ class Distillation(Objective):
 
     @property
     def _teacher_lm(self) -> Mlm | None:
-        return None if self.teacher is None else Mlm(self.teacher.model, self.execution)
+        # Of a teacher without a masked-token head, only the hidden states are computed.
+        return None if self.teacher is None else Mlm(cast(MaskedLmConfig, self.teacher.model), self.execution)
 
 
 def _real(batch: Batch) -> jax.Array:

@@ -13,6 +13,7 @@ from bertfam.features import FeatureSpec, RowShape, decoder_features
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy, token_scores
 from bertfam.layers.execution import Execution
 from bertfam.models.language_model import LanguageModelConfig, head_weights, init_language_model, word_embeddings
+from bertfam.models.network import DESCRIPTIONS
 from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions, Sum, Tree
 
 Collected = dict[str, jax.Array]
@@ -43,6 +44,12 @@ class LanguageModelObjective(Objective):
     shown: ClassVar[str] = "decoder"
 
     def __post_init__(self) -> None:
+        if self.model.kind != self.network:
+            name, kinds = type(self.model).__name__, (DESCRIPTIONS[self.network], DESCRIPTIONS[self.model.kind])
+            raise UserError(
+                f"{type(self).__name__} trains {kinds[0]}, and {name} is {kinds[1]}: use an objective for {name}, such as "
+                f"{self.model.objective_file}"
+            )
         if not 0 <= self.z_loss < float("inf"):
             raise ValueError(f"z_loss {self.z_loss} must be a number of at least 0; PaLM's is 1e-4")
         if not 0 <= self.label_smoothing < 1:

@@ -12,7 +12,7 @@ from bertfam.features import FeatureSpec, RowShape, encoder_features, masked_fea
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import gather_positions
-from bertfam.models.encoder import EncoderConfig, init_encoder, init_masked_lm_head, word_table
+from bertfam.models.encoder import MaskedLmConfig, init_encoder, init_masked_lm_head, word_table
 from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions, Sum, Tree, masked_cross_entropy
 
 
@@ -27,7 +27,7 @@ class Mlm(Objective):
       execution: how it is computed; never part of a checkpoint.
     """
 
-    model: EncoderConfig
+    model: MaskedLmConfig
     execution: Execution = Execution()
 
     terms: ClassVar[tuple[str, ...]] = ("mlm",)

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 import jax
 import jax.numpy as jnp
 
-from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape
 from bertfam.layers.execution import Execution
+from bertfam.models.network import Kind
 from bertfam.objectives.teacher import Teacher
 
 Batch = Mapping[str, jax.Array]
@@ -71,13 +71,13 @@ class Objective(ABC):
       model: the config of the network that the run is about.
       execution: how it is computed; never part of a checkpoint.
       terms: the names of the loss terms.
-      network: the name of `model`'s network among those of a folder.
+      network: the kind of `model`'s network, and its name among those of a folder.
     """
 
     model: Any
     execution: Execution = Execution()
     terms: ClassVar[tuple[str, ...]] = ("loss",)
-    network: ClassVar[str] = "encoder"
+    network: ClassVar[Kind] = "encoder"
 
     @property
     def coefficients(self) -> Mapping[str, float]:
@@ -105,7 +105,7 @@ class Objective(ABC):
 
     def sized(self, vocabulary_size: int) -> Self:
         """Return the objective with its models' vocabulary set; raise UserError where another size was asked for."""
-        return dataclasses.replace(cast(Any, self), model=with_vocabulary(self.model, vocabulary_size))
+        return dataclasses.replace(cast(Any, self), model=self.model.sized(vocabulary_size))
 
     @abstractmethod
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
@@ -191,13 +191,3 @@ def check_coefficients(**coefficients: float) -> None:
     if not any(coefficients.values()):
         names = " and ".join(coefficients)
         raise ValueError(f"{names} are {'both' if len(coefficients) == 2 else 'all'} 0: nothing would be learnt; set one above 0")
-
-
-def with_vocabulary(model: Any, size: int) -> Any:
-    """Return a model config with its `vocab_size` set; raise UserError where it asks for another size."""
-    if model.vocab_size not in (None, size):
-        raise UserError(
-            f"{type(model).__name__}.vocab_size is {model.vocab_size} and the vocabulary has {size} tokens; "
-            "leave vocab_size out, or give the vocabulary that it was meant for"
-        )
-    return dataclasses.replace(model, vocab_size=size)

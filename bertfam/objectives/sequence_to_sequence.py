@@ -6,8 +6,8 @@ from typing import ClassVar
 import jax
 from typing_extensions import override
 
-from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, Start, encoder_features
+from bertfam.models.network import Kind
 from bertfam.objectives.language_model import Collected, LanguageModelObjective
 from bertfam.objectives.objective import Batch, Tree
 
@@ -16,17 +16,8 @@ from bertfam.objectives.objective import Batch, Tree
 class SequenceToSequence(LanguageModelObjective):
     """L = mean over targets t of -log p(y_t | y_1 .. y_t-1, x), by an encoder and a decoder; see `LanguageModelObjective`."""
 
-    network: ClassVar[str] = "encoder_decoder"
+    network: ClassVar[Kind] = "encoder_decoder"
     shown: ClassVar[str] = "encoder"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.model.has_encoder:
-            name = type(self.model).__name__
-            raise UserError(
-                f"SequenceToSequence trains an encoder and a decoder, and {name} is a decoder: use @CausalLm(), as "
-                "objectives/causal_lm.gin does"
-            )
 
     @property
     def decoder_start(self) -> Start | None:

@@ -10,7 +10,7 @@ from flax import traverse_util
 
 from bertfam.errors import UserError
 from bertfam.layers.stack import AXIS, FIRST
-from bertfam.models.encoder import EncoderConfig, init_encoder, init_masked_lm_head
+from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, init_encoder, init_masked_lm_head
 
 Layers = Literal["spread", "random"]
 _STACKS = tuple(f"encoder/{stack}/" for stack in (FIRST, AXIS))
@@ -54,7 +54,7 @@ def select_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[i
     return layers
 
 
-def teacher_params(student: EncoderConfig, teacher: EncoderConfig, params: Any, layers: Sequence[int]) -> dict[str, Any]:
+def teacher_params(student: MaskedLmConfig, teacher: EncoderConfig, params: Any, layers: Sequence[int]) -> dict[str, Any]:
     """Copy the parts of a student's parameters {"encoder", "mlm_head"} that the teacher provides; the other parts stay new.
 
     These are copied: the layers; each table and norm of the embeddings, and a norm behind the layers, where it is as wide in both
@@ -77,7 +77,8 @@ def teacher_params(student: EncoderConfig, teacher: EncoderConfig, params: Any, 
         if outside and path != _POSITIONS and path in theirs and _fits(theirs[path], leaf, path):
             copied[path] = theirs[path]
     if _POSITIONS in ours and _POSITIONS in theirs and theirs[_POSITIONS].shape[1] == ours[_POSITIONS].shape[1]:
-        before, after = theirs[_POSITIONS].shape[0] - teacher.max_length, ours[_POSITIONS].shape[0] - student.max_length
+        # The rows before the first position are never read.
+        before, after = len(theirs[_POSITIONS]) - (teacher.max_length or 0), ours[_POSITIONS].shape[0] - student.max_length
         rows = theirs[_POSITIONS][before : before + student.max_length]
         if len(rows) == student.max_length:
             copied[_POSITIONS] = np.pad(rows, ((after, 0), (0, 0)))
@@ -98,7 +99,7 @@ def teacher_params(student: EncoderConfig, teacher: EncoderConfig, params: Any, 
     return traverse_util.unflatten_dict(copied, sep="/")
 
 
-def _shapes(config: EncoderConfig) -> Any:
+def _shapes(config: MaskedLmConfig) -> Any:
     def init(key: jax.Array) -> Any:
         encoder = init_encoder(config, key)
         return {"encoder": encoder, "mlm_head": init_masked_lm_head(config, key, encoder)}

@@ -13,6 +13,7 @@ from flax import linen as nn
 from jax.sharding import NamedSharding
 
 from bertfam.decoding.decode import Source, decode
+from bertfam.decoding.prompts import prompt_format
 from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import Greedy, Limits
 from bertfam.planning.hlo.allocations import Allocation, temporary_dump
@@ -193,14 +194,9 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
     run, mesh = trainer.run, trainer.mesh
     config: Any = run.objective.model
     shape = run.shape(stage)
-    if config.has_encoder:
-        prompt, length, new = 1, shape.length, shape.targets
-        flops = config.flops(length, new) // 3
-    else:
-        new = max(run.stages[stage].length // 2, 1)
-        prompt = length = run.stages[stage].length - new
-        # Logits of a prompt are computed for its last token only, and the last generated token is not read.
-        flops = config.flops(0, length + new - 1) // 3 - (length - 1) * 2 * config.table_width * config.require_vocab_size
+    prompt, source, new = prompt_format(config).lengths(shape.length, shape.targets)
+    # Logits of a prompt are computed for its last token only, and the last generated token is not read.
+    flops = config.flops(source or 0, prompt + new - 1) // 3 - (prompt - 1) * 2 * config.table_width * config.require_vocab_size
     rules = run.mesh.rules
     split = NamedSharding(mesh, partition_spec(("batch",), rules))
     rows = _PROMPTS * mesh.size // split.shard_shape((mesh.size,))[0]
@@ -213,7 +209,7 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
             return decode.lower(
                 trainer.abstract_state.params,
                 Prompts(global_array(prompt), global_array(), global_array(dtype=jnp.bool_)),
-                Source(global_array(length), global_array(length)) if config.has_encoder else None,
+                None if source is None else Source(global_array(source), global_array(source)),
                 None,
                 config=config,
                 strategy=Greedy(),
@@ -224,7 +220,7 @@ def _decoding(trainer: Trainer, stage: int) -> Job:
             )
 
     flops, reread = rows * flops, (new - 1) * _token_bytes(trainer)
-    return Job("decode", stage, rows, length + new, flops, reread, trainer, lower)
+    return Job("decode", stage, rows, (source or prompt) + new, flops, reread, trainer, lower)
 
 
 def _token_bytes(trainer: Trainer) -> int:

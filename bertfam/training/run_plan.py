@@ -11,7 +11,7 @@ from flax import linen as nn
 from bertfam.features import RowShape
 from bertfam.kernels.attention import Request, choices, choose
 from bertfam.layers.execution import Execution
-from bertfam.models.encoder import EncoderConfig
+from bertfam.models.encoder import MaskedLmConfig
 from bertfam.objectives.objective import Objective
 from bertfam.sharding.chips import peak_flops
 from bertfam.training.optimizers.layer_rates import layer_rates
@@ -78,7 +78,7 @@ def describe_attention(objective: Objective, shape: RowShape) -> str:
     return _once_or_by_name(texts, ": ")
 
 
-def _encoder_attention(config: EncoderConfig, execution: Execution, shape: RowShape) -> str:
+def _encoder_attention(config: MaskedLmConfig, execution: Execution, shape: RowShape) -> str:
     sizes = (execution.dtype, shape.length, config.head_dim, shape.examples > 1, config.attention_dropout_rate)
     requests = dict.fromkeys(Request.here(*sizes, window=window) for window in config.windows)
     reasons = {request.window: choose(request, execution.attention)[1] for request in requests}

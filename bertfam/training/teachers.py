@@ -13,13 +13,14 @@ from bertfam.config.values import bindings_of
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
+from bertfam.models.encoder_decoder import EncoderOnlyConfig
 from bertfam.objectives.distillation import TEACHER
 from bertfam.objectives.teacher import Teacher
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import read_run
 from bertfam.training.run import Run
-from bertfam.training.trained_networks import read_network
+from bertfam.training.trained_networks import ENCODER, ENCODER_DECODER, read_network
 
 _SCOPE = "teacher"
 _PARTS = ("encoder", "mlm_head")
@@ -47,8 +48,9 @@ def open_teacher(folder: str, step: int | None = None, network: str | None = Non
     if (to_path(folder) / "config.gin").is_file():
         step = selection.find(folder, step)
     model = read_network(folder, step=step, network=network)
-    if model.has_decoder:
-        raise UserError(f"{folder} holds a model with a decoder, but a teacher must be an encoder; name the folder of one")
+    if model.config.kind != ENCODER:
+        fix = f", or give --teacher_network={ENCODER}" if model.config.kind == ENCODER_DECODER else ""
+        raise UserError(f"{folder} holds a model with a decoder, but a teacher must be an encoder; name the folder of one{fix}")
     params = {name: jax.tree.map(np.asarray, model.params[name]) for name in _PARTS if name in model.params}
     teacher = Teacher(folder, model.config, "mlm_head" in params, digest(model.config, params), step, network)
     return LoadedTeacher(teacher, params, model.vocabulary)
@@ -91,6 +93,8 @@ def teacher_vocabulary(folder: str) -> Path:
 
 def digest(config: Any, params: dict[str, Any]) -> str:
     """Digest all parameters: 16 hexadecimal digits, equal for a MODEL_DIR and its export."""
+    if isinstance(config, EncoderOnlyConfig):
+        config, params = config.model, config.shared_params(params)
     result = hashlib.sha256()
     # Exported tensors, so that padding rows after the vocabulary do not count.
     for name, tensor in sorted(huggingface.to_tensors(huggingface.family_of(config), config, params).items()):

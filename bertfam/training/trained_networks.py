@@ -3,21 +3,22 @@
 `bertfam.api` adds functions to them; warm starts and teachers only read their parameters.
 """
 
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from bertfam.config.state import preserve_gin
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError, warn
 from bertfam.interop import huggingface
+from bertfam.models.encoder_decoder import EncoderOnlyConfig
+from bertfam.models.network import Kind
 from bertfam.storage.paths import to_path
 from bertfam.training.model_dir import open_model
 
-# Names of the only network of a Hugging Face folder: those that the objectives of encoders, causal LMs and encoder-decoders use.
-ENCODER, DECODER, ENCODER_DECODER = "encoder", "decoder", "encoder_decoder"
-_OLD_NAME = "generator"  # former name of the last two
+ENCODER: Kind = "encoder"
+ENCODER_DECODER: Kind = "encoder_decoder"
+_OLD_NAME = "generator"  # former name of a causal LM or an encoder-decoder
 
 
 class Network(NamedTuple):
@@ -33,17 +34,10 @@ class Network(NamedTuple):
     params: dict[str, Any]
     vocabulary: Vocabulary
 
-    @property
-    def has_decoder(self) -> bool:
-        """True for a causal LM or an encoder-decoder."""
-        return "decoder" in self.params
-
-    @property
-    def name(self) -> str:
-        """Name of the only network of a Hugging Face folder."""
-        if not self.has_decoder:
-            return ENCODER
-        return ENCODER_DECODER if "encoder" in self.params else DECODER
+    def encoder_only(self) -> Self:
+        """Return the encoder of an encoder-decoder."""
+        config = EncoderOnlyConfig(self.config)
+        return self._replace(config=config, params=config.params_of(self.params))
 
 
 def read_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Network]:
@@ -74,30 +68,25 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
         vocabulary = vocabularies.load(folder)
         config = huggingface.with_vocabulary(imported.config, vocabulary.size, folder)
         network = Network(config, imported.params, vocabulary)
-        return {network.name: network}
+        return {config.kind: network}
     raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")
 
 
 def read_network(path: str | Path, *, step: int | None = None, network: str | None = None) -> Network:
     """Read one network of a folder: the one named `network`, or the first if that is None.
 
+    The encoder of an encoder-decoder can be read alone, by the name "encoder".
+
     Raises:
       UserError: as `read_networks`, or if no network has that name.
     """
     networks = read_networks(path, step=step)
-    return networks[select_network(path, networks, network)]
-
-
-def select_network(path: str | Path, networks: Collection[str], name: str | None) -> str:
-    """Return the name of one of a folder's networks; None selects the first.
-
-    Raises:
-      UserError: no network has that name.
-    """
     first = next(iter(networks))
-    if name == _OLD_NAME and first in (DECODER, ENCODER_DECODER):
-        warn([f"the network of {path} is named {first} now, not {name}; change the name, or leave it out"])
-        return first
-    if name is not None and name not in networks:
-        raise UserError(f"{path} has no network {name}; it has {', '.join(networks)}")
-    return name or first
+    if network == _OLD_NAME and first == networks[first].config.kind != ENCODER:
+        warn([f"the network of {path} is named {first} now, not {network}; change the name, or leave it out"])
+        return networks[first]
+    if ENCODER_DECODER in networks:
+        networks[ENCODER] = networks[ENCODER_DECODER].encoder_only()
+    if network is not None and network not in networks:
+        raise UserError(f"{path} has no network {network}; it has {', '.join(networks)}")
+    return networks[network or first]

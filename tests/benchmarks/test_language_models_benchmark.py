@@ -28,7 +28,7 @@ def run(*words):
 def test_every_run_file_builds_a_run(tmp_path, name):
     (tmp_path / "run.gin").write_text(run_file(COMPARISONS[name], 20, None))
     built = load([str(tmp_path / "run.gin")]).build("Run").sized(8192)
-    assert built.total_steps == 20 and built.objective.model.has_encoder == (name != "GPT-2")
+    assert built.total_steps == 20 and (built.objective.model.kind == "decoder") == (name == "GPT-2")
     # The expected order of magnitude: 20 updates of 32,768 tokens by some 50 or 90 M parameters.
     assert 5e13 < built.flops_after(0) < 5e14
 

@@ -222,7 +222,7 @@ def test_texts_are_framed_as_in_training(monkeypatch, start):
 
     ids = TokenIds(size=40, pad=1, unk=3, cls=0, sep=2, eos=2, special=(0, 1, 2, 3))
     pairs = {"inputs": [10, 11, 12], "targets": [13, 14]}
-    config = SimpleNamespace(start=start, has_encoder=True, max_length=16)
+    config = SimpleNamespace(start=start, kind="encoder_decoder", max_length=16)
     model = LanguageModel(config, {}, SimpleNamespace(token_ids=ids), None)
     seen = []
     monkeypatch.setattr(seqio_tasks, "log_likelihoods", lambda model, *texts, **options: seen.append(texts) or np.zeros(1))

@@ -38,12 +38,15 @@ class TableConfig:
     num_kv_heads: int = 1
     head_dim: int = 1
     max_length: int = 64
-    has_encoder: bool = False
+    kind: str = "decoder"
     start: str | None = None
     require_vocab_size: int = len(PIECES)
 
     def decoder(self, execution):
         return TableDecoder()
+
+    def stacks(self, execution):
+        return {"decoder": self.decoder(execution)}
 
     def lm_head(self, execution):
         return Identity()

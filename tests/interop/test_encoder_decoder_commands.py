@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bertfam import api
 from bertfam.cli import main
+from bertfam.config import load
 from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
+from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.models.bart import BartConfig
 from bertfam.models.mt5 import MT5Config
 from bertfam.models.t5 import T5Config
 from bertfam.training.model_dir import open_model
+from bertfam.training.teachers import open_teacher, teacher_bindings
 
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 24}
 V1_1 = {"activation": "gelu_tanh", "gated": True, "tie_embeddings": False, "scale_logits": False}
@@ -50,6 +54,36 @@ def write_model(folder, name, vocabulary):
     alone = [path for path in files if path.name == "spiece.model"]
     huggingface.write(folder, config, params, tokenizer_files=alone or files)
     return config
+
+
+@pytest.mark.parametrize("name", ["T5", "Bart"])
+def test_encoder_is_usable_alone(name, tmp_path):
+    """The encoder of a folder encodes texts and teaches hidden states; without a masked-token head it teaches no logits."""
+    folder = tmp_path / "theirs"
+    vocabulary = train_vocabulary(name)
+    write_model(folder, name, vocabulary)
+    both, encoder = api.load(folder), api.load(folder, network="encoder")
+    assert isinstance(encoder, api.Model) and encoder.params.keys() == {"encoder"}
+    rows = np.full((2, 9), vocabulary.token_ids.pad, np.int32)
+    for row, text in zip(rows, ("a bad cab", "in a bed"), strict=True):
+        ids = vocabulary.encode_prompt(text).ids[:9]
+        row[: len(ids)] = ids
+    real = (rows != vocabulary.token_ids.pad).astype(np.int32)
+    expected = both.encode(rows, segment_ids=real)["hidden"]
+    np.testing.assert_allclose(encoder.apply(rows)["hidden"], expected, rtol=1e-6, atol=1e-6)
+    with pytest.raises(UserError, match="has no network decoder; it has encoder_decoder, encoder"):
+        api.load(folder, network="decoder")
+
+    with pytest.raises(UserError, match="a teacher must be an encoder.* --teacher_network=encoder"):
+        open_teacher(str(folder))
+    opened = open_teacher(str(folder), network="encoder")
+    assert not opened.teacher.has_head and opened.teacher.network == "encoder"
+    student = [f"BertConfig.{size} = {value}" for size, value in SIZES.items()]
+    files, given = ["objectives/distillation.gin"], ["MODEL = @BertConfig()", *student, *teacher_bindings(opened, "--teacher")]
+    with pytest.raises(UserError, match="no masked-language-model head .*set Distillation.soft = 0"):
+        load(files, given).build("Distillation")
+    built = load(files, [*given, "Distillation.soft = 0.0"]).build("Distillation").sized(vocabulary.size)
+    assert built.teacher.model == encoder.config and built.teacher.digest == opened.teacher.digest
 
 
 @pytest.mark.parametrize("name", CONFIGS)

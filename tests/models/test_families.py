@@ -3,8 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from bertfam.config import hints, registry
+from bertfam.config.parse import Reference
 from bertfam.interop import huggingface
+from bertfam.models.encoder import EncoderConfig, MaskedLmConfig
 from bertfam.models.families import FAMILIES
+from bertfam.models.language_model import EncoderDecoderConfig, LanguageModelConfig
+from bertfam.models.network import NetworkConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,3 +40,27 @@ def test_readme_names_files_that_exist():
             for name in re.findall(r"`([\w*]+)`", cell):
                 folders = (folder, "runs") if folder == "models" else (folder,)
                 assert any(list((ROOT / "gin_configs" / subfolder).glob(f"{name}.gin")) for subfolder in folders), name
+
+
+INTERFACES = {
+    MaskedLmConfig: {"encoder"},
+    LanguageModelConfig: {"decoder", "encoder_decoder"},
+    EncoderDecoderConfig: {"encoder_decoder"},
+}
+
+
+@pytest.mark.parametrize("family", [family.config for family in FAMILIES])
+def test_each_family_implements_the_interfaces_of_its_kind(family):
+    """gin accepts its config for just these, and members of a base interface count."""
+    reference = Reference((), family, True)
+    (configurable,) = registry.find(family)
+    kind = configurable.wrapped.kind
+    assert hints.fits(reference, NetworkConfig)
+    assert {interface for interface in INTERFACES if hints.fits(reference, interface)} == {
+        interface for interface, kinds in INTERFACES.items() if kind in kinds
+    }
+
+
+def test_encoder_of_an_encoder_decoder_is_an_encoder_without_a_masked_token_head():
+    reference = Reference((), "EncoderOnlyConfig", True)
+    assert hints.fits(reference, EncoderConfig) and not hints.fits(reference, MaskedLmConfig)

@@ -20,6 +20,7 @@ from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.layers.heads.pretraining import NO_TOKEN_LOGIT
 from bertfam.models import language_model
+from bertfam.models.encoder_decoder import EncoderOnlyConfig
 from bertfam.models.language_model import init_language_model
 from bertfam.models.mt5 import MT5Config
 from bertfam.models.t5 import T5Config
@@ -100,7 +101,11 @@ def test_encoder_alone_matches_torch_encoder_model(tmp_path):
         )
     config, params, _ = huggingface.read(tmp_path)
     model = api.LanguageModel(config, params, None, Ends((), 0, 0))
-    actual = model.encode(tokens, segment_ids=segment_ids, collect=("hidden_states", "attention_probs"))
+    collect = ("hidden_states", "attention_probs")
+    actual = model.encode(tokens, segment_ids=segment_ids, collect=collect)
+    alone = EncoderOnlyConfig(config)
+    as_encoder = api.Model(alone, alone.params_of(params), None).apply(tokens, segment_ids=segment_ids, collect=collect)
+    assert as_encoder.keys() == actual.keys() and all(np.array_equal(as_encoder[name], actual[name]) for name in actual)
     assert np.array_equal(actual.pop("hidden"), actual["hidden_states"][-1])
     real = segment_ids > 0
     where = {"hidden_states": real[..., None], "attention_probs": real[:, None, :, None] & real[:, None, None, :]}

@@ -15,8 +15,12 @@ from test_packed_rows import packed
 from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
+from bertfam.models.bart import BartConfig
 from bertfam.models.bert import BertConfig
 from bertfam.models.distilbert import DistilBertConfig
+from bertfam.models.encoder_decoder import EncoderOnlyConfig
+from bertfam.models.language_model import encode
+from bertfam.models.t5 import T5Config
 from bertfam.objectives.distillation import Distillation
 from bertfam.objectives.distillation_terms import cosine_distances, in_pieces, soft_targets, squared_differences
 from bertfam.objectives.mlm import Mlm
@@ -70,6 +74,31 @@ def outputs(config, params, batch):
     hidden, logits = jax.device_get(hidden_and_logits(config, params, batch))
     real = batch["encoder_segment_ids"] > 0
     return hidden[real], logits[real], logits
+
+
+@pytest.mark.parametrize("model", [BartConfig, T5Config])
+def test_encoder_of_an_encoder_decoder_teaches_hidden_states(model):
+    sizes = {"vocab_size": tiny.VOCABULARY, "num_layers": 1, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32}
+    config = model(**sizes, **({"max_length": 32} if model is BartConfig else {}))
+    teacher = Teacher("teacher", EncoderOnlyConfig(config), has_head=False, digest="0", network="encoder")
+    objective, batch = Distillation(STUDENT, teacher=teacher, soft=0.0), tiny.batch(6)
+    params, _, aux = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE), jax.random.key(0)))
+    params, aux = random_like(params, 3), random_like(aux, 4)
+    (_, out), _ = value_and_gradient(objective, (params, aux), batch)
+    shared = teacher.model.shared_params(aux["teacher"])
+    real = batch["encoder_segment_ids"] > 0
+    taught = encode(config, shared, batch["encoder_input_tokens"], batch["encoder_segment_ids"])[0]
+    hidden = Mlm(STUDENT).encoded(params, batch, key=None, train=False)
+    assert out.terms.keys() == {"mlm", "cosine"}
+    assert float(out.terms["cosine"]) == pytest.approx(
+        float(cosine_distances(hidden, taught, real.astype(jnp.float32))), rel=1e-5
+    )
+    objective.features(tiny.SHAPE)
+    if model is BartConfig:
+        assert objective.initial_params(aux)[0] == "layer 0 of teacher"
+    else:
+        with pytest.raises(UserError, match="the student cannot start as it"):
+            objective.initial_params(aux)
 
 
 @pytest.mark.parametrize(("temperature", "divergence"), [(1, 0.17181), (2, 0.05601), (4, 0.01384)])
