@@ -81,8 +81,8 @@ MUTANTS = (
     Mutant("data/rows/sentence_pairs.py", "other += other >= own", "other += other > own", "data/rows/test_sentence_pairs.py"),
     Mutant(
         "data/rows/sentence_pairs.py",
-        "[is_random + 2 * is_swapped, None]",
-        "[0 * is_random + 2 * is_swapped, None]",
+        "[is_random + 2 * is_swapped]",
+        "[0 * is_random + 2 * is_swapped]",
         "data/rows/test_sentence_pairs.py",
     ),
     Mutant(
@@ -91,6 +91,8 @@ MUTANTS = (
         "after_a.astype(np.int32)",
         "data/rows/test_sentence_pairs.py",
     ),
+    Mutant("data/rows/sentence_pairs.py", "keys.fold(epoch_keys, chunk)", "row_keys", "data/rows/test_sentence_pairs.py"),
+    Mutant("data/text_data.py", "batches.place(steps)", "0", "data/rows/test_stage_orders.py"),
     Mutant("data/rows/mixture.py", "before[within]", "0 * before[within]", "data/rows/test_mixture.py"),
     # Noise
     Mutant(

@@ -14,7 +14,8 @@ import numpy as np
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_11, _27, _30, _31, _32 = (np.uint64(shift) for shift in (11, 27, 30, 31, 32))
+_UNMIX_1, _UNMIX_2 = (np.uint64(pow(int(factor), -1, 2**64)) for factor in (_MIX_1, _MIX_2))
+_11, _27, _30, _31, _32, _54, _60, _62 = (np.uint64(shift) for shift in (11, 27, 30, 31, 32, 54, 60, 62))
 _AT_ONCE = 4096
 
 
@@ -38,6 +39,16 @@ def fold(key: np.ndarray | int, *data: np.ndarray | int) -> np.ndarray:
         else:
             result = _mix((result ^ _mix(np.atleast_1d(item).astype(np.uint64, copy=False) + _GOLDEN)) + _GOLDEN)
     return result
+
+
+def unfold(folded: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Return the keys from which `fold(keys, data)` derived `folded` uint64[n], given data int64[n]: uint64[n]."""
+    words = folded ^ (folded >> _31) ^ (folded >> _62)
+    words *= _UNMIX_2
+    words ^= (words >> _27) ^ (words >> _54)
+    words *= _UNMIX_1
+    words ^= (words >> _30) ^ (words >> _60)
+    return (words - _GOLDEN) ^ _mix(data.astype(np.uint64) + _GOLDEN)
 
 
 @functools.lru_cache(maxsize=4096)

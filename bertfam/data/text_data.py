@@ -13,6 +13,7 @@ from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import Batches, CorruptedRows, Examples
+from bertfam.data.rows.earlier_pairs import earlier_rows
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams
@@ -51,7 +52,7 @@ class TextData:
         order, as in BERT's published data with a `dupe_factor` (static masking, Liu et al. 2019). None: new draws in every epoch
         (dynamic masking).
       rows_version: Version of the rows, which a run keeps. 1 is for runs begun before it was recorded: each stage starts an order
-        of its own.
+        of its own, and sentence pairs are those of `EarlierPairs`.
     """
 
     corpus: Corpus | Mixture | None = None
@@ -191,7 +192,8 @@ class TextData:
         if not self.corruption.reads_text:
             self.refuse_text(documents.name)
         length = self.corruption.raw_length(length)
-        return self.rows.examples(documents, length, seed, tokens, self.corruption.form)
+        rows = earlier_rows(self.rows) if self.rows_version < LATEST_ROWS else self.rows
+        return rows.examples(documents, length, seed, tokens, self.corruption.form)
 
     def rows_of(self, documents: Documents) -> RowLayout | TextPairs:
         """Return the layout of the documents: `rows` or `pairs`."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from chi_square import chi_square_limit
 
-from bertfam.corruption.keys import bits, coin_sums, fold, integers, uniform
+from bertfam.corruption.keys import bits, coin_sums, fold, integers, unfold, uniform
 
 
 def test_keys_equal_splitmix64():
@@ -25,6 +25,12 @@ def test_fold_depends_on_all_data_and_their_order():
     rows = fold(7, np.arange(3)[:, None], np.arange(4))
     assert rows.shape == (3, 4) and rows[2, 3] == fold(7, 2, 3)[0]
     assert len(np.unique(fold(7, np.arange(300)[:, None], np.arange(300)))) == 300 * 300
+
+
+def test_unfold_returns_the_keys_and_leaves_its_arguments():
+    keys, data = fold(3, np.arange(500)), np.arange(0, 2**40, 2**40 // 500)[:500]
+    folded = fold(keys, data)
+    assert np.array_equal(unfold(folded, data), keys) and np.array_equal(folded, fold(keys, data))
 
 
 def test_longer_reads_extend_the_same_stream():

@@ -28,6 +28,7 @@ class Statistics:
       kinds: Predictions by kind, see `records.KINDS`.
       bounded: Predictions of spans that have text on both sides; None if rows do not record it.
       labels: Label of sentence pairs, such as "next_sentence_random" -> examples.
+      unlabelled: Sentence pairs without a label.
       lengths: Tokens of an example -> examples.
       corpora: Name of a corpus -> its rows.
       seconds: Time spent on making the rows.
@@ -41,6 +42,7 @@ class Statistics:
     kinds: Counter[str] = field(default_factory=Counter)
     bounded: int | None = None
     labels: Counter[str] = field(default_factory=Counter)
+    unlabelled: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
     corpora: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -59,6 +61,7 @@ class Statistics:
             self.bounded = (self.bounded or 0) + int(rows["span_loss_weights"].sum())
         if sentences := sentences_of(rows):
             labels = rows[sentences.labels][rows[sentences.weights] > 0]
+            self.unlabelled += int(segments.max(axis=1, initial=0).sum()) - len(labels)
             self.labels.update(
                 {f"{sentences.feature}_{name}": int((labels == label).sum()) for label, name in enumerate(sentences.classes)}
             )
@@ -98,7 +101,8 @@ class Statistics:
 
     def numbers(self) -> dict[str, str]:
         """Return the other figures, formatted."""
-        return {
+        unlabelled = {"pairs without a label": f"{self.unlabelled:,}"} if self.unlabelled else {}
+        return unlabelled | {
             "examples a row": f"{self.examples / max(self.rows, 1):.2f}",
             "rows an epoch": f"{self.epoch:,}",
             "rows a second": f"{self.rows / max(self.seconds, 1e-9):,.0f}",

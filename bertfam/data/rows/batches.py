@@ -33,7 +33,10 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the rows of examples int64[n], with random draws from the keys uint64[n]: [n, ...] each."""
+        """Return the rows of examples int64[n], with random draws from the keys uint64[n]: [n, ...] each.
+
+        A row's key is that of its epoch folded with its example, so that rows of an epoch can agree on draws (`keys.unfold`).
+        """
         ...
 
 

@@ -115,7 +115,9 @@ class PackedExamples:
         first, count = self._bounds[examples], self._bounds[examples + 1] - self._bounds[examples]
         row = np.repeat(np.arange(len(examples)), count)
         nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        inner = self._inner.rows(self._order[np.repeat(first, count) + nth], keys.fold(row_keys[row], nth))
+        inner_examples = self._order[np.repeat(first, count) + nth]
+        # Packed examples have the keys that they would have in rows of their own.
+        inner = self._inner.rows(inner_examples, keys.fold(keys.unfold(row_keys, examples)[row], inner_examples))
         # [m, length]: tokens of each example, and their positions in the packed rows
         real = inner["encoder_segment_ids"] > 0
         lengths = real.sum(axis=1)

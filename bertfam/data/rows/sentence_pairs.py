@@ -1,8 +1,7 @@
 """Labelled sentence pairs of BERT (Devlin et al. 2019, appendix A.2, as in the published code), ALBERT and StructBERT."""
 
-import copy
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from typing_extensions import override
@@ -17,7 +16,7 @@ from bertfam.features import SENTENCES, Relation
 
 # Streams of a chunk's key (its plan) and of an example's key (new draws each epoch).
 _SHORT, _TARGET, _PLANNED_SPLIT, _PLANNED_NEXT = range(4)
-_SPLIT, _NEXT, _DOCUMENT, _SENTENCE, _TRIM_A, _TRIM_B = range(16, 22)
+_SPLIT, NEXT, _DOCUMENT, _SENTENCE, _TRIM_A, _TRIM_B, _DIVIDED = range(16, 23)
 PairUnit = Literal["segment", "sentence"]
 IS_NEXT, IS_RANDOM = 0, 1
 # By relation: the shares of pairs with a random B and of swapped pairs (an option for BERT); labels of next, random, swapped.
@@ -40,9 +39,13 @@ class SentencePairs(PackableRows):
     has shorter chunks instead, of at least a number of tokens that is uniform in [2, length-3] and the same for all its chunks. A
     is the chunk's first a sentences, with a uniform. B is the rest of the chunk. If a random B is drawn, and always if the chunk
     has one sentence, B is instead as many sentences from a random place of a random other document as fill the target, and the
-    next chunk begins where A ended. If a swap is drawn, A and B are exchanged. A pair that is too long loses tokens of the longer
-    side, from the front or the back with equal probability. The chunks are fixed by the seed; splits, labels, negatives and cuts
-    are drawn for each epoch.
+    rest of the chunk is the A of another pair with a random B. If a swap is drawn, A and B are exchanged. A pair that is too long
+    loses tokens of the longer side, from the front or the back with equal probability. The chunks are fixed by the seed; splits,
+    labels, negatives and cuts are drawn for each epoch.
+
+    In the published script the rest of the chunk begins the next chunk, so that the chunks depend on the draws. Here the same
+    number of chunks is divided in every epoch, one drawn in each group of neighbours. Pairs have the shares of the published
+    script, every sentence (but for what is cut) is in A or in a B of the same text in every epoch, and any row can be read alone.
 
     The draws and labels depend on the relation:
 
@@ -53,9 +56,9 @@ class SentencePairs(PackableRows):
     With `unit` "sentence" a chunk is two sentences instead, however short: A is one, B is one (Liu et al. 2019, SENTENCE-PAIR;
     the chunks described above are its SEGMENT-PAIR).
 
-    In all three relations a chunk of one sentence has no text to continue it or to be swapped with: its B is random, with that
-    label. For "order" that label is 1, as in ALBERT's published script, so that in texts of short documents the label reflects
-    topics rather than order; `PairExamples.warnings` reports it if such chunks are frequent.
+    A chunk of one sentence has no text to continue it or to be swapped with, so that its B is random. For "next" it has that
+    label. For "order" and "structure" it has no label (weight 0), since it says nothing about order: ALBERT's published script
+    labels it 1, as if it were swapped, so that in texts of short documents the label reflects topics.
 
     Attributes:
       short_sequence_rate: Share of documents that are cut into shorter chunks.
@@ -63,6 +66,8 @@ class SentencePairs(PackableRows):
       relation: Meaning of the labels: "next", "order" or "structure".
       unit: Size of A and B: a "segment" of as many sentences as fit, or one "sentence" each, which ignores
         `short_sequence_rate`.
+      label_single_sentences: True if the pair of a chunk of one sentence has a label: that of a random B, which for "order" is
+        1, as published. None: True for "next", False otherwise.
     """
 
     least_documents: ClassVar[int] = 2  # a random B comes from another document
@@ -71,6 +76,7 @@ class SentencePairs(PackableRows):
     random_next_rate: float = 0.5
     relation: Relation = "next"
     unit: PairUnit = "segment"
+    label_single_sentences: bool | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("relation", Relation), ("unit", PairUnit)):
@@ -89,6 +95,11 @@ class SentencePairs(PackableRows):
         """Shares of pairs with a random B and of swapped pairs, among chunks of more than one sentence."""
         return _SHARES.get(self.relation, (self.random_next_rate, 0.0))
 
+    @property
+    def labels_single_sentences(self) -> bool:
+        """True if the pair of a chunk of one sentence has a label."""
+        return self.relation == "next" if self.label_single_sentences is None else self.label_single_sentences
+
     @override
     def check_length(self, length: int) -> None:
         if length < 5:
@@ -98,24 +109,69 @@ class SentencePairs(PackableRows):
     def packable_examples(
         self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
     ) -> "PairExamples":
-        return self.examples(documents, length, seed, tokens, form).with_fixed_lengths()
+        """Plan the rows as `examples` does, each limited to the length of its chunk.
+
+        A random B fills the space of the text that it replaces, if its document has enough text.
+        """
+        return self._examples(documents, length, seed, tokens, is_fitted=True)
 
     @override
     def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED) -> "PairExamples":
+        return self._examples(documents, length, seed, tokens, is_fitted=False)
+
+    def _examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds, *, is_fitted: bool) -> "PairExamples":
+        self.check_text(documents, length)
+        plan, starts = plan_chunks(self, documents, length, seed), documents.sentence_starts
+        sizes = np.clip(starts[plan.first + plan.count] - starts[plan.first], 2, length - 3)  # a token for each of A and B
+        # Chunks of a group have nearly equal sizes, so that the fitted rest of any of them fits the same space.
+        order = np.lexsort((sizes, plan.count == 1)) if is_fitted else np.argsort(plan.count == 1, kind="stable")
+        # With c chunks of which d are divided, 2 d of the c + d pairs have a random B.
+        divisible, share = int(np.count_nonzero(plan.count > 1)), self.shares[0]
+        rests = round(divisible * share / (2 - share))
+        rooms = None
+        if is_fitted:
+            longest = np.arange(1, rests + 1) * divisible // max(rests, 1) - 1  # the last chunk of each group
+            rooms = sizes[np.concatenate([order, order[longest]])]
+        return PairExamples(self, documents, length, tokens, ChunkPlan(*(column[order] for column in plan)), rests, rooms)
+
+    def check_text(self, documents: Documents, length: int) -> None:
+        """Raise UserError if rows are too short for a pair, or if there are too few documents."""
         self.check_length(length)
         if len(documents) < self.least_documents:
             raise UserError(
                 f"sentence pairs need at least two documents and {documents.name} has {len(documents)}; separate documents "
                 "by blank lines, or choose another --input_format"
             )
-        return PairExamples(self, documents, length, tokens, *_plan(self, documents, length, seed))
 
 
-def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -> tuple[np.ndarray, ...]:
+class ChunkPlan(NamedTuple):
+    """Chunks of documents: int64[chunks] each.
+
+    Attributes:
+      document: Document.
+      first: First sentence.
+      count: Number of sentences.
+      target: Tokens that A and B should have together.
+    """
+
+    document: np.ndarray
+    first: np.ndarray
+    count: np.ndarray
+    target: np.ndarray
+
+
+def plan_chunks(config: SentencePairs, documents: Documents, length: int, seed: int, *, put_back_rate: float = 0.0) -> ChunkPlan:
     """Plan the chunks of all documents in parallel, one chunk of each at a time, starting anew in each stretch of a document.
 
+    Args:
+      config: Layout of the pairs.
+      documents: The text.
+      length: Positions of a row.
+      seed: Seed of the plan.
+      put_back_rate: Share of chunks in which the next chunk begins after A, as in the published script.
+
     Returns:
-      The document, first sentence, number of sentences and target tokens of each chunk, by document: int64[chunks] each.
+      The chunks, by document.
     """
     starts = documents.sentence_starts
     room = length - 3
@@ -131,16 +187,18 @@ def _plan(config: SentencePairs, documents: Documents, length: int, seed: int) -
     while stretch.size:
         count = np.minimum(2, end - current) if of_sentences else sentences_to(starts, current, target, end)
         parts.append((stretch, document, current, count, target))
-        key = keys.fold(seed, document, chunk)
-        split = 1 + keys.integers(keys.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
-        put_back = keys.uniform(keys.bits(key, _PLANNED_NEXT, 1)[:, 0]) < config.shares[0]
-        current = current + np.where(put_back & (count > 1), split, count)
+        if put_back_rate:
+            key = keys.fold(seed, document, chunk)
+            split = 1 + keys.integers(keys.bits(key, _PLANNED_SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
+            put_back = keys.uniform(keys.bits(key, _PLANNED_NEXT, 1)[:, 0]) < put_back_rate
+            count = np.where(put_back & (count > 1), split, count)
+        current = current + count
         alive = current < end
         stretch, document, current, end, target = (values[alive] for values in (stretch, document, current, end, target))
         chunk = chunk[alive] + 1
     stretch, document, first, count, target = (np.concatenate(column) for column in zip(*parts, strict=True))
     in_order = np.argsort(stretch, kind="stable")
-    return document[in_order], first[in_order], count[in_order], target[in_order]
+    return ChunkPlan(document[in_order], first[in_order], count[in_order], target[in_order])
 
 
 def stretches(documents: Documents) -> tuple[np.ndarray, ...]:
@@ -169,8 +227,28 @@ def sentences_to(starts: np.ndarray, first: np.ndarray, tokens: np.ndarray, end:
     return np.clip(last - first, 1, end - first)
 
 
+class Choice(NamedTuple):
+    """Text and relation of pairs.
+
+    Attributes:
+      chunk: int64[n], chunk of A.
+      is_rest: bool[n], True if A is the rest of the chunk.
+      is_random: bool[n], True if B comes from another document.
+      is_swapped: bool[n], True if A and B are exchanged.
+    """
+
+    chunk: np.ndarray
+    is_rest: np.ndarray
+    is_random: np.ndarray
+    is_swapped: np.ndarray
+
+
 class PairExamples:
-    """Sentence pairs of one corpus at one length."""
+    """Sentence pairs of one corpus at one length.
+
+    Each chunk has an example, those of several sentences first. The remaining examples are the rests of divided chunks. The
+    chunks of several sentences are cut into as many groups as there are rests, and in each epoch one of each group is divided.
+    """
 
     def __init__(
         self,
@@ -178,51 +256,59 @@ class PairExamples:
         documents: Documents,
         length: int,
         tokens: TokenIds,
-        document: np.ndarray,
-        first: np.ndarray,
-        count: np.ndarray,
-        target: np.ndarray,
+        plan: ChunkPlan,
+        rests: int = 0,
+        rooms: np.ndarray | None = None,
     ) -> None:
+        """Create the pairs of planned chunks, those of several sentences first if chunks are divided.
+
+        Args:
+          config: Layout of the pairs.
+          documents: The text.
+          length: Positions of a row.
+          tokens: Ids of the vocabulary.
+          plan: The chunks.
+          rests: Number of chunks that are divided in an epoch.
+          rooms: int64[chunks + rests], limit of the tokens of A and B of each pair; None: all that fit into a row.
+        """
         self._config, self._documents, self._length, self._tokens = config, documents, length, tokens
-        self._document, self._first, self._count, self._target = document, first, count, target
-        self._room = np.broadcast_to(np.int64(length - 3), len(first))
-        self._is_fitted = False
+        self.plan, self._rests, self._is_fitted = plan, rests, rooms is not None
+        self._divisible = int(np.count_nonzero(plan.count > 1))
+        self._room = np.broadcast_to(np.int64(length - 3), len(self)) if rooms is None else rooms
 
     def __len__(self) -> int:
-        return len(self._first)
+        return len(self.plan.first) + self._rests
 
     @property
     def lengths(self) -> np.ndarray:
         """Maximum number of tokens of each row, including [CLS] and [SEP]: int64[rows]."""
         return self._room + 3
 
-    def with_fixed_lengths(self) -> "PairExamples":
-        """Return the same pairs, each limited to the length of its chunk, so that rows can be packed.
-
-        A random B fills the space of the text that it replaces, if its document has enough text.
-        """
-        starts = self._documents.sentence_starts
-        fitted = copy.copy(self)
-        chunk = starts[self._first + self._count] - starts[self._first]
-        fitted._room = np.clip(chunk, 2, self._length - 3)  # a token for each of A and B
-        fitted._target = fitted._room
-        fitted._is_fitted = True
-        return fitted
-
     @property
     def always_random(self) -> float:
-        """Share of chunks of one sentence, whose B is always random."""
-        return float(np.mean(self._count == 1))
+        """Share of pairs of a chunk of one sentence, whose B is always random."""
+        return (len(self.plan.first) - self._divisible) / len(self)
 
     @property
     def warnings(self) -> list[str]:
         """Problems of the text, one line each."""
-        if self._config.shares[0] == 1 or self.always_random <= _MANY:
+        single, learnt = len(self.plan.first) - self._divisible, _LEARNT[self._config.relation]
+        if self._config.relation == "next":
+            if self._config.shares[0] == 1 or self.always_random <= _MANY:
+                return []
+            what = "have a random second sentence in every epoch, because their text is a single sentence"
+            return [
+                f"{self.always_random:.0%} of the sentence pairs of {self._documents.name} at length {self._length} {what}; "
+                f"{learnt} learns little from that: give longer documents, or shorter sentences (see --input_format)"
+            ]
+        if not single:
             return []
+        labelled = "are labelled as published" if self._config.labels_single_sentences else "have no label"
+        fix = ": give longer documents, or shorter sentences (see --input_format)" if self.always_random > _MANY else ""
         return [
-            f"{self.always_random:.0%} of the sentence pairs of {self._documents.name} at length {self._length} have a random "
-            f"second sentence in every epoch, because their text is a single sentence; {_LEARNT[self._config.relation]} learns "
-            "little from that: give longer documents, or shorter sentences (see --input_format)"
+            f"{single:,} of the {len(self):,} sentence pairs of {self._documents.name} at length {self._length} "
+            f"({self.always_random:.0%}) have a random second sentence, because their text is a single sentence, and {labelled}; "
+            f"{learnt} learns nothing from them{fix}"
         ]
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
@@ -230,27 +316,28 @@ class PairExamples:
 
         Args:
           examples: int64[n] in [0, len(self)).
-          row_keys: uint64[n], keys of the random draws.
+          row_keys: uint64[n], keys of the random draws: those of the epochs, folded with `examples`.
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable`
           bool[n, length], `sequence_start_positions` int32[n, 1], the labels int32[n, 1] and weights float32[n, 1] of the
           relation, such as `next_sentence_labels` and `next_sentence_weights`, and `units` uint8[n, length] for marked text.
         """
-        starts = self._documents.sentence_starts
-        first, count = self._first[examples], self._count[examples]
-        split = first + 1 + keys.integers(keys.bits(row_keys, _SPLIT, 1)[:, 0], np.maximum(count - 1, 1))
-        drawn, (random_share, swapped_share) = keys.uniform(keys.bits(row_keys, _NEXT, 1)[:, 0]), self._config.shares
-        is_random = (drawn < random_share) | (count == 1)
-        is_swapped = (drawn < random_share + swapped_share) & ~is_random
-        split = np.minimum(split, first + count)
+        epoch_keys = keys.unfold(row_keys, examples)
+        chunk, is_rest, is_random, is_swapped = self._choose(examples, epoch_keys, row_keys)
+        starts, first, count = self._documents.sentence_starts, self.plan.first[chunk], self.plan.count[chunk]
+        # The chunk and its rest have the same split, so it is drawn from the key of the chunk.
+        split_words = keys.bits(keys.fold(epoch_keys, chunk), _SPLIT, 1)[:, 0]
+        split = np.minimum(first + 1 + keys.integers(split_words, np.maximum(count - 1, 1)), first + count)
 
-        a_start, a_length = starts[first], starts[split] - starts[first]
         b_start, b_length = starts[split], starts[first + count] - starts[split]
+        a_start = np.where(is_rest, b_start, starts[first])
+        a_length = np.where(is_rest, b_length, starts[split] - starts[first])
         if is_random.any():
             where = np.flatnonzero(is_random)
+            target = self._room[examples] if self._is_fitted else self.plan.target[chunk]
             b_start[where], b_length[where] = self._negatives(
-                row_keys[where], self._document[examples[where]], self._target[examples[where]] - a_length[where]
+                row_keys[where], self.plan.document[chunk[where]], (target - a_length)[where]
             )
         a_start, b_start = np.where(is_swapped, b_start, a_start), np.where(is_swapped, a_start, b_start)
         a_length, b_length = np.where(is_swapped, b_length, a_length), np.where(is_swapped, a_length, b_length)
@@ -259,12 +346,32 @@ class PairExamples:
         b_start, b_length = b_start + keys.coin_sums(row_keys, _TRIM_B, cut_b), b_length - cut_b
 
         sentences = SENTENCES[self._config.relation]
+        labelled = (count > 1) | self._config.labels_single_sentences
+        labels = np.array(_LABELS[self._config.relation], np.int32)[is_random + 2 * is_swapped]
         rows = frame_segments(self._documents, self._length, self._tokens, (a_start, a_length), (b_start, b_length))
         return rows | {
-            "sequence_start_positions": np.zeros((len(row_keys), 1), np.int32),
-            sentences.labels: np.array(_LABELS[self._config.relation], np.int32)[is_random + 2 * is_swapped, None],
-            sentences.weights: np.ones((len(row_keys), 1), np.float32),
+            "sequence_start_positions": np.zeros((len(examples), 1), np.int32),
+            sentences.labels: np.where(labelled, labels, 0)[:, None],
+            sentences.weights: labelled.astype(np.float32)[:, None],
         }
+
+    def _choose(self, examples: np.ndarray, epoch_keys: np.ndarray, row_keys: np.ndarray) -> Choice:
+        """Choose the text and the relation of pairs: the chunk that is divided in an epoch is drawn once for both its pairs."""
+        chunks, groups = len(self.plan.first), self._rests
+        chunk, is_rest, is_divided = examples.copy(), examples >= chunks, np.zeros(len(examples), bool)
+        where = np.flatnonzero(is_rest | (examples < self._divisible)) if groups else np.zeros(0, np.int64)
+        if len(where):
+            number, of_rest = examples[where], is_rest[where]
+            group = np.where(of_rest, number - chunks, -(-(number + 1) * groups // self._divisible) - 1)
+            begin, end = group * self._divisible // groups, (group + 1) * self._divisible // groups
+            words = keys.bits(keys.fold(epoch_keys[where], chunks + group), _DIVIDED, 1)[:, 0]
+            divided = begin + keys.integers(words, end - begin)
+            chunk[where] = np.where(of_rest, divided, number)
+            is_divided[where] = divided == chunk[where]
+        is_random = is_divided | (self.plan.count[chunk] == 1)
+        random_share, swapped_share = self._config.shares
+        swap_rate = swapped_share / (1 - random_share) if swapped_share else 0.0
+        return Choice(chunk, is_rest, is_random, ~is_random & (keys.uniform(keys.bits(row_keys, NEXT, 1)[:, 0]) < swap_rate))
 
     def _negatives(self, row_keys: np.ndarray, own: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draw B from another document, with about `wanted` tokens: first token int64[n] and length int64[n]."""

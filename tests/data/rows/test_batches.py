@@ -184,7 +184,7 @@ def test_epochs_differ_in_masks_splits_labels_and_negatives(source):
         clean = [restore_tokens(rows) for rows in (first, second)]
         is_next = np.flatnonzero(((first["next_sentence_labels"] == 0) & (second["next_sentence_labels"] == 0))[:, 0])
         types = [token_types(rows)[is_next] for rows in (first, second)]
-        assert 0.3 < np.mean((types[0] != types[1]).any(axis=1)) < 1  # split elsewhere
+        assert 0.2 < np.mean((types[0] != types[1]).any(axis=1)) < 1  # split elsewhere
         is_random = np.flatnonzero(((first["next_sentence_labels"] == 1) & (second["next_sentence_labels"] == 1))[:, 0])
         b_tokens = [
             [row[types == 1] for row, types in zip(rows[is_random], token_types(whole)[is_random], strict=True)]

@@ -8,7 +8,6 @@ import pytest
 from test_sentence_pairs import IDS, make_documents, split_row, token_places
 
 from bertfam.corruption.keys import fold
-from bertfam.data.rows import sentence_pairs
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.text_data import TextData
@@ -44,24 +43,57 @@ def toy():
 
 
 @pytest.mark.parametrize("relation", SHARES)
-def test_labels_equal_the_true_relation(toy, relation):
-    examples, sentences = SentencePairs(relation=relation).examples(toy, 48, 3, IDS), SENTENCES[relation]
-    relations = Counter()
+@pytest.mark.parametrize("published", [False, True])
+def test_labels_equal_the_true_relation(toy, relation, published):
+    config, sentences = SentencePairs(relation=relation, label_single_sentences=published or None), SENTENCES[relation]
+    examples, relations, unlabelled = config.examples(toy, 48, 3, IDS), Counter(), 0
+    single = np.count_nonzero(examples.plan.count == 1)
+    assert single
     for epoch in range(6):
         rows = examples.rows(np.arange(len(examples)), fold(epoch, np.arange(len(examples))))
-        assert set(rows) >= {sentences.labels, sentences.weights} and rows[sentences.weights].min() == 1
         for index in range(len(examples)):
             a, b = split_row(rows, index)
             name, truth = sentences.classes[rows[sentences.labels][index, 0]], true_relation(toy, a, b)
             if truth != "random":
                 # Tokens between A and B are missing only where a full row was trimmed.
                 assert gap_between(toy, a, b) == 0 or len(a) + len(b) == 48 - 3
-            if relation == "order" and truth == "random":
-                assert name == "previous" and examples._count[index] == 1  # the published fallback
+            if rows[sentences.weights][index, 0] == 0:
+                assert truth == "random" and rows[sentences.labels][index, 0] == 0
+                unlabelled += 1
+            elif relation == "order" and truth == "random":
+                assert name == "previous" and published
             else:
                 assert name == truth
             relations[truth] += 1
+    assert unlabelled == (0 if published or relation == "next" else 6 * single)
     assert set(relations) == {"next", "previous", "random"} - ({"previous"} if relation == "next" else set())
+
+
+@pytest.mark.parametrize("relation", ["order", "structure"])
+def test_labels_of_a_corpus_half_of_single_sentences(relation):
+    """Half of the documents have no text to follow their sentence: their pairs have no label, and a warning counts them."""
+    documents, sentences = make_documents(*[[7, 6, 5, 8], [9]] * 500), SENTENCES[relation]
+    examples = SentencePairs(0.0, relation=relation).examples(documents, 32, 3, IDS)
+    rows = examples.rows(np.arange(len(examples)), fold(1, np.arange(len(examples))))
+    labels, weights = rows[sentences.labels][:, 0], rows[sentences.weights][:, 0]
+    names = Counter()
+    for index in range(len(examples)):
+        truth = true_relation(documents, *split_row(rows, index))
+        if weights[index]:
+            assert sentences.classes[labels[index]] == truth
+            names[truth] += 1
+    assert (weights == 0).sum() == 500 and names.total() == len(examples) - 500
+    for name, share in SHARES[relation].items():
+        assert abs(names[name] / names.total() - share) < 5 * math.sqrt(share * (1 - share) / names.total())
+    (warning,) = examples.warnings
+    assert f"500 of the {len(examples):,} sentence pairs of the toy text at length 32" in warning and "have no label" in warning
+    published = SentencePairs(0.0, relation=relation, label_single_sentences=True).examples(documents, 32, 3, IDS)
+    again = published.rows(np.arange(len(examples)), fold(1, np.arange(len(examples))))
+    assert (again[sentences.weights] == 1).all() and np.array_equal(again[sentences.labels][weights > 0, 0], labels[weights > 0])
+    assert set(again[sentences.labels][weights == 0, 0]) == {1 if relation == "order" else 0}
+    (warning,) = published.warnings
+    assert "500 of the " in warning and "labelled as published" in warning
+    assert SentencePairs(0.0, relation=relation).examples(make_documents([3, 4], [3, 4]), 32, 3, IDS).warnings == []
 
 
 @pytest.mark.parametrize("relation", SHARES)
@@ -69,30 +101,18 @@ def test_shares_of_relations_in_real_text(cache, tokens, relation):
     """Count the labels of at least 2,000 rows whose chunks allow every relation."""
     documents, config, sentences = cache.documents("train", "text"), SentencePairs(relation=relation), SENTENCES[relation]
     examples = config.examples(documents, 64, 3, IDS)
-    splittable = np.flatnonzero(examples._count > 1)
-    chosen = np.resize(splittable, max(2000, len(splittable)))
-    labels = examples.rows(chosen, fold(9, np.arange(len(chosen))))[sentences.labels][:, 0]
+    splittable = np.setdiff1d(np.arange(len(examples)), np.flatnonzero(examples.plan.count == 1))
+    labels = [examples.rows(splittable, fold(epoch, splittable))[sentences.labels][:, 0] for epoch in range(2)]
+    labels = np.concatenate(labels)
+    assert len(labels) > 2000
     for name, share in SHARES[relation].items():
         count = (labels == sentences.classes.index(name)).sum()
         assert abs(count / len(labels) - share) < 4 * math.sqrt(share * (1 - share) / len(labels))
-    # Chunks of a single sentence always have a random B.
-    single = np.flatnonzero(examples._count == 1)
-    labels = examples.rows(single, fold(9, single))[sentences.labels]
-    assert len(single) and set(labels.ravel()) == {0 if relation == "structure" else 1}
-
-
-def test_swapped_pairs_use_their_whole_chunk(toy):
-    """Check that the next chunk follows a chunk that is wholly used, so that an epoch covers the text once."""
-    document, first, count, _ = sentence_pairs._plan(SentencePairs(relation="order"), toy, 32, 5)
-    covered = np.zeros(len(toy.sentence_starts) - 1, int)
-    for begin, number in zip(first, count, strict=True):
-        covered[begin : begin + number] += 1
-    assert (covered == 1).all() and np.all(np.diff(document) >= 0)
 
 
 @pytest.mark.parametrize("relation", SHARES)
 def test_packed_rows_have_the_labels_of_their_pairs(toy, relation):
-    rows, sentences = Packed(SentencePairs(relation=relation), max_examples=4), SENTENCES[relation]
+    rows, sentences = Packed(SentencePairs(relation=relation, label_single_sentences=True), max_examples=4), SENTENCES[relation]
     assert rows.relation == relation
     data = TextData(rows=rows)
     examples = rows.examples(toy, 96, 3, IDS)
@@ -124,9 +144,9 @@ def test_too_little_text_is_refused_or_warned_about(relation):
         config.examples(make_documents([1, 2, 3]), 16, 0, IDS)
     examples = config.examples(make_documents(*[[5]] * 100), 16, 0, IDS)
     rows = examples.rows(np.arange(100), fold(0, np.arange(100)))
-    assert all(len(np.unique(value)) == 1 for name, value in rows.items() if name == SENTENCES[relation].labels)
+    assert not rows[SENTENCES[relation].weights].any()
     (warning,) = examples.warnings
-    assert warning.startswith("100% of the sentence pairs of the toy text at length 16 have a random second sentence")
+    assert warning.startswith("100 of the 100 sentence pairs of the toy text at length 16 (100%) have a random second sentence")
     assert ("sentence-order prediction" in warning) == (relation == "order") and "next-sentence" not in warning
 
 

@@ -1,15 +1,18 @@
 """Sentence pairs compared with the published script of BERT, ALBERT and StructBERT."""
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from published_pairs import create_instances_from_document, make_pair, truncate_seq_pair
 
-from bertfam.corruption.keys import bits, coin_sums, fold, integers, uniform
+from bertfam.corruption.keys import bits, coin_sums, fold, integers, unfold, uniform
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows import sentence_pairs
-from bertfam.data.rows.sentence_pairs import SentencePairs
+from bertfam.data.rows.earlier_pairs import earlier_rows
+from bertfam.data.rows.packing import Packed
+from bertfam.data.rows.sentence_pairs import SentencePairs, plan_chunks
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
@@ -52,7 +55,7 @@ def examples(documents):
 
 
 class PlannedDraws:
-    """Draws of `_plan`."""
+    """Draws of `plan_chunks`."""
 
     def __init__(self, config, seed, document):
         self.config, self.seed, self.number, self.chunk = config, seed, document, 0
@@ -97,27 +100,23 @@ def test_chunks_equal_those_of_the_published_script(documents, config, length):
         for number in range(len(lists))
         for first, count, target, *_ in create_instances_from_document(lists, number, length, PlannedDraws(config, 7, number))
     ]
-    assert list(zip(*(column.tolist() for column in sentence_pairs._plan(config, documents, length, 7)), strict=True)) == expected
+    plan = plan_chunks(config, documents, length, 7, put_back_rate=config.shares[0])
+    assert list(zip(*(column.tolist() for column in plan), strict=True)) == expected
 
 
 class RowDraws:
     """Draws of `PairExamples.rows` for one example."""
 
-    def __init__(self, key, documents, shares=(0.5, 0.0)):
-        self.key, self.documents, self.shares = key, documents, shares
-        self.fronts = None
+    def __init__(self, key, split_key, documents, *, is_rest, is_random, is_swapped):
+        self.key, self.split_key, self.documents, self.fronts = key, split_key, documents, None
+        self.is_rest, self.is_random, self.is_swapped = is_rest, lambda: is_random, lambda: is_swapped
 
     def _word(self, stream):
         return bits(self.key, stream, 1)[:, 0]
 
     def split(self, last):
-        return 1 + int(integers(self._word(sentence_pairs._SPLIT), last)[0])
-
-    def is_random(self):
-        return uniform(self._word(sentence_pairs._NEXT))[0] < self.shares[0]
-
-    def is_swapped(self):
-        return uniform(self._word(sentence_pairs._NEXT))[0] < sum(self.shares)  # among the pairs that are not random
+        # All sentences of the rest of a chunk are A.
+        return last + 1 if self.is_rest else 1 + int(integers(bits(self.split_key, sentence_pairs._SPLIT, 1)[:, 0], last)[0])
 
     def document(self, own):
         other = int(integers(self._word(sentence_pairs._DOCUMENT), self.documents - 1)[0])
@@ -143,20 +142,29 @@ class RowDraws:
 
 @pytest.mark.parametrize("length", [16, LENGTH])
 @pytest.mark.parametrize("relation", ["next", "order", "structure"])
-def test_pairs_equal_those_of_the_published_script(documents, length, relation):
+@pytest.mark.parametrize("is_earlier", [False, True], ids=["", "earlier"])
+def test_pairs_equal_those_of_the_published_script(documents, length, relation, is_earlier):
     lists = as_lists(documents)
-    config = SentencePairs(relation=relation)
+    config = SentencePairs(relation=relation, label_single_sentences=True)
+    config = earlier_rows(config) if is_earlier else config
     sentences = SENTENCES[relation]
     examples = config.examples(documents, length, 11, IDS)
     chosen = np.random.default_rng(0).integers(0, len(examples), 600)
-    keys = fold(5, np.arange(600))
-    rows = examples.rows(chosen, keys)
-    planned = list(zip(*sentence_pairs._plan(config, documents, length, 11), strict=True))
-    for index, example in enumerate(chosen):
-        number, first, count, target = map(int, planned[example])
+    epochs = fold(5, np.arange(600))
+    keys = fold(epochs, chosen)
+    rows, choice = examples.rows(chosen, keys), examples._choose(chosen, epochs, keys)
+    assert choice.is_rest.any() == (config.shares[0] > 0 and not is_earlier)
+    for index in range(600):
+        place = choice.chunk[index]
+        number, first, count, target = (int(column[place]) for column in examples.plan)
         begin = first - documents.sentence_bounds[number]
         chunk = lists[number][begin : begin + count]
-        draw = RowDraws(keys[index : index + 1], len(lists), config.shares)
+        split_key = fold(epochs[index], place)
+        draws = {name: bool(getattr(choice, name)[index]) for name in ("is_rest", "is_random", "is_swapped")}
+        draw = RowDraws(keys[index : index + 1], split_key, len(lists), **draws)
+        if draw.is_rest:
+            split = RowDraws(keys[index : index + 1], split_key, len(lists), **draws | {"is_rest": False}).split(count - 1)
+            chunk = chunk[split:]
         _, a, b, is_random = make_pair(lists, number, chunk, target, length - 3, draw)
         assert (a, b) == split_row(rows, index)
         name = "random" if is_random else "previous" if draw.is_swapped() else "next"
@@ -225,16 +233,23 @@ def test_next_segment_follows_and_random_segment_is_from_another_document(toy):
     assert 0.4 < np.mean(labels) < 0.7
 
 
-def test_half_of_the_pairs_are_random_where_the_chunk_allows_both(toy):
-    examples = SentencePairs().examples(toy, 64, 3, IDS)
-    splittable = np.flatnonzero(sentence_pairs._plan(SentencePairs(), toy, 64, 3)[2] > 1)
-    labels = [examples.rows(splittable, fold(epoch, splittable))["next_sentence_labels"].mean() for epoch in range(40)]
-    total = 40 * len(splittable)
-    assert total > 2000 and abs(np.mean(labels) - 0.5) < 4 * 0.5 / np.sqrt(total)
+@pytest.mark.parametrize("rate", [0.5, 0.3])
+def test_pairs_are_random_at_the_rate_where_the_chunk_allows_both(toy, rate):
+    examples = SentencePairs(random_next_rate=rate).examples(toy, 64, 3, IDS)
+    numbers, single = np.arange(len(examples)), np.count_nonzero(examples.plan.count == 1)
+    labels = np.array([examples.rows(numbers, fold(epoch, numbers))["next_sentence_labels"][:, 0] for epoch in range(100)])
+    random = labels.sum(axis=1) - single
+    assert len(set(random)) == 1 and abs(random[0] / (len(numbers) - single) - rate) < 0.02
+    # Every chunk of several sentences is divided now and then, and none always.
+    divided = labels[:, : np.count_nonzero(examples.plan.count > 1)].mean(axis=0)
+    assert 0 < divided.min() and divided.max() < 0.8 and abs(divided.mean() - rate / (2 - rate)) < 0.02
+
+
+def test_all_or_no_pairs_may_be_random(toy):
     always, never = (SentencePairs(random_next_rate=rate).examples(toy, 64, 3, IDS) for rate in (1.0, 0.0))
     assert always.rows(np.arange(50), fold(0, np.arange(50)))["next_sentence_labels"].all()
     is_random = never.rows(np.arange(len(never)), fold(0, np.arange(len(never))))["next_sentence_labels"][:, 0] == 1
-    assert np.array_equal(is_random, sentence_pairs._plan(SentencePairs(random_next_rate=0.0), toy, 64, 3)[2] == 1)
+    assert np.array_equal(is_random, never.plan.count == 1)
 
 
 def test_random_sentences_are_drawn_uniformly():
@@ -250,7 +265,7 @@ def test_random_sentences_are_drawn_uniformly():
 @pytest.mark.parametrize(("rate", "low", "high"), [(0.1, 0.07, 0.13), (0.0, 0.0, 0.0), (1.0, 0.95, 1.0)])
 def test_share_of_documents_with_short_chunks(rate, low, high):
     documents = make_documents(*[[1] * 40] * 1500)
-    document, _, _, target = sentence_pairs._plan(SentencePairs(short_sequence_rate=rate), documents, 43, 1)
+    document, _, _, target = sentence_pairs.plan_chunks(SentencePairs(short_sequence_rate=rate), documents, 43, 1)
     assert target.min() >= 2 and target.max() <= 40
     targets_of_document = {number: set(target[document == number].tolist()) for number in range(1500)}
     assert all(len(targets) == 1 for targets in targets_of_document.values())
@@ -260,16 +275,57 @@ def test_share_of_documents_with_short_chunks(rate, low, high):
 
 
 def test_chunks_cover_every_sentence(toy):
-    document, first, count, _ = sentence_pairs._plan(SentencePairs(), toy, 32, 5)
+    document, first, count, _ = plan_chunks(SentencePairs(), toy, 32, 5)
     assert np.all(np.diff(document) >= 0)
     covered = np.zeros(len(toy.sentence_starts) - 1, int)
     for begin, number in zip(first, count, strict=True):
         covered[begin : begin + number] += 1
-    assert covered.min() == 1
+    assert set(covered) == {1}
+
+
+def sentences_in_pairs(documents, rows, weights):
+    """Count by brute force the pairs in which each sentence of distinct tokens stands in A, or in a B that is not random."""
+    uses, labels = Counter(), rows["next_sentence_labels"].ravel()[weights.ravel() > 0]
+    sentence_of = np.repeat(np.arange(len(documents.sentence_starts) - 1), np.diff(documents.sentence_starts))
+    pairs = []
+    for tokens, segments, types in zip(
+        *(rows[f"encoder_{name}"] for name in ("input_tokens", "segment_ids", "token_type_ids")), strict=True
+    ):
+        for segment in range(1, segments.max() + 1):
+            pairs.append([tokens[(segments == segment) & (types == kind)] for kind in (0, 1)])
+    for (a, b), label in zip(pairs, labels, strict=True):
+        own = a if label == sentence_pairs.IS_RANDOM else np.concatenate([a, b])
+        uses.update(np.unique(sentence_of[own[own >= 5] - 5]).tolist())
+    return uses
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("text", ["two sentences", "mixed"])
+def test_every_sentence_appears_in_every_epoch(packed, text):
+    generator = np.random.default_rng(7)
+    # A row may lose fewer tokens than a sentence has.
+    documents = make_documents(
+        *([[3, 4]] * 500 if text == "two sentences" else [[5] * generator.integers(1, 40) for _ in range(150)])
+    )
+    layout = Packed(SentencePairs(), max_examples=9) if packed else SentencePairs()
+    examples = layout.examples(documents, 64, 3, IDS)
+    numbers, orders = np.arange(len(examples)), set()
+    for epoch in range(5):
+        rows = examples.rows(numbers, fold(epoch, numbers))
+        uses = sentences_in_pairs(documents, rows, rows["next_sentence_weights"])
+        assert set(uses) == set(range(len(documents.sentence_starts) - 1))
+        if text == "two sentences":
+            assert set(uses.values()) == {1}
+        orders.add(rows["next_sentence_labels"].tobytes())
+    assert len(orders) == 5
+    earlier = earlier_rows(SentencePairs()).examples(documents, 64, 3, IDS)
+    numbers = np.arange(len(earlier))
+    rows = earlier.rows(numbers, fold(0, numbers))
+    assert len(sentences_in_pairs(documents, rows, rows["next_sentence_weights"])) < 0.99 * (len(documents.sentence_starts) - 1)
 
 
 def test_plan_depends_on_the_seed_only(toy):
-    first, again, other = (sentence_pairs._plan(SentencePairs(), toy, 32, seed) for seed in (1, 1, 2))
+    first, again, other = (plan_chunks(SentencePairs(), toy, 32, seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert len(first[0]) != len(other[0]) or not np.array_equal(first[1], other[1])
 
@@ -303,7 +359,7 @@ def test_huge_sentence_fills_rows():
     rows = examples.rows(np.repeat(np.arange(len(examples)), 20), fold(0, np.arange(20 * len(examples))))
     lengths = rows["encoder_segment_ids"].sum(axis=1)
     assert lengths.max() == 32 and lengths.min() >= 5
-    first = split_row(rows, 0)[0]
+    first = split_row(rows, 20 * int(np.flatnonzero(examples.plan.document == 0)[0]))[0]
     assert abs(first[0] - 1_500_000) < 10_000  # cut at both ends by fair coins
 
 
@@ -325,21 +381,15 @@ def test_rates_outside_0_and_1_are_refused(settings):
 def test_planning_long_documents_in_stretches_covers_every_sentence(monkeypatch):
     lengths = np.random.default_rng(4).integers(1, 30, 4000).tolist()
     documents = make_documents(lengths, [700, 3, 4], [5] * 10)
-    whole = SentencePairs().examples(documents, 32, 1, IDS)
+    whole = plan_chunks(SentencePairs(), documents, 32, 1)
     monkeypatch.setattr(sentence_pairs, "_STRETCH", 500)
-    stretched = SentencePairs().examples(documents, 32, 1, IDS)
-    # Every sentence is in the first chunk or a later one: a chunk begins at the end of the previous one or inside it.
-    for examples in (whole, stretched):
-        ends = examples._first + examples._count
-        same_document = examples._document[1:] == examples._document[:-1]
-        assert (examples._first[1:][same_document] <= ends[:-1][same_document]).all() and (
-            examples._first[1:][same_document] > examples._first[:-1][same_document]
-        ).all()
-        assert [examples._first[examples._document == number][0] for number in range(3)] == documents.sentence_bounds[
-            :-1
-        ].tolist()
-        assert [ends[examples._document == number][-1] for number in range(3)] == documents.sentence_bounds[1:].tolist()
-    assert len(whole) < len(stretched) < len(whole) + 2 * len(documents.tokens) / 500
+    stretched = plan_chunks(SentencePairs(), documents, 32, 1)
+    # Every sentence is in one chunk: a chunk begins at the end of the previous one.
+    for document, first, count, _ in (whole, stretched):
+        ends = first + count
+        assert np.array_equal(first[1:], ends[:-1]) and (first[0], ends[-1]) == (0, documents.sentence_bounds[-1])
+        assert [first[document == number][0] for number in range(3)] == documents.sentence_bounds[:-1].tolist()
+    assert len(whole.first) < len(stretched.first) < len(whole.first) + 2 * len(documents.tokens) / 500
 
 
 @pytest.mark.parametrize("random_next_rate", [0.0, 0.5])
@@ -348,7 +398,9 @@ def test_pairs_of_single_sentences(documents, random_next_rate):
     lists = as_lists(documents)
     config = SentencePairs(random_next_rate=random_next_rate, unit="sentence")
     examples = config.examples(documents, 512, 11, IDS)
-    rows = examples.rows(np.arange(len(examples)), fold(5, np.arange(len(examples))))
+    numbers = np.arange(len(examples))
+    keys = fold(5, numbers)
+    rows, chunks = examples.rows(numbers, keys), examples._choose(numbers, unfold(keys, numbers), keys).chunk
     next_sentences, documents_of_sentence = {}, {}
     for number, document in enumerate(lists):
         for sentence, following in zip(document, [*document[1:], None], strict=True):
@@ -362,11 +414,11 @@ def test_pairs_of_single_sentences(documents, random_next_rate):
         elif label == 0:
             assert list(b) in next_sentences[a]
         else:
-            assert a in documents_of_sentence and documents_of_sentence[b] - {examples._document[index]}
+            assert a in documents_of_sentence and documents_of_sentence[b] - {examples.plan.document[chunks[index]]}
     assert cut < 0.1 * len(labels)
-    splittable = examples._count == 2
-    assert (labels[~splittable] == 1).all() and set(examples._count) == {1, 2}
-    assert abs(labels[splittable].mean() - random_next_rate) < 5 * np.sqrt(random_next_rate / 2 / splittable.sum()) + 1e-9
+    splittable = examples.plan.count[chunks] == 2
+    assert (labels[~splittable] == 1).all() and set(examples.plan.count) == {1, 2}
+    assert abs(labels[splittable].mean() - random_next_rate) < 0.01
     # Without random pairs, every sentence occurs once.
     if not random_next_rate:
         assert len(labels) == sum(-(-len(document) // 2) for document in lists)

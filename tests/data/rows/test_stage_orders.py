@@ -12,7 +12,9 @@ from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.data.rows.order import Streams
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.running_text import Chunks, DocSentences, WholeDocuments
+from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.text_data import TextData
+from bertfam.errors import UserError
 from bertfam.training.stages import Ramp, Stage, StagedBatches, expand_ramps, stage_batches, total_steps
 
 DOCUMENTS = make_documents(*[[5 + number % 7] for number in range(1000)])
@@ -143,6 +145,15 @@ def test_runs_begun_earlier_keep_their_rows():
     stages = (Stage(20, 48, 16), Stage(20, 48, 16))
     batches = staged(data, stages, cache)
     assert [digest(batches.rows(step, 0, 16)) for step in (9, 29)] == ["59e06fd0ed5a0eba", "035f0c72b8636961"]
+    pairs = [TextData(rows=SentencePairs(relation=name), rows_version=1) for name in ("next", "order", "structure")]
+    digests = [[digest(staged(data, stages, cache).rows(step, 0, 16)) for step in (9, 29)] for data in pairs]
+    assert digests == [
+        ["5c9e110a37b7e06d", "fd50233682ff649e"],
+        ["f9701dc37e07eb37", "23f8a159e41b83d1"],
+        ["af1ddf8372bd78cc", "f465ce473f86c863"],
+    ]
+    with pytest.raises(UserError, match="TextData.rows_version is 1, but packed sentence pairs exist in version 2 only"):
+        staged(TextData(rows=Packed(SentencePairs()), rows_version=1), stages, cache)
     # The first stage of a length is the same in both versions.
     assert digest(staged(TextData(rows=DocSentences()), stages, cache).rows(9, 0, 16)) == "59e06fd0ed5a0eba"
     assert total_steps(stages) == 40
