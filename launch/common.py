@@ -7,6 +7,7 @@ import argparse
 import itertools
 import math
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -149,7 +150,7 @@ class Runner:
         elif text is None:
             print(shlex.join(words))
         else:
-            print(f"{shlex.join(words)} << 'END'\n{text}END")
+            print(f"{shlex.join(words)} {here_document(text)}")
 
     def query(self, words: Sequence[str], dry_answer: str, final: str | None = None) -> str:
         """Run a command that changes nothing and return its stripped stdout; retry it if it fails.
@@ -185,6 +186,19 @@ class Runner:
         causes = [line for line in lines if final and final in line] or lines
         message = ": ".join([f"{program(words)} failed with status {done.returncode}", *causes[-1:]])
         raise LaunchError(message, done.returncode)
+
+
+def here_document(text: str) -> str:
+    """Return a shell's here-document of a text that ends with a newline; no line of the text closes it."""
+    end, lines = "END", set(text.splitlines())
+    while end in lines:
+        end += "_"
+    return f"<< '{end}'\n{text}{end}"
+
+
+def run_token() -> dict[str, str]:
+    """Return the variable with a new secret by which the processes of a run recognise each other."""
+    return {"BERTFAM_RUN_TOKEN": secrets.token_hex(16)}
 
 
 def program(words: Sequence[str]) -> str:

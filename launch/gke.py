@@ -5,6 +5,8 @@ r"""Train on TPU slices of a GKE cluster, as a JobSet: one Job per slice, one po
     --gin_file=runs/bert_base.gin --vocab=gs://my-bucket/vocab --cache_dir=gs://my-bucket/cache --model_dir=gs://my-bucket/bert
 
 To build the image from the commit that is checked out: git archive HEAD | docker build --file=launch/Dockerfile --tag=IMAGE -
+To add your own modules and gin files, those of the folder FILES, to the folder in which the command runs:
+printf 'FROM IMAGE\nCOPY . .\n' | docker build --file=- --tag=OWN_IMAGE FILES
 
 The exit status of a pod decides what follows. After 75 (preempted; the state is saved) all pods are restarted, without limit.
 After 2 (a mistake in the command) the JobSet ends. After any other failure (a lost machine, a stuck step, an error) all pods
@@ -118,7 +120,7 @@ def pod(options: argparse.Namespace, command: list[str]) -> dict:
     """Return the specification of the pod of one machine."""
     slice = options.slice
     chips = {"google.com/tpu": slice.chips // slice.hosts}
-    variables = xla_flags.environment(slice.kind, options.xla_flags)
+    variables = common.run_token() | xla_flags.environment(slice.kind, options.xla_flags)
     spot = {"cloud.google.com/gke-spot": "true"} if options.spot else {}
     selector = {
         "cloud.google.com/gke-tpu-accelerator": slices.KINDS[slice.kind].gke,

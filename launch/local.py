@@ -69,7 +69,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def once(options: argparse.Namespace, command: list[str], group: "Group") -> int:
     """Run the processes to their end, or print their commands in a dry run; return the exit status."""
     coordinator = f"localhost:{free_port()}"
-    added = environment(options.devices_per_process)
+    added = environment(options.devices_per_process) | common.run_token()
     output, readers = Output(), []
     group.processes = []
     for index in range(options.processes):

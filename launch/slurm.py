@@ -19,6 +19,9 @@ import xla_flags
 
 # `wait` returns early when a signal arrives. A job that scancel ended is no longer RUNNING.
 BODY = """\
+# A secret by which the processes of the run recognise each other.
+BERTFAM_RUN_TOKEN="$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')"
+export BERTFAM_RUN_TOKEN
 trap 'caught=1; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
 srun {command} &
 step=$!

@@ -29,6 +29,7 @@ mkdir bertfam
 tar xzf bertfam.tar.gz -C bertfam
 test -x venv/bin/python || python3 -m venv venv
 venv/bin/pip install --quiet './bertfam[tpu,gcs]'"""
+UNPACK = "tar xzf files.tar.gz || exit 1"
 # The lock is held until the command and all of its children have ended, so that STATE and STOP recognise a running job.
 START = """\
 exec 9> job.lock
@@ -88,13 +89,21 @@ class Machines:
     def install(self) -> None:
         """Copy the commit that is checked out and the script that runs the command, and install bertfam."""
         if self._options.dry_run:
-            print(f"cat > FOLDER/job.sh << 'END'\n{self._job()}END")
+            print(f"cat > FOLDER/job.sh {common.here_document(self._job())}")
             self._copy("FOLDER")
         else:
             with tempfile.TemporaryDirectory(prefix="bertfam-") as folder:
                 Path(folder, "job.sh").write_text(self._job())
                 self._copy(folder)
-        self._runner.run(self._ssh(INSTALL), retries=3)
+        self._runner.run(self._ssh(f"{UNPACK}\n{INSTALL}" if self._options.copy else INSTALL), retries=3)
+
+    def _copy_files(self, folder: str) -> list[str]:
+        """Pack the files of --copy; return the archive, if there is one."""
+        if not self._options.copy:
+            return []
+        archive = f"{folder}/files.tar.gz"
+        self._runner.run(["tar", "--create", "--gzip", f"--file={archive}", "--", *self._options.copy])
+        return [archive]
 
     def start(self) -> None:
         """Start the command on all machines."""
@@ -123,11 +132,11 @@ class Machines:
     def _copy(self, folder: str) -> None:
         archive = f"{folder}/bertfam.tar.gz"
         self._runner.run(["git", "-C", str(common.CHECKOUT), "archive", "--format=tar.gz", f"--output={archive}", "HEAD"])
-        files = [archive, f"{folder}/job.sh"]
+        files = [archive, *self._copy_files(folder), f"{folder}/job.sh"]
         self._runner.run(self._gcloud("scp", *files, f"{self._options.name}:", "--node=all", "--worker=all"), retries=3)
 
     def _job(self) -> str:
-        variables = xla_flags.environment(self._options.slice.kind, self._options.xla_flags)
+        variables = common.run_token() | xla_flags.environment(self._options.slice.kind, self._options.xla_flags)
         exports = "".join(f"\nexport {name}={shlex.quote(value)}" for name, value in variables.items())
         return JOB.format(variables=exports, command=shlex.join(self._command))
 

@@ -12,10 +12,13 @@ newest checkpoint; this must be on gs://. If a run is still active, `train` foll
 state and ends), `fetch` (copies a folder from the first machine to this one) and `down` (deletes the machines and disks) may be
 called at any time.
 
-On the machines, all files are in the home folder: job.log, job.status, venv. Their Python must be 3.11 or newer.
+On the machines, all files are in the home folder: job.log, job.status, venv. Their Python must be 3.11 or newer. The command runs
+there; --copy=PATH, repeatable, copies your own modules, gin files or folders from the current folder to the same place there, so
+that the command can name them as here: --copy=my_tasks.py -- bertfam pretrain --module_import=my_tasks ...
 """
 
 import argparse
+import pathlib
 import re
 import subprocess
 import sys
@@ -60,6 +63,13 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--restarts", type=common.count, default=10, metavar="N", help="train: largest number of restarts (default: 10)"
     )
+    parser.add_argument(
+        "--copy",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="train, run: file or folder below the current one to copy to the machines; repeatable",
+    )
     parser.add_argument("--follow", action="store_true", help="logs: follow the log until the run ends")
     parser.add_argument("--folder", help="fetch: folder on the first machine")
     parser.add_argument("--to", default=".", metavar="DIR", help="fetch: local folder to copy to (default: .)")
@@ -76,6 +86,11 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
             parser.error(f"{options.action} requires --{flag}")
     if options.action in ("train", "run"):
         common.require_command(parser, command)
+    for path in map(pathlib.Path, options.copy):
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            parser.error(f"--copy={path} is not below the current folder: write a relative path without ..")
+        if not path.exists():
+            parser.error(f"--copy={path} does not exist")
     if options.action == "train" and options.restarts and re.search("--model_dir[= ](?!gs://)", " ".join(command)):
         parser.error("--model_dir is on machines that may be preempted: use a folder on gs://, or --restarts=0")
     return options, command

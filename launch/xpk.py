@@ -5,9 +5,9 @@ r"""Train on TPU slices of a GKE cluster that XPK manages (github.com/AI-Hyperco
     bertfam pretrain --gin_file=runs/bert_base.gin --vocab=gs://my-bucket/vocab --cache_dir=gs://my-bucket/cache \
     --model_dir=gs://my-bucket/bert
 
-The image is built as for launch/gke.py. If a pod exits with 75 (preempted; the state is saved), 76 (stuck), 77 (another process
-was lost), 1 (an error) or is killed by a signal, XPK's JobSet restarts all pods, at most --restarts times. After 2 (a mistake
-in the command) it ends. `delete` lets the run save its state and removes it.
+The image, also one with your own modules and gin files, is built as for launch/gke.py. If a pod exits with 75 (preempted; the
+state is saved), 76 (stuck), 77 (another process was lost), 1 (an error) or is killed by a signal, XPK's JobSet restarts all
+pods, at most --restarts times. After 2 (a mistake in the command) it ends. `delete` lets the run save its state and removes it.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> int:
         runner.run(["xpk", "workload", "delete", *where, "--force"], retries=3)
         return 0
     slice = options.slice
-    variables = xla_flags.environment(slice.kind, options.xla_flags)
+    variables = common.run_token() | xla_flags.environment(slice.kind, options.xla_flags)
     flags = [
         f"--tpu-type={slice.accelerator_type}",
         f"--num-slices={slice.count}",

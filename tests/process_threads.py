@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bertfam.multihost.exit_status import ExitStatusLinks
 from bertfam.multihost.processes import Processes
-from bertfam.multihost.rendezvous import meet
+from bertfam.multihost.rendezvous import Meeting, meet
 
 
 def free_port():
@@ -19,7 +19,7 @@ def run_on_all(count, function):
     port = free_port()
 
     def run(index):
-        links, exit_status_links = (meet("localhost", port, index, count, 10) for _ in range(2))
+        links, exit_status_links = (meet(Meeting("localhost", port, count, "token", 10), index) for _ in range(2))
         return function(Processes(index, links, exit_status=ExitStatusLinks(exit_status_links)))
 
     with ThreadPoolExecutor(count) as pool:

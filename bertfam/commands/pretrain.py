@@ -53,7 +53,7 @@ def train(args: argparse.Namespace, teacher: Teacher | None = None) -> int:
 
     with (
         exit_on_sigterm(),
-        join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes,
+        join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout, args.model_dir) as processes,
     ):
         from bertfam.commands import pretrain_run
 

@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     """Recompute, compare and print; return the exit status."""
     from bertfam.multihost.startup import join
 
-    with join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout) as processes:
+    with join(args.coordinator, args.num_processes, args.process_index, args.initialization_timeout, args.model_dir) as processes:
         from bertfam.commands import replay_run
 
         return replay_run.run(args, processes)

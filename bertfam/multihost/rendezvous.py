@@ -1,27 +1,37 @@
 """Rendezvous of the processes of a run over plain sockets, before JAX starts, so that a missing process can be named.
 
 `jax.distributed.initialize` alone was considered. If a process is missing, it aborts the others with a stack dump and status 134
-(jax 0.10.2), and does not name the missing one. So the processes first connect to the coordinator's port, where each sends its
-index to process 0. Process 0 then frees the port for JAX, and the connections remain for messages outside of JAX: one JSON value
-per line.
+(jax 0.10.2), and does not name the missing one. So the processes first connect to the coordinator's port, where each proves that
+it knows the run's token and sends its index to process 0. Process 0 then frees the port for JAX, and the connections remain for
+messages outside of JAX: one JSON value per line.
+
+The port may be reached by strangers. Process 0 listens on the coordinator's address only, answers a challenge with a keyed digest
+(`multiprocessing.connection.deliver_challenge` was considered: it waits for an answer without a limit of time), ignores and
+reports what is malformed, and reads all connections at once, so that nobody can hold it up.
 """
 
 import contextlib
+import hmac
+import ipaddress
 import json
 import os
+import secrets
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 from bertfam.version import __version__
 
 _RETRY = 0.2  # seconds
 _HELLO = 5.0  # seconds in which a connected process must send its greeting
 _LONGEST_HELLO = 1000  # bytes
+_MOST_ARRIVALS = 256  # connections without a greeting yet, of which the oldest is closed for a new one
+_MOST_REPORTED = 10  # lines about ignored connections
 # A lost machine is detected after a minute, not after Linux's two hours.
 _KEEP_ALIVE = {
     "TCP_KEEPIDLE": 30,
@@ -108,15 +118,39 @@ class Link:
         self.connection.close()
 
 
-def meet(host: str, port: int, index: int, count: int, seconds: float) -> list[Link]:
+@dataclass(frozen=True)
+class Meeting:
+    """Place where the processes of a run meet.
+
+    Attributes:
+      host: host of process 0.
+      port: port that process 0 listens on; it is free again afterwards.
+      count: number of processes.
+      token: secret that all processes of the run know.
+      seconds: how long a process waits for the others.
+    """
+
+    host: str
+    port: int
+    count: int
+    token: str
+    seconds: float
+
+    def proof(self, *parts: Any) -> str:
+        """Return the digest by which a process shows that it knows the token."""
+        return hmac.new(self.token.encode(), json.dumps(parts).encode(), "sha256").hexdigest()
+
+    def is_proof(self, proof: Any, *parts: Any) -> bool:
+        """Return whether `proof` is the digest of these parts."""
+        return isinstance(proof, str) and hmac.compare_digest(proof.encode(), self.proof(*parts).encode())
+
+
+def meet(meeting: Meeting, index: int) -> list[Link]:
     """Wait until all processes have connected.
 
     Args:
-      host: host of process 0.
-      port: port that process 0 listens on; it is free again afterwards.
+      meeting: where they meet.
       index: index of this process, from 0.
-      count: number of processes.
-      seconds: how long to wait.
 
     Returns:
       On process 0 the links to processes 1, 2, ...; on another process its link to process 0.
@@ -125,41 +159,164 @@ def meet(host: str, port: int, index: int, count: int, seconds: float) -> list[L
       UserError: on process 0, if a process did not connect or its flags do not match; on another, if process 0 is unreachable.
       SystemExit: on the other processes, if process 0 raises UserError.
     """
-    return _gather(port, count, seconds) if index == 0 else [_join(host, port, index, count, seconds)]
+    return _Gathering(meeting).run() if index == 0 else [_join(meeting, index)]
 
 
-def _gather(port: int, count: int, seconds: float) -> list[Link]:
-    end = time.monotonic() + seconds
-    connected: dict[int, Link] = {}
-    with _listen(port) as listener:
-        while True:
-            # A process that disconnected, perhaps to be restarted, does not count.
-            connected = {index: link for index, link in connected.items() if not link.is_gone()}
-            if len(connected) == count - 1:
-                break
-            listener.settimeout(max(end - time.monotonic(), 1e-3))
+@dataclass
+class _Arrival:
+    """Connection that has not sent its greeting yet, the challenge that it was sent, and the time until which it may."""
+
+    link: Link
+    address: str
+    challenge: str
+    end: float
+
+
+class _Gathering:
+    """Process 0 while it waits for the others."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
+        self._connected: dict[int, Link] = {}
+        self._greetings: dict[int, str] = {}
+        self._arrivals: list[_Arrival] = []
+        self._reported: set[str] = set()
+
+    def run(self) -> list[Link]:
+        """Wait for the others; return the links to processes 1, 2, ..."""
+        meeting = self._meeting
+        end = time.monotonic() + meeting.seconds
+        with _listen(meeting.host, meeting.port) as listener:
+            listener.setblocking(False)
+            while True:
+                # A process that disconnected, perhaps to be restarted, does not count.
+                self._connected = {index: link for index, link in self._connected.items() if not link.is_gone()}
+                if len(self._connected) == meeting.count - 1:
+                    break
+                now = time.monotonic()
+                if now >= end:
+                    self._refuse_missing()
+                sockets = [listener, *(arrival.link.connection for arrival in self._arrivals)]
+                ready = wait(sockets, min([end, *(arrival.end for arrival in self._arrivals)]) - now)
+                self._read(ready)
+                if listener in ready:
+                    self._accept(listener)
+        for arrival in self._arrivals:
+            arrival.link.close()
+        links = [self._connected[index] for index in range(1, meeting.count)]
+        for index, link in enumerate(links, 1):
+            with contextlib.suppress(ConnectionLost):  # the next receive reports it
+                link.send({"proof": meeting.proof("answer", self._greetings[index])})
+        return links
+
+    def _refuse_missing(self) -> NoReturn:
+        meeting = self._meeting
+        missing = [index for index in range(1, meeting.count) if index not in self._connected]
+        self._refuse(
+            f"{describe_processes(missing)} of {meeting.count} did not connect to port {meeting.port} within "
+            f"{meeting.seconds:g} s: start them with the same --coordinator, or raise --initialization_timeout"
+        )
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, address = listener.accept()
+        except OSError:  # it was closed before it was accepted
+            return
+        if len(self._arrivals) == _MOST_ARRIVALS:
+            self._ignore(self._arrivals[0], "too many connections at once")
+        arrival = _Arrival(Link(connection), str(address[0]), secrets.token_hex(16), time.monotonic() + _HELLO)
+        self._arrivals.append(arrival)
+        try:
+            arrival.link.send({"challenge": arrival.challenge})
+        except ConnectionLost as error:
+            self._ignore(arrival, str(error))
+
+    def _read(self, ready: Sequence[Any]) -> None:
+        """Read the greetings of the connections that have sent something; close those whose time is over."""
+        for arrival in list(self._arrivals):
+            if arrival.link.connection not in ready:
+                if time.monotonic() >= arrival.end:
+                    self._ignore(arrival, "no greeting")
+                continue
             try:
-                link = Link(listener.accept()[0])
-            except TimeoutError:
-                missing = [index for index in range(1, count) if index not in connected]
-                _refuse(
-                    connected.values(),
-                    f"{describe_processes(missing)} of {count} did not connect to port {port} within {seconds:g} s: start them "
-                    "with the same --coordinator, or raise --initialization_timeout",
-                )
-            if hello := _hello(link):
-                if mistake := _mistake(hello, count, connected):
-                    _refuse([*connected.values(), link], mistake)
-                connected[hello["index"]] = link
-    links = [connected[index] for index in range(1, count)]
-    for link in links:
-        with contextlib.suppress(ConnectionLost):  # the next receive reports it
-            link.send({})
-    return links
+                hello = arrival.link.receive(1e-3, at_most=_LONGEST_HELLO)
+            except TimeoutError:  # a part of it
+                if time.monotonic() >= arrival.end:
+                    self._ignore(arrival, "no greeting")
+            except (ConnectionLost, ValueError, RecursionError):
+                self._ignore(arrival, "no greeting of a bertfam process")
+            else:
+                self._greet(arrival, hello)
+
+    def _greet(self, arrival: _Arrival, hello: Any) -> None:
+        meeting = self._meeting
+        if not (isinstance(hello, dict) and hello.keys() == {"versions", "index", "count", "challenge", "proof"}):
+            self._ignore(arrival, "no greeting of a bertfam process")
+            return
+        parts = [hello[name] for name in ("versions", "index", "count", "challenge")]
+        if not meeting.is_proof(hello["proof"], arrival.challenge, *parts):
+            self._ignore(
+                arrival, "another token: all processes of a run need the same BERTFAM_RUN_TOKEN, or the same --model_dir"
+            )
+            return
+        index = hello["index"]
+        if mistake := self._mistake(hello):
+            self._refuse(mistake, {index: (arrival.link, hello["challenge"])})
+        self._arrivals.remove(arrival)
+        self._connected[index], self._greetings[index] = arrival.link, hello["challenge"]
+
+    def _mistake(self, hello: dict[str, Any]) -> str | None:
+        """Return why the greeting of a process that knows the token does not match process 0; None if it matches."""
+        index, count = hello["index"], self._meeting.count
+        if hello["versions"] != _versions():
+            return f"process {index} has {hello['versions']} and process 0 {_versions()}; install the same everywhere"
+        if hello["count"] != count:
+            return f"process {index} was started with --num_processes={hello['count']}, process 0 with --num_processes={count}"
+        if index in self._connected and not self._connected[index].is_gone():
+            return f"two processes were started with --process_index={index}; number them from 0 to {count - 1}"
+        return None
+
+    def _refuse(self, line: str, further: Mapping[int, tuple[Link, str]] = {}) -> NoReturn:  # noqa: B006 - not changed
+        """Send the line to all connected processes, and to `further` ones, and raise it."""
+        connected = [(link, self._greetings[index]) for index, link in self._connected.items()]
+        for link, challenge in [*connected, *further.values()]:
+            with contextlib.suppress(ConnectionLost):
+                link.send({"refused": line, "proof": self._meeting.proof("answer", challenge)})
+        raise UserError(line)
+
+    def _ignore(self, arrival: _Arrival, reason: str) -> None:
+        """Close a connection, and report it once for each address and reason."""
+        self._arrivals.remove(arrival)
+        arrival.link.close()
+        line = f"ignored a connection from {arrival.address} to port {self._meeting.port}: {reason}"
+        if line not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add(line)
+            warn([line])
 
 
-def _listen(port: int) -> socket.socket:
+def bind_address(host: str) -> str | None:
+    """Return the address of this machine that process 0 listens on; None: all of them.
+
+    None where `host` does not resolve to an address of this machine, as behind a translated address, and where a name other than
+    localhost resolves to a loopback address, as the own name does on Debian.
+    """
     try:
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        is_loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
+        if is_loopback and host != "localhost" and host != address:
+            return None
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+    except (OSError, ValueError):
+        return None
+    return address
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    address = bind_address(host)
+    try:
+        if address is not None:
+            return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
         if socket.has_dualstack_ipv6():
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         return socket.create_server(("", port))
@@ -169,49 +326,18 @@ def _listen(port: int) -> socket.socket:
         ) from error
 
 
-def _hello(link: Link) -> dict[str, Any] | None:
-    """Read the greeting of a connection; return None if it is not a bertfam process."""
-    try:
-        hello = link.receive(_HELLO, at_most=_LONGEST_HELLO)
-    except (TimeoutError, ConnectionLost, ValueError):
-        hello = None
-    if isinstance(hello, dict) and hello.keys() == {"versions", "index", "count"}:
-        return hello
-    link.close()
-    return None
-
-
 def _versions() -> str:
     return f"bertfam {__version__} and jax {metadata.version('jax')}"
 
 
-def _mistake(hello: dict[str, Any], count: int, connected: dict[int, Link]) -> str | None:
-    """Return why a greeting does not match process 0; None if it matches."""
-    index = hello["index"]
-    if hello["versions"] != _versions():
-        return f"process {index} has {hello['versions']} and process 0 {_versions()}; install the same everywhere"
-    if hello["count"] != count:
-        return f"process {index} was started with --num_processes={hello['count']}, process 0 with --num_processes={count}"
-    if index in connected and not connected[index].is_gone():
-        return f"two processes were started with --process_index={index}; number them from 0 to {count - 1}"
-    return None
-
-
-def _refuse(links: Iterable[Link], line: str) -> NoReturn:
-    for link in links:
-        with contextlib.suppress(ConnectionLost):
-            link.send({"refused": line})
-    raise UserError(line)
-
-
-def _join(host: str, port: int, index: int, count: int, seconds: float) -> Link:
-    end = time.monotonic() + seconds
-    reason = ""
+def _join(meeting: Meeting, index: int) -> Link:
+    end = time.monotonic() + meeting.seconds
+    where, reason = f"{meeting.host}:{meeting.port}", ""
     while (left := end - time.monotonic()) > 0:
         try:
-            connection = socket.create_connection((host, port), timeout=left)
-        except OSError as error:  # process 0 does not listen yet, or its name does not resolve yet
-            reason = error.strerror or str(error)
+            connection = socket.create_connection((meeting.host, meeting.port), timeout=left)
+        except (OSError, UnicodeError) as error:  # process 0 does not listen yet, or its name does not resolve yet
+            reason = getattr(error, "strerror", None) or str(error)
             time.sleep(_RETRY)
             continue
         if connection.getsockname() == connection.getpeername():
@@ -220,17 +346,20 @@ def _join(host: str, port: int, index: int, count: int, seconds: float) -> Link:
             continue
         link = Link(connection)
         try:
-            link.send({"versions": _versions(), "index": index, "count": count})
+            challenge, own = link.receive(_HELLO, at_most=_LONGEST_HELLO)["challenge"], secrets.token_hex(16)
+            hello = {"versions": _versions(), "index": index, "count": meeting.count, "challenge": own}
+            link.send(hello | {"proof": meeting.proof(challenge, *hello.values())})
             # Process 0 answers once all have connected, or names the missing ones after `seconds`.
-            answer = link.receive(seconds + _HELLO)
-        except (ConnectionLost, TimeoutError, ValueError) as error:
-            raise UserError(
-                f"process 0 at {host}:{port} did not answer process {index} ({error}); see the log of process 0"
-            ) from error
+            answer = link.receive(meeting.seconds + _HELLO)
+            proof = answer["proof"]
+        except (ConnectionLost, TimeoutError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"process 0 at {where} did not answer process {index} ({error}); see the log of process 0") from error
+        if not meeting.is_proof(proof, "answer", own):
+            raise UserError(f"what listens at {where} does not have the token of this run: choose another port in --coordinator")
         if "refused" in answer:
             raise SystemExit(2)
         return link
     raise UserError(
-        f"process {index} could not connect to process 0 at {host}:{port} within {seconds:g} s ({reason}): start process 0 there "
-        "with --process_index=0, or raise --initialization_timeout"
+        f"process {index} could not connect to process 0 at {where} within {meeting.seconds:g} s ({reason}): start process 0 "
+        "there with --process_index=0, or raise --initialization_timeout"
     )

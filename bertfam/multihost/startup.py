@@ -11,7 +11,7 @@ from bertfam.errors import UserError, report
 from bertfam.multihost.environment import Membership, membership
 from bertfam.multihost.exit_status import LOST, ExitStatusLinks
 from bertfam.multihost.processes import Processes, ProcessExited
-from bertfam.multihost.rendezvous import meet
+from bertfam.multihost.rendezvous import Meeting, bind_address, meet
 from bertfam.multihost.same_code import check_code
 
 _POLL_SECONDS = 0.5
@@ -19,7 +19,7 @@ _GRACE_SECONDS = 5.0  # for a process to end by itself after process 0 has; half
 
 
 @contextmanager
-def join(coordinator: str | None, count: int | None, index: int | None, seconds: float) -> Iterator[Processes]:
+def join(coordinator: str | None, count: int | None, index: int | None, seconds: float, name: str) -> Iterator[Processes]:
     """Meet the other processes and set up JAX's collectives; must run before JAX is used.
 
     On all processes but 0, stdout is redirected to /dev/null. A process that fails exits at once; JAX would wait for the others,
@@ -30,6 +30,8 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
       count: number of processes.
       index: index of this process, from 0. A None among these three is read from the environment; see `membership`.
       seconds: how long to wait for the other processes.
+      name: name of the run that all processes have, its folder; without the variable BERTFAM_RUN_TOKEN, which launchers set to
+        a secret, its processes recognise each other by it.
 
     Raises:
       UserError: if the three are inconsistent, or a process does not connect in time.
@@ -48,13 +50,14 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         raise UserError(f"--process_index={index}{origin} is out of range; the processes are numbered 0 to {count - 1}")
     if not seconds > 0:
         raise UserError(f"--initialization_timeout={seconds:g} must be above 0")
-    links, other_links, third = (meet(host, port, index, count, seconds) for _ in range(3))
+    meeting = Meeting(host, port, count, os.environ.get("BERTFAM_RUN_TOKEN") or name, seconds)
+    links, other_links, third = (meet(meeting, index) for _ in range(3))
     exit_status, over = ExitStatusLinks(third), threading.Event()
     processes = Processes(index, links, other_links, exit_status, source=member.source)
     try:
         processes.hosts = processes.others.hosts = processes.gather("host names", socket.gethostname())
         check_code(processes)
-        _start_jax(coordinator, count, index, seconds, own_gpu(processes.hosts, index))
+        _start_jax(coordinator, count, index, seconds, own_gpu(processes.hosts, index), bind_address(host))
         if not processes.first:
             # Redirect the descriptor, because C++ libraries print too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -103,9 +106,10 @@ def own_gpu(hosts: Sequence[str], index: int) -> int | None:
     return hosts[:index].count(hosts[index])
 
 
-def _start_jax(coordinator: str, count: int, index: int, seconds: float, gpu: int | None) -> None:
+def _start_jax(coordinator: str, count: int, index: int, seconds: float, gpu: int | None, address: str | None) -> None:
     import jax
 
+    _, _, port = coordinator.rpartition(":")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # The service would swallow a SIGTERM sent before training; see bertfam.multihost.preemption.
     jax.config.update("jax_enable_preemption_service", False)
@@ -116,4 +120,6 @@ def _start_jax(coordinator: str, count: int, index: int, seconds: float, gpu: in
         local_device_ids=gpu,
         cluster_detection_method="deactivate",  # detection uses one GPU per SLURM node and queries metadata servers
         initialization_timeout=max(int(seconds), 1),
+        # By default JAX's service listens on all addresses of the machine.
+        coordinator_bind_address=None if address is None else f"{f'[{address}]' if ':' in address else address}:{port}",
     )

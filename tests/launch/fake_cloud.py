@@ -106,7 +106,8 @@ def gcloud(cloud, words):
     elif action == "scp" and "--recurse" in words:
         return subprocess.run(["cp", "-r", machines[0] / words[6].partition(":")[2], words[7]]).returncode
     elif action == "scp":
-        return max(subprocess.run(["cp", *words[5:7], machine]).returncode for machine in machines)
+        files = words[5 : next(place for place, word in enumerate(words) if word.endswith(":"))]
+        return max(subprocess.run(["cp", *files, machine]).returncode for machine in machines)
     else:
         command = next(word.removeprefix("--command=") for word in words if word.startswith("--command="))
         selected = machines if "--worker=all" in words else machines[:1]

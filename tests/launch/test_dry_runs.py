@@ -12,7 +12,16 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMMAND = ["--", "bertfam", "pretrain", "--gin_file=runs/bert_base.gin", "--model_dir=gs://b/m"]
 # Spaces, both kinds of quotes, variables for the shell and for Kubernetes, a line end, a backslash and an umlaut.
-ODD = [*COMMAND, "--input=my texts/*.txt", "--gin.A='it''s'", '--gin.B="$HOME $(HOME) `id`"', "--gin.C=1\n2\\n", "--gin.D=ü;#"]
+# The last is a line that would close a here-document.
+ODD = [
+    *COMMAND,
+    "--input=my texts/*.txt",
+    "--gin.A='it''s'",
+    '--gin.B="$HOME $(HOME) `id`"',
+    "--gin.C=1\n2\\n",
+    "--gin.D=ü;#",
+    "\nEND\n",
+]
 VM = ["bert", "--zone=us-west4-a"]
 IMAGE = "--image=us-docker.pkg.dev/p/images/bertfam:1"
 CASES = {
@@ -46,7 +55,8 @@ def dry_run(words):
         [sys.executable, "-S", ROOT / "launch" / script, *flags], capture_output=True, text=True, env=environment, timeout=60
     )
     assert process.returncode == 0, process.stderr
-    return re.sub(r"localhost:\d+", "localhost:PORT", process.stdout.replace(str(ROOT), "CHECKOUT"))
+    printed = re.sub(r"localhost:\d+", "localhost:PORT", process.stdout.replace(str(ROOT), "CHECKOUT"))
+    return re.sub(r"\b[0-9a-f]{32}\b", "TOKEN", printed)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -50,7 +50,8 @@ def test_every_slice_is_a_job_and_every_machine_a_pod(create):
     (container,) = pod["containers"]
     assert container["image"] == "registry/bertfam:1"
     assert container["resources"] == {"requests": {"google.com/tpu": 4}, "limits": {"google.com/tpu": 4}}
-    assert container["env"] == []
+    (secret,) = container["env"]
+    assert secret["name"] == "BERTFAM_RUN_TOKEN" and len(secret["value"]) == 32
 
 
 def test_exit_codes_of_pods_decide_about_restarts(create):
@@ -102,7 +103,7 @@ def test_names_of_slices_set_topology_and_chips(create, name, machines, topology
     }
     taint = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
     assert pod["tolerations"] == [taint] and pod["serviceAccountName"] == "trainer"
-    (variable,) = pod["containers"][0]["env"]
+    _, variable = pod["containers"][0]["env"]
     assert variable["name"] == "LIBTPU_INIT_ARGS" and "xla_enable_async_all_gather" in variable["value"]
 
 

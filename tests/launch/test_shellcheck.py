@@ -17,7 +17,9 @@ def launcher_scripts():
     scripts = {}
     for path in sorted(GOLDEN.glob("*.txt")):
         text = path.read_text()
-        for number, script in enumerate(re.findall(r"<< 'END'\n(#!/usr/bin/env bash\n.*?)^END$", text, re.DOTALL | re.MULTILINE)):
+        for number, (_, script) in enumerate(
+            re.findall(r"<< '(END_*)'\n(#!/usr/bin/env bash\n.*?)^\1$", text, re.DOTALL | re.MULTILINE)
+        ):
             scripts[f"{path.stem} script {number}"] = script
     sys.path.insert(0, str(ROOT / "launch"))
     import tpu_machines

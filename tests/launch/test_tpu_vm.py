@@ -37,6 +37,19 @@ def tpu_vm(cloud, checkout):
     return run
 
 
+def test_own_files_are_copied_to_the_folder_in_which_the_command_runs(cloud, tpu_vm):
+    (cloud.folder / "my_tasks.py").write_text("tasks")
+    (cloud.folder / "my configs").mkdir()
+    (cloud.folder / "my configs" / "a.gin").write_text("A = 1")
+    process = tpu_vm("train", "--copy=my_tasks.py", "--copy=my configs")
+    assert process.returncode == 0, process.stderr
+    for machine in cloud.machines:
+        assert ((machine / "my_tasks.py").read_text(), (machine / "my configs" / "a.gin").read_text()) == ("tasks", "A = 1")
+    for path in ("/etc/passwd", "../bin", "absent.py"):
+        process = tpu_vm("train", f"--copy={path}")
+        assert process.returncode == 2 and f"--copy={path}" in process.stderr
+
+
 def test_train_creates_machines_and_passes_every_flag_unchanged(cloud, tpu_vm):
     process = tpu_vm("train", "--spot", "--project=p")
     assert process.returncode == 0, process.stderr

@@ -10,7 +10,8 @@ def test_create_passes_all_flags_and_the_command(cloud):
     process = cloud.launch("xpk.py", "create", "bert", *FLAGS, "--restarts=5", "--spot", "--", *COMMAND)
     assert (process.returncode, process.stderr) == (0, "")
     (words,) = cloud.calls()
-    assert words[:-1] == [
+    assert words[-2].startswith("--env=BERTFAM_RUN_TOKEN=")
+    assert words[:-2] == [
         "xpk",
         "workload",
         "create",

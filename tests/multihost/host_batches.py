@@ -73,7 +73,7 @@ if __name__ == "__main__":
 
     run_file, cache_dir, folder, *flags = sys.argv[1:]
     flag = dict(word[2:].split("=") for word in flags)
-    with join(flag["coordinator"], int(flag["num_processes"]), int(flag["process_index"]), 60) as processes:
+    with join(flag["coordinator"], int(flag["num_processes"]), int(flag["process_index"]), 60, folder) as processes:
         result = main(run_file, cache_dir, processes)
         with open(f"{folder}/{processes.index}.json", "w") as file:
             json.dump(result, file)

@@ -1,5 +1,6 @@
 """Processes that connect, synchronise and end together, here as threads with separate sockets."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -13,7 +14,9 @@ from bertfam.errors import UserError
 from bertfam.multihost import rendezvous
 from bertfam.multihost.exit_status import LOST, ExitStatusLinks
 from bertfam.multihost.processes import Processes, ProcessExited
-from bertfam.multihost.rendezvous import meet
+from bertfam.multihost.rendezvous import Meeting, meet
+
+TOKEN = "the secret of a run"
 
 
 def free_port():
@@ -42,7 +45,7 @@ def run_concurrently(*functions):
 
 
 def connect(port, index, count, seconds=10.0):
-    return lambda: meet("localhost", port, index, count, seconds)
+    return lambda: meet(Meeting("localhost", port, count, TOKEN, seconds), index)
 
 
 @pytest.fixture
@@ -106,26 +109,38 @@ def test_command_line_reports_missing_processes_and_writes_nothing(tmp_path, cap
     assert output.out == "" and output.err.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
+def open_connection(port):
+    """Connect to process 0 once it listens; return the connection and its challenge."""
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            connection = socket.create_connection(("localhost", port))
+            break
+        except OSError:  # process 0 does not listen yet
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    return connection, rendezvous.Link(connection).receive(5)["challenge"]
+
+
+def greeting(challenge, token=TOKEN, **changes):
+    hello = {"versions": rendezvous._versions(), "index": 1, "count": 3, "challenge": "own"} | changes
+    proof = Meeting("localhost", 1, 3, token, 1).proof(challenge, *hello.values())
+    return json.dumps(hello | {"proof": proof}).encode() + b"\n"
+
+
 def test_other_versions_are_refused():
     port = free_port()
 
     def connect_with_older_version():
-        deadline = time.monotonic() + 5
-        while True:
-            try:
-                connection = socket.create_connection(("localhost", port))
-                break
-            except OSError:  # process 0 does not listen yet
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        connection.sendall(json.dumps({"versions": "bertfam 0.0 and jax 0.1", "index": 1, "count": 2}).encode() + b"\n")
+        connection, challenge = open_connection(port)
+        connection.sendall(greeting(challenge, versions="bertfam 0.0 and jax 0.1"))
         return rendezvous.Link(connection).receive(5)
 
-    error, answer = run_concurrently(connect(port, 0, 2), connect_with_older_version)
+    error, answer = run_concurrently(connect(port, 0, 3), connect_with_older_version)
     assert str(error) == (
         f"process 1 has bertfam 0.0 and jax 0.1 and process 0 {rendezvous._versions()}; install the same everywhere"
     )
-    assert answer == {"refused": str(error)}
+    assert answer["refused"] == str(error)
 
 
 def test_two_threads_gather_at_the_same_time(run_processes):
@@ -133,7 +148,7 @@ def test_two_threads_gather_at_the_same_time(run_processes):
     port = free_port()
 
     def run(index):
-        processes = Processes(index, *(meet("localhost", port, index, 3, 10) for _ in range(2)))
+        processes = Processes(index, *(meet(Meeting("localhost", port, 3, TOKEN, 10), index) for _ in range(2)))
         assert processes.others is not processes and processes.others.index == index
 
         def talk(group, name):
@@ -148,7 +163,7 @@ def test_two_threads_gather_at_the_same_time(run_processes):
 
 def connect_with_status_links(port, index, count):
     """Return the processes as seen by process `index`, and all of its links, which the caller closes."""
-    links, other_links, status_links = (meet("localhost", port, index, count, 10) for _ in range(3))
+    links, other_links, status_links = (meet(Meeting("localhost", port, count, TOKEN, 10), index) for _ in range(3))
     return Processes(index, links, other_links, ExitStatusLinks(status_links)), [*links, *other_links, *status_links]
 
 
@@ -238,26 +253,89 @@ def test_used_port_is_reported():
     assert str(error) == f"process 0 cannot listen on port {port} (Address already in use); choose another port in --coordinator"
 
 
-def test_unknown_and_closed_connections_are_ignored():
+WRONG_TYPES = json.dumps({"versions": [], "index": [1], "count": {}, "challenge": 1, "proof": []}).encode()
+STRANGERS = {
+    "a browser": lambda challenge: b"GET / HTTP/1.1\r\n\r\n",
+    "a number": lambda challenge: b"1\n",
+    "values of other types": lambda challenge: WRONG_TYPES + b"\n",
+    "a deep value": lambda challenge: b"[" * 900 + b"\n",
+    "a long line": lambda challenge: b"x" * 10_000,
+    "no text": lambda challenge: b"\xff\xfe\n",
+    "another token": lambda challenge: greeting(challenge, "another"),
+    "an old proof": lambda challenge: greeting("another challenge"),
+}
+
+
+def test_strangers_are_ignored_and_reported(capsys):
+    """Also those that say nothing, those that close the connection, and one whose greeting has no end."""
     port = free_port()
-    closed_greeting = json.dumps({"versions": rendezvous._versions(), "index": 1, "count": 3}).encode()
 
     def connect_others():
-        for message in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"", closed_greeting + b"\n"):
-            deadline = time.monotonic() + 5
-            while True:
-                try:
-                    connection = socket.create_connection(("localhost", port))
-                    break
-                except OSError:  # process 0 does not listen yet
-                    assert time.monotonic() < deadline
-                    time.sleep(0.05)
-            connection.sendall(message)
+        opened = [open_connection(port) for _ in range(3)]
+        opened[1][0].sendall(b"[")
+        for message in STRANGERS.values():
+            connection, challenge = open_connection(port)
+            connection.sendall(message(challenge))
+            opened.append((connection, challenge))
+        connection, challenge = open_connection(port)
+        connection.sendall(greeting(challenge))  # a process that exits, and is started again
+        connection.close()
+        found = run_concurrently(connect(port, 1, 3), connect(port, 2, 3))
+        for connection, _ in opened:
             connection.close()
-        return run_concurrently(connect(port, 1, 3), connect(port, 2, 3))
+        return found
 
     links, (first, second) = run_concurrently(connect(port, 0, 3), connect_others)
     assert [len(peers) for peers in (links, first, second)] == [2, 1, 1]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines and all("ignored a connection from 127.0.0.1" in line and str(port) in line for line in lines)
+    assert any("BERTFAM_RUN_TOKEN" in line for line in lines)
+
+
+def test_strangers_do_not_prolong_the_wait(monkeypatch):
+    monkeypatch.setattr(rendezvous, "_MOST_ARRIVALS", 2)
+    port = free_port()
+
+    def send_parts():
+        connections = [open_connection(port)[0]]
+        with contextlib.suppress(OSError):  # until process 0 gives up
+            while True:
+                connections.append(socket.create_connection(("localhost", port)))
+                connections[-1].sendall(b"[")
+                time.sleep(0.02)
+
+    error, _ = run_concurrently(connect(port, 0, 2, 1.0), send_parts)
+    assert "process 1 of 2 did not connect" in str(error)
+
+
+def test_process_0_without_the_token_is_not_joined():
+    port = free_port()
+
+    def answer_without_token():
+        with socket.create_server(("localhost", port)) as server:
+            link = rendezvous.Link(server.accept()[0])
+            link.send({"challenge": "0"})
+            link.receive(5)
+            link.send({"refused": "leave", "proof": "0"})
+            return link  # which keeps the connection open
+
+    error, _ = run_concurrently(connect(port, 1, 2), answer_without_token)
+    assert isinstance(error, UserError) and "token" in str(error)
+
+
+def test_process_0_listens_on_the_address_of_the_coordinator_only():
+    assert rendezvous.bind_address("localhost") in ("127.0.0.1", "::1")
+    assert rendezvous.bind_address("127.0.0.2") == "127.0.0.2"
+    # An address of another machine, a documentation address; a name that does not exist
+    assert rendezvous.bind_address("192.0.2.1") is None and rendezvous.bind_address("no-such-host.invalid") is None
+    with rendezvous._listen("127.0.0.2", free_port()) as listener:
+        assert listener.getsockname()[0] == "127.0.0.2"
+
+
+def test_own_name_that_resolves_to_a_loopback_address_listens_everywhere(monkeypatch):
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **options: found)
+    assert rendezvous.bind_address("node7") is None
 
 
 def test_user_error_ends_all_processes_and_is_reported_by_process_0(run_processes):
