@@ -196,6 +196,7 @@ def _show(
             "update": f"{args.step + 1:,}",
             "seed": f"{seed}",
         }
+        about |= {"notes": "; ".join(data.corruption.notes)} if data.corruption.notes else {}
         write_text(Path(args.html), page(found, shown, "Training rows", about))
         if not args.json:
             print(f"page: {args.html}")
@@ -210,4 +211,4 @@ def _show(
     print(DECODER_LEGEND if is_written else LEGEND)
     if "shuffled" in found.kinds:
         print(SHUFFLED_LEGEND)
-    print(*statistics_lines(found), sep="\n")
+    print(*statistics_lines(found), *(f"note: {note}" for note in data.corruption.notes), sep="\n")

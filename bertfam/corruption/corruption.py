@@ -71,6 +71,11 @@ class TextCorruption(Corruption):
         """The token that the decoder reads first; None where rows have no encoder, or no decoder."""
         return None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Properties of the published noise that may surprise, a line each."""
+        return ()
+
     def check(self, length: int, tokens: TokenIds) -> None:
         """Raise UserError if the vocabulary lacks tokens that rows of `length` may require, or if rows are too short."""
         self.raw_length(length)

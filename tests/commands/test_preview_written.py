@@ -86,3 +86,23 @@ def test_rows_with_more_spans_than_sentinels_are_refused(cached, capsys):
     assert cli.main(words) == 2
     error = capsys.readouterr().err
     assert "may need 114 sentinels, and the vocabulary has 100: use rows of at most 1809" in error and error.count("\n") == 1
+
+
+def test_targets_before_the_first_sentinel_are_counted_and_noted(cached, capsys, tmp_path):
+    """As published, in rows that begin with noise; the aligned form has none."""
+    noise = ["--gin.SpanCorruption.noise=@RandomTokens()", "--gin.SpanCorruption.targets=@ClearToSentinels()"]
+    words = ["preview", f"--cache_dir={cached}", "--length=48", "--examples=60", *KINDS["t5"], *noise]
+    assert cli.main([*words, "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    first = [record["examples"][0]["targets"][0] for record in records]
+    count = sum(not piece.startswith("<extra_id_") for piece in first)
+    assert cli.main([*words, "--stat_rows=60"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert count and any(line.endswith(f", {count} rows with targets before the first sentinel") for line in lines)
+    assert lines[-1].startswith("note: ") and "ClearToSentinels.aligned = True" in lines[-1]
+    assert cli.main([*words, f"--html={tmp_path / 'rows.html'}"]) == 0
+    assert "ClearToSentinels.aligned = True" in (tmp_path / "rows.html").read_text()
+    capsys.readouterr()
+    assert cli.main([*words, "--gin.ClearToSentinels.aligned=True"]) == 0
+    out = capsys.readouterr().out
+    assert "note: " not in out and "before the first sentinel" not in out

@@ -19,7 +19,7 @@ class Counts(NamedTuple):
       noise: Tokens of noise.
       spans: Runs of noise.
       clear: Runs of clear tokens.
-      exact: True if every row has these counts; False if they are upper bounds for nearly all rows.
+      exact: True if every row has this noise and at most these runs; False if they are upper bounds for nearly all rows.
     """
 
     noise: np.ndarray
@@ -32,10 +32,20 @@ class Noise(ABC):
     """Base class of the distributions of noise tokens; a subclass is a frozen dataclass.
 
     Attributes:
-      is_exact: True if all rows of a length have the same `counts`.
+      is_exact: True if all rows of a length have the same noise, so that their `counts` are exact.
     """
 
     is_exact: ClassVar[bool] = False
+
+    @property
+    def begins_rows(self) -> bool:
+        """True if a row may begin with noise."""
+        return True
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Properties of the published noise that may surprise, a line each."""
+        return ()
 
     @property
     def has_short_rows(self) -> bool:

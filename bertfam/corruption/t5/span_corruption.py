@@ -84,6 +84,17 @@ class SpanCorruption(TextCorruption):
     def decoder_start(self) -> Start:
         return self.start
 
+    @property
+    @override
+    def notes(self) -> tuple[str, ...]:
+        if not isinstance(self.targets, ClearToSentinels) or self.targets.aligned or not self.noise.begins_rows:
+            return self.noise.notes
+        return (
+            *self.noise.notes,
+            "the targets of a row that begins with noise begin before the first sentinel, as published, so that they do not say "
+            "where their spans belong: ClearToSentinels.aligned = True puts each span behind its own sentinel",
+        )
+
     @override
     def check(self, length: int, tokens: TokenIds) -> None:
         tokens.end_of_text("SpanCorruption")

@@ -63,7 +63,8 @@ class DecoderStatistics(Statistics):
 
     Attributes:
       targets: Positions of the decoder in a row.
-      counts: Positions, tokens and unknown tokens of each part, targets with weight, and marks of noise in the encoder's inputs.
+      counts: Positions, tokens and unknown tokens of each part, targets with weight, marks of noise in the encoder's inputs, and
+        rows with targets before the first sentinel.
     """
 
     targets: int = 0
@@ -84,6 +85,8 @@ class DecoderStatistics(Statistics):
         if tokens.unk != tokens.pad:  # a vocabulary that can spell every text has no id of its own for unknown text
             self.counts["unknown"] += int((real & (rows[TARGETS] == tokens.unk)).sum())
         self.counts["weighted"] += int((rows["decoder_loss_weights"] > 0).sum())
+        is_sentinel = real & np.isin(rows[TARGETS], tokens.sentinels)
+        self.counts["ahead"] += int((is_sentinel.any(axis=1) & ~is_sentinel[:, 0]).sum())
         self.tokens = self.counts[f"{parts[0]}_real"]
         self._add_lengths(rows[f"{parts[0]}_segment_ids"])
 
@@ -106,4 +109,5 @@ class DecoderStatistics(Statistics):
 
     @override
     def numbers(self) -> dict[str, str]:
-        return {"targets a row": f"{self.counts['decoder_real'] / max(self.rows, 1):.1f}"} | super().numbers()
+        ahead = {"rows with targets before the first sentinel": f"{self.counts['ahead']:,}"} if self.counts["ahead"] else {}
+        return {"targets a row": f"{self.counts['decoder_real'] / max(self.rows, 1):.1f}"} | super().numbers() | ahead

@@ -102,11 +102,11 @@ class Statistics:
     def numbers(self) -> dict[str, str]:
         """Return the other figures, formatted."""
         unlabelled = {"pairs without a label": f"{self.unlabelled:,}"} if self.unlabelled else {}
-        return unlabelled | {
+        return {
             "examples a row": f"{self.examples / max(self.rows, 1):.2f}",
             "rows an epoch": f"{self.epoch:,}",
             "rows a second": f"{self.rows / max(self.seconds, 1e-9):,.0f}",
-        }
+        } | unlabelled
 
     def of_corpora(self) -> dict[str, float]:
         """Return the share of each corpus in the rows."""

@@ -107,3 +107,31 @@ def test_prefix_lengths_are_uniform_without_zero_and_all():
 def test_bad_settings_of_noise_are_refused(noise, settings, message):
     with pytest.raises(ValueError, match=message):
         noise(**settings)
+
+
+@pytest.mark.parametrize(("density", "mean"), SETTINGS)
+def test_rolled_noise_is_the_same_noise_rotated(density, mean):
+    lengths = np.arange(200) % 80 + 1
+    plain, rolled = (RandomSpans(density, mean, random_roll=roll) for roll in (False, True))
+    noise, turned = (spans.draw(lengths, 90, fold(1, np.arange(200))) for spans in (plain, rolled))
+    counts = rolled.counts(lengths)
+    assert np.array_equal(counts.noise, noise.sum(axis=1)) and counts.exact
+    starts_with_noise = 0
+    for row, length in enumerate(lengths.tolist()):
+        mask = turned[row, :length]
+        assert not turned[row, length:].any()
+        assert any(np.array_equal(np.roll(noise[row, :length], turn), mask) for turn in range(length))
+        assert (np.diff(np.concatenate([[0], mask, [0]])) == 1).sum() <= counts.spans[row]
+        assert (np.diff(np.concatenate([[1], mask])) == -1).sum() <= counts.clear[row]
+        starts_with_noise += mask[0]
+    assert starts_with_noise > 0
+
+
+def test_rolled_noise_is_uniform_over_all_positions():
+    n = 6000
+    for length in (6, 40):  # one span of a token; two spans of six
+        noise = RandomSpans(random_roll=True).draw(np.full(n, length), length, fold(2, np.arange(n)))
+        share = RandomSpans().counts(length).noise / length
+        assert np.all(np.abs(noise.mean(axis=0) - share) < 5 * math.sqrt(share * (1 - share) / n))
+    tail = RandomSpans().draw(np.full(50, 6), 6, fold(2, np.arange(50)))
+    assert tail[:, -1].all() and tail.sum() == 50  # as published, the only span of a short row is its end

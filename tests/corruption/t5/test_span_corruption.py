@@ -176,6 +176,40 @@ def test_random_spans_fill_the_row_and_restore_the_text(density, mean):
         assert targets[0] == T5.sentinels[0] and targets[-2] not in T5.sentinels  # no closing sentinel
 
 
+ALIGNED = {
+    "tokens": SpanCorruption(RandomTokens(), targets=ClearToSentinels(aligned=True)),
+    "rolled spans": SpanCorruption(RandomSpans(random_roll=True), targets=ClearToSentinels(aligned=True)),
+    "rolled, mostly noise": SpanCorruption(RandomSpans(0.5, 2.0, random_roll=True), targets=ClearToSentinels(aligned=True)),
+}
+
+
+@pytest.mark.parametrize("kind", ALIGNED)
+def test_aligned_targets_restore_the_text(kind):
+    config, n = ALIGNED[kind], 400
+    width = config.raw_length(64)
+    raw, lengths = random_rows(n, width, np.arange(n) % width + 1)
+    result = config.corrupt(make_rows(raw, lengths), fold(4, np.arange(n)), T5)
+    assert result["encoder_input_tokens"].shape[1] <= 64
+    begun = 0
+    for row, (inputs, targets) in enumerate(zip(real_tokens(result, "encoder"), real_tokens(result, "decoder"), strict=True)):
+        begun += inputs[0] == T5.sentinels[0]
+        assert targets[0] == T5.sentinels[0] and restore(inputs, targets)[0] == raw[row, : lengths[row]].tolist()
+    assert begun > 20  # rows that begin with noise
+    assert config.notes == ()
+
+
+def test_published_rows_that_begin_with_noise_do_not_say_where_their_spans_belong():
+    config, n = T5_OBJECTIVES["replace_spans"], 1000
+    raw, lengths = random_rows(n, config.raw_length(64))
+    result = config.corrupt(make_rows(raw, lengths), fold(4, np.arange(n)), T5)
+    ahead = [targets[0] not in T5.sentinels for targets in real_tokens(result, "decoder")]
+    assert abs(np.mean(ahead) - 0.15) < 4 * math.sqrt(0.15 * 0.85 / n)
+    (note,) = config.notes
+    assert "ClearToSentinels.aligned = True" in note
+    (note,) = T5_OBJECTIVES["random_spans"].notes
+    assert "RandomSpans.random_roll = True" in note
+
+
 @pytest.mark.parametrize("name", T5_OBJECTIVES)
 def test_every_objective_keeps_every_token_once(name):
     config, n, length = T5_OBJECTIVES[name], 300, 48
