@@ -64,6 +64,7 @@ setup(
         # Language identification for `bertfam clean --language`; since 0.4 short and long texts have comparable probabilities.
         "clean": ["py3langid>=0.4"],
         "beam": ["apache-beam"],
+        "wandb": ["wandb"],
         "benchmarks": ["datasets>=5", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [
             "apache-beam",

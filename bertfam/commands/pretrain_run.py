@@ -126,7 +126,7 @@ def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher
         return 0
     plan = _print_plan(args, job, initial)
     _make_folder(job, plan)
-    with _open_outputs(job) as outputs:
+    with _open_outputs(job, plan) as outputs:
         state = initial.place(job, outputs.checkpoints)
         del initial  # The parameters are on the devices now, so the host's copies are freed.
         step, hooks, seconds = _train(job, state, outputs, evaluated)
@@ -300,7 +300,7 @@ def _make_folder(job: Job, plan: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _open_outputs(job: Job) -> Iterator[Outputs]:
+def _open_outputs(job: Job, plan: dict[str, Any]) -> Iterator[Outputs]:
     """Open what the run writes to, and start to watch its progress and signals; at the end all of it is written."""
     run, processes, model_dir = job.run, job.processes, job.model_dir
     enable_compilation_cache(model_dir)
@@ -309,11 +309,12 @@ def _open_outputs(job: Job) -> Iterator[Outputs]:
     traces = model_dir if processes.first else model_dir / f"process_{processes.index}"
     # Process 0 ends last: without its service of JAX no other process could report where it stands.
     later = 0 if processes.alone or not processes.first else 3
+    metrics = partial(MetricsWriter, model_dir, job.checkpoint.first_step, run.trackers, plan)
     with (
         watchdog.watch(job.trainer.phase_timer, run.watchdog_seconds, processes.index, later=later),
         preemption.stop_on_signals(stop),
         closing(Checkpoints(model_dir, keep=run.keep, processes=processes.others)) as checkpoints,
-        closing(MetricsWriter(model_dir, job.checkpoint.first_step) if processes.first else NoMetrics()) as writer,
+        closing(metrics() if processes.first else NoMetrics()) as writer,
         closing(ProfileHook(*(job.profiled or (0, 0)), traces)) as profile,
     ):
         yield Outputs(checkpoints, writer, profile, stop)

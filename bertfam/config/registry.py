@@ -77,6 +77,7 @@ CONFIGURABLES = (
     "bertfam.objectives.teacher.Teacher",
     "bertfam.sharding.mesh.MeshShape",
     "bertfam.sharding.rules.Rules",
+    "bertfam.training.logs.trackers.Wandb",
     "bertfam.training.optimizers.Adafactor",
     "bertfam.training.optimizers.AdamW",
     "bertfam.training.optimizers.BertAdam",

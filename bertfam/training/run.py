@@ -16,6 +16,7 @@ from bertfam.objectives.objective import Objective
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.hooks.base import Hook
+from bertfam.training.logs.trackers import Tracker
 from bertfam.training.optimizers import AdamW, Optimizer
 from bertfam.training.stages import Stage, expand_ramps, total_steps
 from bertfam.training.state import TrainState, first_state
@@ -52,6 +53,7 @@ class Run:
       keep_best: also keep that with the best held-out metric of this name ("mlm_loss", "mlm_accuracy"); None keeps none.
       watchdog_seconds: longest duration of a step or an evaluation batch, after which the process prints its stacks and
         ends with exit code 76; compiling and saving have an hour at least; 0: any time.
+      trackers: services that follow the metrics, such as `Wandb`, beside metrics.jsonl and TensorBoard.
       hooks: hooks of your own, called between steps after those that save and evaluate.
     """
 
@@ -75,6 +77,7 @@ class Run:
     keep_every: int | None = None
     keep_best: str | None = None
     watchdog_seconds: float = 1800
+    trackers: tuple[Tracker, ...] = ()
     hooks: tuple[Hook, ...] = ()
 
     def __post_init__(self) -> None:
@@ -208,7 +211,16 @@ _SEQUENCES = (
 _FREE = {
     "Run": {
         *("mesh", "microbatches", "non_finite", "log_every", "inspect_every", "eval_every", "eval_batches", "sample_every"),
-        *("digest_every", "checkpoint_every", "watchdog_seconds", "keep_checkpoints", "keep_every", "keep_best", "hooks"),
+        *(
+            "digest_every",
+            "checkpoint_every",
+            "watchdog_seconds",
+            "keep_checkpoints",
+            "keep_every",
+            "keep_best",
+            "trackers",
+            "hooks",
+        ),
     },
     "Stage": {"steps"},
     "TextData": {"corpus", "vocabulary", "cache_dir"},

@@ -2,16 +2,20 @@
 
 import json
 import struct
+import sys
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
 
+from bertfam.errors import UserError
 from bertfam.objectives.objective import Sum
 from bertfam.training.logs import phase_timer
 from bertfam.training.logs.metrics import MetricsWriter, means
 from bertfam.training.logs.phase_timer import COMPILING, EVALUATING, TRAINING, WAITING, PhaseTimer, shares
 from bertfam.training.logs.progress import ProgressLog, Rates
+from bertfam.training.logs.trackers import Tracker, Wandb
 
 
 def sums(**values):
@@ -44,6 +48,58 @@ def test_non_finite_values_are_written_as_null(tmp_path):
     writer.write(1, "train", {"loss": float("nan"), "gradient_norm": float("inf")})
     writer.close()
     assert lines(tmp_path) == [{"step": 1, "split": "train", "loss": None, "gradient_norm": None}]
+
+
+@dataclass(frozen=True)
+class Recorder(Tracker):
+    """Tracker that fails at step 3."""
+
+    found: list = field(default_factory=list)
+
+    def open(self, name, folder, settings):
+        self.found.append((name, settings))
+        return self
+
+    def write(self, step, values):
+        if step == 3:
+            raise RuntimeError("no connection")
+        self.found.append((step, values))
+
+    def close(self):
+        self.found.append("closed")
+
+
+def test_trackers_follow_and_never_stop_a_run(tmp_path, capsys):
+    trackers = (Recorder(), Recorder())
+    (tmp_path / "model").mkdir()
+    writer = MetricsWriter(tmp_path / "model", 0, trackers, {"steps": 4})
+    writer.write(1, "train", {"loss": 1.5, "times": [1, 2]})
+    writer.write(3, "eval", {"loss": 2.5})
+    writer.write(4, "train", {"loss": 3.5})
+    writer.close()
+    assert [line["step"] for line in lines(tmp_path / "model")] == [1, 3, 4] and not writer.failed()
+    for tracker in trackers:
+        assert tracker.found == [("model", {"steps": 4}), (1, {"train/loss": 1.5})]
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all("Recorder" in line and "no connection" in line for line in errors)
+
+
+def test_wandb_is_offline_by_default_and_named_where_it_is_missing(tmp_path, monkeypatch):
+    calls = []
+    run = SimpleNamespace(define_metric=lambda *args, **options: None, log=calls.append, finish=lambda: calls.append("finished"))
+    fake = SimpleNamespace(Settings=lambda **options: None, init=lambda **options: calls.append(options) or run)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    writer = MetricsWriter(tmp_path, 0, (Wandb(project="p"),), {"steps": 4})
+    writer.write(2, "eval", {"loss": 1.0})
+    writer.close()
+    options, line, last = calls
+    assert (options["mode"], options["project"], options["dir"]) == ("offline", "p", str(tmp_path)) and options["config"] == {
+        "steps": 4
+    }
+    assert line == {"step": 2, "eval/loss": 1.0} and last == "finished"
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=r"pip install 'bertfam\[wandb\]'"):
+        MetricsWriter(tmp_path, 0, (Wandb(),))
 
 
 def events(model_dir):

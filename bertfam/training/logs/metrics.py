@@ -16,6 +16,7 @@ from bertfam.errors import TrainingError, UserError
 from bertfam.storage.files import write_text
 from bertfam.storage.spool import Spool
 from bertfam.training.integrity.digest import DIGEST
+from bertfam.training.logs.trackers import TrackedRuns, Tracker
 from bertfam.training.step import NON_FINITE, Metrics
 
 
@@ -52,8 +53,8 @@ def check_finite(last: int, metrics: list[Metrics]) -> None:
 class MetricsWriter:
     """Writer of MODEL_DIR/metrics.jsonl, one object per line, and of TensorBoard event files beside it."""
 
-    def __init__(self, model_dir: Path, step: int) -> None:
-        """Open both for a run at `step`.
+    def __init__(self, model_dir: Path, step: int, trackers: Sequence[Tracker] = (), settings: Any = None) -> None:
+        """Open both for a run at `step`, and the services of `trackers`, which get the run's `settings`.
 
         Lines that an interrupted run wrote for later steps are dropped, and so are incomplete scores of `step`, which lack their
         last line, "eval".
@@ -68,6 +69,7 @@ class MetricsWriter:
         self._file = open(path, "a")
         self._fault: UserError | None = None
         self._board = _Board(self._spool.folder, step)
+        self._tracked = TrackedRuns(trackers, model_dir.name, self._spool.folder, settings)
 
     def write(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         """Write a line with the step (number of updates), the split ("train" or "eval") and the values; `check` raises errors.
@@ -90,7 +92,9 @@ class MetricsWriter:
             for split, values in splits.items():
                 numbers = {name: value for name, value in values.items() if not isinstance(value, list)}
                 if split != DIGEST:  # digests make no curve
-                    self._board.write(step, {f"{split}/{name}": value for name, value in numbers.items()})
+                    curves = {f"{split}/{name}": value for name, value in numbers.items()}
+                    self._board.write(step, curves)
+                    self._tracked.write(step, curves)
         if not splits.keys() <= {"train", "hosts", DIGEST}:
             self.flush()
 
@@ -128,6 +132,7 @@ class MetricsWriter:
     def close(self) -> None:
         """Flush and close both."""
         self.flush()
+        self._tracked.close()
         for file in (self._file, self._board):
             with contextlib.suppress(OSError):  # a failed write has been reported already
                 file.close()
