@@ -41,6 +41,9 @@ class Model:
     params: dict[str, Any]
     vocabulary: Vocabulary
 
+    def __repr__(self) -> str:
+        return _describe(self)
+
     def apply(
         self,
         tokens: np.ndarray | jax.Array,
@@ -67,15 +70,16 @@ class Model:
           that `collect` names.
 
         Raises:
-          UserError: rows are longer than the model's table of positions, or have padding before tokens, which would move
-            positions and [CLS].
+          UserError: `tokens` are not ids of the vocabulary in this shape, rows are longer than the model's table of positions, or
+            have padding before tokens, which would move positions and [CLS].
         """
-        tokens = jnp.asarray(tokens, jnp.int32)
+        tokens = _check_tokens(tokens, self.vocabulary)
         if segment_ids is None:
             segment_ids = tokens != self.vocabulary.token_ids.pad
         if token_type_ids is None:
             token_type_ids = jnp.zeros_like(tokens)
-        segment_ids, token_type_ids = (jnp.asarray(value, jnp.int32) for value in (segment_ids, token_type_ids))
+        segment_ids = _check_shape(segment_ids, "segment_ids", tokens)
+        token_type_ids = _check_shape(token_type_ids, "token_type_ids", tokens)
         if not isinstance(segment_ids, jax.core.Tracer):
             real = np.asarray(segment_ids) > 0
             rows = np.flatnonzero((real[:, 1:] & ~real[:, :-1]).any(axis=1))
@@ -137,6 +141,9 @@ class LanguageModel:
     vocabulary: Vocabulary
     ends: Ends
 
+    def __repr__(self) -> str:
+        return _describe(self)
+
     def generate(
         self,
         prompts: Sequence[str] | Sequence[np.ndarray],
@@ -170,7 +177,8 @@ class LanguageModel:
           decoder's output; `encoded`, the encoder's output; and the intermediates that `collect` names.
 
         Raises:
-          UserError: the encoder's tokens are missing, or there is no encoder for them.
+          UserError: the encoder's tokens are missing, or there is no encoder for them; or they are not ids of the vocabulary in
+            this shape.
         """
         if ("encoder" in self.params) != (encoder_tokens is not None):
             raise UserError(
@@ -179,8 +187,8 @@ class LanguageModel:
                 else "the model has no encoder for encoder_tokens: put all into tokens"
             )
         # [batch, length] each
-        row = _row(tokens, segment_ids)
-        source = None if encoder_tokens is None else _row(encoder_tokens, encoder_segment_ids)
+        row = self._row(tokens, segment_ids)
+        source = None if encoder_tokens is None else self._row(encoder_tokens, encoder_segment_ids, "encoder_")
         with jax.default_matmul_precision("highest"):
             return self._forward(self.params, row, source, tuple(sorted(collect)))
 
@@ -202,12 +210,18 @@ class LanguageModel:
           `hidden` float32[batch, length, embed], the encoder's output, and the intermediates that `collect` names.
 
         Raises:
-          UserError: the model has no encoder.
+          UserError: the model has no encoder, or `tokens` are not ids of the vocabulary in this shape.
         """
         if "encoder" not in self.params:
             raise UserError("the model is a causal LM and has no encoder: use apply, which returns the decoder's hidden states")
         with jax.default_matmul_precision("highest"):
-            return self._encode(self.params, _row(tokens, segment_ids), tuple(sorted(collect)))
+            return self._encode(self.params, self._row(tokens, segment_ids), tuple(sorted(collect)))
+
+    def _row(self, tokens: Any, segment_ids: Any, prefix: str = "") -> tuple[jax.Array, jax.Array]:
+        """Return tokens and segment ids, int32[batch, length] each."""
+        tokens = _check_tokens(tokens, self.vocabulary, f"{prefix}tokens")
+        segment_ids = jnp.ones_like(tokens) if segment_ids is None else segment_ids
+        return tokens, _check_shape(segment_ids, f"{prefix}segment_ids", tokens)
 
     @cached_property
     def _encode(self) -> Any:
@@ -249,10 +263,42 @@ class LanguageModel:
 Generator = LanguageModel  # former name of the class
 
 
-def _row(tokens: np.ndarray | jax.Array, segment_ids: np.ndarray | jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Return tokens and segment ids, int32[batch, length] each."""
-    tokens = jnp.asarray(tokens, jnp.int32)
-    return tokens, jnp.ones_like(tokens) if segment_ids is None else jnp.asarray(segment_ids, jnp.int32)
+def _check_tokens(tokens: Any, vocabulary: Vocabulary, name: str = "tokens") -> jax.Array:
+    """Return the tokens as int32[batch, length]; raise UserError if they are not ids of the vocabulary in this shape."""
+    shape = f"{name} must be whole numbers of the shape [batch, length]"
+    try:
+        array = tokens if isinstance(tokens, jax.Array) else np.asarray(tokens)
+    except ValueError as error:
+        raise UserError(f"{shape}, but their rows differ in length: fill them up with the padding token") from error
+    if array.dtype.kind in "UO":
+        raise UserError(f"{shape}, not text: model.vocabulary.encode_prompt(text).ids[None] encodes one")
+    if array.ndim != 2 or array.dtype.kind not in "iu":
+        fix = f": write {name}[None]" if array.ndim == 1 and array.dtype.kind in "iu" else ""
+        raise UserError(f"{shape}, not {array.dtype} of the shape {list(array.shape)}{fix}")
+    if not isinstance(array, jax.core.Tracer) and array.size:
+        least, most = int(array.min()), int(array.max())
+        if least < 0 or most >= vocabulary.size:
+            wrong = least if least < 0 else most
+            raise UserError(f"{name} have the id {wrong}, but those of the vocabulary are 0 to {vocabulary.size - 1}")
+    return jnp.asarray(array, jnp.int32)
+
+
+def _check_shape(value: Any, name: str, tokens: jax.Array) -> jax.Array:
+    """Return the value as int32[batch, length]; raise UserError if its shape is not that of the tokens."""
+    array = jnp.asarray(value, jnp.int32)
+    if array.shape != tokens.shape:
+        raise UserError(
+            f"{name} have the shape {list(array.shape)}, but the tokens {list(tokens.shape)}: give one number a token"
+        )
+    return array
+
+
+def _describe(model: "Model | LanguageModel") -> str:
+    """Describe a model on one line, without its arrays."""
+    count = sum(np.size(leaf) for leaf in jax.tree.leaves(model.params))
+    parts, vocabulary = ", ".join(sorted(model.params)), model.vocabulary
+    tokens = f"{type(vocabulary).__name__} of {vocabulary.size:,} tokens"
+    return f"<{type(model).__name__} {model.config!r} with {parts}: {count:,} parameters, {tokens}>"
 
 
 def load(path: str | Path, *, step: int | None = None, network: str | None = None) -> Model | LanguageModel:

@@ -72,6 +72,34 @@ def test_padding_before_tokens_is_refused(params):
     model.apply(np.zeros((1, 4), np.int32))  # a row of padding
 
 
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["text"], "encode_prompt"),
+        ([["a", "b"]], "encode_prompt"),
+        (TOKENS[0], r"tokens\[None\]"),
+        (TOKENS[None], r"\[1, 2, 7\]"),
+        (TOKENS * 1.0, "float"),
+        ([[2, 5], [2]], "differ in length"),
+        ([[2, 13]], "13, but those of the vocabulary are 0 to 12"),
+        ([[-1, 2]], "-1"),
+    ],
+)
+def test_what_are_no_tokens_is_refused(params, tokens, words):
+    with pytest.raises(UserError, match=words):
+        Model(CONFIG, params, VOCABULARY).apply(tokens)
+
+
+def test_segment_ids_of_another_shape_are_refused(params):
+    with pytest.raises(UserError, match=r"segment_ids have the shape \[2, 6\]"):
+        Model(CONFIG, params, VOCABULARY).apply(TOKENS, segment_ids=np.ones((2, 6)))
+
+
+def test_representation_is_one_short_line(params):
+    text = repr(Model(CONFIG, params, VOCABULARY))
+    assert "\n" not in text and len(text) < 700 and "BertConfig(" in text and "mlm_head" in text and "13 tokens" in text
+
+
 def test_predictions_at_masked_positions_match_those_everywhere(params):
     model = Model(CONFIG, params, VOCABULARY)
     everywhere, some = model.apply(TOKENS), model.apply(TOKENS, masked_positions=np.array([[1, 4], [6, 0]]))
