@@ -24,7 +24,7 @@ def earlier_rows(rows: RowLayout) -> RowLayout:
     if rows.is_packed:
         raise UserError(
             "TextData.rows_version is 1, but packed sentence pairs exist in version 2 only: start a run in another --model_dir "
-            "(--init_from takes the weights), or set TextData.rows_version = 2 where nothing is trained"
+            "(--init_from takes the weights); to evaluate this one, add TextData.rows_version = 2 to its config.gin"
         )
     return EarlierPairs(**{field.name: getattr(rows.content, field.name) for field in dataclasses.fields(rows.content)})
 
@@ -50,6 +50,6 @@ class EarlierPairExamples(PairExamples):
     @override
     def _choose(self, examples: np.ndarray, epoch_keys: np.ndarray, row_keys: np.ndarray) -> Choice:
         drawn, (random_share, swapped_share) = keys.uniform(keys.bits(row_keys, NEXT, 1)[:, 0]), self._config.shares
-        is_random = (drawn < random_share) | (self.plan.count[examples] == 1)
+        is_random = (drawn < random_share) | (self.plan.sentences[examples] == 1)
         is_swapped = (drawn < random_share + swapped_share) & ~is_random
         return Choice(examples, np.zeros(len(examples), bool), is_random, is_swapped)

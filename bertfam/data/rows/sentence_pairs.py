@@ -121,17 +121,22 @@ class SentencePairs(PackableRows):
 
     def _examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds, *, is_fitted: bool) -> "PairExamples":
         self.check_text(documents, length)
-        plan, starts = plan_chunks(self, documents, length, seed), documents.sentence_starts
-        sizes = np.clip(starts[plan.first + plan.count] - starts[plan.first], 2, length - 3)  # a token for each of A and B
-        # Chunks of a group have nearly equal sizes, so that the fitted rest of any of them fits the same space.
-        order = np.lexsort((sizes, plan.count == 1)) if is_fitted else np.argsort(plan.count == 1, kind="stable")
+        plan = plan_chunks(self, documents, length, seed)
+        is_single = plan.sentences == 1
         # With c chunks of which d are divided, 2 d of the c + d pairs have a random B.
-        divisible, share = int(np.count_nonzero(plan.count > 1)), self.shares[0]
-        rests = round(divisible * share / (2 - share))
-        rooms = None
+        divisible, share = int(np.count_nonzero(~is_single)), self.shares[0]
+        rests, rooms = round(divisible * share / (2 - share)), None
         if is_fitted:
-            longest = np.arange(1, rests + 1) * divisible // max(rests, 1) - 1  # the last chunk of each group
-            rooms = sizes[np.concatenate([order, order[longest]])]
+            starts = documents.sentence_starts
+            sizes = np.clip(
+                starts[plan.first + plan.sentences] - starts[plan.first], 2, length - 3
+            )  # a token for each of A and B
+            # Chunks of a group have nearly equal sizes, so that the rest of any of them fits into as much as the last of it.
+            order = np.lexsort((sizes, is_single))
+            last = np.arange(1, rests + 1) * divisible // max(rests, 1) - 1
+            rooms = sizes[np.concatenate([order, order[last]])]
+        else:
+            order = np.argsort(is_single, kind="stable")
         return PairExamples(self, documents, length, tokens, ChunkPlan(*(column[order] for column in plan)), rests, rooms)
 
     def check_text(self, documents: Documents, length: int) -> None:
@@ -150,13 +155,13 @@ class ChunkPlan(NamedTuple):
     Attributes:
       document: Document.
       first: First sentence.
-      count: Number of sentences.
+      sentences: Number of sentences.
       target: Tokens that A and B should have together.
     """
 
     document: np.ndarray
     first: np.ndarray
-    count: np.ndarray
+    sentences: np.ndarray
     target: np.ndarray
 
 
@@ -273,7 +278,7 @@ class PairExamples:
         """
         self._config, self._documents, self._length, self._tokens = config, documents, length, tokens
         self.plan, self._rests, self._is_fitted = plan, rests, rooms is not None
-        self._divisible = int(np.count_nonzero(plan.count > 1))
+        self._divisible = int(np.count_nonzero(plan.sentences > 1))
         self._room = np.broadcast_to(np.int64(length - 3), len(self)) if rooms is None else rooms
 
     def __len__(self) -> int:
@@ -303,12 +308,14 @@ class PairExamples:
             ]
         if not single:
             return []
-        labelled = "are labelled as published" if self._config.labels_single_sentences else "have no label"
+        labelled, gain = (
+            ("are labelled as published", "topics") if self._config.labels_single_sentences else ("have no label", "nothing")
+        )
         fix = ": give longer documents, or shorter sentences (see --input_format)" if self.always_random > _MANY else ""
         return [
             f"{single:,} of the {len(self):,} sentence pairs of {self._documents.name} at length {self._length} "
             f"({self.always_random:.0%}) have a random second sentence, because their text is a single sentence, and {labelled}; "
-            f"{learnt} learns nothing from them{fix}"
+            f"{learnt} learns {gain} from them{fix}"
         ]
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
@@ -325,7 +332,7 @@ class PairExamples:
         """
         epoch_keys = keys.unfold(row_keys, examples)
         chunk, is_rest, is_random, is_swapped = self._choose(examples, epoch_keys, row_keys)
-        starts, first, count = self._documents.sentence_starts, self.plan.first[chunk], self.plan.count[chunk]
+        starts, first, count = self._documents.sentence_starts, self.plan.first[chunk], self.plan.sentences[chunk]
         # The chunk and its rest have the same split, so it is drawn from the key of the chunk.
         split_words = keys.bits(keys.fold(epoch_keys, chunk), _SPLIT, 1)[:, 0]
         split = np.minimum(first + 1 + keys.integers(split_words, np.maximum(count - 1, 1)), first + count)
@@ -368,7 +375,7 @@ class PairExamples:
             divided = begin + keys.integers(words, end - begin)
             chunk[where] = np.where(of_rest, divided, number)
             is_divided[where] = divided == chunk[where]
-        is_random = is_divided | (self.plan.count[chunk] == 1)
+        is_random = is_divided | (self.plan.sentences[chunk] == 1)
         random_share, swapped_share = self._config.shares
         swap_rate = swapped_share / (1 - random_share) if swapped_share else 0.0
         return Choice(chunk, is_rest, is_random, ~is_random & (keys.uniform(keys.bits(row_keys, NEXT, 1)[:, 0]) < swap_rate))

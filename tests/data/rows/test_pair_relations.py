@@ -47,7 +47,7 @@ def toy():
 def test_labels_equal_the_true_relation(toy, relation, published):
     config, sentences = SentencePairs(relation=relation, label_single_sentences=published or None), SENTENCES[relation]
     examples, relations, unlabelled = config.examples(toy, 48, 3, IDS), Counter(), 0
-    single = np.count_nonzero(examples.plan.count == 1)
+    single = np.count_nonzero(examples.plan.sentences == 1)
     assert single
     for epoch in range(6):
         rows = examples.rows(np.arange(len(examples)), fold(epoch, np.arange(len(examples))))
@@ -101,7 +101,7 @@ def test_shares_of_relations_in_real_text(cache, tokens, relation):
     """Count the labels of at least 2,000 rows whose chunks allow every relation."""
     documents, config, sentences = cache.documents("train", "text"), SentencePairs(relation=relation), SENTENCES[relation]
     examples = config.examples(documents, 64, 3, IDS)
-    splittable = np.setdiff1d(np.arange(len(examples)), np.flatnonzero(examples.plan.count == 1))
+    splittable = np.setdiff1d(np.arange(len(examples)), np.flatnonzero(examples.plan.sentences == 1))
     labels = [examples.rows(splittable, fold(epoch, splittable))[sentences.labels][:, 0] for epoch in range(2)]
     labels = np.concatenate(labels)
     assert len(labels) > 2000

@@ -236,12 +236,12 @@ def test_next_segment_follows_and_random_segment_is_from_another_document(toy):
 @pytest.mark.parametrize("rate", [0.5, 0.3])
 def test_pairs_are_random_at_the_rate_where_the_chunk_allows_both(toy, rate):
     examples = SentencePairs(random_next_rate=rate).examples(toy, 64, 3, IDS)
-    numbers, single = np.arange(len(examples)), np.count_nonzero(examples.plan.count == 1)
+    numbers, single = np.arange(len(examples)), np.count_nonzero(examples.plan.sentences == 1)
     labels = np.array([examples.rows(numbers, fold(epoch, numbers))["next_sentence_labels"][:, 0] for epoch in range(100)])
     random = labels.sum(axis=1) - single
     assert len(set(random)) == 1 and abs(random[0] / (len(numbers) - single) - rate) < 0.02
     # Every chunk of several sentences is divided now and then, and none always.
-    divided = labels[:, : np.count_nonzero(examples.plan.count > 1)].mean(axis=0)
+    divided = labels[:, : np.count_nonzero(examples.plan.sentences > 1)].mean(axis=0)
     assert 0 < divided.min() and divided.max() < 0.8 and abs(divided.mean() - rate / (2 - rate)) < 0.02
 
 
@@ -249,7 +249,7 @@ def test_all_or_no_pairs_may_be_random(toy):
     always, never = (SentencePairs(random_next_rate=rate).examples(toy, 64, 3, IDS) for rate in (1.0, 0.0))
     assert always.rows(np.arange(50), fold(0, np.arange(50)))["next_sentence_labels"].all()
     is_random = never.rows(np.arange(len(never)), fold(0, np.arange(len(never))))["next_sentence_labels"][:, 0] == 1
-    assert np.array_equal(is_random, never.plan.count == 1)
+    assert np.array_equal(is_random, never.plan.sentences == 1)
 
 
 def test_random_sentences_are_drawn_uniformly():
@@ -416,8 +416,8 @@ def test_pairs_of_single_sentences(documents, random_next_rate):
         else:
             assert a in documents_of_sentence and documents_of_sentence[b] - {examples.plan.document[chunks[index]]}
     assert cut < 0.1 * len(labels)
-    splittable = examples.plan.count[chunks] == 2
-    assert (labels[~splittable] == 1).all() and set(examples.plan.count) == {1, 2}
+    splittable = examples.plan.sentences[chunks] == 2
+    assert (labels[~splittable] == 1).all() and set(examples.plan.sentences) == {1, 2}
     assert abs(labels[splittable].mean() - random_next_rate) < 0.01
     # Without random pairs, every sentence occurs once.
     if not random_next_rate:
