@@ -151,7 +151,7 @@ def open_vocabulary(configuration: Configuration) -> OpenVocabulary:
     vocabulary = vocabularies.load(folder)
     for stage in run.stages:
         check_vocabulary_fits(run.data, vocabulary.token_ids, folder, stage.length)
-    check_padding_id(run.objective.networks.values(), vocabulary.token_ids, folder)
+    check_padding_id(run.objective.networks.values(), vocabulary, folder)
     return OpenVocabulary(vocabulary, folder, cache, run.sized(vocabulary.size))
 
 

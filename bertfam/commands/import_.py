@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
     model, params, ignored = huggingface.read(args.input)
     parts = sorted(params)
     vocabulary = vocabularies.load(args.input)
-    model = huggingface.with_vocabulary(model, vocabulary.size, args.input)
+    model = huggingface.with_vocabulary(model, vocabulary, args.input)
 
     # The model with the defaults of a run; vocab_size is left to the vocabulary.
     origin = f"--input={args.input}"

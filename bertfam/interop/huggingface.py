@@ -15,7 +15,6 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
-from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens
 from bertfam.decoding.prompts import prompt_format
@@ -143,20 +142,26 @@ def _is_foreign(architectures: Any, family: Family, path: Path) -> bool:
     return bool(stated) and set(stated).isdisjoint(family.architectures.values())
 
 
-def with_vocabulary(config: Any, size: int, folder: str | Path) -> Any:
-    """Return the config of a model read from a folder, for the `size` tokens of the folder's tokenizer.
+def with_vocabulary(config: Any, vocabulary: Vocabulary, folder: str | Path) -> Any:
+    """Return the config of a model read from a folder, for the folder's tokenizer.
 
     Embedding tables often have more rows than tokens; these rows are kept for export and never predicted.
 
     Raises:
-      UserError: when there are more tokens than rows.
+      UserError: when there are more tokens than rows, or the tokenizer belongs to another model.
     """
+    size = vocabulary.size
     if size > config.vocab_size:
         raise UserError(
             f"{folder}: config.json says vocab_size {config.vocab_size} and the tokenizer has {size} tokens; "
             "put the tokenizer there that the model was trained with"
         )
-    return config if size == config.vocab_size else dataclasses.replace(config, vocab_size=size, table_rows=config.vocab_size)
+    if size != config.vocab_size:
+        config = dataclasses.replace(config, vocab_size=size, table_rows=config.vocab_size)
+    try:
+        return family_of(config).fit_vocabulary(config, vocabulary)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
 
 
 def write(
@@ -209,10 +214,15 @@ def writable(config: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name in parts}
 
 
-def special_ids(config: Any, tokens: TokenIds) -> dict[str, int | None]:
-    """Return the special token ids for config.json: padding, and for a generator the start and end of texts."""
-    found: dict[str, int | None] = {"pad_token_id": tokens.pad}
-    if isinstance(family_of(config), LanguageModelFamily):
+def special_ids(config: Any, vocabulary: Vocabulary) -> dict[str, int | None]:
+    """Return the special token ids for config.json: padding, and for a generator the start and end of texts.
+
+    Raises:
+      UserError: when transformers derives the model's positions from no padding id.
+    """
+    family, tokens = family_of(config), vocabulary.token_ids
+    found: dict[str, int | None] = {"pad_token_id": family.padding_id(config, vocabulary)}
+    if isinstance(family, LanguageModelFamily):
         ends = end_tokens(config, tokens)
         found["eos_token_id"] = next(iter(ends.ids), None)
         found |= prompt_format(config).special_ids(tokens, ends.start)

@@ -138,7 +138,8 @@ def heads(config: AlbertConfig) -> dict[str, nn.Module]:
 ALBERT = Family(
     model_type="albert",
     config=AlbertConfig,
-    objective="objectives/mlm_sop.gin",
+    objective="objectives/mlm.gin",
+    objectives_by_part={"pooler": "objectives/mlm_sop.gin"},
     prefix="albert.",
     architectures={
         frozenset({"encoder"}): "AlbertModel",

@@ -368,7 +368,8 @@ def sentence_heads(config: EncoderConfig) -> dict[str, nn.Module]:
 BERT = Family(
     model_type="bert",
     config=BertConfig,
-    objective="objectives/mlm_nsp.gin",
+    objective="objectives/mlm.gin",
+    objectives_by_part={"pooler": "objectives/mlm_nsp.gin"},
     prefix="bert.",
     architectures={
         frozenset({"encoder"}): "BertModel",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import flax.linen as nn
 import jax
@@ -148,6 +148,19 @@ def stated(config: Any, names: Mapping[str, str]) -> dict[str, Any]:
     return {theirs: value for theirs, ours in names.items() if (value := getattr(config, ours)) is not None}
 
 
+class PaddedVocabulary(Protocol):
+    """Part of a vocabulary that positions depend on, where transformers counts them from a padding id."""
+
+    @property
+    def token_ids(self) -> Any:
+        """Ids of the special tokens, a `bertfam.corruption.token_ids.TokenIds`."""
+        ...
+
+    def occurs(self, id: int) -> bool:
+        """Return whether rows of text hold an id besides their padding."""
+        ...
+
+
 # TensorFlow's names of a norm's parameters, which old files have.
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
@@ -170,6 +183,8 @@ class Family:
       heads: config -> the heads on hidden states by part, all but "mlm_head" and "lm_head".
       aliases: tensors that a tied head has under two names: the one that is used where they differ -> the one written.
       old_names: endings of tensor names in old files -> today's.
+      fit_vocabulary: (config, tokenizer) -> the config of a model read from a folder with this tokenizer.
+      padding_id: (config, vocabulary) -> config.json's pad_token_id; raises UserError where no id gives the model's positions.
       objectives_by_part: part -> gin file of the objective of models that have this part, in the place of `objective`.
     """
 
@@ -186,6 +201,8 @@ class Family:
     heads: Callable[[Any], Mapping[str, nn.Module]] = lambda config: {}
     aliases: Mapping[str, str] = field(default_factory=dict)
     old_names: Mapping[str, str] = field(default_factory=lambda: _OLD_NAMES)
+    fit_vocabulary: Callable[[Any, PaddedVocabulary], Any] = lambda config, vocabulary: config
+    padding_id: Callable[[Any, PaddedVocabulary], int] = lambda config, vocabulary: vocabulary.token_ids.pad
     objectives_by_part: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -66,7 +66,7 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
                 raise UserError(f"{folder} is a Hugging Face folder and has no {what}")
         imported = huggingface.read(folder)
         vocabulary = vocabularies.load(folder)
-        config = huggingface.with_vocabulary(imported.config, vocabulary.size, folder)
+        config = huggingface.with_vocabulary(imported.config, vocabulary, folder)
         network = Network(config, imported.params, vocabulary)
         return {config.kind: network}
     raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")

@@ -11,7 +11,9 @@ from safetensors.numpy import load_file
 from bertfam.cli import main
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.interop import huggingface
+from bertfam.models.albert import AlbertConfig
 from bertfam.models.bert import BERT, BertConfig
+from bertfam.models.ernie import ErnieConfig
 from bertfam.training.model_dir import open_model
 
 PARTS = frozenset({"encoder", "pooler", "mlm_head", "nsp_head"})
@@ -80,9 +82,25 @@ def test_models_without_all_heads(tmp_path, capsys, parts):
     train_one_step(model_dir, tmp_path)
     assert f"started from the model in {model_dir}" in capsys.readouterr().out
     trained = open_model(model_dir)
-    assert trained.step == 1 and trained.params.keys() == PARTS
+    assert trained.step == 1 and trained.params.keys() == ({"encoder", "mlm_head"} if "mlm_head" in parts else PARTS)
     whole = huggingface.to_tensors(BERT, CONFIG, {name: trained.params[name] for name in parts})
     assert all(np.array_equal(whole[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("config", "parts", "objective"),
+    [
+        (BertConfig, {"encoder", "mlm_head"}, "mlm"),
+        (BertConfig, PARTS, "mlm_nsp"),
+        (BertConfig, {"encoder", "pooler"}, "mlm_nsp"),
+        (ErnieConfig, {"encoder", "mlm_head"}, "mlm"),
+        (AlbertConfig, {"encoder", "mlm_head"}, "mlm"),
+        (AlbertConfig, {"encoder", "pooler", "mlm_head", "sop_head"}, "mlm_sop"),
+    ],
+)
+def test_objective_of_an_import_is_that_of_its_heads(config, parts, objective):
+    """BertForMaskedLM has no next-sentence prediction."""
+    assert huggingface.family_of(config()).objective_of(parts) == f"objectives/{objective}.gin"
 
 
 def test_embedding_table_with_more_rows_than_tokens(tmp_path, capsys):

@@ -5,6 +5,7 @@ import functools
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import encoder_decoder_parity as seq2seq_parity
@@ -218,7 +219,7 @@ def test_rows_without_a_token_are_kept_and_never_predicted(tmp_path):
     """The published tables have 28 such rows after their 32,100 pieces."""
     model = torch_model(tmp_path / "theirs", "t5", False, **V1_1)
     config, params, _ = huggingface.read(tmp_path / "theirs")
-    config = huggingface.with_vocabulary(config, 90, tmp_path)
+    config = huggingface.with_vocabulary(config, types.SimpleNamespace(size=90), tmp_path)
     assert (config.vocab_size, config.table_rows, config.padded_vocab_size) == (90, 101, 128)
     hidden = np.ones((1, 2, 32), np.float32)
     logits = jax.jit(lambda params: language_model.logits(config, params, hidden))(params)

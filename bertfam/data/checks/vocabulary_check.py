@@ -10,6 +10,7 @@ from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.documents import Documents
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 
 _SENTENCE = 8  # tokens
@@ -50,14 +51,15 @@ def _check_pairs(data: TextData, tokens: TokenIds, folder: str | Path, length: i
         raise UserError(f"{folder}: {error}") from error
 
 
-def check_padding_id(configs: Iterable[Any], tokens: TokenIds, folder: str | Path) -> None:
+def check_padding_id(configs: Iterable[Any], vocabulary: Vocabulary, folder: str | Path) -> None:
     """Raise UserError if a network's `position_offset` does not follow from the vocabulary's padding id.
 
     bertfam itself does not need this, but transformers derives the positions of an exported model from the padding id.
     """
+    tokens = vocabulary.token_ids
     for config in configs:
         pad = config.padding_id
-        if pad not in (None, tokens.pad):
+        if pad not in (None, tokens.pad) and vocabulary.occurs(pad):
             name = f"{type(config).__name__}.position_offset"
             raise UserError(
                 f"{name} is {pad + 1}, for a vocabulary whose padding id is {pad}, and that of {folder} is {tokens.pad}: "

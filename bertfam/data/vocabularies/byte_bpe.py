@@ -45,6 +45,7 @@ class ByteBpe(TokenizersVocabulary):
     """
 
     mask_takes_space = True
+    has_unknown = False
     joint = " "
 
     def __init__(

@@ -1,6 +1,7 @@
 """Base class of vocabularies: pieces with ids."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,7 +29,10 @@ class Pieces:
       size: number of pieces; ids are 0 .. size - 1.
       layout: the control tokens.
       token_ids: ids of the special pieces, and the mask of pieces that begin a word.
+      has_unknown: True if there is text that only the unknown piece can represent.
     """
+
+    has_unknown: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -64,6 +68,13 @@ class Pieces:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the piece of each id."""
         return [self._pieces[self._check(id)] for id in ids]
+
+    def occurs(self, id: int) -> bool:
+        """Return whether rows of text hold an id besides their padding, see `Vocabulary.occurs`."""
+        tokens = self.token_ids
+        used = {tokens.cls, tokens.sep, tokens.eos, tokens.mask, tokens.unk if self.has_unknown else None}
+        is_text = id < self.size and id not in (*tokens.special, *tokens.sentinels)
+        return is_text or id in used or self.layout.padding_side != "right"
 
     def _check(self, id: int) -> int:
         if not 0 <= id < self.size:

@@ -73,6 +73,9 @@ class Vocabulary(Protocol):
           skip_special: whether to leave out the special pieces.
         """
 
+    def occurs(self, id: int) -> bool:
+        """Return whether rows of text hold an id besides their padding; any id does where rows are padded on the left."""
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the piece of each id."""
 

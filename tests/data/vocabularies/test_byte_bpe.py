@@ -89,6 +89,8 @@ def test_vocab_json_and_merges_txt_are_enough(learn, tmp_path):
     (tmp_path / "bare" / "merges.txt").write_bytes(merges[1].replace("\n", "\r\n").encode())
     (tmp_path / "bare" / "vocab.json").write_bytes((tmp_path / "whole" / "vocab.json").read_bytes())
     assert vocabularies.load(tmp_path / "bare").fingerprint == vocabulary.fingerprint
+    (tmp_path / "bare" / "merges.txt").write_text("\ufeff" + "\n".join(merges), encoding="utf-8")  # a byte-order mark
+    assert vocabularies.load(tmp_path / "bare").fingerprint == vocabulary.fingerprint
 
     (tmp_path / "bare" / "merges.txt").write_text("#version: 0.2\na b\nabc\n")
     with pytest.raises(UserError, match=r"merges.txt:3: .*two pieces"):
