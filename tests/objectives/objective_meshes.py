@@ -7,60 +7,85 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from flax import linen as nn
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import tiny  # noqa: E402
+import xla  # noqa: E402
 from test_distillation import ALL, random_like  # noqa: E402
 
 from bertfam.corruption.masked_lm.masking import BertMasking  # noqa: E402
 from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows  # noqa: E402
 from bertfam.corruption.masked_lm.span_selection import WordSpans  # noqa: E402
+from bertfam.corruption.next_tokens import NextTokens  # noqa: E402
 from bertfam.corruption.t5.span_corruption import SpanCorruption  # noqa: E402
 from bertfam.data.rows.running_text import Chunks, FullSentences  # noqa: E402
 from bertfam.data.rows.sentence_pairs import SentencePairs  # noqa: E402
 from bertfam.data.text_data import TextData  # noqa: E402
 from bertfam.models.albert import AlbertConfig  # noqa: E402
+from bertfam.models.electra import ElectraConfig  # noqa: E402
+from bertfam.models.gpt2 import Gpt2Config  # noqa: E402
 from bertfam.models.modernbert import ModernBertConfig  # noqa: E402
+from bertfam.models.t5 import T5Config  # noqa: E402
 from bertfam.objectives.albert import MlmSop  # noqa: E402
+from bertfam.objectives.causal_lm import CausalLm  # noqa: E402
+from bertfam.objectives.electra import Electra  # noqa: E402
 from bertfam.objectives.mlm import Mlm  # noqa: E402
+from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
 from bertfam.objectives.structbert import MlmStructure  # noqa: E402
 from bertfam.sharding.mesh import MeshShape  # noqa: E402
+from bertfam.sharding.named_shardings import batch_shardings, state_shardings  # noqa: E402
 from bertfam.training.logs.metrics import means  # noqa: E402
-from bertfam.training.prefetch import global_batch  # noqa: E402
 from bertfam.training.run import Run  # noqa: E402
 from bertfam.training.stages import Stage  # noqa: E402
-from bertfam.training.trainer import Trainer  # noqa: E402
+from bertfam.training.state import TrainState  # noqa: E402
+from bertfam.training.step import make_gradient  # noqa: E402
 
-LENGTH, BATCH, PLACES, EIGHT_DEVICES = 16, 8, 3, (2, 2, 2)
-SIZES = {"vocab_size": tiny.VOCABULARY, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "max_length": 32}
-NARROW = SIZES | {"feed_forward_size": 32, "embedding_size": 8}
+LENGTH, BATCH, PLACES = 32, 8, 3  # the targets of T5 have 8 tokens then, which two devices can share
+EIGHT_DEVICES = MeshShape(data=1, fsdp=2, tensor=2, sequence=2)
+SIZES = {"vocab_size": tiny.VOCABULARY, "num_layers": 2, "hidden_size": 16, "num_heads": 2}
+LONGEST = {"max_length": 32}
+NARROW = SIZES | LONGEST | {"feed_forward_size": 32, "embedding_size": 8}
 BERT = tiny.objective(dropout=0.1).model
 TEXT = TextData(rows=FullSentences())
 SPANS = BertMasking(choice=WordSpans(), boundaries=True)
-SPAN_TEXT = TextData(rows=Chunks(), corruption=SpanCorruption())
 SHUFFLED = TextData(rows=SentencePairs(relation="structure"), corruption=BertMasking(shuffling=ShuffledWindows()))
+T5 = T5Config(**SIZES, head_dim=8, feed_forward_size=32, dropout_rate=0.1)
 CASES = {
-    # objective, rows, mesh; a decoder, an encoder-decoder and ELECTRA are in tests/sharding/preset_runs.py
-    "distillation": (ALL, TEXT, EIGHT_DEVICES),
-    "sop": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), EIGHT_DEVICES),
-    "structure": (MlmStructure(BERT), SHUFFLED, EIGHT_DEVICES),
-    "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), EIGHT_DEVICES),
-    "modernbert": (Mlm(ModernBertConfig(**SIZES, feed_forward_size=16, window=4)), TEXT, EIGHT_DEVICES),
+    # objective, rows, microbatches on eight devices
+    "distillation": (ALL, TEXT, 1),
+    "sop": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), 1),
+    "structure": (MlmStructure(BERT), SHUFFLED, 1),
+    "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), 1),
+    "modernbert": (Mlm(ModernBertConfig(**SIZES, **LONGEST, feed_forward_size=16, window=4)), TEXT, 1),
+    "decoder": (
+        CausalLm(Gpt2Config(**SIZES, **LONGEST, feed_forward_size=32, dropout_rate=0.1), chunk=8),
+        TextData(rows=Chunks(), corruption=NextTokens()),
+        1,
+    ),
+    "encoder_decoder": (
+        SequenceToSequence(T5, z_loss=1e-2, label_smoothing=0.1, chunk=2),
+        TextData(rows=Chunks(), corruption=SpanCorruption()),
+        1,
+    ),
+    "electra": (Electra(ElectraConfig(**NARROW, dropout_rate=0.1), generator_width=0.5), TEXT, 1),
+    # Each microbatch has its own dropout, so this objective has none.
+    "microbatches": (tiny.objective(), TextData(rows=SentencePairs()), 4),
 }
 
 
 def random_batch(run, seed):
     """Return a random batch with all features that the objective reads."""
     shape, generator = run.shape(0), np.random.default_rng(seed)
-    known = tiny.batch(BATCH, shape, seed=seed)
+    known = tiny.batch(BATCH, shape, seed=seed, predictions=[2, 0, 1, 0, 2, 0, 0, 2])
     used = known["masked_loss_weights"]
     features = {}
     for name, spec in run.objective.features(shape).items():
         if name in known:
             features[name] = known[name]
         elif name == "shuffled_loss_weights":
-            features[name] = used * (np.arange(shape.predictions) == shape.predictions - 1)
+            features[name] = used * (np.arange(shape.predictions) == 0)
         elif name.endswith("_weights"):
             features[name] = used if spec.shape == used.shape[1:] else np.ones((BATCH, *spec.shape), np.float32)
         else:
@@ -70,38 +95,37 @@ def random_batch(run, seed):
     return features
 
 
-class Source:
-    def __init__(self, run):
-        self.run = run
-
-    def rows(self, step, start, stop):
-        return {name: value[start:stop] for name, value in random_batch(self.run, step).items()}
-
-
-def losses(run, shape):
-    """Return the metrics of three updates, True if aux is unchanged, and the mesh axes that aux is split over."""
-    trainer = Trainer(run, MeshShape(*shape).build(jax.devices()[: int(np.prod(shape))]))
-    step, _ = trainer.compile_step(0)
-    aux = jax.tree.map(np.asarray, random_like(trainer.abstract_state.aux, 4))
-    state = trainer.with_aux(trainer.new_state(), aux)
-    program = trainer.stages[0]
-    all_metrics = []
-    for index in range(3):
-        batch = global_batch(Source(run), index, BATCH, program.features, program.shardings)
-        state, metrics = step(state, batch)
-        all_metrics.append(means([metrics]))
-    unchanged = jax.tree.map(lambda after, before: bool(np.array_equal(after, before)), jax.device_get(state.aux), aux)
-    axes = {axis for leaf in jax.tree.leaves(state.aux) for axis in leaf.sharding.spec if axis}
-    return all_metrics, all(jax.tree.leaves(unchanged)), sorted(map(str, axes))
+def gradient(run, mesh_shape, count, boxed):
+    """Return the gradient of a batch, its metrics, and the mesh axes that the objective's aux is split over."""
+    mesh = mesh_shape.build(jax.devices()[:count])
+    shardings = state_shardings(boxed, mesh)
+    params, carry, aux = jax.device_put(random_like(nn.meta.unbox(boxed), 4), shardings)
+    zero = np.zeros((), np.int32)
+    batch = jax.device_put(random_batch(run, 0), batch_shardings(run.objective.features(run.shape(0)), mesh))
+    compute = make_gradient(run.objective, seed=0, microbatches=run.microbatches)
+    with jax.set_mesh(mesh), nn.logical_axis_rules(mesh_shape.rules.items()):
+        compiled = jax.jit(compute, out_shardings=(shardings[0], None, None))
+        result, _, metrics = compiled(TrainState(zero, params, {}, carry, aux, {}, zero), batch)
+    axes = {axis for leaf in jax.tree.leaves(aux) for axis in leaf.sharding.spec if axis}
+    return jax.device_get(result), means([metrics]), sorted(map(str, axes))
 
 
-def main():
-    results = {}
-    for name, (objective, data, mesh) in CASES.items():
-        run = Run(objective=objective, data=data, stages=(Stage(3, LENGTH, BATCH),))
-        results[name] = [losses(run, shape) for shape in ((1, 1, 1), mesh)]
-    print(json.dumps(results))
+def compare(objective, data, microbatches):
+    """Return the metrics on one device and on eight, the largest gradient and difference, and the axes of aux."""
+    run = Run(objective=objective, data=data, stages=(Stage(1, LENGTH, BATCH),))
+    boxed = jax.eval_shape(lambda key: objective.init(key, run.shape(0)), jax.random.key(0))
+    expected, alone, _ = gradient(run, MeshShape(), 1, boxed)
+    split, metrics, axes = gradient(dataclasses.replace(run, microbatches=microbatches), EIGHT_DEVICES, 8, boxed)
+    leaves = list(zip(*map(jax.tree.leaves, (expected, split)), strict=True))
+    return {
+        "one": alone,
+        "eight": metrics,
+        "largest": max(float(np.abs(left).max()) for left, _ in leaves),
+        "difference": max(float(np.abs(left - right).max()) for left, right in leaves),
+        "axes": axes,
+    }
 
 
 if __name__ == "__main__":
-    main()
+    xla.share_cache()
+    print(json.dumps({name: compare(*case) for name, case in CASES.items()}))

@@ -1,4 +1,10 @@
-"""Run by test_meshes.py in a process of its own, with eight simulated devices: one JSON object on stdout."""
+"""Run by test_meshes.py in a process of its own, with eight simulated devices: one JSON object on stdout.
+
+    mesh_runs.py FOLDER
+
+A run of the encoder goes through the presets one after another, resumed from a checkpoint on each, and is compared with a run on
+one device. The other objectives are compared in tests/objectives/objective_meshes.py.
+"""
 
 import dataclasses
 import hashlib
@@ -8,24 +14,47 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import tiny  # noqa: E402
+import xla  # noqa: E402
 
+from bertfam.config import load  # noqa: E402
+from bertfam.config.paths import packaged_folder  # noqa: E402
+from bertfam.data.rows.sentence_pairs import SentencePairs  # noqa: E402
 from bertfam.data.text_data import TextData  # noqa: E402
+from bertfam.models.bert import BertConfig  # noqa: E402
+from bertfam.objectives.bert import MlmNsp  # noqa: E402
 from bertfam.sharding.mesh import MeshShape  # noqa: E402
 from bertfam.training.checkpoints import Checkpoints  # noqa: E402
 from bertfam.training.logs.metrics import means  # noqa: E402
 from bertfam.training.optimizers import AdamW  # noqa: E402
 from bertfam.training.prefetch import global_batch  # noqa: E402
 from bertfam.training.run import Run  # noqa: E402
-from bertfam.training.schedules import LinearDecay  # noqa: E402
+from bertfam.training.schedules import ConstantRate  # noqa: E402
 from bertfam.training.stages import Stage  # noqa: E402
 from bertfam.training.trainer import Trainer  # noqa: E402
 
-STEPS, BATCH, LENGTH = 50, 8, 16
-MESHES = ((1, 1, 1), (1, 2, 2), (2, 2, 2))
-SAVED_ON = (1, 4, 2)
+BATCH, LENGTH = 8, 16
+# Presets in turn, with the number of devices and the last step of each. Those without a turn are special cases of these.
+TURNS = (("slices", 8, 5), ("fsdp_tensor", 8, 10), ("sequence", 4, 15), ("zero1", 2, 20))
+STEPS = TURNS[-1][-1]
+MODEL = BertConfig(
+    vocab_size=tiny.VOCABULARY,
+    num_layers=2,
+    hidden_size=32,
+    num_heads=8,
+    feed_forward_size=32,
+    max_length=LENGTH,
+    dropout_rate=0.1,
+)
+RUN = Run(
+    objective=MlmNsp(MODEL),
+    data=TextData(rows=SentencePairs()),
+    stages=(Stage(STEPS, LENGTH, BATCH),),
+    optimizer=AdamW(ConstantRate(peak=3e-3, warmup_steps=5), clip_norm=None),
+)
 
 
 class Source:
@@ -44,17 +73,13 @@ def batch_of(step):
     return tiny.batch(BATCH, RUN.shape(0), seed=step % 4)
 
 
-RUN = Run(
-    objective=tiny.objective(dropout=0.1),
-    data=TextData(),
-    stages=(Stage(STEPS, LENGTH, BATCH),),
-    optimizer=AdamW(LinearDecay(peak=3e-3, warmup_steps=5)),
-)
+def preset(name):
+    mesh = load([f"meshes/{name}.gin"]).build("MeshShape")
+    return dataclasses.replace(mesh, replica=2) if name == "slices" else mesh
 
 
-def trainer_on(shape):
-    data, fsdp, tensor = shape
-    return Trainer(RUN, MeshShape(data, fsdp, tensor).build(jax.devices()[: data * fsdp * tensor]))
+def trainer_on(mesh, count):
+    return Trainer(dataclasses.replace(RUN, mesh=mesh), mesh.build(jax.devices()[:count]))
 
 
 def digest(tree):
@@ -65,80 +90,90 @@ def digest(tree):
     return result.hexdigest()
 
 
-def losses(shape):
-    trainer, source = trainer_on(shape), Source()
-    state = trainer.new_state()
-    program, first = trainer.stages[0], digest(state.params)
+def devices_hold_their_rows(batch, step):
+    """Return True if the whole batch and each device's part of it are the rows of the step."""
+    rows = batch_of(step)
+    shards = [(rows[name][shard.index], shard.data) for name in batch for shard in batch[name].addressable_shards]
+    return all(np.array_equal(*pair) for pair in [*shards, *((rows[name], batch[name]) for name in batch)])
+
+
+def trained(trainer, state, stop):
+    """Return the state after the updates up to step `stop`, and a report on losses and rows."""
     step, _ = trainer.compile_step(0)
-    values, rows_match = [], True
-    for number in range(STEPS):
+    program, source = trainer.stages[0], Source()
+    start, losses, rows = int(state.step), [], []
+    for number in range(start, stop):
         batch = global_batch(source, number, BATCH, program.features, program.shardings)
-        if number < 2:
-            rows = batch_of(number)
-            rows_match &= all(np.array_equal(jax.device_get(batch[name]), rows[name]) for name in program.features)
-            shards = [
-                (rows[name][shard.index], shard.data) for name in program.features for shard in batch[name].addressable_shards
-            ]
-            rows_match &= all(np.array_equal(*pair) for pair in shards)
+        if number < start + 2:
+            rows.append(devices_hold_their_rows(batch, number))
         state, metrics = step(state, batch)
-        values.append(means([metrics])["loss"])
-    kernel = state.params["encoder"]["layers"]["feed_forward"]["intermediate"]["kernel"]
-    return {
-        "losses": values,
-        "first": first,
-        "fed": bool(rows_match),
-        "asked": source.requests[:2],
-        "share": kernel.sharding.shard_shape(kernel.shape),
-        "kernel": kernel.shape,
+        losses.append(means([metrics])["loss"])
+    return state, {"losses": losses, "rows": rows, "requests": source.requests[:2]}
+
+
+def moments(state):
+    """Return the first moments, float32 means of the gradients of all updates."""
+    (adam,) = (part for part in jax.tree.leaves(state.opt_state, is_leaf=lambda part: hasattr(part, "mu")) if hasattr(part, "mu"))
+    return jax.device_get(jax.tree.leaves(adam.mu))
+
+
+def split_axes(trainer):
+    """Return the mesh axes that the optimizer's state is split over."""
+    leaves = jax.tree.leaves(trainer.shardings.opt_state)
+    return sorted({axis for leaf in leaves for axes in leaf.spec if axes for axis in np.atleast_1d(axes)})
+
+
+def run_in_turns(folder, expected):
+    """Return a report for each turn of a run that is resumed on one preset after another."""
+    reports, saved, start = {}, None, 0
+    for name, count, stop in TURNS:
+        trainer, checkpoints = trainer_on(preset(name), count), Checkpoints(folder)
+        state = trainer.new_state() if saved is None else trainer.restored(checkpoints, start)
+        report = {"first": digest(state), "saved": saved}
+        state, trained_report = trained(trainer, state, stop)
+        kernel = state.params["encoder"]["layers"]["feed_forward"]["intermediate"]["kernel"]
+        pairs = zip(moments(state), expected[stop], strict=True)
+        difference = max(float(np.abs(left - right).max()) for left, right in pairs)
+        checkpoints.save(state)
+        checkpoints.close()
+        saved, start = digest(state), stop
+        reports[name] = report | trained_report | {"difference": difference}
+        reports[name] |= {"share": kernel.sharding.shard_shape(kernel.shape), "kernel": kernel.shape}
+    return reports, {"digest": saved, "params": digest(state.params)}
+
+
+def digest_on_three_devices(folder, trainer):
+    """Restore the last checkpoint on three devices, which divide no axis of the arrays; return its digest."""
+    sharding = NamedSharding(MeshShape(3).build(jax.devices()[:3]), PartitionSpec())
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), trainer.abstract_state)
+    checkpoints = Checkpoints(folder, read_only=True)
+    result = digest(checkpoints.restore(STEPS, like))
+    checkpoints.close()
+    return result
+
+
+def main(folder):
+    one = trainer_on(MeshShape(), 1)
+    state = one.new_state()
+    first, losses, expected = digest(state), [], {}
+    step, _ = one.compile_step(0)
+    for number in range(STEPS):
+        state, metrics = step(state, jax.device_put(batch_of(number), one.stages[0].shardings))
+        losses.append(means([metrics])["loss"])
+        expected[number + 1] = moments(state)
+    turns, saved = run_in_turns(folder, expected)
+    names = sorted(path.stem for path in (packaged_folder() / "meshes").iterdir())
+    result = {
+        "one": {"first": first, "losses": losses},
+        "turns": turns,
+        "saved": saved,
+        "three": digest_on_three_devices(folder, one),
+        "shapes": {name: preset(name).build().shape for name in names},
+        "optimizer": {name: split_axes(trainer_on(preset(name), 8)) for name in ("data", "zero1")},
     }
-
-
-def update(shape, microbatches):
-    """Return parameters after one update without dropout, on rows with very different numbers of predictions, and the loss."""
-    run = dataclasses.replace(RUN, objective=tiny.objective(), microbatches=microbatches)
-    data, fsdp, tensor = shape
-    trainer = Trainer(run, MeshShape(data, fsdp, tensor).build(jax.devices()[: data * fsdp * tensor]))
-    batch = tiny.batch(BATCH, RUN.shape(0), predictions=[2, 0, 1, 0, 2, 0, 0, 2])
-    step, _ = trainer.compile_step(0)
-    state, metrics = step(trainer.new_state(), jax.device_put(batch, trainer.stages[0].shardings))
-    return jax.device_get(state.params), means([metrics])["loss"]
-
-
-def microbatched():
-    """Compare updates in microbatches, also over devices, with that of the whole batch on one device."""
-    expected, loss = update((1, 1, 1), 1)
-    differences = {}
-    for shape, microbatches in (((2, 1, 1), 2), ((2, 1, 2), 4)):
-        params, microbatch_loss = update(shape, microbatches)
-        leaves = zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True)
-        difference = max(float(np.abs(left - right).max()) for left, right in leaves)
-        differences[f"{'x'.join(map(str, shape))} in {microbatches}"] = {"difference": difference, "loss": microbatch_loss - loss}
-    return differences
-
-
-def checkpoint(directory):
-    """Save on eight devices, and restore on one, two, three and eight."""
-    trainer = trainer_on(SAVED_ON)
-    state = trainer.new_state()
-    # Other values than zeros, also in the optimizer's state.
-    state = jax.tree.map(lambda leaf: (leaf + 1).astype(leaf.dtype), state)._replace(step=jax.numpy.array(7, "int32"))
-    saved = Checkpoints(directory)
-    saved.save(state)
-    saved.close()
-    restored = {}
-    for count in (1, 2, 3, 8):
-        opened = Checkpoints(directory, read_only=True)
-        shape = SAVED_ON if count == 8 else (count, 1, 1)
-        # Three devices divide no batch of eight rows.
-        run = RUN if count != 3 else dataclasses.replace(RUN, stages=(Stage(STEPS, LENGTH, 9),))
-        mesh = MeshShape(*shape).build(jax.devices()[:count])
-        state_there = Trainer(run, mesh).restored(opened, 7)
-        devices = {device for leaf in jax.tree.leaves(state_there) for device in leaf.sharding.device_set}
-        restored[count] = {"digest": digest(state_there), "devices": len(devices)}
-        opened.close()
-    return {"saved": digest(state), "params": digest(state.params), "restored": restored}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    result = {"meshes": {"x".join(map(str, shape)): losses(shape) for shape in MESHES}, "checkpoint": checkpoint(sys.argv[1])}
-    print(json.dumps(result | {"microbatched": microbatched()}))
+    xla.share_cache()
+    main(sys.argv[1])

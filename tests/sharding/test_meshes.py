@@ -1,4 +1,4 @@
-"""Training is the same on every mesh, and a checkpoint is restored on any other."""
+"""Training is the same on the meshes of gin_configs/meshes, and a checkpoint is restored on any other."""
 
 import json
 import os
@@ -10,71 +10,96 @@ import mesh_runs
 import numpy as np
 import pytest
 import xla
+from mesh_runs import TURNS
 from once import once
 
+from bertfam.sharding.mesh import MeshShape
 from bertfam.training.checkpoints import Checkpoints
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Return MODEL_DIR and the results of mesh_runs.py."""
+def folder(tmp_path_factory):
+    """Return a folder with run/ (a MODEL_DIR), results.json and stderr.txt of mesh_runs.py."""
 
     def make(directory):
         done = subprocess.run(
-            [sys.executable, mesh_runs.__file__, str(directory)],
+            [sys.executable, mesh_runs.__file__, str(directory / "run")],
             env=os.environ | xla.device_environment(8),
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stderr
-        (directory / "found.json").write_text(done.stdout.splitlines()[-1])
+        (directory / "results.json").write_text(done.stdout.splitlines()[-1])
+        (directory / "stderr.txt").write_text(done.stderr)
 
-    directory = once(tmp_path_factory, "meshes", make)
-    return directory, json.loads((directory / "found.json").read_text())
-
-
-def test_losses_are_the_same_on_every_mesh(runs):
-    """Meshes have data, fsdp and tensor axes; runs have dropout and 50 steps in float32."""
-    _, results = runs
-    alone = np.array(results["meshes"]["1x1x1"]["losses"])
-    assert len(alone) == 50 and alone[-5:].mean() < alone[:5].mean() - 0.5
-    for name, run in results["meshes"].items():
-        np.testing.assert_allclose(run["losses"], alone, rtol=0, atol=1e-5, err_msg=name)
+    return once(tmp_path_factory, "meshes", make)
 
 
-def test_parameters_start_from_the_same_bits_and_are_split(runs):
-    _, results = runs
-    assert len({run["first"] for run in results["meshes"].values()}) == 1
-    shares = {name: (run["kernel"], run["share"]) for name, run in results["meshes"].items()}
-    assert shares == {
-        "1x1x1": ([2, 16, 32], [2, 16, 32]),
-        "1x2x2": ([2, 16, 32], [2, 8, 16]),
-        "2x2x2": ([2, 16, 32], [2, 8, 16]),
+@pytest.fixture(scope="module")
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_losses_and_gradients_are_those_of_one_device(results):
+    """The run has dropout and 20 updates in float32, five on each of four presets, on 8, 8, 4 and 2 devices."""
+    alone = np.array(results["one"]["losses"])
+    assert len(alone) == 20 and alone[-4:].mean() < alone[:4].mean() - 0.2
+    assert list(results["turns"]) == [name for name, _, _ in TURNS]
+    losses = [loss for turn in results["turns"].values() for loss in turn["losses"]]
+    np.testing.assert_allclose(losses, alone, rtol=0, atol=1e-5)
+    for name, turn in results["turns"].items():
+        assert turn["difference"] < 1e-5, name
+
+
+def test_every_preset_builds_its_mesh(results):
+    """Those that are not trained have the axes of one that is, or a part of them."""
+    shapes = {mesh: {axis: size for axis, size in shape.items() if size > 1} for mesh, shape in results["shapes"].items()}
+    assert shapes == {
+        "data": {"data": 8},
+        "zero1": {"data": 8},
+        "fsdp": {"fsdp": 8},
+        "data_fsdp": {"fsdp": 8},
+        "tensor": {"data": 2, "tensor": 4},
+        "fsdp_tensor": {"fsdp": 2, "tensor": 4},
+        "sequence": {"data": 2, "sequence": 4},
+        "slices": {"replica": 2, "fsdp": 4},
+    }
+    assert "data" in results["optimizer"]["zero1"] and "data" not in results["optimizer"]["data"]
+
+
+def test_parameters_start_from_the_same_bits_and_are_split(results):
+    turns = results["turns"]
+    assert turns["slices"]["first"] == results["one"]["first"]
+    assert {name: (turn["kernel"], turn["share"]) for name, turn in turns.items()} == {
+        "slices": ([2, 32, 32], [2, 8, 32]),
+        "fsdp_tensor": ([2, 32, 32], [2, 16, 8]),
+        "sequence": ([2, 32, 32], [2, 32, 32]),
+        "zero1": ([2, 32, 32], [2, 32, 32]),
     }
 
 
-def test_devices_hold_their_own_rows_of_the_batch(runs):
-    _, results = runs
-    for run in results["meshes"].values():
-        assert run["fed"] and run["asked"] == [[0, 0, 8], [1, 0, 8]]
+def test_devices_hold_their_own_rows_of_the_batch(results):
+    start = 0
+    for (_, _, stop), turn in zip(TURNS, results["turns"].values(), strict=True):
+        assert turn["rows"] == [True, True] and turn["requests"] == [[start, 0, 8], [start + 1, 0, 8]]
+        start = stop
 
 
-def test_microbatches_over_devices_give_the_same_update(runs):
-    _, results = runs
-    assert len(results["microbatched"]) == 2
-    for case, values in results["microbatched"].items():
-        assert values["difference"] < 1e-6 and abs(values["loss"]) < 1e-6, (case, values)
-
-
-def test_checkpoint_of_eight_devices_is_restored_on_any_number(runs):
-    directory, results = runs
-    saved = results["checkpoint"]
-    assert {count: entry["devices"] for count, entry in saved["restored"].items()} == {"1": 1, "2": 2, "3": 3, "8": 8}
-    assert {entry["digest"] for entry in saved["restored"].values()} == {saved["saved"]}
+def test_checkpoint_is_restored_on_any_number_of_devices(folder, results):
+    """The state comes from 8 devices to 8 others, from these to 4, to 2, and to 3 and 1."""
+    for name, turn in results["turns"].items():
+        assert turn["saved"] in (None, turn["first"]), name
+    assert [turn["saved"] is None for turn in results["turns"].values()] == [True, False, False, False]
+    assert results["three"] == results["saved"]["digest"]
     # This process has a single device.
     assert jax.device_count() == 1
-    trainer = mesh_runs.trainer_on((1, 1, 1))
-    checkpoints = Checkpoints(directory, read_only=True)
-    assert mesh_runs.digest(trainer.restored(checkpoints, 7)) == saved["saved"]
-    assert mesh_runs.digest(checkpoints.restore_params(7, trainer.abstract_state.params)) == saved["params"]
+    trainer = mesh_runs.trainer_on(MeshShape(), 1)
+    checkpoints = Checkpoints(folder / "run", read_only=True)
+    assert mesh_runs.digest(trainer.restored(checkpoints, mesh_runs.STEPS)) == results["saved"]["digest"]
+    params = checkpoints.restore_params(mesh_runs.STEPS, trainer.abstract_state.params)
+    assert mesh_runs.digest(params) == results["saved"]["params"]
     checkpoints.close()
+
+
+def test_no_involuntary_full_rematerialization(folder):
+    assert "nvoluntary full rematerialization" not in (folder / "stderr.txt").read_text()
