@@ -1,7 +1,5 @@
 """LEGAL-BERT's three ways on small texts: losses per character follow the caches' counts; splits do not overlap."""
 
-import contextlib
-import io
 import json
 import pydoc_data.topics
 import subprocess
@@ -9,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from shared_programs import shared_programs
 
 from benchmarks import domain_adaptation
-from bertfam import cli
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
 
@@ -28,7 +26,7 @@ def texts(tmp_path_factory):
     return folder
 
 
-def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch, capsys):
+def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch, capsys, modules_in_process):
     words = [f"--general={texts / 'general.txt'}", f"--domain={texts / 'domain.txt'}", "--input_format=paragraphs"]
     words += [
         "--general_steps=2",
@@ -39,18 +37,8 @@ def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch,
         f"--output={tmp_path / 'out'}",
     ]
     words += [f"--gin=BertConfig.{size}" for size in TINY]
-    run_process = subprocess.run
-
-    def run_here(command, **options):
-        """Run the commands of bertfam in this process, which has started already."""
-        if command[0] != sys.executable:
-            return run_process(command, **options)
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            status = cli.main(command[3:])
-        return subprocess.CompletedProcess(command, status, stdout=output.getvalue())
-
-    with monkeypatch.context() as patched:
-        patched.setattr(subprocess, "run", run_here)
+    run_command = subprocess.run
+    with shared_programs():
         assert domain_adaptation.main(words) == 0
     out = tmp_path / "out"
     report = json.loads((out / "report.json").read_text())
@@ -75,7 +63,7 @@ def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch,
 
     def evaluate(command, **options):
         if command[0] != sys.executable:  # a command that describes the machine
-            return run_process(command, **options)
+            return run_command(command, **options)
         assert command[3] == "evaluate", command
         evaluated.append(next(Path(word).name for word in command if word.startswith("--model_dir=")))
         return subprocess.CompletedProcess(command, 0, stdout=output[evaluated[-1]])

@@ -2,12 +2,10 @@
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 
 import pytest
-import xla
 
 from benchmarks import cross_entropy
 from benchmarks.language_models import COMPARISONS, run_file
@@ -17,11 +15,10 @@ from bertfam.config import load
 pytest.importorskip("psutil")
 
 
-def run(*words):
-    command = [sys.executable, "-m", "benchmarks.language_models", *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | xla.device_environment())
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_unknown_run_is_refused(tmp_path):
+    words = ["table", f"--output={tmp_path}", "--runs=none"]
+    refused = subprocess.run([sys.executable, "-m", "benchmarks.language_models", *words], capture_output=True, cwd=ROOT)
+    assert refused.returncode == 2 and b"--runs: none" in refused.stderr
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -33,17 +30,20 @@ def test_every_run_file_builds_a_run(tmp_path, name):
     assert 5e13 < built.flops_after(0) < 5e14
 
 
-def test_training_scores_and_table(cache_dir, tmp_path):
+def test_training_scores_and_table(cache_dir, tmp_path, modules_in_process):
     (tmp_path / "caches").mkdir()
     (tmp_path / "caches/gpt2").symlink_to(cache_dir)
     tiny = [f"--gin.Gpt2Config.{size}" for size in ("num_layers=1", "hidden_size=48", "feed_forward_size=48")]
     tiny += ["--gin.BATCH_SIZE=4", "--gin.Stage.length=32", '--gin.Execution.dtype="float32"']
     words = ["--runs=GPT-2", "--steps=3", "--batches=1"]
-    run("train", f"--caches={tmp_path}/caches", f"--output={tmp_path}", *words, "--", *tiny)
+    modules_in_process(
+        "benchmarks.language_models", "train", f"--caches={tmp_path}/caches", f"--output={tmp_path}", *words, "--", *tiny
+    )
     score = json.loads((tmp_path / "GPT-2/score.json").read_text())
     assert 7.2 < score["lm_loss"] < 7.9  # ln 2000 is 7.60
     assert score["step"] == 3 and len(score["texts"]) == 2
-    (line,) = [line for line in run("table", f"--output={tmp_path}").splitlines() if line.startswith("| GPT-2")]
+    table = modules_in_process("benchmarks.language_models", "table", f"--output={tmp_path}")
+    (line,) = [line for line in table.splitlines() if line.startswith("| GPT-2")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     assert cells[3] == f"{score['lm_loss']:.3f} ({score['unigram_loss']:.3f})"
     assert cells[5] == f"{score['byte_perplexity']:.3f}" and float(cells[7]) >= 0
