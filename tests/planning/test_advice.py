@@ -26,7 +26,14 @@ def run_with_file(tmp_path, lines, flags=()):
     return planned_bert.run(flags, files=[str(file)])
 
 
-def test_advised_lines_are_compiled_and_fit(tmp_path):
+def test_advised_lines_are_compiled_and_fit(tmp_path, monkeypatch):
+    runs, required_bytes = [], advice.required_bytes
+
+    def record_and_compile(run, devices):
+        runs.append(run)
+        return required_bytes(run, devices)
+
+    monkeypatch.setattr(advice, "required_bytes", record_and_compile)
     full = ['Execution.remat = "full"']
     required = advice.required_bytes(planned_bert.run(full), jax.devices()[:1])
     memory = memory_limit(0.95 * required)
@@ -36,7 +43,9 @@ def test_advised_lines_are_compiled_and_fit(tmp_path):
     assert advised.lines == ("Run.microbatches = 2",)
     run = run_with_file(tmp_path, advised.lines, full)
     assert (run.microbatches, run.objective.execution.remat) == (2, "full")
-    assert advice.required_bytes(run, jax.devices()[:1]) == advised.bytes <= usable(memory) < required
+    # Two runs were compiled, and the lines in a file give the second.
+    assert len(runs) == 2 and run == runs[-1]
+    assert 0.5 * required < advised.bytes <= usable(memory) < required
 
 
 @pytest.fixture
