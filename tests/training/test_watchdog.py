@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
-import time
+import threading
+from types import SimpleNamespace
 
-from bertfam.training.logs.phase_timer import PhaseTimer
+import pytest
+
+from bertfam.training import watchdog
+from bertfam.training.logs.phase_timer import Phase, PhaseTimer
 from bertfam.training.watchdog import EXIT_CODE, watch
 
 STUCK = """
@@ -34,7 +38,7 @@ with watch(phase_timer, 0.3):
 
 
 def test_stuck_process_prints_stacks_and_exits_with_its_own_code():
-    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=300)
     assert done.returncode == EXIT_CODE == 76
     assert "in the_function_that_hangs" in done.stderr
     assert done.stderr.splitlines()[-1] == (
@@ -44,16 +48,63 @@ def test_stuck_process_prints_stacks_and_exits_with_its_own_code():
 
 
 def test_time_before_the_watch_does_not_count():
-    done = subprocess.run([sys.executable, "-c", WAITING_LONG], capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", WAITING_LONG], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_watchdog_stays_silent_while_phases_change():
-    phase_timer = PhaseTimer()
-    with watch(phase_timer, 0.5):
-        for _ in range(10):
-            phase_timer.begin("training")
-            time.sleep(0.1)
-    time.sleep(0.6)  # the watch has ended
-    with watch(phase_timer, 0):
-        time.sleep(0.2)
+class Exited(Exception):
+    """The watchdog has ended the process."""
+
+
+class Clock:
+    """Clock that the watchdog moves by waiting; the phase changes every tenth of a second."""
+
+    def __init__(self, phase_timer, end):
+        self.now, self.end, self.phase_timer = 0.0, end, phase_timer
+
+    def wait(self, seconds):
+        self.now += seconds
+        if self.now < 5:
+            self.phase_timer.now = Phase("training", self.now - self.now % 0.1, False)
+        return self.now > self.end
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Return a function that watches a process for some seconds; its phases change until second 5."""
+
+    def watch_until(seconds):
+        def leave(status):
+            raise Exited(status)
+
+        phase_timer = PhaseTimer()
+        phase_timer.now = Phase("training", 0.0, False)
+        clock = Clock(phase_timer, seconds)
+        monkeypatch.setattr(watchdog, "time", clock)
+        monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=leave))
+        monkeypatch.setattr(watchdog.faulthandler, "dump_traceback", lambda **options: None)
+        watchdog._watch(phase_timer, 0.5, 0, 0, clock)
+        return clock.now
+
+    return watch_until
+
+
+def test_watchdog_stays_silent_while_phases_change(watched, capsys):
+    assert 5 < watched(5.2) < 6 and capsys.readouterr().err == ""
+    with pytest.raises(Exited, match="76"):
+        watched(6)
+
+
+def test_watchdog_ends_with_the_watch():
+    def watchdogs():
+        return [thread for thread in threading.enumerate() if thread.name == "watchdog"]
+
+    with watch(PhaseTimer(), 1000):
+        (thread,) = watchdogs()
+    thread.join(30)
+    assert not thread.is_alive()
+    with watch(PhaseTimer(), 0):
+        assert not watchdogs()
