@@ -20,7 +20,7 @@ TINY = ("num_layers=1", "hidden_size=16", "num_heads=2", "feed_forward_size=32")
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
-    topics = [" ".join(text.split()) for _, text in sorted(pydoc_data.topics.topics.items())]
+    topics = [" ".join(text.split())[:2000] for _, text in sorted(pydoc_data.topics.topics.items())]
     (folder / "general.txt").write_text("\n\n".join(topics[::2]))
     (folder / "domain.txt").write_text("\n\n".join(topics[1::2]))
     return folder

@@ -31,9 +31,10 @@ from pathlib import Path
 import jax
 from bertfam.training.jax_setup import enable_compilation_cache
 jax.jit(lambda x: x + 1)(1)  # before it is known where
-jax.default_backend = lambda: sys.argv[1]
-enable_compilation_cache(Path(sys.argv[2]))
-jax.jit(lambda x: 2 * x)(1)
+for platform in sys.argv[2:]:
+    jax.default_backend = lambda: platform
+    enable_compilation_cache(Path(sys.argv[1], platform))
+    jax.jit(lambda x: 2 * x)(1)
 """
 
 
@@ -42,12 +43,12 @@ def test_programs_for_accelerators_are_cached_in_the_folder(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
-    def compile(platform, folder, **variables):
-        command = [sys.executable, "-c", COMPILES, platform, folder]
-        subprocess.run(command, check=True, env=environment | variables, timeout=100)
+    def compile(folder, *platforms, **variables):
+        command = [sys.executable, "-c", COMPILES, folder, *platforms]
+        subprocess.run(command, check=True, env=environment | variables, timeout=300)
 
-    compile("cpu", tmp_path / "cpu")
-    compile("gpu", tmp_path / "gpu")
-    compile("gpu", tmp_path / "other", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "named"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu", "named"]
-    assert any((tmp_path / "gpu" / "compilations").iterdir())
+    compile(tmp_path / "model", "cpu", "gpu")
+    compile(tmp_path / "other", "gpu", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "named"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "named"]
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["gpu"]
+    assert any((tmp_path / "model" / "gpu" / "compilations").iterdir())

@@ -85,7 +85,8 @@ def jax_losses(folder, kind):
     optimizer = ADAMW.build(STEPS, jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
     params = jax.tree.map(jax.numpy.asarray, imported.params)
     zero = jax.numpy.zeros((), "int32")
-    state = TrainState(zero, params, jax.jit(optimizer.init)(params), {}, {}, {}, zero)
+    opt_state = jax.tree.map(lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), jax.eval_shape(optimizer.init, params))
+    state = TrainState(zero, params, opt_state, {}, {}, {}, zero)
     step = jax.jit(make_train_step(objective, optimizer, seed=0))
     losses, norms = [], []
     for batch in batches():
