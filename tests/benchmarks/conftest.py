@@ -9,6 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
 import pytest
+import shared_programs
 
 
 class InlinePool:
@@ -62,4 +63,5 @@ def modules_in_process(monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(training_runs, "ThreadPoolExecutor", InlinePool)
+    shared_programs.share(monkeypatch)
     return run_module

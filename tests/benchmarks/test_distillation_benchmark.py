@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import pytest
-from shared_programs import shared_programs
 
 from benchmarks.measurement import ROOT
 from benchmarks.training_runs import metrics
@@ -19,8 +18,7 @@ def test_teacher_and_students(cache_dir, tmp_path, modules_in_process, monkeypat
     words = [f"--{name}={value}" for name, value in sizes.items()]
     words += [f"--cache={cache_dir}", f"--output={tmp_path}", "--dtype=float32"]
     for is_repeated, runs in ((False, "mlm,triple"), (True, "mlm")):
-        with shared_programs():
-            printed = modules_in_process("benchmarks.distillation", *words, f"--runs={runs}")
+        printed = modules_in_process("benchmarks.distillation", *words, f"--runs={runs}")
         assert is_repeated == all("finished already" in (tmp_path / f"{name}.log").read_text() for name in ("teacher", "mlm"))
         if not is_repeated:
             first = printed

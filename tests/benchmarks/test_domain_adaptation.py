@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from shared_programs import shared_programs
 
 from benchmarks import domain_adaptation
 from bertfam.data.token_cache.cache import TokenCache
@@ -20,7 +19,7 @@ TINY = ("num_layers=1", "hidden_size=16", "num_heads=2", "feed_forward_size=32")
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
-    topics = [" ".join(text.split())[:2000] for _, text in sorted(pydoc_data.topics.topics.items())]
+    topics = [" ".join(text.split())[:2000].strip() for _, text in sorted(pydoc_data.topics.topics.items())]
     (folder / "general.txt").write_text("\n\n".join(topics[::2]))
     (folder / "domain.txt").write_text("\n\n".join(topics[1::2]))
     return folder
@@ -38,8 +37,7 @@ def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch,
     ]
     words += [f"--gin=BertConfig.{size}" for size in TINY]
     run_command = subprocess.run
-    with shared_programs():
-        assert domain_adaptation.main(words) == 0
+    assert domain_adaptation.main(words) == 0
     out = tmp_path / "out"
     report = json.loads((out / "report.json").read_text())
     assert len(report["ways"]) == 5 and [way["steps"] for way in report["ways"]] == [0, 2, 2, 2, 2]
