@@ -11,7 +11,7 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
 # Huge pages for large arrays on Linux: without them a CPU step of the quickstart spends a fifth of its time on page faults.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: quickstart test quick mutants tpu-golden lint format
+.PHONY: quickstart test quick mutants campaign tpu-golden lint format
 
 # Train a small BERT on the documentation of the installed Python packages, evaluate it, export it and fill in masks.
 quickstart: $(VENV)/installed
@@ -39,6 +39,10 @@ quick: $(VENV)/installed-test
 # Break forty lines of the package, one at a time, and check that the tests notice. Takes a quarter of an hour.
 mutants: $(VENV)/installed-test
 	$(BIN)/python tests/mutants.py
+
+# Kill, stop and damage a small run about 70 times, and check that it always reaches the same end. Takes a quarter of an hour.
+campaign: $(VENV)/installed-test
+	$(BIN)/python tests/crashes/campaign.py
 
 # Compile the steps of published models for TPU slices and compare their costs with the recorded ones. Takes 10 minutes.
 tpu-golden: $(VENV)/installed-test

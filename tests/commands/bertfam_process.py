@@ -1,16 +1,19 @@
-"""`bertfam` in a process of its own that tells which modules it ended up with, and that may be killed at a step.
+"""`bertfam` in a process of its own, with faults on request and reports for the tests.
 
-DIE=STEP:SIGNAL:SAVED sends SIGNAL to the process after STEP updates, once the checkpoint of step SAVED is complete (0: at once);
-several with commas between. DIED=FOLDER keeps which signals have come, and lets none come again. STUCK=STEP waits there for
-ever, FAULT=STEP raises what nobody expects. With DIE_INDEX=I all three are for process I of several alone.
-EVALUATION=SIGNAL sends SIGNAL to the process as an evaluation begins.
-PACE=SECONDS makes every step so slow; with PACE_INDEX=I those of process I of several.
-NAN=STEP, several with commas between, makes the loss of the update after STEP updates infinite by infinite, which is no number.
-FLIP=DEVICE:WHAT flips a bit of what that device holds: "parameter" of one as a checkpoint is restored, "rows" of every batch;
-several with commas between.
-MARKS=FILE has it write there what it is doing; see phases.py.
-ABSENT=NAME stands for a machine where the package NAME is not installed.
-MODULES=FILE lists the modules that are loaded at the end.
+"THEN" among the words separates commands, which run one after the other until one fails. Variables of the environment:
+
+  DIE=STEP:SIGNAL:SAVED  send SIGNAL to the process after STEP updates, once the checkpoint of step SAVED (0: none) is complete;
+                         several are separated by commas
+  STUCK=STEP             wait forever after STEP updates
+  FAULT=STEP             raise an unexpected error after STEP updates
+  DIE_INDEX=I            DIE, STUCK and FAULT are for process I of several alone
+  PACE=SECONDS           wait so long after each update, with PACE_INDEX=I in process I of several alone
+  NAN=STEP               make the loss of the update after STEP updates NaN; several are separated by commas
+  FLIP=DEVICE:WHAT       flip a bit on that device: of a parameter as a checkpoint is restored ("parameter"), or of every batch
+                         ("rows"); several are separated by commas
+  MARKS=FILE             write the phases of the process to FILE; see phases.py
+  ABSENT=NAME            pretend that the package NAME is not installed
+  MODULES=FILE           list the modules that are loaded at the end
 """
 
 import atexit
@@ -22,70 +25,86 @@ import time
 from pathlib import Path
 
 
-def at_step(step, what):
-    """Calls `what(updates made)` after an update, or after each where `step` is None."""
+def at_step(step, action, patch=setattr):
+    """Call action(number of updates) after the update `step`, or after each update if `step` is None."""
     from bertfam.training.logs.progress import ProgressLog
 
     add = ProgressLog.add
 
-    def add_and_do(self, *args, **options):
+    def add_and_act(self, *args, **options):
         add(self, *args, **options)
         if step in (None, self._step):
-            what(self._step)
+            action(self._step)
 
-    ProgressLog.add = add_and_do
+    patch(ProgressLog, "add", add_and_act)
+
+
+def at_evaluation(action, patch=setattr):
+    """Call action() when an evaluation starts."""
+    from bertfam.training.trainer import Trainer
+
+    scores = Trainer.scores
+
+    def act_and_score(self, *args, **options):
+        action()
+        return scores(self, *args, **options)
+
+    patch(Trainer, "scores", act_and_score)
 
 
 def die(number, saved, model_dir):
+    """Send a signal to this process once the checkpoint of step `saved` is complete."""
     from bertfam.training.checkpoints import newest
 
-    if "DIED" in os.environ:
-        came = Path(os.environ["DIED"], signal.Signals(number).name)
-        if came.exists():
-            return
-        came.touch()
     while saved and (newest(model_dir) or 0) < saved:
         time.sleep(0.01)
     os.kill(os.getpid(), number)
 
 
-def spoil(steps):
-    """Gives the rows of some steps weights that are infinite."""
+def fail(step):
+    """Raise an error that `bertfam` does not expect."""
+    raise ZeroDivisionError(f"a fault after {step} updates")
+
+
+def make_nan(steps, patch=setattr):
+    """Make the losses of some steps NaN by rows with infinite weights."""
     import numpy as np
 
     from bertfam.training.stages import StagedBatches
 
     rows = StagedBatches.rows
 
-    def spoilt(self, step, start, stop):
-        found, name = rows(self, step, start, stop), "masked_loss_weights"
-        return found | {name: np.where(found[name] > 0, np.float32(np.inf), 0)} if step in steps else found
+    def rows_with_infinite_weights(self, step, start, stop):
+        features, name = rows(self, step, start, stop), "masked_loss_weights"
+        if step not in steps:
+            return features
+        return features | {name: np.where(features[name] > 0, np.float32(np.inf), 0)}
 
-    StagedBatches.rows = spoilt
+    patch(StagedBatches, "rows", rows_with_infinite_weights)
 
 
 def flip(device, what):
-    """As a device would whose memory is at fault, or what reads it."""
+    """Flip a bit of one device's copy of a parameter, or of its rows, as faulty memory does."""
     import jax
     import numpy as np
 
     from bertfam.training import trainer
 
     def flipped(array):
-        held = [np.array(shard.data) for shard in array.addressable_shards]
-        for shard, value in zip(array.addressable_shards, held, strict=True):
+        values = [np.array(shard.data) for shard in array.addressable_shards]
+        for shard, value in zip(array.addressable_shards, values, strict=True):
             value.view(np.uint8).flat[0] ^= shard.device.id == device
-        placed = [jax.device_put(value, shard.device) for value, shard in zip(held, array.addressable_shards, strict=True)]
+        placed = [jax.device_put(value, shard.device) for value, shard in zip(values, array.addressable_shards, strict=True)]
         return jax.make_array_from_single_device_arrays(array.shape, array.sharding, placed)
 
-    def restored(self, *args, of=trainer.Trainer.restored):
-        state = of(self, *args)
+    def restored(self, *args, original=trainer.Trainer.restored):
+        state = original(self, *args)
         first, *others = jax.tree.leaves(state.params)
         return state._replace(params=jax.tree.unflatten(jax.tree.structure(state.params), [flipped(first), *others]))
 
-    def batch(self, *args, of=trainer.StageProgram.batch):
-        found = of(self, *args)
-        return found | {"encoder_input_tokens": flipped(found["encoder_input_tokens"])}
+    def batch(self, *args, original=trainer.StageProgram.batch):
+        features = original(self, *args)
+        return features | {"encoder_input_tokens": flipped(features["encoder_input_tokens"])}
 
     if what == "rows":
         trainer.StageProgram.batch = batch
@@ -94,17 +113,18 @@ def flip(device, what):
 
 
 def mark(path, command):
+    """Write the phases of a command to a file."""
     from phases import mark_phases
 
     marks = mark_phases(path, command)
     if command != "cache":
-        at_step(None, marks.made)
+        at_step(None, marks.count)
         marks.mark("main", "preparing")
     atexit.register(marks.mark, "cache" if command == "cache" else "main", None)
 
 
 class Absent:
-    """A finder of modules before all others, for which a package does not exist."""
+    """Finder of modules before all others, for which a package does not exist."""
 
     def __init__(self, package):
         self.package = package
@@ -114,16 +134,43 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def at_evaluation(what):
-    from bertfam.training.trainer import Trainer
+def listed(name):
+    """Return the values of a variable of the environment, which are separated by commas."""
+    return list(filter(None, os.environ.get(name, "").split(",")))
 
-    scores = Trainer.scores
 
-    def do_and_score(self, *args, **options):
-        what()
-        return scores(self, *args, **options)
+def set_faults(flags):
+    """Prepare the faults that the environment asks for."""
+    if steps := listed("NAN"):
+        make_nan({int(step) for step in steps})
+    for fault in listed("FLIP"):
+        device, _, what = fault.partition(":")
+        flip(int(device), what)
+    index = flags.get("--process_index")
+    if "PACE" in os.environ and os.environ.get("PACE_INDEX") in (None, index):
+        at_step(None, lambda step: time.sleep(float(os.environ["PACE"])))
+    if os.environ.get("DIE_INDEX") not in (None, index):
+        return
+    for death in listed("DIE"):
+        step, name, saved = death.split(":")
+        number = signal.Signals[name]
+        at_step(int(step), lambda step, saved=int(saved), number=number: die(number, saved, flags["--model_dir"]))
+    if "STUCK" in os.environ:
+        at_step(int(os.environ["STUCK"]), lambda step: time.sleep(3600))
+    if "FAULT" in os.environ:
+        at_step(int(os.environ["FAULT"]), fail)
 
-    Trainer.scores = do_and_score
+
+def run_commands(words):
+    """Run the commands of a command line until one fails, and return the exit status of the last."""
+    from bertfam.cli import main
+
+    while "THEN" in words:
+        end = words.index("THEN")
+        if status := main(words[:end]):
+            return status
+        words = words[end + 1 :]
+    return main(words)
 
 
 if __name__ == "__main__":
@@ -133,31 +180,11 @@ if __name__ == "__main__":
 
     import xla
 
-    from bertfam.cli import main
-
     xla.share_cache()
     if "MARKS" in os.environ:
         mark(os.environ["MARKS"], sys.argv[1])
-    if "NAN" in os.environ:
-        spoil({int(step) for step in os.environ["NAN"].split(",")})
-    for flipped in filter(None, os.environ.get("FLIP", "").split(",")):
-        device, _, what = flipped.partition(":")
-        flip(int(device), what)
-    if "EVALUATION" in os.environ:
-        at_evaluation(lambda: os.kill(os.getpid(), signal.Signals[os.environ["EVALUATION"]]))
-    flags = dict(word.partition("=")[::2] for word in sys.argv)
-    if "PACE" in os.environ and os.environ.get("PACE_INDEX") in (None, flags.get("--process_index")):
-        at_step(None, lambda step: time.sleep(float(os.environ["PACE"])))
-    if os.environ.get("DIE_INDEX") in (None, flags.get("--process_index")):
-        for death in filter(None, os.environ.get("DIE", "").split(",")):
-            step, name, saved = death.split(":")
-            number = signal.Signals[name]
-            at_step(int(step), lambda step, saved=int(saved), number=number: die(number, saved, flags["--model_dir"]))
-        if "STUCK" in os.environ:
-            at_step(int(os.environ["STUCK"]), lambda step: time.sleep(3600))
-        if "FAULT" in os.environ:
-            at_step(int(os.environ["FAULT"]), lambda step: step.fault)
-    status = main()
+    set_faults(dict(word.partition("=")[::2] for word in sys.argv))
+    exit_status = run_commands(sys.argv[1:])
     if "MODULES" in os.environ:
         Path(os.environ["MODULES"]).write_text(json.dumps(sorted(sys.modules)))
-    raise SystemExit(status)
+    raise SystemExit(exit_status)

@@ -1,4 +1,4 @@
-"""How the tests run commands, and the run that they share (made by the fixture `trained`)."""
+"""Commands as the tests run them, and the run that they share (made by the fixture `trained`)."""
 
 import json
 import os
@@ -13,10 +13,12 @@ from pathlib import Path
 import bertfam_process
 import xla
 
+LAUNCHER = Path(__file__).parents[2] / "launch" / "local.py"
+
 
 @dataclass(frozen=True)
 class Trained:
-    """Folder with text/, vocab/, other-vocab/, run.gin and the finished model/."""
+    """A finished run: a folder with text/, vocab/, other-vocab/, run.gin and model/."""
 
     folder: Path
 
@@ -34,11 +36,11 @@ class Trained:
 
     @property
     def modules(self) -> set[str]:
-        """The modules that the training process had loaded at its end."""
+        """Modules that the training process had loaded at its end."""
         return set(json.loads((self.folder / "modules.json").read_text()))
 
     def pretrain(self, model_dir: Path | str, *more: str) -> list[str]:
-        """The words of the command that trained it, for another MODEL_DIR."""
+        """Return the command line that trained it, for another MODEL_DIR."""
         flags = {"gin_file": "run.gin", "input": "text/train.txt", "validation_input": "text/held-out.txt", "vocab": "vocab"}
         return [
             "pretrain",
@@ -49,11 +51,12 @@ class Trained:
 
 
 def write_texts(folder, *, held_out=slice(20, 23), copies=1):
-    """Makes a folder of train.txt and held-out.txt: the topics of Python's `help`, a document each, a sentence a line.
+    """Write train.txt and held-out.txt into a new folder: the topics of Python's `help`, a document each, a sentence a line.
 
     Args:
-      held_out: which of them by length, the shortest first.
-      copies: of those for training, each with a first sentence of its own.
+      folder: the folder, which is made.
+      held_out: slice of the topics, sorted by length, that are held out.
+      copies: number of copies of the training documents, each with a first sentence of its own.
     """
     from bertfam.data.corpora.sentences import split_sentences
 
@@ -69,15 +72,37 @@ def write_texts(folder, *, held_out=slice(20, 23), copies=1):
     (folder / "held-out.txt").write_text("\n\n".join(chosen))
 
 
+def _environment(variables):
+    """Return the environment of a process with one device, which compiles fast and shares what it compiled."""
+    return os.environ | xla.device_environment() | {name: str(value) for name, value in variables.items()}
+
+
 def started(words, environment, **options):
-    """A command in a process of its own, which compiles fast and remembers what it compiled."""
-    environment = xla.device_environment() | {name: str(value) for name, value in environment.items()}
+    """Start a command in a process of its own; `environment` may have the variables of bertfam_process.py."""
     command = [sys.executable, bertfam_process.__file__, *map(str, words)]
-    return subprocess.Popen(command, env=os.environ | environment, **options)
+    return subprocess.Popen(command, env=_environment(environment), **options)
+
+
+def launcher(words, processes=2):
+    """Return the command line that runs a command as several processes with one device each."""
+    flags = [f"--processes={processes}", "--devices_per_process=1", "--grace=60"]
+    return [sys.executable, LAUNCHER, *flags, "--", sys.executable, bertfam_process.__file__, *map(str, words)]
+
+
+def start_launcher(*words, **environment):
+    """Start a command as two processes; the launcher's stdout and stderr are pipes."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(launcher(words), env=_environment(environment), **pipes)
+
+
+def launch(*words, processes=2, **environment):
+    """Run a command as several processes with one device each."""
+    command = launcher(words, processes)
+    return subprocess.run(command, capture_output=True, text=True, env=_environment(environment), timeout=300)
 
 
 def bertfam(*words, **environment):
-    """Runs a command in a process of its own, see `started`."""
+    """Run a command in a process of its own, see `started`; "THEN" separates several, which run one after the other there."""
     with started(words, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         out, err = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -92,6 +117,11 @@ def in_process(*words):
     return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 
+def error_lines(done):
+    """Return the lines of a finished process's stderr without its warnings."""
+    return [line for line in done.stderr.splitlines() if "warning" not in line]
+
+
 def listing(folder):
-    """Every path under a folder with its size and time: equal listings mean that nothing was written."""
+    """Return every path under a folder with its size and time: equal listings mean that nothing was written."""
     return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(folder).rglob("*"))}

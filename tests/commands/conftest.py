@@ -1,4 +1,4 @@
-"""One small run, made once by the command line on real files: 24 steps, of which 12 have longer rows."""
+"""A small run, made once by the command line on real files: 24 steps, of which 12 have longer rows."""
 
 import os
 from contextlib import ExitStack
@@ -45,7 +45,7 @@ def _shared_programs():
 
 @pytest.fixture(scope="session")
 def compilations(tmp_path_factory):
-    """JAX's compilation cache for all processes of the session, where the environment names none."""
+    """Give all processes of the session one compilation cache of JAX, unless the environment names one."""
     with pytest.MonkeyPatch.context() as patch:
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
             directory = once(tmp_path_factory, "compilations", lambda folder: None)
@@ -56,6 +56,8 @@ def compilations(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, compilations):
+    """Train the small run, and return its `Trained`."""
+
     def make(folder):
         from bertfam import cli
 
@@ -73,7 +75,7 @@ def trained(tmp_path_factory, compilations):
 
 @pytest.fixture(scope="session")
 def rewritten(trained, tmp_path_factory):
-    """Folder with vocab/, 250 pieces of the held-out text of which the run's has some, and cache/ of the run's text in it."""
+    """Return a folder with vocab/, 250 pieces of the held-out text, and cache/, the run's text in them."""
 
     def make(folder):
         from bertfam import cli
@@ -89,7 +91,7 @@ def rewritten(trained, tmp_path_factory):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """mount(megabytes) gives a folder on a disk of its own."""
+    """Return mount(megabytes), which returns a folder on a disk of its own."""
     with ExitStack() as mounted:
 
         def mount(megabytes):

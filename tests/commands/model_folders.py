@@ -1,4 +1,4 @@
-"""What the tests read of a MODEL_DIR, and a disk of its own to put one onto."""
+"""Contents of a MODEL_DIR, copies of one, and a disk of its own to put one onto."""
 
 import contextlib
 import json
@@ -17,21 +17,21 @@ SPEEDS = ("tokens_per_second", "mfu", "waiting_for_data")
 
 
 def metrics(model_dir):
-    """The lines of metrics.jsonl without times and speeds, which no two runs share."""
-    found = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in SPEEDS} for line in found if line["split"] != "time"]
+    """Return the lines of metrics.jsonl without times and speeds, which no two runs share."""
+    lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in SPEEDS} for line in lines if line["split"] != "time"]
 
 
 def arrays(model_dir, step):
-    """All arrays of a checkpoint by name: parameters, optimizer, counters, and the average where one is kept."""
+    """Return all arrays of a checkpoint by name: parameters, optimizer, counters, and the average if there is one."""
     folder = model_dir / "checkpoints" / str(step)
-    found = {path.name: _tree(path) for path in sorted(folder.iterdir()) if path.is_dir()}
-    leaves = jax.tree_util.tree_leaves_with_path(found)
+    trees = {path.name: _tree(path) for path in sorted(folder.iterdir()) if path.is_dir()}
+    leaves = jax.tree_util.tree_leaves_with_path(trees)
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def _tree(item):
-    """As NumPy has it, on whatever devices it was saved."""
+    """Return the NumPy arrays of one item, saved on any devices."""
     with ocp.PyTreeCheckpointer() as orbax:
         like = orbax.metadata(item).item_metadata.tree
         return orbax.restore(item, restore_args=jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like))
@@ -44,13 +44,13 @@ def assert_equal_arrays(left, right):
 
 
 def whole(model_dir):
-    """The steps whose every byte is as it was written."""
+    """Return the steps whose every byte is as it was written."""
     directory = model_dir / "checkpoints"
     return [step for step in selection.steps(directory) if manifest.fault(directory / str(step), contents=True) is None]
 
 
 def cut(model_dir, copy, step):
-    """A copy of a run as it was when the checkpoint of `step` had been saved."""
+    """Copy a run as it was when the checkpoint of `step` had been saved, and return the copy."""
     shutil.copytree(model_dir, copy)
     for path in (copy / "checkpoints").iterdir():
         if int(path.name) > step:
@@ -59,7 +59,7 @@ def cut(model_dir, copy, step):
 
 
 def journal(output):
-    """Documents on the disk by split, as the journal says; None where there is no journal."""
+    """Return the number of documents on the disk by split, according to the journal; None if there is no journal."""
     try:
         splits = json.loads((output.parent / f".{output.name}.partial/journal.json").read_text())["splits"]
     except FileNotFoundError:
@@ -73,7 +73,7 @@ class CannotMount(Exception):
 
 @contextlib.contextmanager
 def disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A folder that is made, on a disk of its own; raises CannotMount."""
+    """Make a folder on a disk of its own; raises CannotMount."""
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder]
     if shutil.which("mount") is None or subprocess.run(words, capture_output=True).returncode:
@@ -85,5 +85,5 @@ def disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 def remount(folder: Path, options: str) -> None:
-    """Changes a mounted disk: "ro", "rw", "size=64m"."""
+    """Change the options of a mounted disk: "ro", "rw", "size=64m"."""
     subprocess.run(["mount", "-o", f"remount,{options}", folder], check=True)

@@ -1,13 +1,13 @@
-"""Has a `bertfam` process write into a file what it is doing, as each phase begins and ends, so that whoever kills it knows.
+"""Marks of the phases of a `bertfam` process in a file, for a test that kills it in one of them.
 
-A mark is a line of JSON: the process, the time (time.monotonic), the track, the phase that begins on it (null: none), and how
-many updates were made, or blocks tokenised. Several things go on at once, each on a track of its own:
+A mark is a line of JSON: the process, the time (time.monotonic), the track, the phase that starts on it (null: none), and the
+number of updates made, or of blocks tokenised. Concurrent activities have a track each:
 
-  main   importing, preparing, beginning or restoring, compiling, training, evaluating, saving
+  main   importing, preparing, initialising or restoring, compiling, training, evaluating, saving
   save   writing, manifest, renaming, tidying, removing: a checkpoint, in the background
   cache  tokenising, finishing: a token cache, in a process of its own
-  file   replacing NAME: a file or folder that was written beside it takes the place NAME;
-         telling SPLIT ...: lines of metrics are written
+  file   replacing NAME: a file or folder that was written beside it replaces NAME;
+         logging SPLIT ...: lines of metrics are written
 """
 
 import functools
@@ -21,11 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-_OF_STEPS = ("DIE", "STUCK", "FAULT", "PACE", "NAN", "MODULES")  # see bertfam_process.py
+# Variables of bertfam_process.py that are not passed on to the process that builds the token cache.
+_NOT_INHERITED = ("DIE", "STUCK", "FAULT", "PACE", "NAN", "MODULES")
 
 
 @dataclass(frozen=True)
 class Mark:
+    """Start of a phase on a track."""
+
     process: int
     time: float
     track: str
@@ -34,39 +37,46 @@ class Mark:
 
 
 def read(content: str) -> list[Mark]:
-    """The marks of a file's content, but for a line that is not finished."""
+    """Parse the content of a file of marks, without an unfinished last line."""
     return [Mark(*json.loads(line)) for line in content.splitlines(keepends=True) if line.endswith("\n")]
 
 
-_BEFORE = "what was before"
+_PREVIOUS = "the previous phase"
 
 
 class Marks:
-    """Writes marks; what was written before a kill is in the file."""
+    """Writer of marks; those written before a kill are in the file."""
 
     def __init__(self, path: str, stretched: Mapping[str, float]) -> None:
-        """`stretched`: the seconds that a phase waits before it does its work, and again after."""
+        """Open the file.
+
+        Args:
+          path: the file, which may exist.
+          stretched: seconds to wait before the work of a phase, and again after it.
+        """
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._stretched = stretched
         self._now: dict[str, str | None] = {}
         self.step = 0
 
     def mark(self, track: str, phase: str | None) -> None:
+        """Write that a phase starts on a track."""
         self._now[track] = phase
         line = json.dumps([os.getpid(), time.monotonic(), track, phase, self.step]) + "\n"
         os.write(self._file, line.encode())
 
-    def made(self, step: int) -> None:
-        """So many updates were made."""
+    def count(self, step: int) -> None:
+        """Write that `step` updates were made."""
         self.step = step
         self.mark("main", "training")
 
     def wait(self, phase: str) -> None:
+        """Wait as long as the phase is stretched."""
         time.sleep(self._stretched.get(phase.partition(" ")[0], 0.0))
 
-    def around(self, place, name, track, phase, after=_BEFORE):
-        """Marks `phase` for as long as place.name runs, and when it has run `after`, by default what was before."""
-        function = getattr(place, name)
+    def wrap(self, owner, name, track, phase, after=_PREVIOUS):
+        """Mark `phase` while owner.name runs, and then `after`, by default the phase before."""
+        function = getattr(owner, name)
 
         @functools.wraps(function)
         def marked(*args, **options):
@@ -78,34 +88,34 @@ class Marks:
                 self.wait(phase)
                 return result
             finally:
-                self.mark(track, before if after is _BEFORE else after)
+                self.mark(track, before if after is _PREVIOUS else after)
 
-        setattr(place, name, marked)
+        setattr(owner, name, marked)
 
 
 def mark_phases(path: str, command: str) -> Marks:
-    """Marks the phases of this process from now on.
+    """Mark the phases of this process from now on, and return the writer of marks.
 
-    STRETCH=PHASE:SECONDS, several with commas between, makes phases longer.
+    STRETCH=PHASE:SECONDS makes a phase longer; several are separated by commas.
     """
     words = filter(None, os.environ.get("STRETCH", "").split(","))
     marks = Marks(path, {name: float(seconds) for name, _, seconds in (word.partition(":") for word in words)})
     if command == "cache":
-        _of_a_build(marks)
+        _mark_build(marks)
     else:
         marks.mark("main", "importing")
-        _of_a_run(marks)
-    _of_files(marks)
+        _mark_run(marks)
+    _mark_files(marks)
     return marks
 
 
-def _of_a_build(marks: Marks) -> None:
+def _mark_build(marks: Marks) -> None:
     from bertfam.data.token_cache.build_folder import BuildFolder
     from bertfam.data.token_cache.writer import SplitWriter
 
-    marks.around(BuildFolder, "start", "cache", "tokenising", after="tokenising")
-    marks.around(BuildFolder, "finish", "cache", "finishing", after="finishing")
-    marks.around(BuildFolder, "clear", "cache", "finishing")
+    marks.wrap(BuildFolder, "start", "cache", "tokenising", after="tokenising")
+    marks.wrap(BuildFolder, "finish", "cache", "finishing", after="finishing")
+    marks.wrap(BuildFolder, "clear", "cache", "finishing")
     append = SplitWriter.append
 
     def append_slowly(self, block):
@@ -117,7 +127,7 @@ def _of_a_build(marks: Marks) -> None:
     SplitWriter.append = append_slowly
 
 
-def _of_a_run(marks: Marks) -> None:
+def _mark_run(marks: Marks) -> None:
     from bertfam.data.token_cache import build_process
     from bertfam.training.checkpoints import cleanup, store
     from bertfam.training.logs.metrics import MetricsWriter
@@ -125,23 +135,23 @@ def _of_a_run(marks: Marks) -> None:
     from bertfam.training.trainer import Trainer
 
     # The process that builds the token cache marks its phases too.
-    own = str(Path(__file__).with_name("bertfam_process.py"))
+    program = str(Path(__file__).with_name("bertfam_process.py"))
 
     def run(command, env, **options):
         assert command[:3] == [sys.executable, "-m", "bertfam"]
-        env = {name: value for name, value in env.items() if name not in _OF_STEPS}
-        return subprocess.run([sys.executable, own, *command[3:]], env=env, **options)
+        env = {name: value for name, value in env.items() if name not in _NOT_INHERITED}
+        return subprocess.run([sys.executable, program, *command[3:]], env=env, **options)
 
     build_process.subprocess = SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL)
 
-    marks.around(Trainer, "new_state", "main", "beginning")
-    marks.around(Trainer, "restored", "main", "restoring")
+    marks.wrap(Trainer, "new_state", "main", "initialising")
+    marks.wrap(Trainer, "restored", "main", "restoring")
     begin = PhaseTimer.begin
 
-    def mark_and_begin(self, doing, **options):
-        if doing not in (STARTING, PREPARING):
-            marks.mark("main", doing)
-        begin(self, doing, **options)
+    def mark_and_begin(self, phase, **options):
+        if phase not in (STARTING, PREPARING):
+            marks.mark("main", phase)
+        begin(self, phase, **options)
 
     PhaseTimer.begin = mark_and_begin
 
@@ -157,9 +167,9 @@ def _of_a_run(marks: Marks) -> None:
             raise
 
     store.Checkpoints._start = start_alone
-    marks.around(store._Digested, "finalize", "save", "manifest", after="renaming")
-    marks.around(cleanup, "_remove", "save", "removing")
-    marks.around(store, "delete_unkept", "save", "tidying")
+    marks.wrap(store._Digested, "finalize", "save", "manifest", after="renaming")
+    marks.wrap(cleanup, "_remove", "save", "removing")
+    marks.wrap(store, "delete_unkept", "save", "tidying")
     finish = store.Checkpoints._finish
 
     def finish_and_mark(self, *args):
@@ -174,16 +184,16 @@ def _of_a_run(marks: Marks) -> None:
     write_all = MetricsWriter.write_all
 
     def write_and_mark(self, step, splits):
-        marks.mark("file", f"telling {' '.join(splits)}")
-        marks.wait("telling")
+        marks.mark("file", f"logging {' '.join(splits)}")
+        marks.wait("logging")
         write_all(self, step, splits)
-        marks.wait("telling")
+        marks.wait("logging")
         marks.mark("file", None)
 
     MetricsWriter.write_all = write_and_mark
 
 
-def _of_files(marks: Marks) -> None:
+def _mark_files(marks: Marks) -> None:
     replace = os.replace
 
     def marked(source, target, **options):

@@ -1,7 +1,6 @@
-"""Signals, a watchdog, a full disk: how `pretrain` ends before it is finished, and that nothing is lost by it."""
+"""Ends of `pretrain` before it is finished, by a signal, a damaged checkpoint or a full disk: nothing is lost."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -12,33 +11,37 @@ import time
 import bertfam_process
 import phases
 import pytest
-import xla
-from command_line import bertfam, in_process, listing
+from command_line import bertfam, error_lines, in_process, listing, start_launcher
 from model_folders import arrays, assert_equal_arrays, cut, remount, whole
-from test_pretrain_processes import LAUNCHER
 
 from bertfam.training.checkpoints import newest
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_a_signal_saves_the_step_and_the_run_goes_on_to_the_same_end(trained, tmp_path, name):
-    model_dir = cut(trained.model_dir, tmp_path / "model", 15)
-    done = bertfam(*trained.pretrain(model_dir), DIE=f"17:{name}:0")
+def check_stop(done, model_dir, name):
+    """Check that a run that got a signal after 17 updates has saved the step that it was in."""
     assert done.returncode == 75, done.stderr
     assert done.stdout.splitlines()[-1] == "stopped after step 18 of 24, which is saved; the same command resumes it"
-    told = f"bertfam: {name}: stopping after this step and saving it; a second signal exits at once"
-    assert told in done.stderr.splitlines() and "Traceback" not in done.stderr
+    message = f"bertfam: {name}: stopping after this step and saving it; a second signal exits at once"
+    assert message in done.stderr.splitlines() and "Traceback" not in done.stderr
     assert whole(model_dir) == [5, 10, 15, 18]
-    if name == "SIGINT":  # after which nothing else is left
-        return
+
+
+def test_sigterm_saves_the_step_and_the_resumed_run_reaches_the_same_end(trained, tmp_path):
+    model_dir = cut(trained.model_dir, tmp_path / "model", 15)
+    check_stop(bertfam(*trained.pretrain(model_dir), DIE="17:SIGTERM:0"), model_dir, "SIGTERM")
     done = in_process(*trained.pretrain(model_dir))
     assert done.returncode == 0, done.stderr
     assert "resumed from step 18" in done.stdout.splitlines()
     assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
 
 
-def test_a_signal_before_training_ends_what_was_begun(trained, tmp_path):
-    """While the token cache is built in another process, which ends too."""
+def test_sigint_saves_the_step(trained, tmp_path, monkeypatch):
+    model_dir = cut(trained.model_dir, tmp_path / "model", 15)
+    bertfam_process.at_step(17, lambda step: os.kill(os.getpid(), signal.SIGINT), monkeypatch.setattr)
+    check_stop(in_process(*trained.pretrain(model_dir)), model_dir, "SIGINT")
+
+
+def test_signal_while_the_token_cache_is_built_ends_both_processes(trained, tmp_path):
     marks = tmp_path / "marks"
     words = [sys.executable, bertfam_process.__file__, *map(str, trained.pretrain(tmp_path / "model"))]
     variables = {"MARKS": str(marks), "STRETCH": "tokenising:20", "JAX_PLATFORMS": "cpu"}
@@ -56,8 +59,8 @@ def test_a_signal_before_training_ends_what_was_begun(trained, tmp_path):
     assert not (tmp_path / "model" / "cache" / "cache.json").exists()
 
 
-def test_a_second_signal_ends_at_once(trained, tmp_path):
-    """While 20 is being saved: it is whole or absent."""
+def test_second_signal_exits_at_once(trained, tmp_path):
+    """Send both while step 20 is saved, which is then complete or absent."""
     model_dir = cut(trained.model_dir, tmp_path / "model", 15)
     done = bertfam(*trained.pretrain(model_dir), DIE="20:SIGTERM:0,20:SIGINT:0", STUCK=20)
     assert done.returncode == 130
@@ -65,55 +68,28 @@ def test_a_second_signal_ends_at_once(trained, tmp_path):
     assert whole(model_dir) in ([5, 10, 15], [5, 10, 15, 20]) and newest(model_dir) == whole(model_dir)[-1]
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_all_processes_save_the_same_step(trained, tmp_path, count):
-    """SIGTERM to the last of them alone, which is also the only one that is slow, and seen to be."""
-    if count == 3:  # eight rows are no rows for three
-        settings = ("BATCH_SIZE=9", "Run.stages=(@short/Stage(),)", "Run.log_every=2")
-        flags = [f"--cache_dir={trained.model_dir / 'cache'}", *(f"--gin.{setting}" for setting in settings)]
-        model_dir, signalled, total = tmp_path / "model", 6, 12
-    else:
-        flags, model_dir, signalled, total = [], cut(trained.model_dir, tmp_path / "model", 15), 17, 24
-    variables = {"PACE": "0.4", "PACE_INDEX": str(count - 1), "DIE": f"{signalled}:SIGTERM:0", "DIE_INDEX": str(count - 1)}
-    command = [sys.executable, LAUNCHER, f"--processes={count}", "--devices_per_process=1", "--grace=20", "--"]
-    done = subprocess.run(
-        [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
-        capture_output=True,
-        text=True,
-        env=os.environ | xla.device_environment() | variables,
-        timeout=300,
-    )
-    assert done.returncode == 75, done.stderr
-    last = newest(model_dir)
-    assert signalled < last < total and whole(model_dir)[-1] == last
-    assert f"stopped after step {last} of {total}, which is saved; the same command resumes it" in done.stdout.splitlines()
-    lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    idle = [sum(times) for times in zip(*(line["idle_seconds"] for line in lines if line["split"] == "hosts"), strict=True)]
-    assert len(idle) == count and max(idle) == idle[-1]
-
-
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(trained, tmp_path):
-    """A flipped byte, a file cut short, a manifest that is gone: the end is the same."""
-    model_dir = cut(trained.model_dir, tmp_path / "model", 20)
-    path = max((model_dir / "checkpoints" / "20" / "params").glob("**/d/*"), key=lambda path: path.stat().st_size)
+def test_damaged_checkpoints_are_named_and_the_newest_whole_one_is_used(trained, tmp_path):
+    """Flip a byte and delete a manifest: the end is the same."""
+    model_dir = cut(trained.model_dir, tmp_path / "model", 24)
+    path = max((model_dir / "checkpoints" / "24" / "params").glob("**/d/*"), key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    name = path.relative_to(model_dir / "checkpoints" / "20")
-    (model_dir / "checkpoints" / "15" / "digests.json").unlink()
+    name = path.relative_to(model_dir / "checkpoints" / "24")
+    (model_dir / "checkpoints" / "20" / "digests.json").unlink()
     done = in_process(*trained.pretrain(model_dir))
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if "is not used" in line] == [
-        f"bertfam: warning: {model_dir}/checkpoints/{bad} is not used ({why}); step 10 is"
-        for bad, why in ((20, f"{name} has other bytes than were written"), (15, "no digests.json: it was never finished"))
+        f"bertfam: warning: {model_dir}/checkpoints/{bad} is not used ({why}); step 15 is"
+        for bad, why in ((24, f"{name} has other bytes than were written"), (20, "no digests.json: it was never finished"))
     ]
-    assert "resumed from step 10" in done.stdout.splitlines()
+    assert "resumed from step 15" in done.stdout.splitlines()
     assert whole(model_dir) == [5, 10, 15, 20, 24]
     assert sorted(path.name for path in (model_dir / "checkpoints").iterdir()) == ["10", "15", "20", "24", "5"]
     assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
 
 
-def test_none_that_is_whole_is_a_mistake_of_one_line(trained, tmp_path, capsys):
+def test_only_damaged_checkpoints_are_an_error_of_one_line(trained, tmp_path, capsys):
     from bertfam import cli
 
     model_dir = cut(trained.model_dir, tmp_path / "model", 5)
@@ -128,78 +104,74 @@ def test_none_that_is_whole_is_a_mistake_of_one_line(trained, tmp_path, capsys):
     assert listing(model_dir) == before
 
 
-def test_a_full_disk(trained, small_disk):
-    """The older checkpoint stays, and when there is room again the run goes on to the same end."""
-    disk = small_disk(8)
-    model_dir = cut(trained.model_dir, disk / "model", 15)
-    room = shutil.disk_usage(disk).free - 100_000
-    filling = disk / "filling"
-    filling.write_bytes(bytes(room))
+def test_nan_ends_the_run_and_no_later_step_is_saved(trained, tmp_path, monkeypatch):
+    model_dir = cut(trained.model_dir, tmp_path / "model", 20)
+    bertfam_process.make_nan({21}, monkeypatch.setattr)
     done = in_process(*trained.pretrain(model_dir))
-    assert done.returncode == 2, done.stderr
-    errors = [line for line in done.stderr.splitlines() if "warning" not in line]
-    assert errors == [
-        f"bertfam: error: the checkpoint of step 20 could not be written to {model_dir}/checkpoints (No space left on device); "
-        "once that is fixed, the same command resumes from step 15"
-    ]
-    assert whole(model_dir) == [5, 10, 15]
-
-    # Not even a line of metrics.
-    handle = os.open(filling, os.O_WRONLY | os.O_APPEND)
-    with contextlib.suppress(OSError):
-        while os.write(handle, bytes(1000)):
-            pass
-    os.close(handle)
-    done = in_process(*trained.pretrain(model_dir))
-    errors = [line for line in done.stderr.splitlines() if "warning" not in line]
-    assert done.returncode == 2 and len(errors) == 1, done.stderr
-    assert errors[0].startswith("bertfam: error: ") and "(No space left on device)" in errors[0]
-    assert whole(model_dir) == [5, 10, 15]
-
-    filling.unlink()
-    done = in_process(*trained.pretrain(model_dir))
-    assert done.returncode == 0 and "resumed from step 15" in done.stdout.splitlines()
-    assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
+    assert done.returncode == 1 and newest(model_dir) == 20
+    (error,) = error_lines(done)
+    assert error.startswith("bertfam: error: the update that leads to step 22 has loss nan")
 
 
 def fill(path, room=0):
-    """Leaves so many bytes of the disk that a new file is on."""
+    """Write a file that leaves `room` bytes of its disk."""
     path.write_bytes(bytes(shutil.disk_usage(path.parent).free - room))
     with open(path, "ab", buffering=0) as file, contextlib.suppress(OSError):
         while not room:
             file.write(bytes(1000))
 
 
+def test_full_disk_keeps_the_older_checkpoint_and_with_room_the_run_reaches_the_same_end(trained, small_disk):
+    disk = small_disk(8)
+    model_dir = cut(trained.model_dir, disk / "model", 15)
+    fill(disk / "filling", room=100_000)
+    done = in_process(*trained.pretrain(model_dir))
+    assert done.returncode == 2, done.stderr
+    assert error_lines(done) == [
+        f"bertfam: error: the checkpoint of step 20 could not be written to {model_dir}/checkpoints (No space left on device); "
+        "once that is fixed, the same command resumes from step 15"
+    ]
+    assert whole(model_dir) == [5, 10, 15]
+
+    # Without room for a line of metrics.
+    fill(disk / "more")
+    done = in_process(*trained.pretrain(model_dir))
+    assert done.returncode == 2, done.stderr
+    (error,) = error_lines(done)
+    assert error.startswith("bertfam: error: ") and "(No space left on device)" in error
+    assert whole(model_dir) == [5, 10, 15]
+
+    for name in ("filling", "more"):
+        (disk / name).unlink()
+    done = in_process(*trained.pretrain(model_dir))
+    assert done.returncode == 0 and "resumed from step 15" in done.stdout.splitlines()
+    assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
+
+
 @pytest.mark.parametrize("what", ["a checkpoint", "metrics"])
-def test_a_full_disk_ends_all_processes_with_one_line(trained, small_disk, what):
-    """Whichever has found it; nobody waits for what another cannot write."""
+def test_full_disk_ends_two_processes_with_one_line(trained, small_disk, what):
+    """Both fail to write a checkpoint, or process 0 alone a line of metrics."""
     disk = small_disk(8)
     model_dir = cut(trained.model_dir, disk / "model", 15)
     if what == "a checkpoint":
         fill(disk / "filling", room=100_000)
         flags = []
     else:
+        # The last block of metrics.jsonl has room for some more lines.
         flags = ["--gin.Run.log_every=1", "--gin.CHECKPOINT_EVERY=100", "--gin.TRAIN_STEPS=60"]
-    command = [sys.executable, LAUNCHER, "--processes=2", "--devices_per_process=1", "--grace=60", "--"]
-    with subprocess.Popen(
-        [*command, sys.executable, bertfam_process.__file__, *trained.pretrain(model_dir, *flags)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | xla.device_environment() | {"PACE": "0.2"},
-    ) as launcher:
+    with start_launcher(*trained.pretrain(model_dir, *flags), PACE="0.2") as launcher:
         for line in launcher.stdout:
             if what == "metrics" and line.startswith("step 16/72"):
                 fill(disk / "filling")
         errors = [line for line in launcher.stderr.read().splitlines() if "warning" not in line]
     assert launcher.returncode == 2 and len(errors) == 1, errors
-    told = f"{model_dir}/metrics.jsonl cannot be" if what == "metrics" else "the checkpoint of step 20 could not be"
-    assert errors[0].startswith(f"bertfam: error: {told} written")
+    failure = f"{model_dir}/metrics.jsonl cannot be" if what == "metrics" else "the checkpoint of step 20 could not be"
+    assert errors[0].startswith(f"bertfam: error: {failure} written")
     assert "(No space left on device); once that is fixed, the same command resumes from" in errors[0]
     assert whole(model_dir) == [5, 10, 15]
 
 
-def test_a_folder_that_only_can_be_read(trained, small_disk, capsys):
+def test_read_only_folder_ends_pretrain_but_not_evaluate(trained, small_disk, capsys):
     from bertfam import cli
 
     disk = small_disk(8)

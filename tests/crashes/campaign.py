@@ -1,5 +1,6 @@
 """Campaign that crashes real runs of `bertfam pretrain` in every way, and shows the results as a table.
 
+  make campaign
   python tests/crashes/campaign.py --markdown=crashes.md
 
 A small run on the topics of Python's `help`, with two stages, evaluations and checkpoints, is killed at moments that it marks
@@ -61,7 +62,7 @@ def campaign(folder: Path, kills: int, seed: int, jobs: int) -> list[Row]:
 
 def short(folder: Path, seed: int) -> Row:
     """Return the row of one run that is killed once in each way."""
-    return one_kill_of_each_kind(Workspace.create(folder, seed))
+    return one_kill_of_each_kind(Workspace.create(folder, seed, short=True))
 
 
 def main() -> int:

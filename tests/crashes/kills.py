@@ -16,16 +16,18 @@ TARGETS |= dict.fromkeys(("writing", "manifest", "renaming", "tidying", "removin
 Chooser = Callable[[Scenario, Random], SignalPlan]
 
 
-def kills(workspace: Workspace, name: str, choosers: Sequence[Chooser], *, kills_per_run=99, cached=True, stretch="") -> Row:
+def kills(
+    workspace: Workspace, name: str, choosers: Sequence[Chooser], *, kills_per_run=99, cached=True, stretch="", pace=0.0
+) -> Row:
     """Kill a run again and again, at each moment until its target was hit.
 
-    Another run starts when one has finished or has been killed `kills_per_run` times.
+    Another run starts when one has finished or has been killed `kills_per_run` times. Each update waits `pace` seconds.
     """
     row, rng = Row(name), workspace.random(name)
     remaining, number = list(choosers), 0
     while remaining:
         number += 1
-        scenario = Scenario(workspace, f"{name.replace(' ', '-')}-{number}", environment={"STRETCH": stretch})
+        scenario = Scenario(workspace, f"{name.replace(' ', '-')}-{number}", environment={"STRETCH": stretch, "PACE": str(pace)})
         if cached:
             scenario.with_cache()
         for _ in range(kills_per_run):
@@ -116,8 +118,8 @@ def kill_rows(workspace: Workspace, count: int) -> list[Callable[[], Row]]:
         row("at the stage boundary", during("compiling", BOUNDARY_STEP), during("compiling", BOUNDARY_STEP, 0.1)),
         row(
             "as scores are written",
-            *(during("telling eval", least, 0.8) for least in (BOUNDARY_STEP, STEPS, STEPS)),
-            stretch="telling:0.2",
+            *(during("logging eval", least, 0.8) for least in (BOUNDARY_STEP, STEPS, STEPS)),
+            stretch="logging:0.2",
         ),
         row(
             "as a file is replaced",
@@ -141,11 +143,16 @@ def total(rows: Sequence[Row], least: int) -> Row:
 
 
 def one_kill_of_each_kind(workspace: Workspace) -> Row:
-    """Return the row of one run that is killed once in each way."""
+    """Return the row of one run that is killed at its start, in its cache build, in an evaluation, and in a step and a save."""
+
+    def in_step_and_save(scenario: Scenario, rng: Random) -> SignalPlan:
+        return SignalPlan("training", 21, rng.uniform(0, 0.1), target=SAVE)
+
     return kills(
         workspace,
         "SIGKILL in everything",
-        [during("importing"), FIRST, during("training", 6), during("evaluating", 12), during("writing", 20)],
+        [during("importing"), FIRST, during("evaluating", 12), in_step_and_save],
         cached=False,
-        stretch="tokenising:0.3,writing:0.2",
+        stretch="tokenising:0.3,writing:1",
+        pace=0.2,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from command_line import Trained, started, write_texts
+from command_line import Trained, in_process, write_texts
 from model_folders import arrays, journal, metrics, whole
 from phases import read
 from signalled_process import Outcome, SignalPlan, durations, run
@@ -29,11 +29,8 @@ CHECKPOINT_EVERY = {CHECKPOINT_EVERY}
 BATCH_SIZE = 8
 SEED = 3
 
-Run.stages = (@short/Stage(), @long/Stage())
 short/Stage.length = 32
 short/Stage.steps = {BOUNDARY_STEP}
-long/Stage.length = 64
-long/Stage.steps = {STEPS - BOUNDARY_STEP}
 Run.log_every = 4
 Run.average_decay = 0.9
 Run.keep_checkpoints = 3
@@ -46,6 +43,12 @@ LinearDecay.peak = 1e-3
 LinearDecay.warmup_steps = 5
 MODEL = @BertConfig()
 """
+ONE_STAGE = "Run.stages = (@short/Stage(),)\n"
+TWO_STAGES = f"""\
+Run.stages = (@short/Stage(), @long/Stage())
+long/Stage.length = 64
+long/Stage.steps = {STEPS - BOUNDARY_STEP}
+"""
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,12 @@ class Undisturbed:
     """Result of an undisturbed run."""
 
     model_dir: Path
+    steps: int
     seconds: Mapping[str, float]  # of each phase
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        return arrays(self.model_dir, STEPS)
+        return arrays(self.model_dir, self.steps)
 
     @cached_property
     def metrics(self) -> dict[tuple[int, str], dict[str, float]]:
@@ -71,21 +75,29 @@ def by_step(lines):
 
 @dataclass(frozen=True)
 class Workspace:
-    """Folder with text, a vocabulary and a run file, which all scenarios use."""
+    """Folder with text, a vocabulary and a run file, which all scenarios use.
+
+    Attributes:
+      trained: the folder.
+      seed: seed of the random moments.
+      steps: number of updates of the run.
+    """
 
     trained: Trained
     seed: int = 0
+    steps: int = STEPS
 
     @classmethod
-    def create(cls, folder: Path, seed: int) -> "Workspace":
+    def create(cls, folder: Path, seed: int, *, short: bool = False) -> "Workspace":
+        """Make the folder; in the short form the run has one stage, and the text is short."""
         folder.mkdir(parents=True)
-        # Enough text for building a token cache to take some seconds.
-        write_texts(folder / "text", held_out=slice(10, 40, 2), copies=6)
-        (folder / "run.gin").write_text(RUN_FILE)
+        # Building the token cache of the long form takes some seconds.
+        write_texts(folder / "text", held_out=slice(10, 40, 2), copies=1 if short else 6)
+        (folder / "run.gin").write_text(RUN_FILE + (ONE_STAGE if short else TWO_STAGES))
         words = ["vocab", f"--input={folder / 'text/held-out.txt'}", "--size=300", f"--output={folder / 'vocab'}"]
-        with open(folder / "vocab.err", "w") as log:
-            assert started(words, {}, stdout=log, stderr=log).wait() == 0, log.name
-        return cls(Trained(folder), seed)
+        done = in_process(*words)
+        assert done.returncode == 0, done.stderr
+        return cls(Trained(folder), seed, BOUNDARY_STEP if short else STEPS)
 
     @property
     def folder(self) -> Path:
@@ -99,7 +111,7 @@ class Workspace:
         scenario = Scenario(self, name, *flags, environment=environment)
         assert scenario.launch(0).code == 0, f"{scenario.folder}: the undisturbed run fails"
         marks = scenario.folder / "1.marks"
-        return Undisturbed(scenario.model_dir, durations(read(marks.read_text())))
+        return Undisturbed(scenario.model_dir, self.steps, durations(read(marks.read_text())))
 
     def random(self, name: str) -> random.Random:
         """Return the random numbers of one disturbance, which do not depend on others."""
@@ -185,10 +197,11 @@ class Scenario:
 
     def compare(self, reference: Undisturbed, tolerance: float) -> None:
         """Add all differences from an undisturbed run to the faults."""
-        if newest(self.model_dir) != STEPS:
+        steps = self.workspace.steps
+        if newest(self.model_dir) != steps:
             self.faults.append(f"{self.folder.name} ends at step {newest(self.model_dir)}")
             return
-        actual = arrays(self.model_dir, STEPS)
+        actual = arrays(self.model_dir, steps)
         if actual.keys() != reference.arrays.keys():
             self.faults.append(f"{self.folder.name} has other arrays")
         elif unlike := [name for name in actual if not _same(actual[name], reference.arrays[name], tolerance)]:

@@ -25,7 +25,7 @@ class SignalPlan:
     """Signal, and the moment to send it.
 
     Attributes:
-      phase: phase that must be marked, or the beginning of its name; None stands for the start of the process.
+      phase: phase that must be marked, or the first words of its name; None stands for the start of the process.
       least: number of updates that must have been made.
       delay: seconds to wait after that.
       number: the signal. SIGKILL goes to all processes of the run, others to the first.
