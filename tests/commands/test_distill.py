@@ -9,10 +9,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from command_line import in_process, listing
+from command_line import in_process, launch, listing
 from initial_state import initial_state, leaves
 from model_folders import arrays, cut
-from test_pretrain_processes import launch, metrics
+from test_pretrain_processes import metrics
 
 from bertfam import api, cli
 from bertfam.interop import huggingface
