@@ -76,8 +76,8 @@ def test_samples_are_held_out_rows_with_predictions(trained, watched):
     parts = [part for line in samples for part in re.split(r"\[[A-Z]+\]", line.partition(" sample  ")[2].rpartition("  |  ")[0])]
     words = {word for part in parts for word in part.split()[1:-1]}  # without words of which pieces may be masked
     assert words and sum(word in held_out for word in words) > 0.8 * len(words)  # a word may be replaced
-    pairs = re.findall(r"(\S+): (\S+) (0\.\d\d|1\.00)", guesses)
-    assert len(pairs) == guesses.count(", ") + 1 >= text.count("[MASK]")
+    assert re.fullmatch(r"(\S+: \S+ (0\.\d\d|1\.00)(, |$))+", guesses)
+    assert len(re.findall(r"\S+: \S+ \d\.\d\d", guesses)) >= text.count("[MASK]")
     events = b"".join(path.read_bytes() for path in model_dir.glob("events.out.tfevents.*"))
     assert guesses.encode() in events and events.count(b"  |  ") == 12
 
