@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache_dir",
         type=flags.folder,
         metavar="DIR",
-        help="another token cache of the same vocabulary (default: the run's own)",
+        help="another token cache of the same vocabulary (default: the run's own); a Hugging Face folder requires one",
     )
     flags.add_module_import(parser, "Python module to import first, which registers the task or the model's family; repeatable")
     parser.add_argument("--batches", type=int, metavar="N", help="at most so many batches (default: all)")

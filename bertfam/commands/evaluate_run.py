@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,10 +25,12 @@ from bertfam.evaluation.sentence_scores import scorer
 from bertfam.sharding.mesh import MeshShape
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
+from bertfam.training.imported_model import read_model
 from bertfam.training.model_dir import TrainedModel, open_model, read_run
 from bertfam.training.run import Run
 from bertfam.training.stages import Stage
 from bertfam.training.teachers import read_teachers
+from bertfam.training.trained_networks import is_huggingface
 from bertfam.training.trainer import Trainer
 
 
@@ -37,7 +40,8 @@ class Evaluation:
 
     Attributes:
       run: the run of MODEL_DIR, whose text settings hold.
-      model: the model of a checkpoint.
+      model: the model of a checkpoint, or of a Hugging Face folder.
+      step: the step of the checkpoint; a Hugging Face folder has none.
       cache: the token cache.
       mesh: all devices that are here, whatever mesh the run was trained on.
       stage: the shape of a batch.
@@ -46,6 +50,7 @@ class Evaluation:
 
     run: Run
     model: TrainedModel
+    step: int | None
     cache: TokenCache
     mesh: jax.sharding.Mesh
     stage: Stage
@@ -67,9 +72,9 @@ def held_out_text(args: argparse.Namespace, split: str) -> int:
         counts = training_counts(run.data, cache, tokens, stage.length, stage.batch_size)
         scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts)
     if args.json:
-        print(json.dumps({"step": evaluation.model.step, "split": split, "rows": held_out.rows, "targets": targets, **scores}))
+        print(json.dumps({"step": evaluation.step, "split": split, "rows": held_out.rows, "targets": targets, **scores}))
         return 0
-    print(f"step {evaluation.model.step:,} of {args.model_dir} on the {split} split of {cache.directory}")
+    print(f"{_at(evaluation.step)}{args.model_dir} on the {split} split of {cache.directory}")
     print(f"{held_out.rows:,} rows of {stage.length} tokens in {held_out.steps:,} batches of {held_out.batch_size:,}")
     print("targets: " + ", ".join(f"{count:,} {name}" for name, count in targets.items()))
     for name, value in scores.items():
@@ -80,9 +85,13 @@ def held_out_text(args: argparse.Namespace, split: str) -> int:
 def _open(args: argparse.Namespace, split: str) -> Evaluation:
     """Open the run, the token cache, the model and the batches; raises UserError if they do not go together."""
     flags.import_modules(args)
-    run = read_run(args.model_dir)
-    cache = session.open_saved_cache(run, to_path(args.model_dir), args.cache_dir)
-    model = open_model(args.model_dir, args.step, average=args.average)
+    if is_huggingface(args.model_dir):
+        model = _open_imported(args)
+        run, cache = model.run, TokenCache(args.cache_dir)
+    else:
+        run = read_run(args.model_dir)
+        cache = session.open_saved_cache(run, to_path(args.model_dir), args.cache_dir)
+        model = open_model(args.model_dir, args.step, average=args.average)
     if vocabularies.load(cache.vocabulary_directory).fingerprint != model.vocabulary.fingerprint:
         raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
     mesh = MeshShape().build()
@@ -96,7 +105,22 @@ def _open(args: argparse.Namespace, split: str) -> Evaluation:
             f"the {split} split of {cache.directory} has too few documents; build a cache of other text by `bertfam cache "
             f"--vocab={args.model_dir}/vocab` and give it with --cache_dir"
         )
-    return Evaluation(run, model, cache, mesh, stage, held_out)
+    step = None if is_huggingface(args.model_dir) else model.step
+    return Evaluation(run, model, step, cache, mesh, stage, held_out)
+
+
+def _open_imported(args: argparse.Namespace) -> TrainedModel:
+    """Read a Hugging Face folder; its rows, noise and metrics are those with which its family's objective would train it."""
+    for flag, why in (("step", "has no checkpoints"), ("average", "has no moving average")):
+        if getattr(args, flag):
+            raise UserError(f"--{flag}: {args.model_dir} is a Hugging Face folder and {why}; leave the flag out")
+    if args.cache_dir is None:
+        raise UserError(
+            f"{args.model_dir} is a Hugging Face folder and has no token cache: give --cache_dir=DIR, which `bertfam cache "
+            f"--vocab={shlex.quote(str(args.model_dir))}` builds"
+        )
+    imported = read_model(args.model_dir, f"--model_dir={args.model_dir}", args.module_import)
+    return TrainedModel(imported.run.sized(imported.vocabulary.size), imported.vocabulary, 0, imported.params)
 
 
 def _score(model_dir: str, evaluation: Evaluation) -> tuple[dict[str, float], dict[str, int]]:

@@ -32,41 +32,20 @@ def main(args: argparse.Namespace) -> int:
     """Import the model; return the exit status."""
     import jax
 
-    from bertfam.config import Override, load
-    from bertfam.config.values import bindings_of
-    from bertfam.data import vocabularies
-    from bertfam.interop import huggingface
     from bertfam.storage.files import check_unused, new_folder
     from bertfam.training.checkpoints import Checkpoints
+    from bertfam.training.imported_model import read_model
 
     check_unused(args.output)
     flags.import_modules(args)
-    model, params, ignored = huggingface.read(args.input)
-    parts = sorted(params)
-    vocabulary = vocabularies.load(args.input)
-    model = huggingface.with_vocabulary(model, vocabulary, args.input)
-
-    # The model with the defaults of a run; vocab_size is left to the vocabulary.
-    origin = f"--input={args.input}"
-    config = load(
-        [huggingface.family_of(model).objective_of(params), "runs/defaults.gin"],
-        [
-            Override(f"MODEL = @{type(model).__name__}()", origin),
-            *bindings_of(model, origin, without=("vocab_size",)),
-            Override(f"Stage.length = {min(128, model.max_length or 128)}", origin),
-        ],
-        args.module_import,
-    )
-    objective = config.build("Run").objective
-    params = objective.joined({next(iter(objective.networks)): params})
-
+    model = read_model(args.input, f"--input={args.input}", args.module_import)
     with new_folder(args.output) as folder:
-        (folder / "config.gin").write_text(config.complete("Run").text())
-        vocabulary.save(folder / "vocab", model_max_length=model.max_length)
+        (folder / "config.gin").write_text(model.config.complete("Run").text())
+        model.vocabulary.save(folder / "vocab", model_max_length=model.run.objective.model.max_length)
         checkpoints = Checkpoints(folder)
-        checkpoints.save_params(0, jax.tree.map(jax.numpy.asarray, params))
+        checkpoints.save_params(0, jax.tree.map(jax.numpy.asarray, model.params))
         checkpoints.close()
-    for name in ignored:
+    for name in model.ignored:
         print(f"left out {name}: it has no place in this model")
-    print(f"imported {args.input} to {args.output}: {', '.join(parts)}")
+    print(f"imported {args.input} to {args.output}: {', '.join(model.parts)}")
     return 0

@@ -40,6 +40,12 @@ class Network(NamedTuple):
         return self._replace(config=config, params=config.params_of(self.params))
 
 
+def is_huggingface(path: str | Path) -> bool:
+    """Return whether a folder is a Hugging Face folder, and no MODEL_DIR."""
+    folder = to_path(path)
+    return not (folder / "config.gin").is_file() and (folder / "config.json").is_file()
+
+
 def read_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Network]:
     """Read all networks of a folder, by name; a Hugging Face folder has one.
 
@@ -60,7 +66,7 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
         configs = opened.run.objective.networks
         trees = opened.run.objective.split(opened.params)
         return {name: Network(configs[name], tree, opened.vocabulary) for name, tree in trees.items()}
-    if (folder / "config.json").is_file():
+    if is_huggingface(folder):
         for given, what in ((step is not None, "checkpoints; leave the step out"), (average, "average; leave it out")):
             if given:
                 raise UserError(f"{folder} is a Hugging Face folder and has no {what}")

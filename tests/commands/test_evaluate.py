@@ -74,6 +74,21 @@ def test_baselines_from_the_rows_themselves(trained, capsys):
     assert found["nsp_majority_accuracy"] == pytest.approx(max(labels.mean(), 1 - labels.mean()), rel=1e-6)
 
 
+def test_huggingface_folder_has_the_scores_of_the_run(trained, tmp_path, capsys):
+    """Its default rows, sentence pairs of at most 128 tokens, are those of the run here."""
+    folder, cache = tmp_path / "exported", f"--cache_dir={trained.model_dir / 'cache'}"
+    assert cli.main(["export", f"--model_dir={trained.model_dir}", f"--output={folder}"]) == 0
+    capsys.readouterr()
+    expected, found = (scores(capsys, f"--model_dir={path}", cache) for path in (trained.model_dir, folder))
+    assert (expected.pop("step"), found.pop("step")) == (24, None)
+    assert found.pop("targets") == expected.pop("targets") and found.pop("split") == expected.pop("split")
+    assert found == pytest.approx(expected, rel=1e-5)
+    for flag, named in ((), "--cache_dir"), (["--step=24"], "--step"), (["--average"], "--average"):
+        assert cli.main(["evaluate", f"--model_dir={folder}", *flag]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert named in line and str(folder) in line
+
+
 def test_text_for_people(trained, capsys):
     assert cli.main(["evaluate", f"--model_dir={trained.model_dir}", "--batches=1"]) == 0
     first, rows, targets, *rest = capsys.readouterr().out.splitlines()
