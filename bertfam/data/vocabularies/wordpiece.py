@@ -157,7 +157,7 @@ class WordPiece(TokenizersVocabulary):
     @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything that determines the ids."""
-        settings = [self.lowercase, self.effective_strip_accents, self.handle_chinese_chars, MAX_WORD_CHARACTERS]
+        settings: list[Any] = [self.lowercase, self.effective_strip_accents, self.handle_chinese_chars, MAX_WORD_CHARACTERS]
         settings += self._added_settings()
         return hashlib.sha256(json.dumps([settings, self._pieces]).encode()).hexdigest()
 

@@ -1,11 +1,13 @@
 """SentencePiece vocabularies compared with the sentencepiece library."""
 
 import json
+import unicodedata
 
 import numpy as np
 import pytest
 from learning import learn_in_processes
 from sentencepiece import SentencePieceProcessor
+from tokenizers import Tokenizer
 
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies.layouts import LAYOUTS
@@ -221,3 +223,57 @@ def test_folder_that_transformers_saved_without_the_model_file(learn, lines, tmp
     (tmp_path / "saved" / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="not supported: put the SentencePiece model"):
         vocabularies.load(tmp_path / "saved")
+
+
+_LANGUAGES = {
+    "German": "Größe, Äpfel, Öl und Übermut für 3½ €",
+    "Spanish": "¿Dónde está el niño? ¡Qué vergüenza!",
+    "Finnish": "Ääkköset: hyvää yötä, Åbo",
+    "Vietnamese": "tiếng Việt có nhiều dấu: ế ề ể ễ ệ ự",
+    "Korean": "한국어로 쓴 문장입니다. 각 글자",
+    "Japanese": "がぎぐげご パピプペポ ヴ １２３",
+    "Greek": "άέήίόύώ ΐ ΰ ᾧ ᾳ",
+    "Hindi": "क़लम ज़मीन पढ़ना ड़",
+}
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("unigram", {}), ("bpe", {}), ("unigram", {"normalizer": "nmt_nfkc_cf"}), ("unigram", {"normalizer": "identity"})],
+)
+def test_exported_tokenizer_agrees_on_every_unicode_form(learn, kind, options, form, tmp_path):
+    vocabulary = learn(kind, "t5", **options)
+    vocabulary.save(tmp_path)
+    exported = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    texts = [unicodedata.normalize(form, text) for text in _LANGUAGES.values()]
+    expected = [ids.tolist() for ids in vocabulary.encode_batch(texts)]
+    for language, text, ids in zip(_LANGUAGES, texts, expected, strict=True):
+        assert exported.encode(text, add_special_tokens=False).ids == ids, language
+    composed = [ids.tolist() for ids in vocabulary.encode_batch([unicodedata.normalize("NFC", text) for text in texts])]
+    assert (composed == expected) == (options.get("normalizer") != "identity" or form in ("NFC", "NFKC"))
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ({"content": "newword", "id": 5000, "special": True}, "added token 'newword' .* is not a piece"),
+        ({"content": "<pad>", "id": 3, "special": True}, "added token '<pad>' .* is not a piece"),
+        ({"content": "<pad>", "id": 0, "special": False}, "is not special"),
+    ],
+)
+def test_added_tokens_beside_a_model_file_are_refused(learn, tmp_path, added, message):
+    learn("unigram", "t5").save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["added_tokens"].append(added)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        vocabularies.load(tmp_path)
+
+
+@pytest.mark.parametrize("number", [-1, 10**9, "5", True])
+def test_impossible_numbers_of_sentinels_are_refused(learn, tmp_path, number):
+    (tmp_path / "spiece.model").write_bytes(learn("unigram", "t5").model)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_ids": number}))
+    with pytest.raises(UserError, match="tokenizer_config.json: extra_ids is"):
+        vocabularies.load(tmp_path)
