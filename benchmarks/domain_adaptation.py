@@ -182,8 +182,9 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         commands.run(f"cache-{name}", "cache", *flags, unless=cache(name))
 
     # -- Training and scores
-    rows = [f"--gin.Stage.length={args.length}", f"--gin.BATCH_SIZE={args.batch_size}", f"--gin.LinearDecay.peak={args.peak}"]
-    rows += ["--gin.EVAL_EVERY=0", *(f"--gin.{binding}" for binding in args.gin)]
+    bindings = {"Stage.length": args.length, "BATCH_SIZE": args.batch_size, "LinearDecay.peak": args.peak, "EVAL_EVERY": 0}
+    bindings |= dict(binding.split("=", 1) for binding in args.gin)
+    rows = [f"--gin.{name}={value}" for name, value in bindings.items()]
     files_of_run = [f"--gin_file={name}" for name in (args.model, "objectives/mlm.gin", "runs/defaults.gin")]
 
     def pretrain(name: str, cached: str, steps: int, *flags: str) -> str:

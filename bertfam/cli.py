@@ -68,12 +68,25 @@ _NUMBERS: dict[Any, str] = {int: "whole number", float: "number"}
 
 
 class Parser(argparse.ArgumentParser):
-    """ArgumentParser that raises UserErrors, where argparse would print the usage and exit."""
+    """ArgumentParser that raises UserErrors, where argparse would print the usage and exit, and refuses repeated flags."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._given: dict[str, str] = {}  # destination of a flag -> the flag as it was given first
 
     @override
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^argument (--\w+): expected .*", r"\1 requires a value; write \1=VALUE", message)
         raise UserError(f"{message} (see {self.prog} --help)")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse calls this once for each time that a flag is given, and keeps the last value.
+        if action.option_strings and not isinstance(action, argparse._AppendAction):
+            given = "=".join([action.option_strings[-1], *arg_strings])
+            if action.dest in self._given:
+                raise _repeated(self._given[action.dest], given)
+            self._given[action.dest] = given
+        return super()._get_values(action, arg_strings)
 
     def _get_value(self, action: argparse.Action, word: str) -> Any:
         name = "/".join(action.option_strings) or str(action.metavar)
@@ -156,7 +169,7 @@ def _parse(name: str, module: ModuleType, flags: list[str]) -> argparse.Namespac
     gin_flags = [flag for flag in flags if flag.startswith(GIN_FLAG)]
     if gin_flags and not takes_gin:
         raise UserError(f"bertfam {name} takes no gin configuration; leave out {gin_flags[0]}")
-    gin_bindings = [_gin_binding(flag) for flag in gin_flags]
+    gin_bindings = _gin_bindings(gin_flags)
     flags = [flag for flag in flags if not flag.startswith(GIN_FLAG)]
     before_end = takewhile(lambda word: word != "--", flags)
     _refuse_unknown(parser, [word for word in before_end if word.startswith("--")])  # argparse reports missing ones first
@@ -177,9 +190,19 @@ def _refuse_unknown(parser: Parser, words: list[str]) -> None:
             raise UserError(f"{parser.prog} has no {kind} {flag}{hint}")
 
 
-def _gin_binding(flag: str) -> str:
-    """Convert '--gin.NAME=value' to 'NAME = value'."""
-    name, equals, value = flag.removeprefix(GIN_FLAG).partition("=")
-    if not (name and equals):
-        raise UserError(f"{flag}: write --gin.NAME=value, without spaces around the equals sign")
-    return f"{name} = {value}"
+def _gin_bindings(flags: Sequence[str]) -> list[str]:
+    """Convert each '--gin.NAME=value' to 'NAME = value'; raise UserError if a name is bound twice."""
+    bindings: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for flag in flags:
+        name, equals, value = flag.removeprefix(GIN_FLAG).partition("=")
+        if not (name and equals):
+            raise UserError(f"{flag}: write --gin.NAME=value, without spaces around the equals sign")
+        if name in bindings:
+            raise _repeated(first[name], flag)
+        bindings[name], first[name] = f"{name} = {value}", flag
+    return list(bindings.values())
+
+
+def _repeated(first: str, second: str) -> UserError:
+    return UserError(f"{first} and {second}: the flag has one value; give it once")

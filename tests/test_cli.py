@@ -1,5 +1,6 @@
 """Command line: commands on demand, one line for a mistake, exit codes."""
 
+import argparse
 import os
 import shlex
 import subprocess
@@ -108,6 +109,33 @@ def test_flags_reach_the_command_and_its_exit_code_is_returned(toy, capsys):
     assert args["gin_bindings"] == ["A.b = 1 == 2", "s/C.d = %X"]
     assert args["gin_file"] == ["a.gin", "b.gin"]
     assert (args["model_dir"], args["json"], args["module_import"]) == ("m", True, [])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_repeated_flag_means_several_or_is_refused(name):
+    """Each flag of each command that keeps one value is refused the second time, in every way of writing it."""
+    module = import_module(f"bertfam.commands.{cli.COMMANDS[name].module}")
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    for action in parser._actions:
+        if not action.option_strings or isinstance(action, argparse._HelpAction | argparse._AppendAction):
+            continue
+        (option,) = action.option_strings
+        value = [*action.choices][0] if action.choices else "0"
+        takes_value = action.nargs != 0
+        first, second = ([f"{option}={value}"], [option, value]) if takes_value else ([option], [option])
+        with pytest.raises(UserError, match=rf"^{option}(={value})? and {option}(={value})?: "):
+            cli._parse(name, module, [*first, *second])
+
+
+def test_repeated_task_names_both(toy, capsys):
+    assert cli.main(["toy", "--model_dir=m", "--task=a", "--json", "--task", "b"]) == 2
+    assert "--task=a and --task=b" in capsys.readouterr().err
+
+
+def test_repeated_gin_binding_is_refused(toy, capsys):
+    assert cli.main(["toy", "--model_dir=m", "--gin.A.b=1", "--gin.s/A.b=1", "--gin.A.b=2"]) == 2
+    assert "--gin.A.b=1 and --gin.A.b=2" in capsys.readouterr().err
 
 
 def test_repeatable_flags_do_not_remember_an_earlier_call(toy, capsys):

@@ -167,10 +167,10 @@ def test_text_that_does_not_fit(trained, tmp_path, capsys):
     texts = ["\n".join(lines[3 * number : 3 * number + 3]) + " ∰∰ ∯∯" for number in range(40)]
     (tmp_path / "few.txt").write_text("\n\n".join(texts))
     (tmp_path / "empty.txt").touch()
-    flags = [*CHUNKS, f"--input={tmp_path / '*.txt'}", "--vocab={folder}/vocab", "--gin.TextFiles.validation_fraction=0.0"]
+    flags = ["--gin_file={folder}/run.gin", *MLM, f"--input={tmp_path / '*.txt'}", "--vocab={folder}/vocab"]
     flags += ["--gin.long/Stage.length=200", "--gin.BertConfig.max_length=200", "--gin.EVAL_EVERY=0"]
-    flags.append("--gin.TextData.rows=@DocSentences()")
-    found, _ = warnings(capsys, words(trained, *flags))
+    flags.append("--gin.TextFiles.validation_fraction=0.0")
+    found, _ = warnings(capsys, words(trained, *flags, "--gin.TextData.rows=@DocSentences()"))
     vocabulary = vocabularies.load(trained.folder / "vocab")
     ids = [np.concatenate(vocabulary.encode_batch(text.split("\n"))) for text in texts]
     unknown = np.mean(np.concatenate(ids) == vocabulary.token_ids.unk)

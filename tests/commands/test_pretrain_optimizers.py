@@ -17,8 +17,14 @@ from bertfam.training.model_dir import open_model
 def words(trained):
     """Of a run on the shared cache: four steps that are saved every second."""
 
-    def make(model_dir, *more):
-        settings = ("TRAIN_STEPS=4", "CHECKPOINT_EVERY=2", "EVAL_EVERY=0", "Run.stages=(@short/Stage(),)", "short/Stage.steps=4")
+    def make(model_dir, *more, saved=2):
+        settings = (
+            "TRAIN_STEPS=4",
+            f"CHECKPOINT_EVERY={saved}",
+            "EVAL_EVERY=0",
+            "Run.stages=(@short/Stage(),)",
+            "short/Stage.steps=4",
+        )
         flags = [f"--gin.{setting}" for setting in settings]
         return trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *flags, *more)
 
@@ -84,7 +90,7 @@ def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path,
 def test_a_run_that_diverges_ends_with_a_line_and_keeps_its_last_good_checkpoint(words, tmp_path):
     # Rates of 1e38 a step: the third update has nothing finite to start from.
     diverging = ["--gin.LinearDecay.peak=1e38", "--gin.LinearDecay.warmup_steps=0"]
-    done = in_process(*words(tmp_path / "model", *diverging, "--gin.CHECKPOINT_EVERY=1"))
+    done = in_process(*words(tmp_path / "model", *diverging, saved=1))
     assert done.returncode == 1 and "Traceback" not in done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("bertfam: error: ")]
     step = re.match(r"bertfam: error: the update that leads to step (\d) has loss (nan|inf) and gradient norm", error)

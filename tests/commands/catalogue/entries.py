@@ -548,7 +548,8 @@ CHECKPOINTS = {
         {"model": Copy("{trained}/model")},
     ),
     "going on with another vocabulary": Entry(
-        "pretrain {run} --vocab={trained}/other-vocab",
+        "pretrain --gin_file={trained}/run.gin --input={trained}/text/train.txt --validation_input={trained}/text/held-out.txt "
+        "--vocab={trained}/other-vocab --model_dir=model",
         ("{trained}/other-vocab",),
         {"model": Copy("{trained}/model")},
     ),
@@ -780,17 +781,17 @@ CHECKPOINTS = {
 # Where something is to be written.
 DISK = {
     "a model folder that is a file": Entry(
-        "pretrain {run} --model_dir=a",
+        "pretrain --gin_file={trained}/run.gin {text} --model_dir=a",
         ("--model_dir=a",),
         {"a": ""},
     ),
     "a model folder of something else": Entry(
-        "pretrain {run} --model_dir=a",
+        "pretrain --gin_file={trained}/run.gin {text} --model_dir=a",
         ("--model_dir=a", "notes.txt", "config.gin"),
         {"a/notes.txt": ""},
     ),
     "a model folder below a file": Entry(
-        "pretrain {run} --model_dir=a/model",
+        "pretrain --gin_file={trained}/run.gin {text} --model_dir=a/model",
         ("a/model", "{here}/a"),
         {"a": ""},
     ),
