@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -99,8 +100,8 @@ class Run:
             raise ValueError(f"stages have {self.total_steps:,} steps; a run must have fewer than 2^31")
         if self.keep_best is not None and not self.eval_every:
             raise ValueError(f"keep_best is {self.keep_best!r}, but eval_every is 0 and nothing is evaluated; set eval_every")
-        if not self.watchdog_seconds >= 0:
-            raise ValueError(f"watchdog_seconds {self.watchdog_seconds} is negative; 0 turns the watchdog off")
+        if not 0 <= self.watchdog_seconds < math.inf:
+            raise ValueError(f"watchdog_seconds {self.watchdog_seconds} is not a number of seconds; 0 turns the watchdog off")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed {self.seed} must be at least 0 and below 2^63")
         for index, stage in enumerate(self.stages):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertfam.data.vocabularies.added_pieces import AddedPiece, read_added
-from bertfam.data.vocabularies.layouts import Layout, sentinel_pieces
+from bertfam.data.vocabularies.layouts import Layout, find_layout, sentinel_pieces
 from bertfam.errors import UserError
 from bertfam.storage.files import write_bytes, write_text
 from bertfam.storage.paths import make_folder
@@ -29,7 +29,6 @@ def write_files(
     tokenizer_json: str,
     tokenizer_class: str,
     settings: Mapping[str, Any],
-    sentinels: int,
     model_max_length: int | None,
     specials: Iterable[str] = (),
 ) -> None:
@@ -37,23 +36,23 @@ def write_files(
 
     Args:
       folder: created if missing.
-      layout: names the control tokens.
+      layout: names the control tokens, and says how many sentinels there are.
       own: the files specific to the vocabulary's kind.
       tokenizer_json: the same vocabulary for the `tokenizers` library.
       tokenizer_class: Hugging Face's class for it.
       settings: further entries of tokenizer_config.json.
-      sentinels: number of <extra_id_N> pieces.
       model_max_length: longest input of the model in tokens; None leaves it out.
       specials: special pieces besides those of the layout.
     """
     special: dict[str, Any] = {**layout.published_names}
     others = [piece for piece in layout.controls if piece not in special.values()]
-    others += [*reversed(sentinel_pieces(sentinels)), *specials]
+    others += [*reversed(sentinel_pieces(layout.sentinels)), *specials]
     if others:
         special["additional_special_tokens"] = others
     config = {"tokenizer_class": tokenizer_class, **settings, **special}
-    if sentinels or layout.sentinels:
-        config["extra_ids"] = sentinels
+    # None is a number too: without an entry, a reader takes the family's.
+    if layout.sentinels or getattr(find_layout(layout.controls), "sentinels", 0):
+        config["extra_ids"] = layout.sentinels
     if layout.padding_side != "right":
         config["padding_side"] = layout.padding_side
     if layout.pad_type:

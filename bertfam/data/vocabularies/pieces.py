@@ -1,6 +1,7 @@
 """Base class of vocabularies: pieces with ids."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -27,7 +28,7 @@ class Pieces:
 
     Attributes:
       size: number of pieces; ids are 0 .. size - 1.
-      layout: the control tokens.
+      layout: the control tokens, with the number of sentinels that the vocabulary has.
       token_ids: ids of the special pieces, and the mask of pieces that begin a word.
       has_unknown: True if there is text that only the unknown piece can represent.
     """
@@ -60,7 +61,7 @@ class Pieces:
             twice = next(piece for id, piece in enumerate(pieces) if ids[piece] != id)
             raise UserError(f"the vocabulary holds {twice!r} twice: each piece must have one id")
         self.size = len(pieces)
-        self.layout = layout
+        self.layout = replace(layout, sentinels=sentinels)
         self.token_ids = _token_ids(layout, ids, starts_word, sentinels, more_special)
         self._pieces = list(pieces)
         self._ids = ids

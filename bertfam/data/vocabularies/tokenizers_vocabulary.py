@@ -75,7 +75,6 @@ class TokenizersVocabulary(Pieces, ABC):
             tokenizer_json=self._with_controls(self._tokenizer(), layout).to_str(pretty=True),
             tokenizer_class=self._published_class(layout),
             settings=self._published_settings(),
-            sentinels=len(self.token_ids.sentinels),
             model_max_length=model_max_length,
             specials=[piece.content for piece in self._added if piece.special],
         )

@@ -1,10 +1,14 @@
 """Every kind of vocabulary with the control tokens of every family: ids, frames, words, and reading by transformers."""
 
+import warnings
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.data.vocabularies.learners import make_learner
 
 KINDS = ["wordpiece", "unigram", "bpe", "byte_bpe"]
 BOTH = [
@@ -121,6 +125,46 @@ def test_transformers_encodes_like_the_saved_vocabulary(learn, lines, kind, layo
     assert np.array_equal(loaded.token_ids.starts_word, tokens.starts_word) and loaded.token_ids.special == tokens.special
 
 
+FEW_LINES = ["the cat sat on the mat with a hat", "a dog and Über Äpfel", "日本 語 x"] * 3
+SENTENCE_PIECE_OPTIONS = [
+    {"normalizer": "identity", "keep_spaces": True, "byte_fallback": True},
+    {"normalizer": "nmt_nfkc_cf", "keep_spaces": False, "byte_fallback": False},
+]
+OPTIONS = {
+    "wordpiece": [
+        {"cased": cased, "strip_accents": strip, "split_ideographs": split}
+        for cased in (True, False)
+        for strip in (None, True, False)
+        for split in (True, False)
+    ],
+    "unigram": SENTENCE_PIECE_OPTIONS,
+    "bpe": SENTENCE_PIECE_OPTIONS,
+    "byte_bpe": [{}],
+}
+
+
+@pytest.mark.parametrize("sentinels", [0, 1, 150])
+@pytest.mark.parametrize(("kind", "layout"), BOTH)
+def test_loaded_vocabulary_has_every_option_that_was_saved(kind, layout, sentinels, tmp_path):
+    for number, options in enumerate(OPTIONS[kind]):
+        vocabulary = learn_few(kind, replace(LAYOUTS[layout], sentinels=sentinels), options)
+        vocabulary.save(tmp_path / str(number))
+        loaded = vocabularies.load(tmp_path / str(number))
+        assert loaded.token_ids.sentinels == vocabulary.token_ids.sentinels and len(loaded.token_ids.sentinels) == sentinels
+        assert loaded.size == vocabulary.size and loaded.fingerprint == vocabulary.fingerprint
+        assert loaded.layout == vocabulary.layout
+        loaded.save(tmp_path / "again")
+        for path in (tmp_path / str(number)).iterdir():
+            assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+
+
+def learn_few(kind, layout, options):
+    learner = make_learner(kind, size=640, layout=layout, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return learner.learn(learner.count(FEW_LINES))
+
+
 @pytest.mark.parametrize(
     ("kind", "layout"), [("wordpiece", "bert"), ("unigram", "t5"), ("byte_bpe", "roberta"), ("byte_bpe", "gpt2")]
 )
@@ -157,8 +201,6 @@ def test_config_of_the_family_in_the_folder_changes_nothing(learn, lines, tmp_pa
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_order_of_the_texts_does_not_matter(lines, kind):
-    from bertfam.data.vocabularies.learners import make_learner
-
     fingerprints = set()
     for texts in (lines[:300], lines[:300][::-1]):
         layout = {"wordpiece": "bert", "byte_bpe": "roberta"}.get(kind, "albert")

@@ -212,7 +212,6 @@ class SentencePiece(Pieces):
             tokenizer_json=make_tokenizer(parse(self.model), layout, self._ids, sentinels, self.cleaning).to_str(pretty=True),
             tokenizer_class=GENERIC_CLASS,
             settings={} if self.cleaning is None else self.cleaning.settings(),
-            sentinels=len(sentinels),
             model_max_length=model_max_length,
         )
 
