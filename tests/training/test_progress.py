@@ -11,6 +11,7 @@ import pytest
 
 from bertfam.errors import UserError
 from bertfam.objectives.objective import Sum
+from bertfam.training.checkpoints import retention
 from bertfam.training.logs import phase_timer
 from bertfam.training.logs.metrics import MetricsWriter, means
 from bertfam.training.logs.phase_timer import COMPILING, EVALUATING, TRAINING, WAITING, PhaseTimer, shares
@@ -125,6 +126,30 @@ def test_lines_after_the_checkpoint_are_dropped(tmp_path, tail):
     writer.close()
     assert [line["step"] for line in lines(tmp_path)] == [2, 4, 6]
     assert not list(tmp_path.glob(".*"))
+
+
+DAMAGED_LINES = [b'{"step": 4, \xff"split": "train"}', b'{"step": 4, "spl', b"7", b"[]", b'{"split": "eval"}', b'{"step": "4", "split": "eval"}',
+                 b'{"step": 4, "split": "eval", "loss": "x"}', b"[" * 100_000, b'{"step": -4, "split": "train"}', b""]  # fmt: skip
+
+
+@pytest.mark.parametrize("damaged", DAMAGED_LINES, ids=range(len(DAMAGED_LINES)))
+def test_damaged_line_is_set_aside(tmp_path, capsys, damaged):
+    good = [f'{{"step": {step}, "split": "eval", "loss": {step}}}'.encode() for step in (2, 4, 6)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([good[0], damaged, *good[1:], b""]))
+    assert retention.held_out(tmp_path, "loss") == {2: 2, 4: 4, 6: 6}
+    MetricsWriter(tmp_path, 4).close()
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'metrics.jsonl'}: line 2 is damaged" in warning and "metrics.damaged.jsonl" in warning
+    assert (tmp_path / "metrics.jsonl").read_bytes().splitlines() == good[:2]
+    assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == damaged + b"\n"
+    MetricsWriter(tmp_path, 4).close()
+    assert capsys.readouterr().err == ""
+
+
+def test_metrics_that_cannot_be_read(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(UserError, match=f"{tmp_path / 'metrics.jsonl'} cannot be read .Is a directory"):
+        retention.held_out(tmp_path, "loss")
 
 
 def test_incomplete_scores_are_dropped(tmp_path):

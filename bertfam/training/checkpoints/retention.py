@@ -4,11 +4,13 @@ Orbax's `AnyPreservationPolicy` of `LatestN`, `EveryNSteps` and `BestN` (orbax-c
 metrics given to `save`, but here a step is evaluated after it is saved, and its score is read from metrics.jsonl.
 """
 
-import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from bertfam.training.logs import metrics_file
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,10 @@ def is_loss(name: str) -> bool:
 
 def held_out(model_dir: Path, name: str) -> dict[int, float]:
     """Read a held-out metric from metrics.jsonl, by step; steps without a finite value are left out."""
-    return {step: line[name] for step, line in lines(model_dir, "eval").items() if math.isfinite(line.get(name) or math.nan)}
+    values = {step: line.get(name) for step, line in lines(model_dir, "eval").items()}
+    return {step: value for step, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 
-def lines(model_dir: Path, split: str) -> dict[int, dict[str, float]]:
+def lines(model_dir: Path, split: str) -> dict[int, dict[str, Any]]:
     """Read the lines of a split ("train", "eval") from metrics.jsonl, by step; the last line of a step counts."""
-    path = model_dir / "metrics.jsonl"
-    by_step = {}
-    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:  # a partially written line
-            continue
-        if line.pop("split", None) == split:
-            by_step[line.pop("step")] = line
-    return by_step
+    return {line.step: line.values for line in metrics_file.read(model_dir / metrics_file.NAME).lines if line.split == split}

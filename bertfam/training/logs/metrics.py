@@ -12,10 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertfam.errors import TrainingError, UserError
-from bertfam.storage.files import write_text
+from bertfam.errors import TrainingError, UserError, warn
+from bertfam.storage.files import write_bytes
 from bertfam.storage.spool import Spool
 from bertfam.training.integrity.digest import DIGEST
+from bertfam.training.logs import metrics_file
 from bertfam.training.logs.trackers import TrackedRuns, Tracker
 from bertfam.training.step import NON_FINITE, Metrics
 
@@ -57,15 +58,17 @@ class MetricsWriter:
         """Open both for a run at `step`, and the services of `trackers`, which get the run's `settings`.
 
         Lines that an interrupted run wrote for later steps are dropped, and so are incomplete scores of `step`, which lack their
-        last line, "eval".
+        last line, "eval". Damaged lines are set aside with a warning.
         """
-        self._spool = Spool(model_dir, "metrics.jsonl")
-        path = self._spool.folder / "metrics.jsonl"
+        self._spool = Spool(model_dir, metrics_file.NAME, metrics_file.DAMAGED)
+        path = self._spool.folder / metrics_file.NAME
         if path.exists():
-            lines = [(_place(line), line) for line in path.read_text().splitlines()]
-            evaluated = any(place == (step, "eval") for place, _ in lines)
-            kept = [line for (at, split), line in lines if at < step or at == step and (evaluated or split[:4] != "eval")]
-            write_text(path, "".join(f"{line}\n" for line in kept))
+            lines, damaged = metrics_file.read(path)
+            if damaged:
+                _set_aside(damaged, model_dir, path.with_name(metrics_file.DAMAGED))
+            evaluated = any((line.step, line.split) == (step, "eval") for line in lines)
+            kept = [line for line in lines if line.step < step or line.step == step and (evaluated or line.split[:4] != "eval")]
+            write_bytes(path, b"".join(line.raw + b"\n" for line in kept))
         self._file = open(path, "a")
         self._fault: UserError | None = None
         self._board = _Board(self._spool.folder, step)
@@ -215,10 +218,9 @@ def _tensorboard() -> tuple[Any, Any]:
     return EventsWriter, Event
 
 
-def _place(line: str) -> tuple[int, str]:
-    """Return the step and the split of a line; a partially written line sorts after every step."""
-    try:
-        content = json.loads(line)
-        return int(content["step"]), str(content["split"])
-    except (ValueError, KeyError, TypeError):
-        return 2**62, ""
+def _set_aside(damaged: Mapping[int, bytes], model_dir: Path, path: Path) -> None:
+    """Append damaged lines to the file for them, and warn: metrics are observations, and training needs none of them."""
+    with open(path, "ab") as file:
+        file.write(b"".join(raw + b"\n" for raw in damaged.values()))
+    lines = f"line {min(damaged)} is" if len(damaged) == 1 else f"{len(damaged)} lines, the first line {min(damaged)}, are"
+    warn([f"{model_dir / metrics_file.NAME}: {lines} damaged, and set aside in {path.name}; the run continues without"])
