@@ -24,6 +24,7 @@ from bertfam.errors import UserError
 from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import has_training_state
+from bertfam.training.integrity import model_dir_files
 from bertfam.training.jax_setup import check_jaxlib
 from bertfam.training.logs.phase_timer import PhaseTimer
 from bertfam.training.model_dir import check_folder, check_resumes, read_run
@@ -103,10 +104,11 @@ def find_gin_files(given: Sequence[str], model_dir: Path | None) -> list[str]:
     Given files that have an objective replace the configuration of MODEL_DIR; others are laid over it.
 
     Raises:
-      UserError: there is neither, or MODEL_DIR is no place for a run.
+      UserError: there is neither, MODEL_DIR is no place for a run, or a file of its run is missing or changed.
     """
     if model_dir:
         check_folder(model_dir)
+        model_dir_files.check(model_dir)
     saved = model_dir / "config.gin" if model_dir else None
     if saved is None or not saved.is_file():
         if not given:

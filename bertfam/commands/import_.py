@@ -35,6 +35,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.storage.files import check_unused, new_folder
     from bertfam.training.checkpoints import Checkpoints
     from bertfam.training.imported_model import read_model
+    from bertfam.training.integrity import model_dir_files
 
     check_unused(args.output)
     flags.import_modules(args)
@@ -42,6 +43,7 @@ def main(args: argparse.Namespace) -> int:
     with new_folder(args.output) as folder:
         (folder / "config.gin").write_text(model.config.complete("Run").text())
         model.vocabulary.save(folder / "vocab", model_max_length=model.run.objective.model.max_length)
+        model_dir_files.write(folder, model.vocabulary.fingerprint)
         checkpoints = Checkpoints(folder)
         checkpoints.save_params(0, jax.tree.map(jax.numpy.asarray, model.params))
         checkpoints.close()

@@ -107,6 +107,14 @@ def parse_file(name: str, named_at: str, including: tuple[str, ...] = ()) -> Ite
             yield _converted(statement, Origin(path, statement.location.line_num))
 
 
+def parse_text(text: str, path: str) -> Iterator[Binding | Import]:
+    """Yield the statements of gin text without includes; messages call it `path`."""
+    for statement in _statements(text, Origin(path)):
+        if isinstance(statement, config_parser.IncludeStatement):
+            raise UserError(f"{path}:{statement.location.line_num}: a saved configuration includes no file; remove the line")
+        yield _converted(statement, Origin(path, statement.location.line_num))
+
+
 def parse_override(binding: str | Override) -> Binding:
     """Parse "NAME = value"; a bare string comes from the flag --gin.NAME=value."""
     if isinstance(binding, str):

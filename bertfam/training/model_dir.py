@@ -3,11 +3,12 @@
 config.gin        complete configuration, without includes
 fingerprint.json  fingerprint of the text and the vocabulary
 start.json        warm-start flags (--init_from) of a run that has them
+files.json        digests of the files above, see `integrity.model_dir_files`
 plan.json         plan of the run, printed before training
 vocab/            vocabulary
 cache/            token cache, unless the run names another folder
 checkpoints/      Orbax checkpoints
-metrics.jsonl     metrics, one object per line; TensorBoard event files are beside it
+metrics.jsonl     metrics, one object per line; TensorBoard event files are beside it, and metrics.damaged.jsonl for damaged lines
 compilations/     compiled programs for accelerators, unless JAX_COMPILATION_CACHE_DIR names another folder
 plugins/profile/  profiles of --profile_steps
 """
@@ -29,6 +30,8 @@ from bertfam.storage.files import check_writable, clear_partial, write_text
 from bertfam.storage.paths import check_whole, make_folder, to_path
 from bertfam.storage.untrusted import read_json
 from bertfam.training.checkpoints import Checkpoints, has_training_state, selection
+from bertfam.training.integrity import model_dir_files
+from bertfam.training.integrity.model_dir_files import FINGERPRINT, START
 from bertfam.training.run import Run, check_resumable, check_same_model
 from bertfam.training.run_checks import check_vocabulary
 
@@ -50,9 +53,8 @@ class TrainedModel:
     params: Any
 
 
-START = "start.json"
 # Names that a run may have written before its config.gin.
-_OWN = ("cache", "checkpoints", "vocab", "plan.json", "fingerprint.json", START, "metrics.jsonl")
+_OWN = ("cache", "checkpoints", "vocab", "plan.json", FINGERPRINT, START, "metrics.jsonl", model_dir_files.NAME)
 
 
 def check_folder(model_dir: Path) -> None:
@@ -112,15 +114,17 @@ def prepare_folder(
         raise UserError(f"{model_dir} cannot be made ({error.strerror}); choose another --model_dir") from error
     for folder in (model_dir, model_dir / "vocab"):
         clear_partial(folder)
+    model_dir_files.remove(model_dir)
     if start:
         write_text(model_dir / START, json.dumps(start, indent=1) + "\n")
     elif vocabulary:
         (model_dir / START).unlink(missing_ok=True)
     write_text(model_dir / "config.gin", config.complete("Run").text())
     write_text(model_dir / "plan.json", json.dumps(plan, indent=1) + "\n")
-    write_text(model_dir / "fingerprint.json", json.dumps(fingerprint, indent=1) + "\n")
+    write_text(model_dir / FINGERPRINT, json.dumps(fingerprint, indent=1) + "\n")
     if vocabulary:
         vocabulary.save(model_dir / "vocab")
+    model_dir_files.write(model_dir, fingerprint["vocabulary"])
 
 
 def saved_init_flags(model_dir: Path) -> dict[str, Any]:
@@ -130,18 +134,25 @@ def saved_init_flags(model_dir: Path) -> dict[str, Any]:
 
 
 def read_run(model_dir: str | Path) -> Run:
-    """Read the configuration of a MODEL_DIR; raise UserError if it has none, or needs a module that is not imported yet."""
+    """Read the configuration of a MODEL_DIR.
+
+    Raises:
+      UserError: it has none, a file of the folder is missing or changed, or a module is needed that is not imported yet.
+    """
     path = to_path(model_dir) / "config.gin"
     check_whole(path.parent)
+    model_dir_files.check(path.parent)
     if not path.is_file():
         raise UserError(f"{model_dir} is no model folder (no config.gin); `bertfam pretrain` or `bertfam import` makes one")
     return load([str(path)], saved=[str(path)]).build("Run")
 
 
-def _check_vocabulary(model_dir: Path, vocabulary: Vocabulary) -> None:
-    """Raise UserError if the model was trained with another vocabulary; an imported model has no record of it."""
-    path = model_dir / "fingerprint.json"
-    if path.is_file() and read_json(path).get("vocabulary") != vocabulary.fingerprint:
+def _check_vocabulary(model_dir: Path, vocabulary: Vocabulary, step: int) -> None:
+    """Raise UserError if the model was trained with another vocabulary; only an imported model may have no record of it."""
+    recorded = model_dir_files.recorded_vocabulary(model_dir)
+    if recorded is None and has_training_state(model_dir, step):
+        raise UserError(f"{model_dir / FINGERPRINT}, the record of the vocabulary of this run, is missing; restore it")
+    if recorded is not None and recorded != vocabulary.fingerprint:
         raise UserError(f"{model_dir / 'vocab'} is not the vocabulary that the model was trained with; restore that")
 
 
@@ -158,10 +169,10 @@ def open_model(model_dir: str | Path, step: int | None = None, *, average: bool 
     """
     run = read_run(model_dir)
     vocabulary = vocabularies.load(to_path(model_dir) / "vocab")
-    _check_vocabulary(to_path(model_dir), vocabulary)
     run = run.sized(vocabulary.size)
     checkpoints = Checkpoints(model_dir, read_only=True)
     step = selection.find(model_dir, step, ("average" if average else "params",))
+    _check_vocabulary(to_path(model_dir), vocabulary, step)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     parts = checkpoints.parts(step)
     shapes = {name: shape for name, shape in nn.meta.unbox(run.boxed_params).items() if name in parts}

@@ -200,6 +200,7 @@ def test_another_teacher_is_refused(trained, teacher, student, tmp_path, capsys)
     shutil.copytree(trained.model_dir, other)
     for step in (path for path in (other / "checkpoints").iterdir() if path.name not in ("5",)):
         shutil.rmtree(step)
+    (run / "files.json").unlink()  # or edits of config.gin would be refused
     was = listing(run)
     assert cli.main(["distill", f"--model_dir={run}", f"--teacher={other}"]) == 2
     err = capsys.readouterr().err
@@ -253,6 +254,7 @@ def test_evaluate_fill_export_import(teacher, student, tmp_path, capsys):
     # Without its teacher a student is measured all the same, and says so.
     alone = tmp_path / "alone"
     shutil.copytree(student, alone)
+    (alone / "files.json").unlink()
     named = (alone / "config.gin").read_text()
     (alone / "config.gin").write_text(named.replace(f"r.folder = '{teacher}'", "r.folder = '/no/teacher'"))
     capsys.readouterr()

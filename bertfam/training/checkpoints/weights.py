@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from bertfam.data import vocabularies
 from bertfam.errors import UserError
 from bertfam.storage.files import new_folder
 from bertfam.storage.paths import copy_folder, to_path
 from bertfam.training.checkpoints import manifest, selection
+from bertfam.training.integrity import model_dir_files
 
 
 def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = None) -> int:
@@ -29,9 +31,11 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
     step = selection.find(model_dir, step, items)
     if absent := next((name for name in ("config.gin", "vocab") if not (to_path(model_dir) / name).exists()), None):
         raise UserError(f"{model_dir} has no {absent}, which a copy requires; restore it")
+    model_dir_files.check(to_path(model_dir))
     with new_folder(target) as folder:
         (folder / "config.gin").write_bytes((to_path(model_dir) / "config.gin").read_bytes())
         copy_folder(to_path(model_dir) / "vocab", folder / "vocab")
+        model_dir_files.write(folder, vocabularies.load(folder / "vocab").fingerprint)
         copy = folder / "checkpoints" / "0"
         for item in items:
             if (saved := selection.folder(model_dir) / str(step) / item).is_dir():
