@@ -34,8 +34,8 @@ class Edits:
         if len(flags) > 3:
             flags = [f"a --gin_file of {path} with all {len(flags)} changes, once {path} is as it was"]
         return (
-            f"{path}:{first.origin.line}: {_name(first)} {before} when it was saved and is {render(first.value)} now; undo the edit, "
-            f"and make the change by {' '.join(flags)}"
+            f"{path}:{first.origin.line}: {_name(first)} {before} when it was saved and is {render(first.value)} now; undo the "
+            f"edit, and make the change by {' '.join(flags)}"
         )
 
 

@@ -128,8 +128,18 @@ def test_lines_after_the_checkpoint_are_dropped(tmp_path, tail):
     assert not list(tmp_path.glob(".*"))
 
 
-DAMAGED_LINES = [b'{"step": 4, \xff"split": "train"}', b'{"step": 4, "spl', b"7", b"[]", b'{"split": "eval"}', b'{"step": "4", "split": "eval"}',
-                 b'{"step": 4, "split": "eval", "loss": "x"}', b"[" * 100_000, b'{"step": -4, "split": "train"}', b""]  # fmt: skip
+DAMAGED_LINES = [
+    b'{"step": 4, \xff"split": "train"}',
+    b'{"step": 4, "spl',
+    b"7",
+    b"[]",
+    b'{"split": "eval"}',
+    b'{"step": "4", "split": "eval"}',
+    b'{"step": 4, "split": "eval", "loss": "x"}',
+    b"[" * 100_000,
+    b'{"step": -4, "split": "train"}',
+    b"",
+]
 
 
 @pytest.mark.parametrize("damaged", DAMAGED_LINES, ids=range(len(DAMAGED_LINES)))
