@@ -202,7 +202,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         opened = TokenCache(cache(cached))
         unknown = vocabularies.load(opened.vocabulary_directory).token_ids.unk
         tokens = opened.counts("validation")["tokens"]
-        unknown_tokens = sum(int((opened.documents("validation", name).tokens == unknown).sum()) for name in opened.corpora)
+        unknown_tokens = sum(int((opened.documents("validation", name).tokens[:] == unknown).sum()) for name in opened.corpora)
         warm_start = next((line for line in log.splitlines() if line.startswith("starts from ")), "")
         results.append(
             {

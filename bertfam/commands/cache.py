@@ -13,7 +13,9 @@ EXAMPLE = """\
   bertfam pretrain --gin_file=runs/quickstart.gin --cache_dir=cache --model_dir=model
 The cache is complete or absent. A build that is stopped (killed, interrupted, out of disk or memory) leaves its work in
 .NAME.partial beside --output=NAME. The same command resumes it there, with the same bytes as an uninterrupted build. Other text
-or another vocabulary starts from the beginning. To abandon a build, delete .NAME.partial."""
+or another vocabulary starts from the beginning. To abandon a build, delete .NAME.partial.
+Each block of a cache is checked when it is first read. To check all of them at once:
+  bertfam cache --verify --output=cache"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes that split sentences and tokenise; 0: only this one (default: one per core); same result",
     )
     parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read every byte of the cache in --output and compare it with its digests, instead of building; needs no text",
+    )
+    parser.add_argument(
         "--beam",
         nargs="?",
         const="",
@@ -44,7 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Build the cache, or check an existing one against the text and vocabulary; return the exit status."""
+    """Build the cache, check an existing one against the text and vocabulary, or verify it; return the exit status."""
+    if args.verify:
+        from bertfam.data.token_cache.verification import verify
+
+        print(verify(args.output))
+        return 0
     from bertfam.data.token_cache.build_process import check_buildable
 
     if args.processes is not None and args.processes < 0:

@@ -111,7 +111,7 @@ def _print_json(report: Report, shown: session.Configuration | None) -> None:
 
 def _cache_warnings(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list[str]:
     """Return warnings about a token cache: all that pretrain prints, and more."""
-    texts = [cache.documents("train", name) for name in cache.corpora]
+    texts = [cache.documents("train", name, vocabulary.size) for name in cache.corpora]
     lines = []
     for text in texts:
         lines += text_warnings(text, vocabulary.token_ids, cache.vocabulary_directory, is_whole=True)

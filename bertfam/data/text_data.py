@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-import numpy as np
-
 from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, Corruption, TextCorruption
 from bertfam.corruption.masked_lm.masking import BertMasking
@@ -113,14 +111,14 @@ class TextData:
         for name, corpus in self.corpora.items():
             label = "the text" if name == TEXT else f"corpus {name}"
             if not corpus.units:
-                self._check_units(label, None)
+                self._check_units(label, has_units=False)
             if corpus.pairs:
                 self._check_pairs(label)
             elif not self.corruption.reads_text:
                 self.refuse_text(label)
 
-    def _check_units(self, name: str, units: np.ndarray | None) -> None:
-        if units is None and self.needs_units:
+    def _check_units(self, name: str, *, has_units: bool) -> None:
+        if not has_units and self.needs_units:
             raise UserError(
                 f"{name} has no marks of phrases and entities, which Units masks: give the text with --marks=given or "
                 "--marks=names, or set BertMasking.choice to another rule, such as @WholeWords()"
@@ -303,15 +301,15 @@ class TextData:
     ) -> CorruptedRows:
         """Return the shuffled rows of one corpus."""
         number = cache.corpora.index(name)
-        documents = cache.documents(split, name)
-        self._check_units(documents.name, documents.units)
+        documents = cache.documents(split, name, tokens.size)
+        self._check_units(documents.name, has_units=documents.units is not None)
         plan, order, noise = (int(keys.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
         examples = self.examples(documents, length, plan, tokens)
         corruption: Corruption
         if documents.pairs:
             corruption = FeatureSubset(tuple(self.features(length)))
         else:
-            corruption = self.corruption.fit(lambda: cache.documents("train", name).token_counts(tokens.size))
+            corruption = self.corruption.fit(lambda: cache.documents("train", name, tokens.size).token_counts(tokens.size))
             if self.pairs.packed and self.rows.most_examples(length) == 1:
                 corruption = WithPositions(corruption, tuple(self.features(length)))
         return CorruptedRows(Shuffled(len(examples), order), examples, corruption, tokens, noise, self.dupe_factor)

@@ -38,7 +38,7 @@ def training_counts(data: TextData, cache: TokenCache, tokens: TokenIds, length:
             rows = source.rows(step, 0, batch_size)
             counts += np.bincount(rows["decoder_target_tokens"][rows["decoder_loss_weights"] > 0], minlength=tokens.size)
         return counts
-    counts = unigram_counts((cache.documents("train", name) for name in cache.corpora), tokens.size)
+    counts = unigram_counts((cache.documents("train", name, tokens.size) for name in cache.corpora), tokens.size)
     if continued:
         counts[tokens.end_of_text("a row of text")] += cache.counts("train")["documents"]
     return counts

@@ -44,7 +44,7 @@ def unknown_share(documents: Documents, tokens: TokenIds) -> float:
     """Return the share of unknown tokens in evenly spaced blocks of the text."""
     size = len(documents.tokens)
     if size <= _TOKENS:
-        return float(np.mean(documents.tokens == tokens.unk)) if size else 0.0
+        return float(np.mean(documents.tokens[:] == tokens.unk)) if size else 0.0
     block = _TOKENS // _BLOCKS
     starts = np.linspace(0, size - block, _BLOCKS).astype(np.int64)
     return float(np.mean([np.mean(documents.tokens[start : start + block] == tokens.unk) for start in starts]))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertfam.data import vocabularies
+from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.cache import FORMAT, difference
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
@@ -85,7 +86,8 @@ class BuildFolder:
 
     def finish(self, manifest: dict[str, Any], target: Path) -> None:
         """Rename the cache to `target` once all of it is on the disk."""
-        write_durably(self.cache / "cache.json", json.dumps(manifest, indent=1) + "\n")
+        write_durably(self.cache / "cache.json", json.dumps(manifest | {"digests": True}, indent=1) + "\n")
+        write_durably(self.cache / digests.NAME, digests.compute(self.cache))
         for folder, _, names in os.walk(self.cache):
             for path in (*(Path(folder, name) for name in names), Path(folder)):
                 _sync(path)

@@ -1,6 +1,7 @@
 """Token cache: named corpora as flat ids with sentence and document starts, memory-mapped.
 
     DIRECTORY/cache.json          format, fingerprint, counts
+    DIRECTORY/digests.json        digests by block of all files, see `digests`
     DIRECTORY/vocab/              the vocabulary of the ids
     DIRECTORY/CORPUS/SPLIT/FEATURE.bin            all values, concatenated
     DIRECTORY/CORPUS/SPLIT/FEATURE.offsets.bin    int64[documents + 1], the start of each document's values
@@ -27,8 +28,10 @@ from typing import Any
 
 import numpy as np
 
+from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.documents import Documents
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
+from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import check_whole, local, to_path
 
 FORMAT = 2
@@ -58,12 +61,17 @@ class TokenCache:
             version = content["format"]
             if version == FORMAT:
                 self._fingerprint, self._corpora = content["fingerprint"], content["corpora"]
+                has_digests = content.get("digests", False)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{manifest} is damaged ({error}); delete {self.directory} and build it again") from None
         if version != FORMAT:
             raise UserError(
                 f"{self.directory} has cache format {version}, this version reads {FORMAT}; delete it and build it again"
             )
+        if has_digests and not (self.directory / digests.NAME).is_file():
+            raise UserError(f"{self.directory / digests.NAME} is missing; delete {self.directory} and build it again")
+        if not is_remote(self.directory):
+            self._check_small_files(self.directory)
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -92,21 +100,41 @@ class TokenCache:
         names = [name for name in by_corpus[0] if all(name in counts for counts in by_corpus)]
         return {name: sum(counts[name] for counts in by_corpus) for name in names}
 
-    def documents(self, split: str, corpus: str) -> Documents:
-        """Map a split of a corpus into memory."""
-        counts, folder = self.counts(split, corpus), self._local / corpus / split
-        sentences = self._map(folder, "sentence_starts", "offsets", "int64", counts["documents"] + 1)
-        starts = self._map(folder, "sentence_starts", "values", "int64", counts["sentences"] + 1)
+    def documents(self, split: str, corpus: str, vocabulary_size: int | None = None) -> Documents:
+        """Map a split of a corpus into memory.
+
+        Starts, which all rows need at once, are checked here, and tokens and units when they are first read.
+
+        Args:
+          split: the split.
+          corpus: the name of the corpus.
+          vocabulary_size: the least id that is refused; None refuses none.
+
+        Raises:
+          UserError: if a file is missing or damaged.
+        """
+        if self._digests is None:
+            _warn_without_digests(self.directory)
+        counts, folder = self.counts(split, corpus), f"{corpus}/{split}"
+        sentences = self._map(folder, "sentence_starts", "offsets", "int64", counts["documents"] + 1, check=True)
+        starts = self._map(folder, "sentence_starts", "values", "int64", counts["sentences"] + 1, check=True)
         dtypes = self._of(corpus)[split]["dtypes"]
-        tokens = self._map(folder, "tokens", "values", dtypes["tokens"], counts["tokens"])
-        units = self._map(folder, "units", "values", "uint8", counts["tokens"]) if "units" in dtypes else None
+        tokens = self._checked(folder, "tokens", dtypes["tokens"], counts["tokens"], vocabulary_size)
+        units = self._checked(folder, "units", "uint8", counts["tokens"]) if "units" in dtypes else None
         name = f"the {split} split of {self._called}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
         return Documents(name, tokens, starts, sentences, units, self.has_pairs(corpus))
 
     @functools.cached_property
     def _local(self) -> Path:
         """The folder of the cache, or the local copy of a cache in a bucket."""
-        return local(self.directory)
+        folder = local(self.directory)
+        if folder != self.directory:
+            self._check_small_files(folder)
+        return folder
+
+    @functools.cached_property
+    def _digests(self) -> dict[str, digests.FileDigests] | None:
+        return digests.read(self._local)
 
     def has_pairs(self, corpus: str) -> bool:
         """Return True if the documents of a corpus are pairs of inputs and targets."""
@@ -117,15 +145,38 @@ class TokenCache:
             raise UserError(f"{self.directory} holds no text named {corpus}, only {', '.join(self.corpora)}")
         return self._corpora[corpus]
 
-    def _map(self, folder: Path, feature: str, part: str, dtype: str, count: int) -> np.ndarray:
-        path = feature_path(folder, feature, part)
+    def _check_small_files(self, folder: Path) -> None:
+        """Check the description and the vocabulary, which every reader reads as a whole."""
+        recorded = digests.read(folder)
+        for name in recorded or ():
+            if name == "cache.json" or name.startswith("vocab/"):
+                digests.check_file(folder, name, recorded or {})
+
+    def _checked(self, folder: str, feature: str, dtype: str, count: int, limit: int | None = None) -> digests.CheckedArray:
+        """Map a feature whose blocks are checked when they are first read."""
+        values = self._map(folder, feature, "values", dtype, count)
+        name = feature_path(Path(folder), feature, "values").as_posix()
+        entry = None if self._digests is None else digests.entry_of(self._local, name, self._digests)
+        return digests.CheckedArray(self._local, name, values, entry, limit)
+
+    def _map(self, folder: str, feature: str, part: str, dtype: str, count: int, *, check: bool = False) -> np.ndarray:
+        name = feature_path(Path(folder), feature, part).as_posix()
+        path = self._local / name
         expected = count * np.dtype(dtype).itemsize
         size = path.stat().st_size if path.is_file() else -1
         if size != expected:
             state = "is missing" if size < 0 else f"has {size} bytes instead of {expected}"
             raise UserError(f"{path} {state}; delete {self.directory} and build it again")
+        if check and self._digests is not None:
+            digests.check_file(self._local, name, self._digests)
         # An empty file cannot be mapped.
         return np.memmap(path, dtype, "r", shape=(count,)).view(np.ndarray) if count else np.zeros(0, dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_without_digests(directory: Path) -> None:
+    """Warn, once for each cache."""
+    warn([f"{directory} has no digests, so damage goes unnoticed; bertfam cache --verify --output={directory} adds them"])
 
 
 def feature_path(directory: Path, feature: str, part: str) -> Path:

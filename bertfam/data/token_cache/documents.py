@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertfam.data.token_cache.digests import CheckedArray
+
 _PARTS, _PART = 64, 1 << 20  # the number and the tokens of the parts of a long text in which tokens are counted
 
 
@@ -13,7 +15,7 @@ class Documents:
 
     Attributes:
       name: name in messages.
-      tokens: uint[tokens].
+      tokens: uint[tokens]; those of a cache are checked when they are first read.
       sentence_starts: int64[sentences + 1], the start of each sentence in `tokens`, and the end.
       sentence_bounds: int64[documents + 1], the first sentence of each document, and the number of sentences.
       units: uint8[tokens], marks of the phrases and entities that the tokens belong to (see
@@ -22,10 +24,10 @@ class Documents:
     """
 
     name: str
-    tokens: np.ndarray
+    tokens: np.ndarray | CheckedArray
     sentence_starts: np.ndarray
     sentence_bounds: np.ndarray
-    units: np.ndarray | None = None
+    units: np.ndarray | CheckedArray | None = None
     pairs: bool = False
 
     def __len__(self) -> int:

@@ -111,12 +111,12 @@ def test_tokens_equal_those_of_the_text_without_marks(caches):
 
 def test_marks_cover_whole_words(caches, vocabulary):
     documents = caches["marked"].documents("train", "text")
-    tokens, starts = documents.tokens.astype(int), documents.sentence_starts
+    tokens, starts = documents.tokens[:].astype(int), documents.sentence_starts
     for sentence in range(0, 400, 7):
         span = slice(starts[sentence], starts[sentence + 1])
         starts_word = vocabulary.token_ids.starts_word[tokens[span]]
         for shift in (0, UNIT_BITS):
-            marks = documents.units[span] >> shift & 3
+            marks = documents.units[:][span] >> shift & 3
             assert set(marks) <= {0, BEGINS, CONTINUES}
             # A token continues only the unit of the token before it.
             assert np.all((marks[1:] != CONTINUES) | (marks[:-1] != 0)) and marks[0] != CONTINUES
@@ -124,7 +124,7 @@ def test_marks_cover_whole_words(caches, vocabulary):
             assert starts_word[marks == BEGINS].all()
             ends = np.flatnonzero((marks[1:] == 0) & (marks[:-1] != 0)) + 1
             assert starts_word[ends].all()
-    assert 0.2 < np.mean(documents.units & 3 > 0) < 0.7 and np.mean(documents.units >> UNIT_BITS > 0) > 0.05
+    assert 0.2 < np.mean(documents.units[:] & 3 > 0) < 0.7 and np.mean(documents.units[:] >> UNIT_BITS > 0) > 0.05
 
 
 def test_builds_by_several_processes_give_the_same_bytes(caches, corpus, vocabulary, tmp_path):
@@ -134,7 +134,7 @@ def test_builds_by_several_processes_give_the_same_bytes(caches, corpus, vocabul
         paths = (cache.directory / "text" / "train" / name for cache in (rebuilt, caches["marked"]))
         assert len({path.read_bytes() for path in paths}) == 1
     named = build({"text": MarkedText(files, marks="names")}, vocabulary, tmp_path / "names")
-    assert TokenCache(tmp_path / "names").documents("train", "text").units.any()
+    assert TokenCache(tmp_path / "names").documents("train", "text").units[:].any()
     assert named.fingerprint != rebuilt.fingerprint
 
 
@@ -149,7 +149,7 @@ def test_marks_stay_with_their_tokens_in_rows_of_every_kind(caches, tokens, rows
     batch = examples.rows(np.arange(len(examples)), fold(1, np.arange(len(examples))))
     places_of_run = {}
     # The marks of a run of five tokens are known where the run occurs once in the text.
-    text = documents.tokens.astype(int)
+    text = documents.tokens[:].astype(int)
     for at in range(len(text) - 4):
         places_of_run.setdefault(tuple(text[at : at + 5].tolist()), []).append(at)
     compared = 0

@@ -1,0 +1,192 @@
+"""Digests of a token cache by block, by which a changed byte is found when its block is first read.
+
+DIRECTORY/digests.json {"format": 1, "files": {"text/train/tokens.bin": {"size": 1234, "crc32": "8 digits a block"}, ...}}
+
+A block has 64 KiB. CRC-32 finds every flipped bit, and every burst of up to 32 bits; other damage escapes it once in 2^32 blocks.
+Rows are scattered over the ids, so that larger blocks would read much more than the first rows need. `zlib.crc32` is used, since
+`google_crc32c` is no dependency of a local cache and SHA-256 is no faster here.
+"""
+
+import functools
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfam.errors import UserError
+from bertfam.storage.files import read_json
+
+NAME = "digests.json"
+BLOCK_BYTES = 1 << 16
+_FORMAT = 1
+_DIGITS = 8
+
+
+@dataclass(frozen=True)
+class FileDigests:
+    """Digests of one file.
+
+    Attributes:
+      size: its bytes.
+      blocks: uint32[blocks], the CRC-32 of each block.
+    """
+
+    size: int
+    blocks: np.ndarray
+
+
+def compute(folder: Path, progress: Callable[[int], None] = lambda size: None) -> str:
+    """Return the content of digests.json for all files of a folder; `progress` is called with the bytes of each block read."""
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME):
+        digits = []
+        size = 0
+        for block in _blocks(path):
+            digits.append(f"{zlib.crc32(block):0{_DIGITS}x}")
+            size += len(block)
+            progress(len(block))
+        files[path.relative_to(folder).as_posix()] = {"size": size, "crc32": "".join(digits)}
+    return json.dumps({"format": _FORMAT, "files": files}, indent=1) + "\n"
+
+
+def read(folder: Path) -> dict[str, FileDigests] | None:
+    """Read the digests of a cache's folder, by the name of the file; None if it has none.
+
+    Raises:
+      UserError: if digests.json is damaged.
+    """
+    path = folder / NAME
+    if not path.is_file():
+        return None
+    try:
+        content = read_json(path)
+        if content["format"] != _FORMAT:
+            raise ValueError(f"its format is {content['format']}")
+        return {name: _parse(entry) for name, entry in content["files"].items()}
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({error}); delete {folder} and build it again") from None
+
+
+def check_file(
+    folder: Path, name: str, digests: Mapping[str, FileDigests], progress: Callable[[int], None] | None = None
+) -> None:
+    """Raise UserError unless every byte of a file is as it was written; a file that is checked already is not read again."""
+    entry, path = entry_of(folder, name, digests), folder / name
+    if progress is None:
+        stat = path.stat()
+        _check_once(folder, name, stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.blocks.tobytes())
+        return
+    for number, block in enumerate(_blocks(path)):
+        _check_block(folder, name, number, block, entry)
+        progress(len(block))
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_once(folder: Path, name: str, inode: int, size: int, changed: int, blocks: bytes) -> None:
+    entry = FileDigests(size, np.frombuffer(blocks, np.uint32))
+    for number, block in enumerate(_blocks(folder / name)):
+        _check_block(folder, name, number, block, entry)
+
+
+class CheckedArray:
+    """Read-only values of a file, of which each block is checked when it is first read.
+
+    It has the part of the interface of `np.ndarray` that readers of tokens use. Threads share it: a block that two of them read
+    at once is checked twice, which is harmless. Each process checks for itself.
+
+    Attributes:
+      dtype: of the values.
+    """
+
+    def __init__(self, folder: Path, name: str, values: np.ndarray, entry: FileDigests | None, limit: int | None) -> None:
+        """Create the array.
+
+        Args:
+          folder: the folder of the cache.
+          name: the file within it.
+          values: its values, mapped into memory.
+          entry: its digests; None if there are none.
+          limit: the least value that is refused; None refuses none.
+        """
+        self._folder, self._name, self._values, self._entry, self._limit = folder, name, values, entry, limit
+        self.dtype = values.dtype
+        self._shift = (BLOCK_BYTES // values.itemsize).bit_length() - 1  # of a value's index, to give its block
+        self._checked = np.zeros(max(1, -(-values.nbytes // BLOCK_BYTES)), bool)
+        self._all_checked = entry is None and limit is None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self[:], dtype, copy=copy)
+
+    def __getitem__(self, key: slice) -> np.ndarray:
+        begin, end, _ = key.indices(len(self))
+        if not self._all_checked and end > begin:
+            first, last = begin >> self._shift, (end - 1) >> self._shift
+            self._check(first + np.flatnonzero(~self._checked[first : last + 1]))
+        return self._values[key]
+
+    def take(self, indices: np.ndarray, mode: str = "raise") -> np.ndarray:
+        """Return the values at `indices`, as `np.ndarray.take` does."""
+        if not self._all_checked and len(self):
+            # Indices out of range are of the first or last block, whatever the mode does with them.
+            blocks = np.right_shift(indices, self._shift)
+            unchecked = ~self._checked.take(blocks, mode="clip")
+            if unchecked.any():
+                self._check(np.unique(np.clip(blocks[unchecked], 0, len(self._checked) - 1)))
+        return self._values.take(indices, mode=mode)  # type: ignore[call-overload,no-any-return]
+
+    def _check(self, blocks: np.ndarray) -> None:
+        size = 1 << self._shift
+        for number in blocks.tolist():
+            values = self._values[number * size : (number + 1) * size]
+            if self._entry is not None:
+                _check_block(self._folder, self._name, number, memoryview(values).cast("B"), self._entry)
+            if self._limit is not None and values.max() >= self._limit:
+                raise UserError(
+                    f"{self._folder / self._name}: block {number} holds the id {values.max()}, and the vocabulary has "
+                    f"{self._limit} pieces; delete {self._folder} and build it again"
+                )
+            self._checked[number] = True
+        if len(blocks) and self._checked.all():
+            self._all_checked = True
+
+
+def _check_block(folder: Path, name: str, number: int, block: bytes | memoryview, entry: FileDigests) -> None:
+    if number >= len(entry.blocks) or zlib.crc32(block) != entry.blocks[number]:
+        begin = number * BLOCK_BYTES
+        raise UserError(
+            f"{folder / name}: block {number} (bytes {begin} to {begin + len(block) - 1}) is damaged: it is not as it was "
+            f"written; delete {folder} and build it again"
+        )
+
+
+def entry_of(folder: Path, name: str, digests: Mapping[str, FileDigests]) -> FileDigests:
+    """Return the digests of a file, which must exist and have its size."""
+    path = folder / name
+    if name not in digests:
+        raise UserError(f"{folder / NAME} has no digests of {name}: it is damaged; delete {folder} and build it again")
+    if not path.is_file():
+        raise UserError(f"{path} is missing; delete {folder} and build it again")
+    if (size := path.stat().st_size) != digests[name].size:
+        raise UserError(f"{path} has {size} bytes instead of {digests[name].size}; delete {folder} and build it again")
+    return digests[name]
+
+
+def _parse(entry: Mapping[str, Any]) -> FileDigests:
+    size, digits = int(entry["size"]), bytes.fromhex(entry["crc32"])
+    blocks = np.frombuffer(digits, ">u4").astype(np.uint32)
+    if len(blocks) != -(-size // BLOCK_BYTES):
+        raise ValueError(f"{len(blocks)} blocks are no digests of {size} bytes")
+    return FileDigests(size, blocks)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            yield block

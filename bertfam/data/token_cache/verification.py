@@ -1,0 +1,86 @@
+"""Verification of a whole token cache, which adds digests to one that has none."""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bertfam.data import vocabularies
+from bertfam.data.corpora.corpus import SPLITS
+from bertfam.data.token_cache import digests
+from bertfam.data.token_cache.cache import TokenCache
+from bertfam.errors import UserError
+from bertfam.storage.buckets import is_remote
+from bertfam.storage.files import write_text
+from bertfam.storage.paths import local, to_path
+
+
+def verify(directory: str | Path) -> str:
+    """Read every byte of a token cache and compare it with its digests, with progress on stderr.
+
+    A cache without digests is inspected (sizes, order of the starts, ids) and gets them.
+
+    Returns:
+      A line that says what was found.
+
+    Raises:
+      UserError: if a byte is not as it was written, or there are no digests and the cache cannot be right.
+    """
+    cache = TokenCache(directory)
+    size = vocabularies.load(cache.vocabulary_directory).size
+    folder = local(to_path(directory))
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    names.remove(digests.NAME) if digests.NAME in names else None
+    total = sum((folder / name).stat().st_size for name in names)
+    progress = _Progress(str(directory), total)
+    recorded = digests.read(folder)
+    if recorded is not None:
+        for name in sorted({*names, *recorded}):
+            digests.check_file(folder, name, recorded, progress)
+    for corpus in cache.corpora:
+        for split in SPLITS:
+            _inspect(cache, split, corpus, size)
+    if recorded is None:
+        if is_remote(directory):
+            raise UserError(
+                f"{directory} has no digests, and those of a cache in a bucket are made when it is built; build it again"
+            )
+        write_text(folder / digests.NAME, digests.compute(folder, progress))
+    progress.finish()
+    what = "as they were written" if recorded is not None else "without visible damage, and have digests now"
+    return f"token cache: {directory}: all {len(names)} files ({total:,} bytes) are {what}"
+
+
+def _inspect(cache: TokenCache, split: str, corpus: str, size: int) -> None:
+    """Raise UserError if starts or ids of a split cannot be right, whatever the digests say."""
+    documents = cache.documents(split, corpus, size)
+    for start in range(0, len(documents.tokens), 1 << 24):
+        documents.tokens[start : start + (1 << 24)]
+    ends = (("sentence_starts.bin", documents.sentence_starts, len(documents.tokens)),)
+    ends += (("sentence_starts.offsets.bin", documents.sentence_bounds, len(documents.sentence_starts) - 1),)
+    for name, starts, end in ends:
+        if starts[0] != 0 or starts[-1] != end or (np.diff(starts) < 0).any():
+            raise UserError(
+                f"{cache.directory / corpus / split / name} is damaged: its positions do not rise from 0 to {end}; delete "
+                f"{cache.directory} and build it again"
+            )
+
+
+class _Progress:
+    """Line on stderr, updated each second on a terminal."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title, self._total, self._done, self._last = title, total, 0, 0.0
+
+    def __call__(self, size: int) -> None:
+        self._done += size
+        if sys.stderr.isatty() and time.monotonic() - self._last > 1:
+            self._last = time.monotonic()
+            share = self._done / max(self._total, 1)
+            print(f"\r\x1b[Kverifying {self._title}: {share:.0%}", end="", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Clear the line."""
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
