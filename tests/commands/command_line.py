@@ -122,6 +122,12 @@ def error_lines(done):
     return [line for line in done.stderr.splitlines() if "warning" not in line]
 
 
+def replaced(words, flags):
+    """The words of a command with these flags in place of those of the same names."""
+    names = {flag.partition("=")[0] for flag in flags if flag.startswith("--")}
+    return [*(word for word in words if word.partition("=")[0] not in names), *flags]
+
+
 def listing(folder):
     """Return every path under a folder with its size and time: equal listings mean that nothing was written."""
     return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(folder).rglob("*"))}

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from command_line import in_process, launch, listing
+from command_line import in_process, launch, listing, replaced
 from initial_state import initial_state, leaves
 from model_folders import arrays, cut
 from test_pretrain_processes import metrics
@@ -338,8 +338,7 @@ def test_a_student_of_random_parameters(trained, tmp_path, monkeypatch):
 )
 def test_mistakes(trained, tmp_path, capsys, flags, message):
     values = {"folder": tmp_path, "model": trained.model_dir}
-    given = words(trained, tmp_path)
-    given += [flag.format(**values) for flag in flags]
+    given = replaced(words(trained, tmp_path), [flag.format(**values) for flag in flags])
     before = set(tmp_path.rglob("*"))
     assert cli.main(given) == 2
     err = capsys.readouterr().err

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import xla
-from command_line import bertfam, listing
+from command_line import bertfam, listing, replaced
 
 from bertfam import cli
 from bertfam.data import vocabularies
@@ -127,7 +127,7 @@ def test_mistakes(trained, tmp_path, monkeypatch, capsys, flags, message):
             assert cli.main(["cache", text, f"--vocab={trained.folder / vocabulary}", f"--output={name}"]) == 0
     capsys.readouterr()
     before = listing(tmp_path) | listing(trained.model_dir)
-    assert cli.main(["evaluate", f"--model_dir={trained.model_dir}", *flags]) == 2
+    assert cli.main(replaced(["evaluate", f"--model_dir={trained.model_dir}"], flags)) == 2
     output = capsys.readouterr()
     assert (output.out, output.err) == ("", f"bertfam: error: {message.format(model_dir=trained.model_dir)}\n")
     assert listing(tmp_path) | listing(trained.model_dir) == before

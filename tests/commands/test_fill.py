@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_line import bertfam
+from command_line import bertfam, replaced
 
 from bertfam import api, cli
 from bertfam.data import vocabularies
@@ -65,7 +65,7 @@ def test_text_for_people_and_an_earlier_step_in_a_light_process(trained, tmp_pat
 )
 def test_mistakes(trained, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["fill", f"--model_dir={trained.model_dir}", *words]) == 2
+    assert cli.main(replaced(["fill", f"--model_dir={trained.model_dir}"], words)) == 2
     output = capsys.readouterr()
     assert (output.out, output.err) == ("", f"bertfam: error: {message.format(model_dir=trained.model_dir)}\n")
     assert list(tmp_path.iterdir()) == []

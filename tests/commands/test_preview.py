@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from command_line import bertfam, listing
+from command_line import bertfam, listing, replaced
 
 from bertfam import cli
 from bertfam.data import vocabularies
@@ -170,7 +170,7 @@ def test_mistakes(trained, tmp_path, monkeypatch, capsys, flags, message):
     monkeypatch.chdir(tmp_path)
     names = {"folder": trained.folder, "model_dir": trained.model_dir}
     before = listing(trained.folder)
-    assert cli.main(["preview", f"--model_dir={trained.model_dir}", *(flag.format(**names) for flag in flags)]) == 2
+    assert cli.main(replaced(["preview", f"--model_dir={trained.model_dir}"], [flag.format(**names) for flag in flags])) == 2
     output = capsys.readouterr()
     assert output.out == "" and output.err.startswith(f"bertfam: error: {message.format(**names)}")
     assert output.err.count("\n") == 1 and (message.endswith('"') or output.err.endswith(f"{message.format(**names)}\n"))
