@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from bertfam.errors import UserError
-from bertfam.storage.files import read_json
 
 NAME = "digests.json"
 BLOCK_BYTES = 1 << 16
@@ -63,11 +62,12 @@ def read(folder: Path) -> dict[str, FileDigests] | None:
     if not path.is_file():
         return None
     try:
-        content = read_json(path)
+        # Of any size: it grows with the cache.
+        content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"its format is {content['format']}")
         return {name: _parse(entry) for name, entry in content["files"].items()}
-    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); delete {folder} and build it again") from None
 
 

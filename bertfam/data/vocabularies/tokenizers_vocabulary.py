@@ -34,7 +34,8 @@ class TokenizersVocabulary(Pieces, ABC):
         added: Sequence[AddedPiece] = (),
     ) -> None:
         ids = {piece: id for id, piece in enumerate(pieces)}
-        specials = [ids[piece.content] for piece in added if piece.special]
+        first_sentinel = len(pieces) - sentinels  # sentinels are no special pieces, see `TokenIds`
+        specials = [ids[piece.content] for piece in added if piece.special and ids[piece.content] < first_sentinel]
         super().__init__(pieces, layout, starts_word, sentinels=sentinels, more_special=specials)
         own = {*layout.controls, *self.pieces(self.token_ids.sentinels)}
         self._flags = {piece.content: piece for piece in added}

@@ -13,7 +13,8 @@ from pathlib import Path
 from bertfam.config.edits import find_edits
 from bertfam.config.paths import shown
 from bertfam.errors import UserError
-from bertfam.storage.files import read_json, refusal, write_text
+from bertfam.storage.files import refusal, write_text
+from bertfam.storage.untrusted import read_json
 
 NAME = "files.json"
 CONFIG, FINGERPRINT, START = "config.gin", "fingerprint.json", "start.json"
