@@ -1,14 +1,11 @@
-"""A run of eight devices, parameters split over them, goes on and is read on any other number."""
+"""A run of eight devices, which have its parameters split, is resumed, evaluated and exported on other numbers of devices."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import xla
-from command_line import bertfam
+from command_line import bertfam, in_process
 from model_folders import arrays, cut
 from safetensors.numpy import load_file
 
@@ -20,18 +17,11 @@ THREE = (
     "CHECKPOINT_EVERY=2",
     "LinearDecay.warmup_steps=0",
 )
-ALL = """\
-import sys
-from bertfam import cli
-assert cli.main(["evaluate", "--json", f"--model_dir={sys.argv[1]}", "--step=2"]) == 0
-assert cli.main(["export", f"--model_dir={sys.argv[1]}", "--step=2", f"--output={sys.argv[2]}"]) == 0
-assert cli.main(sys.argv[3:]) == 0
-"""
 
 
 @pytest.fixture(scope="module")
 def eight(trained, tmp_path_factory):
-    """MODEL_DIR of three updates on eight devices."""
+    """Train three updates on eight devices, and return MODEL_DIR."""
     model_dir = tmp_path_factory.mktemp("eight") / "model"
     settings = [f"--gin.{setting}" for setting in (*THREE, "MeshShape.fsdp=4", "MeshShape.tensor=2")]
     words = trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *settings)
@@ -47,19 +37,30 @@ def eight(trained, tmp_path_factory):
     return model_dir
 
 
+def run(commands, devices):
+    """Run commands one after the other on so many devices, and return their output."""
+    if devices == 1:
+        finished = [in_process(*command) for command in commands]
+    else:
+        first, *others = commands
+        words = [*first, *(word for command in others for word in ("THEN", *command))]
+        finished = [bertfam(*words, **xla.device_environment(devices))]
+    for done in finished:
+        assert done.returncode == 0, done.stderr
+    return "".join(done.stdout for done in finished)
+
+
 @pytest.mark.parametrize("devices", [1, 3])
-def test_it_is_evaluated_exported_and_goes_on(trained, eight, tmp_path, devices):
+def test_run_of_eight_devices_is_evaluated_exported_and_resumed(trained, eight, tmp_path, devices):
     model_dir = cut(eight, tmp_path / "model", 2)
     settings = [f"--gin.{setting}" for setting in (*THREE, "MeshShape.fsdp=1", "MeshShape.tensor=1")]
-    words = trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *settings)
-    done = subprocess.run(
-        [sys.executable, "-c", ALL, model_dir, tmp_path / "exported", *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | xla.device_environment(devices),
-    )
-    assert done.returncode == 0, done.stderr
-    assert "resumed from step 2" in done.stdout.splitlines()
+    commands = [
+        ["evaluate", "--json", f"--model_dir={model_dir}", "--step=2"],
+        ["export", f"--model_dir={model_dir}", "--step=2", f"--output={tmp_path / 'exported'}"],
+        trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *settings),
+    ]
+    output = run(commands, devices).splitlines()
+    assert "resumed from step 2" in output
     saved, restored = (
         {name: value for name, value in arrays(folder, step).items() if name.startswith("['params']")}
         for folder, step in ((eight, 2), (model_dir, 3))
@@ -70,7 +71,7 @@ def test_it_is_evaluated_exported_and_goes_on(trained, eight, tmp_path, devices)
     for layer in range(2):
         name = f"bert.encoder.layer.{layer}.attention.self.query.weight"
         assert np.array_equal(exported[name].T, query[layer].reshape(16, 16))
-    scores = json.loads(done.stdout.splitlines()[0])
+    scores = json.loads(output[0])
     expected = [json.loads(line) for line in (eight / "metrics.jsonl").read_text().splitlines()]
     (last,) = [line for line in expected if line["split"] == "eval"]  # of step 3, whose parameters are those of step 2
     assert scores["step"] == 2
