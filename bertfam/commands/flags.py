@@ -25,6 +25,7 @@ TFDS_TASKS = (
     *(f"wikipedia_{language}" for language in ("en", "de", "es", "fi", "fr", "zh")),
     *("c4_en", "c4_realnewslike", "lm1b"),
 )
+_MAX_NAME = 255  # bytes of one name of a file system
 _DEFAULTS = "tasks/text.gin"  # every other file overrides it
 _WHERE = ("input", "language_input", "task")  # where text comes from
 # Flags that describe how --input is read.
@@ -42,6 +43,8 @@ def folder(text: str) -> str:
     """Parse the path of a folder, local or in a bucket (gs://BUCKET/NAME)."""
     if "://" in text and not is_remote(text):
         raise argparse.ArgumentTypeError("it is neither on this machine nor at gs://; copy it, or mount the bucket")
+    if "\0" in text or any(len(os.fsencode(name)) > _MAX_NAME for name in text.split("/")):
+        raise argparse.ArgumentTypeError(f"no file has a name of more than {_MAX_NAME} bytes")
     return os.path.expanduser(text)
 
 

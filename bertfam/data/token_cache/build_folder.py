@@ -23,6 +23,7 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import check_writable
+from bertfam.storage.untrusted import parse_json
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
@@ -45,7 +46,7 @@ class BuildFolder:
         self._journal = folder / "journal.json"
         self._content: dict[str, Any] = {}
         with suppress(OSError, ValueError):  # missing, or truncated by a power cut
-            content = json.loads(self._journal.read_text())
+            content = parse_json(self._journal.read_bytes())
             self._content = content if isinstance(content, dict) else {}
 
     def start(self, fingerprint: dict[str, Any], vocabulary: Vocabulary) -> None:

@@ -33,8 +33,10 @@ from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError, warn
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import check_whole, local, to_path
+from bertfam.storage.untrusted import check_file, parse_json, read_bytes, shown
 
 FORMAT = 2
+_DTYPES = {"uint8", "uint16", "uint32", "int64"}
 
 
 class TokenCache:
@@ -57,12 +59,13 @@ class TokenCache:
         if not manifest.is_file():
             raise UserError(f"{self.directory} holds no token cache (no cache.json); build one with `bertfam cache`")
         try:
-            content = json.loads(manifest.read_text())
+            content = parse_json(read_bytes(manifest))
             version = content["format"]
             if version == FORMAT:
                 self._fingerprint, self._corpora = content["fingerprint"], content["corpora"]
                 has_digests = content.get("digests", False)
-        except (ValueError, KeyError, TypeError) as error:
+                _check_corpora(self._corpora)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{manifest} is damaged ({error}); delete {self.directory} and build it again") from None
         if version != FORMAT:
             raise UserError(
@@ -167,6 +170,7 @@ class TokenCache:
         if size != expected:
             state = "is missing" if size < 0 else f"has {size} bytes instead of {expected}"
             raise UserError(f"{path} {state}; delete {self.directory} and build it again")
+        check_file(path, max_bytes=None)
         if check and self._digests is not None:
             digests.check_file(self._local, name, self._digests)
         # An empty file cannot be mapped.
@@ -187,8 +191,24 @@ def feature_path(directory: Path, feature: str, part: str) -> Path:
 def check_names(corpora: Iterable[str]) -> None:
     """Raise UserError for a name of a corpus that cannot be a folder of its own in a cache."""
     for name in corpora:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or name.lower() in ("vocab", "cache.json"):
+        if not _is_name(name):
             raise UserError(f"{name!r} cannot be the name of a corpus: use letters, digits, _ . - and no name that a cache uses")
+
+
+def _check_corpora(corpora: dict[str, Any]) -> None:
+    """Raise ValueError, KeyError, TypeError or AttributeError for entries of cache.json that no build writes."""
+    for name, splits in corpora.items():
+        if not _is_name(name):
+            raise ValueError(f"{shown(name)} is no name of a corpus")
+        for split, entry in splits.items():
+            counts = [entry["counts"][count] for count in ("documents", "sentences", "tokens")]
+            dtypes = set(entry["dtypes"].values())
+            if not _is_name(split) or not all(type(count) is int and count >= 0 for count in counts) or not dtypes <= _DTYPES:
+                raise ValueError(f"the split {shown(split)} of {name} has impossible counts or dtypes")
+
+
+def _is_name(name: str) -> bool:
+    return bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name)) and name.lower() not in ("vocab", "cache.json")
 
 
 def check_fingerprint(cache: TokenCache, expected: dict[str, Any]) -> None:

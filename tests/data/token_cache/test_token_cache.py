@@ -201,9 +201,29 @@ def test_cache_of_another_format_is_refused(built):
         TokenCache(built)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "null", '{"format": 2}'])
+@pytest.mark.parametrize("text", ["[]", "{}", "null", '{"format": 2}', "[" * 100_000])
 def test_malformed_manifest_is_refused(built, text):
     (built / "cache.json").write_text(text)
+    with pytest.raises(UserError, match="cache.json is damaged"):
+        TokenCache(built)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda corpora: corpora.update({"../text": corpora["text"]}),
+        lambda corpora: corpora["text"].update({"../train": corpora["text"]["train"]}),
+        lambda corpora: corpora["text"]["train"]["dtypes"].update(tokens="O"),
+        lambda corpora: corpora["text"]["train"]["counts"].update(tokens=-1),
+        lambda corpora: corpora["text"]["train"].update(counts=[]),
+        lambda corpora: corpora.update(text=5),
+    ],
+)
+def test_manifest_that_no_build_writes_is_refused(built, change):
+    """Names may not lead out of the folder, and dtypes are those of numbers."""
+    manifest = json.loads((built / "cache.json").read_text())
+    change(manifest["corpora"])
+    (built / "cache.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="cache.json is damaged"):
         TokenCache(built)
 
