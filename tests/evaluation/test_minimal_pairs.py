@@ -6,9 +6,9 @@ import zipfile
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 from flax import linen as nn
 
 from bertfam import api
@@ -111,15 +111,16 @@ def test_log_probabilities_of_a_decoder_equal_those_of_single_sentences(vocabula
     sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "max_length": 24}
     config, generator = Gpt2Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
-    params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    params = jax.tree.map(lambda leaf: np.float32(0.3 * generator.standard_normal(leaf.shape)), shapes)
     model = api.LanguageModel(config, params, vocabulary, end_tokens(config, vocabulary.token_ids))
     sentence_scorer = scorer({"decoder": model})
     assert sentence_scorer.description == "log-probability after [SEP]"
     scores = sentence_scorer.score(SENTENCES, WHERE)
     for sentence, score in zip(SENTENCES[:2], scores[:2], strict=True):
         tokens = np.array([vocabulary.token_ids.sep, *vocabulary.encode_batch([sentence])[0]])
-        logits = jax.nn.log_softmax(model.apply(tokens[None, :-1])["logits"][0])
-        expected = sum(float(logits[place, token]) for place, token in enumerate(tokens[1:]))
+        logits = np.asarray(model.apply(tokens[None, :-1])["logits"][0], np.float64)
+        log_probabilities = scipy.special.log_softmax(logits, axis=-1)
+        expected = log_probabilities[np.arange(len(tokens) - 1), tokens[1:]].sum()
         assert score == pytest.approx(expected, rel=1e-5)
     assert len(tokens) > 16 and len(set(scores)) == 4
     with pytest.raises(UserError, match="f.jsonl:1: a sentence has 31 tokens and the model reads at most 25; take it out"):
@@ -142,7 +143,7 @@ def test_pseudo_log_likelihoods_of_an_encoder(random_model):
         expected = 0.0
         for place in range(1, len(tokens) - 1):
             hidden = np.where(np.arange(len(tokens)) == place, ids.mask, tokens)
-            logits = np.asarray(model.apply(hidden[None])["mlm_logits"][0, place], np.float64)
+            logits = np.asarray(model.apply(hidden[None])["mlm_logits"], np.float64)[0, place]
             expected += logits[tokens[place]] - np.log(np.exp(logits).sum())
         assert score == pytest.approx(expected, rel=1e-4)
     headless = api.Model(model.config, {"encoder": model.params["encoder"]}, model.vocabulary)
@@ -157,7 +158,7 @@ def test_pseudo_log_likelihoods_of_an_encoder_decoder(vocabulary):
     sizes = {"hidden_size": 32, "num_layers": 1, "num_encoder_layers": 1, "num_heads": 2, "head_dim": 8, "feed_forward_size": 32}
     config, generator = T5Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))
-    params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * generator.standard_normal(leaf.shape), jnp.float32), shapes)
+    params = jax.tree.map(lambda leaf: np.float32(0.3 * generator.standard_normal(leaf.shape)), shapes)
     model = api.LanguageModel(config, params, vocabulary_with_sentinels, end_tokens(config, ids))
     sentence_scorer = scorer({"encoder_decoder": model})
     assert sentence_scorer.description == "pseudo-log-likelihood, each token behind a sentinel in turn"
@@ -168,7 +169,7 @@ def test_pseudo_log_likelihoods_of_an_encoder_decoder(vocabulary):
         for place in range(len(tokens) - 1):
             hidden = np.where(np.arange(len(tokens)) == place, ids.sentinels[0], tokens)
             decoder_tokens = np.array([[ids.pad, ids.sentinels[0]]])
-            logits = np.asarray(model.apply(decoder_tokens, encoder_tokens=hidden[None])["logits"][0, 1], np.float64)
+            logits = np.asarray(model.apply(decoder_tokens, encoder_tokens=hidden[None])["logits"], np.float64)[0, 1]
             expected += logits[tokens[place]] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
         assert score == pytest.approx(expected, rel=1e-4)
     model_without_sentinels = api.LanguageModel(config, params, SimpleNamespace(token_ids=vocabulary.token_ids), model.ends)

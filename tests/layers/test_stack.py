@@ -1,5 +1,6 @@
 """Scan, unroll and rematerialisation are one model: same tree, initial values, dropout, results, gradients."""
 
+import functools
 import sys
 from pathlib import Path
 
@@ -16,39 +17,39 @@ from bertfam.layers.stack import Stack
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import small_bert  # noqa: E402
 
-VARIANTS = [
-    Execution(layers=layers, remat=remat, attention="reference")
-    for layers in ("scan", "unroll")
-    for remat in ("none", "full", "dots")
-]
-
+REMAT = ("none", "full", "dots")
 KEY = jax.random.key(7)  # hidden and attention dropout are on
 
 
-def loss_and_gradient(execution, key):
-    module = small_bert.bert.Encoder(small_bert.CONFIG, execution)
-    inputs = small_bert.batch()
-    weights = jax.random.normal(jax.random.key(5), (4, 20, 48)) * inputs["segment_ids"][..., None]
-
-    def loss(params):
-        hidden, _ = module.apply({"params": params}, **inputs, train=True, rngs={"dropout": key})
-        return jnp.sum(hidden * weights) / 100, hidden
-
-    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=xla.OPTIMISED)(small_bert.random_params())
+@functools.cache
+def loss_and_gradient(layers, remat):
+    execution = Execution(layers=layers, remat=remat, attention="reference")
+    return small_bert.loss_and_gradient(small_bert.random_params(), small_bert.CONFIG, execution, KEY)
 
 
-@pytest.fixture(scope="module")
-def expected():
-    return loss_and_gradient(VARIANTS[0], KEY)
+def assert_equal_results(actual, expected, tolerance=1e-6):
+    ((_, hidden), gradient), ((_, expected_hidden), expected_gradient) = actual, expected
+    np.testing.assert_allclose(hidden, expected_hidden, atol=tolerance, rtol=tolerance)
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected_gradient), strict=True):
+        np.testing.assert_allclose(one, other, atol=tolerance * max(1.0, float(np.max(np.abs(other)))))
 
 
-@pytest.mark.parametrize("execution", VARIANTS[1:], ids=lambda execution: f"{execution.layers} {execution.remat}")
-def test_variants_agree(expected, execution):
-    (_, hidden), gradient = expected
-    (_, actual), actual_gradient = loss_and_gradient(execution, KEY)
-    np.testing.assert_allclose(actual, hidden, atol=1e-6, rtol=1e-6)
-    for one, other in zip(jax.tree.leaves(actual_gradient), jax.tree.leaves(gradient), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6 * max(1.0, float(jnp.max(jnp.abs(other)))))
+@pytest.mark.parametrize("remat", REMAT)
+def test_scan_and_unroll_agree(remat):
+    assert_equal_results(loss_and_gradient("unroll", remat), loss_and_gradient("scan", remat))
+
+
+def test_rematerialisation_changes_nothing():
+    """Dropout has the same masks; without it, sums are in the same order in programs as users run them."""
+    assert_equal_results(loss_and_gradient("scan", "dots"), loss_and_gradient("scan", "full"))
+    assert_equal_results(loss_and_gradient("scan", "full"), loss_and_gradient("scan", "none"), tolerance=1e-5)
+    plain, rematerialised = (
+        small_bert.loss_and_gradient(
+            small_bert.random_params(), execution=Execution(remat=remat, attention="reference"), compiler_options=xla.OPTIMISED
+        )
+        for remat in ("none", "full")
+    )
+    assert_equal_results(rematerialised, plain)
 
 
 def test_initial_values_are_the_same_and_differ_by_layer():
@@ -82,28 +83,36 @@ class Kind(nn.Module):
         return carry * weight + self.number + added, {"number": jnp.asarray(self.number), "draw": jnp.asarray(draw)}
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 8])
-@pytest.mark.parametrize("execution", [Execution(), Execution(remat="full"), Execution(layers="unroll")])
-def test_kinds_of_layers_alternate(length, execution):
-    """Kinds 10, 20, 20 repeat: looped periods and the remaining layers are the layers one after another."""
-    kinds = ({"number": 10.0}, {"number": 20.0}, {"number": 20.0})
-    carry, added = jnp.arange(1.0, 5.0), jnp.float32(0.5)
+CARRY, ADDED = np.arange(1.0, 5.0, dtype=np.float32), np.float32(0.5)
 
-    def run(execution):
-        stack = Stack(Kind, length, (), execution, kinds)
+
+@functools.cache
+def run_kinds(execution, length):
+    """Return (params, carry, outputs) of a stack in which the kinds 10, 20, 20 repeat."""
+    stack = Stack(Kind, length, (), execution, ({"number": 10.0}, {"number": 20.0}, {"number": 20.0}))
+
+    @jax.jit
+    def run(carry, added):
         params = stack.init(KEY, carry, {"added": added}, train=False)
         return params, *stack.apply(params, carry, {"added": added}, train=True, rngs={"dropout": KEY})
 
-    params, actual, outputs = run(execution)
+    return jax.device_get(run(CARRY, ADDED))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("execution", [Execution(), Execution(remat="full"), Execution(layers="unroll")])
+def test_kinds_of_layers_alternate(length, execution):
+    """Looped periods and the remaining layers are the layers one after another."""
+    params, actual, outputs = run_kinds(execution, length)
     weights = nn.unbox(params)["params"]["weight"]
     assert weights.shape == (length, 4) and len(np.unique(weights)) == 4 * length
-    expected = carry
+    expected = CARRY
     for layer in range(length):
-        expected = expected * weights[layer] + (20.0 if layer % 3 else 10.0) + added
+        expected = expected * weights[layer] + (20.0 if layer % 3 else 10.0) + ADDED
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert outputs["number"].tolist() == [20.0 if layer % 3 else 10.0 for layer in range(length)]
     assert len(set(outputs["draw"].tolist())) == length
-    other = run(Execution())
+    other = run_kinds(Execution(), length)
     jax.tree.map(np.testing.assert_array_equal, (params, outputs), (other[0], other[2]))
 
 

@@ -70,7 +70,7 @@ def _compiled(config, execution):
 def jax_outputs(config, params, inputs, execution=Execution()):  # noqa: B008
     """Return the same outputs of the JAX model."""
     with jax.default_matmul_precision("highest"):
-        return _compiled(config, execution)(params, inputs)
+        return jax.device_get(_compiled(config, execution)(params, inputs))
 
 
 def random_params(config):

@@ -1,4 +1,4 @@
-"""An encoder-decoder with all arithmetic in float64, in a process of its own: FOLDER INPUTS.npz OUTPUTS.npz."""
+"""An encoder-decoder with all arithmetic in float64, in a process of its own: INPUTS.npz FOLDER...; writes FOLDER/outputs.npz."""
 
 import dataclasses
 import sys
@@ -17,12 +17,13 @@ from bertfam.interop import huggingface  # noqa: E402
 from bertfam.kernels import attention  # noqa: E402
 
 if __name__ == "__main__":
-    folder, inputs, outputs = sys.argv[1:]
+    inputs, *folders = sys.argv[1:]
     attention.REFERENCE = dataclasses.replace(attention.REFERENCE, dtypes=("float64",))
-    config, params, _ = huggingface.read(folder)
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     with np.load(inputs) as arrays:
         rows = {name: tuple(arrays[name]) for name in ("encoder", "decoder")}
-    results = seq2seq_parity.jax_outputs(config, params, rows)
-    assert {str(value.dtype) for value in results.values()} == {"float64"}
-    np.savez(outputs, **results)
+    for folder in folders:
+        config, params, _ = huggingface.read(folder)
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+        results = seq2seq_parity.jax_outputs(config, params, rows)
+        assert {str(value.dtype) for value in results.values()} == {"float64"}
+        np.savez(f"{folder}/outputs.npz", **results)

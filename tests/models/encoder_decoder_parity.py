@@ -5,7 +5,6 @@ import functools
 import jax
 import numpy as np
 import parity
-import xla
 from flax import linen as nn
 
 from bertfam.layers.execution import Execution
@@ -75,7 +74,7 @@ def torch_outputs(model, inputs):
 def jax_outputs(config, params, inputs, execution=Execution()):  # noqa: B008
     """Return the same outputs of the JAX model; inputs with positions as a third element are packed."""
     with jax.default_matmul_precision("highest"):
-        return _compiled(config, execution)(params, inputs)
+        return jax.device_get(_compiled(config, execution)(params, inputs))
 
 
 @functools.cache
@@ -84,7 +83,7 @@ def _compiled(config, execution):
         hidden, collected = outputs(config, params, inputs, execution, train=False, collect=frozenset(_COLLECTED))
         return collected | {"logits": language_model.logits(config, params, hidden, execution)[..., : config.vocab_size]}
 
-    return jax.jit(run, compiler_options=xla.OPTIMISED)
+    return jax.jit(run)
 
 
 def outputs(config, params, inputs, execution, **options):

@@ -1,4 +1,4 @@
-"""A ModernBERT with all arithmetic in float64, in a process of its own: FOLDER INPUTS.npz OUTPUTS.npz."""
+"""A ModernBERT with all arithmetic in float64, in a process of its own: INPUTS.npz FOLDER...; writes FOLDER/outputs.npz."""
 
 import dataclasses
 import sys
@@ -19,12 +19,14 @@ from bertfam.kernels import attention  # noqa: E402
 from bertfam.layers.positions import rotary  # noqa: E402
 
 if __name__ == "__main__":
-    folder, inputs, outputs = sys.argv[1:]
+    inputs, *folders = sys.argv[1:]
     attention.REFERENCE = dataclasses.replace(attention.REFERENCE, dtypes=("float64",))
     rotary.np = types.SimpleNamespace(arange=np.arange, float32=np.float64)
-    config, params, _ = huggingface.read(folder)
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     with np.load(inputs) as arrays:
-        results = parity.jax_outputs(config, params, dict(arrays), mlm=parity.masked_lm(config))
-    assert {str(value.dtype) for value in results.values()} == {"float64"}
-    np.savez(outputs, **results)
+        rows = dict(arrays)
+    for folder in folders:
+        config, params, _ = huggingface.read(folder)
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+        results = parity.jax_outputs(config, params, rows, mlm=parity.masked_lm(config))
+        assert {str(value.dtype) for value in results.values()} == {"float64"}
+        np.savez(f"{folder}/outputs.npz", **results)

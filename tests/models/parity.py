@@ -59,7 +59,7 @@ def torch_outputs(model, inputs, **names):
 def jax_outputs(config, params, inputs, **heads):
     """Return hidden states, attention weights, and the result of `heads[name](params, hidden)` for each head."""
     with jax.default_matmul_precision("highest"):
-        return compiled(config, tuple(heads.items()))(params, inputs)
+        return jax.device_get(compiled(config, tuple(heads.items()))(params, inputs))
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Small BERT-like models and batches for several tests."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -32,33 +33,75 @@ def batch(config: Any = CONFIG, lengths: tuple[int, ...] = LENGTHS, length: int 
     }
 
 
+@functools.cache
 def init(config: Any = CONFIG, execution: Execution = Execution()):  # noqa: B008
     """Return the initial, boxed parameters of the encoder."""
     inputs = batch(config)
     module = config.encoder(execution)
-    return jax.jit(lambda key: module.init(key, **inputs, train=False)["params"])(jax.random.key(0))
+    return jax.device_get(jax.jit(lambda key: module.init(key, **inputs, train=False)["params"])(jax.random.key(0)))
 
 
-def random_params(config: Any = CONFIG):
-    """Return random parameters of the encoder at scale 0.3, with norm scales around 1."""
+@functools.cache
+def boxed_shapes(config: Any = CONFIG):
+    """Return the boxed shapes of the encoder's parameters."""
     module, tokens = config.encoder(), np.zeros((1, 1), np.int32)
-    shapes = jax.eval_shape(
+    return jax.eval_shape(
         lambda key: module.init(key, tokens, segment_ids=tokens, token_type_ids=tokens, train=False)["params"],
         jax.random.key(0),
     )
+
+
+@functools.cache
+def random_params(config: Any = CONFIG):
+    """Return random parameters of the encoder at scale 0.3, with norm scales around 1."""
     generator = np.random.default_rng(1)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: np.float32(0.3 * generator.standard_normal(leaf.shape) + (path[-1].key == "scale")),
-        nn.unbox(shapes),
+        nn.unbox(boxed_shapes(config)),
     )
 
 
-def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, compiler_options=None, **options):  # noqa: B008
-    """Return (hidden, collected) of the jitted encoder; dropout is on if there is a key."""
+@functools.cache
+def _compiled(config, execution, is_trained, compiler_options, options):
     module = config.encoder(execution)
-    rngs = None if key is None else {"dropout": key}
 
-    def run(params, inputs):
-        return module.apply({"params": params}, **inputs, train=key is not None, rngs=rngs, **options)
+    def run(params, inputs, key):
+        rngs = {"dropout": key} if is_trained else None
+        return module.apply({"params": params}, **inputs, train=is_trained, rngs=rngs, **dict(options))
 
-    return jax.jit(run, compiler_options=compiler_options)(params, {name: jnp.asarray(value) for name, value in inputs.items()})
+    return jax.jit(run, compiler_options=dict(compiler_options))
+
+
+def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, compiler_options={}, **options):  # noqa: B006, B008
+    """Return (hidden, collected) of the jitted encoder; dropout is on if there is a key."""
+    run = _compiled(config, execution, key is not None, tuple(compiler_options.items()), tuple(options.items()))
+    return jax.device_get(run(params, inputs, key))
+
+
+@functools.cache
+def _compiled_gradient(config, execution, is_trained, compiler_options):
+    module, inputs = config.encoder(execution), batch(config)
+
+    def loss(params, weights, key):
+        rngs = {"dropout": key} if is_trained else None
+        hidden, _ = module.apply({"params": params}, **inputs, train=is_trained, rngs=rngs)
+        return jnp.sum(hidden * weights) / 100, hidden
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=dict(compiler_options))
+
+
+def loss_and_gradient(params, config=CONFIG, execution=Execution(), key=None, compiler_options={}):  # noqa: B006, B008
+    """Return ((loss, hidden states), gradient) of a weighted sum of hidden states; dropout is on if there is a key."""
+    weights = np.random.default_rng(5).standard_normal((4, 20, config.hidden_size), np.float32)
+    weights *= batch(config)["segment_ids"][..., None]
+    run = _compiled_gradient(config, execution, key is not None, tuple(compiler_options.items()))
+    return jax.device_get(run(params, weights, key))
+
+
+def assert_padding_changes_nothing(params, config=CONFIG, execution=Execution()):  # noqa: B008
+    """Compare rows of 1, 7 and 13 tokens, padded to 20, with the same rows cut to 13 tokens."""
+    inputs = batch(config)
+    hidden, _ = apply(params, inputs, config, execution)
+    actual, _ = apply(params, {name: value[1:, :13] for name, value in inputs.items()}, config, execution)
+    for row, length in enumerate(LENGTHS[1:]):
+        np.testing.assert_allclose(actual[row, :length], hidden[row + 1, :length], atol=1e-5)

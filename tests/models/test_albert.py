@@ -6,11 +6,9 @@ from pathlib import Path
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_bert
-import xla
 
 from bertfam import config as gin_files
 from bertfam.features import RowShape
@@ -77,16 +75,9 @@ def shared(request):
     return config, params, params | {"layers": stack}
 
 
-def loss_and_gradient(config, params, execution=Execution(), key=None):  # noqa: B008
-    module, inputs = bert.Encoder(config, execution), small_bert.batch(config)
-    weights = jax.random.normal(jax.random.key(5), (4, 20, 48)) * inputs["segment_ids"][..., None]
-
-    def loss(params):
-        rngs = None if key is None else {"dropout": key}
-        hidden, _ = module.apply({"params": params}, **inputs, train=key is not None, rngs=rngs)
-        return jnp.sum(hidden * weights) / 100, hidden
-
-    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=xla.OPTIMISED)(params)
+def assert_agree(actual, expected):
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, atol=3e-6 * max(1.0, float(np.max(np.abs(other)))))
 
 
 def test_shared_layers_match_equal_layers_and_sum_their_gradients(shared):
@@ -94,25 +85,29 @@ def test_shared_layers_match_equal_layers_and_sum_their_gradients(shared):
     sizes = {name: {leaf.shape[0] for leaf in jax.tree.leaves(module)} for name, module in params["layers"].items()}
     is_shared = {name: config.sharing in ("all", name.removesuffix("_norm")) for name in sizes}
     assert {name: {1} if is_shared[name] else {3} for name in sizes} == sizes
-    (_, hidden), gradient = loss_and_gradient(config, params)
-    (_, expected), unshared_gradient = loss_and_gradient(dataclasses.replace(config, sharing="none"), repeated)
+    (_, hidden), gradient = small_bert.loss_and_gradient(params, config)
+    unshared = dataclasses.replace(config, sharing="none")
+    (_, expected), unshared_gradient = small_bert.loss_and_gradient(repeated, unshared)
     np.testing.assert_allclose(hidden, expected, atol=1e-5, rtol=1e-5)
     for name, module in gradient["layers"].items():
         summed = unshared_gradient["layers"][name]
         if is_shared[name]:
             summed = jax.tree.map(lambda leaf: leaf.sum(axis=0, keepdims=True), summed)
-        for one, other in zip(jax.tree.leaves(module), jax.tree.leaves(summed), strict=True):
-            np.testing.assert_allclose(one, other, atol=3e-6 * max(1.0, float(jnp.max(jnp.abs(other)))))
+        assert_agree(module, summed)
 
 
-def test_scan_and_unroll_agree(shared):
-    config, params, _ = shared
-    key = jax.random.key(7)  # dropout differs by layer though parameters do not
-    (_, hidden), gradient = loss_and_gradient(config, params, Execution(layers="scan", attention="reference"), key)
-    (_, unrolled), unrolled_gradient = loss_and_gradient(config, params, Execution(layers="unroll", attention="reference"), key)
+@pytest.mark.parametrize("sharing", ["all", "attention"])
+def test_scan_and_unroll_agree(sharing):
+    """Dropout differs by layer though parameters do not."""
+    config, key = dataclasses.replace(SMALL, sharing=sharing), jax.random.key(7)
+    ((_, hidden), gradient), ((_, unrolled), unrolled_gradient) = (
+        small_bert.loss_and_gradient(
+            small_bert.random_params(config), config, Execution(layers=layers, attention="reference"), key
+        )
+        for layers in ("scan", "unroll")
+    )
     np.testing.assert_allclose(unrolled, hidden, atol=1e-5, rtol=1e-5)
-    for one, other in zip(jax.tree.leaves(unrolled_gradient), jax.tree.leaves(gradient), strict=True):
-        np.testing.assert_allclose(one, other, atol=3e-6 * max(1.0, float(jnp.max(jnp.abs(other)))))
+    assert_agree(unrolled_gradient, gradient)
 
 
 def test_initial_values_are_those_of_the_first_unshared_layer():
@@ -134,14 +129,14 @@ def test_shared_layer_is_initialised_once():
 
 def test_lamb_updates_a_shared_layer_as_one_tensor():
     """Its update is that of the same parameter outside a stack; layer-wise decay counts it as the only layer."""
-    boxes = jax.eval_shape(lambda: small_bert.init(SMALL))
-    params = small_bert.random_params(SMALL)
+    boxes, params = small_bert.boxed_shapes(SMALL), small_bert.random_params(SMALL)
     generator = np.random.default_rng(4)
     gradient = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape).astype(np.float32), params)
 
     def update(boxes, params, gradient, **options):
         optimizer = Lamb(ConstantRate(peak=1e-2, warmup_steps=0), **options).build(10, boxes)
-        return optimizer.update(gradient, optimizer.init(params), params, step=0)[0]
+        update = jax.jit(lambda gradient, params: optimizer.update(gradient, optimizer.init(params), params, step=0)[0])
+        return jax.device_get(update(gradient, params))
 
     updates = update(boxes, params, gradient, clip_norm=None)
     unstacked = jax.tree.map(lambda leaf: leaf[0], params["layers"]), jax.tree.map(lambda leaf: leaf[0], gradient["layers"])
@@ -158,11 +153,7 @@ def test_lamb_updates_a_shared_layer_as_one_tensor():
 
 
 def test_padding_does_not_change_real_tokens():
-    params, inputs = small_bert.random_params(SMALL), small_bert.batch(SMALL)
-    hidden, _ = small_bert.apply(params, inputs, SMALL)
-    for row, length in enumerate(small_bert.LENGTHS):
-        alone = {name: value[row : row + 1, :length] for name, value in inputs.items()}
-        np.testing.assert_allclose(hidden[row, :length], small_bert.apply(params, alone, SMALL)[0][0], atol=1e-5)
+    small_bert.assert_padding_changes_nothing(small_bert.random_params(SMALL), SMALL)
 
 
 def test_flops_count_every_layer_and_the_projection():

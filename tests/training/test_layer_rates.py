@@ -1,7 +1,6 @@
 """Layer-wise decay d: rates of 1 for heads, d for the last of L layers, d ** L for the first, d ** (L + 1) for embeddings."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
@@ -25,12 +24,17 @@ def parameters():
     return boxed, jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), nn.meta.unbox(boxed))
 
 
+def first_update(config, boxed, params):
+    """Return the first update of parameters whose gradient is the parameters themselves."""
+    optimizer = config.build(1, boxed)
+    return jax.device_get(jax.jit(lambda params: optimizer.update(params, optimizer.init(params), params, step=0)[0])(params))
+
+
 @pytest.mark.parametrize(("count", "below"), [("plain", 0), ("electra", 1)])
 def test_one_step_with_a_unit_gradient(count, below):
     """A leftover pooler does not count as a layer."""
     boxed, params = parameters()
-    optimizer = Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.8, layer_count=count).build(1, boxed)
-    updates = optimizer.update(params, optimizer.init(params), params, step=0)[0]
+    updates = first_update(Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.8, layer_count=count), boxed, params)
     layer = 0.8 ** (np.arange(12, 0, -1) + below)
     assert layer[11] == (0.8 if count == "plain" else pytest.approx(0.64))
     for path, update in jax.tree_util.tree_leaves_with_path(updates):
@@ -61,8 +65,7 @@ def test_first_layers_are_counted_with_the_following_layers():
     boxed = jax.tree.map(lambda leaf: nn.LogicallyPartitioned(leaf, ("layers", "embed", "mlp")[3 - leaf.ndim :]), params)
     rates = layer_rates(0.5, describe(boxed))
     assert list(rates) == ["heads", "layer 5", "layer 4", "layer 3", "layer 2", "layer 1", "embeddings"]
-    optimizer = Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.5).build(1, boxed)
-    updates = optimizer.update(params, optimizer.init(params), params, step=0)[0]
+    updates = first_update(Lion(FIXED, weight_decay=0.0, clip_norm=None, layer_decay=0.5), boxed, params)
     scales = {
         name: -10 * update[:, 0, 0] for name, update in traverse_util.flatten_dict(updates, sep="/").items() if update.ndim == 3
     }
@@ -75,10 +78,7 @@ def test_first_layers_are_counted_with_the_following_layers():
 @pytest.mark.parametrize("make", [BertAdam, Lamb, Adafactor, Muon])
 def test_layer_decay_only_scales_updates(make):
     params = {"encoder": {"layers": {"kernel": np.random.default_rng(0).standard_normal((3, 4, 5), np.float32)}}}
-    boxed = jax.tree.map(lambda leaf: nn.LogicallyPartitioned(jnp.asarray(leaf), ("layers", "embed", "mlp")), params)
-    plain, decayed = (make(FIXED, layer_decay=decay).build(1, boxed) for decay in (1.0, 0.5))
-    scaled, unscaled = (
-        optimizer.update(params, nn.meta.unbox(optimizer.init(boxed)), params, step=0)[0] for optimizer in (decayed, plain)
-    )
+    boxed = jax.tree.map(lambda leaf: nn.LogicallyPartitioned(leaf, ("layers", "embed", "mlp")), params)
+    scaled, unscaled = (first_update(make(FIXED, layer_decay=decay), boxed, params) for decay in (0.5, 1.0))
     shares = np.array([0.125, 0.25, 0.5])[:, None, None]
     np.testing.assert_allclose(scaled["encoder"]["layers"]["kernel"], unscaled["encoder"]["layers"]["kernel"] * shares, rtol=1e-6)

@@ -134,19 +134,27 @@ def numpy_updates(config, make, values, gradients):
         yield {name: np.reshape(np.stack(slices), values[name].shape) for name, slices in thetas.items()}
 
 
+def compile_step(optimizer, boxed):
+    """Return the optimizer's first state, and a compiled (params, state, gradient, step) -> (params, state)."""
+
+    @jax.jit
+    def step_of(params, state, gradient, step):
+        updates, state = optimizer.update(gradient, state, params, step=step)
+        return optax.apply_updates(params, updates), state
+
+    return jax.jit(lambda: nn.meta.unbox(optimizer.init(boxed)))(), step_of
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_updates_match_numpy(case):
     config, make = CASES[case]
     values = toy.random_values(0)
     # Gradients of norm 1 to 100.
     gradients = [toy.random_values(step + 1, 10.0**power) for step, power in enumerate((-1, 0, 1, -1, 0, 1))]
-    optimizer = config.build(6, toy.boxed(values))
     params = toy.tree(values)
-    state = nn.meta.unbox(optimizer.init(toy.boxed(values)))
-    update = jax.jit(optimizer.update)
+    state, update = compile_step(config.build(6, toy.boxed(values)), toy.boxed(values))
     for step, expected in enumerate(numpy_updates(config, make, values, gradients)):
-        updates, state = update(toy.tree(gradients[step]), state, params, step=step)
-        params = optax.apply_updates(params, updates)
+        params, state = update(params, state, toy.tree(gradients[step]), step)
         for name, value in toy.flat(params).items():
             np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=f"{name} at {step}")
 
@@ -167,14 +175,12 @@ def test_separate_layers_get_the_same_updates():
     def box_split_layers(flat):
         axes = {name: value[0] for name, value in toy.TENSORS.items()}
         names = {name: axes.get(name) or axes["encoder/" + name.partition("/")[2]] for name in flat}
-        return toy.tree({name: nn.LogicallyPartitioned(jnp.asarray(value), names[name]) for name, value in flat.items()})
+        return toy.tree({name: nn.LogicallyPartitioned(value, names[name]) for name, value in flat.items()})
 
     def trained(config, params, gradients, boxed):
-        optimizer = config.build(6, boxed)
-        state = nn.meta.unbox(optimizer.init(boxed))
+        state, update = compile_step(config.build(6, boxed), boxed)
         for step, gradient in enumerate(gradients):
-            updates, state = jax.jit(optimizer.update)(gradient, state, params, step=step)
-            params = optax.apply_updates(params, updates)
+            params, state = update(params, state, gradient, step)
         return toy.flat(params)
 
     for case in ("AdamW", "Lamb", "Adafactor factored", "Muon"):
@@ -191,32 +197,30 @@ def test_separate_layers_get_the_same_updates():
 
 
 def test_newton_schulz_brings_singular_values_close_to_one():
-    generator = np.random.default_rng(0)
+    generator, run = np.random.default_rng(0), jax.jit(newton_schulz, static_argnums=1)
     for shape in ((8, 20), (20, 8), (16, 16)):
         matrices = generator.standard_normal((2, *shape), np.float32)
         u, s, v = np.linalg.svd(matrices, full_matrices=False)
         assert (s[..., -1] / np.linalg.norm(matrices, axis=(-2, -1)) > 1e-3).all()
-        orthogonal = np.asarray(newton_schulz(jnp.asarray(matrices), 5))
+        orthogonal = np.asarray(run(matrices, 5))
         sizes = u.swapaxes(-1, -2) @ orthogonal @ v.swapaxes(-1, -2)  # diagonal, since the singular vectors do not change
         diagonal = np.diagonal(sizes, axis1=-2, axis2=-1)
         np.testing.assert_allclose(sizes, diagonal[..., None] * np.eye(min(shape)), atol=1e-4)
         assert (diagonal[s > 1e-2 * np.linalg.norm(matrices, axis=(-2, -1))[:, None]] > 0.6).all() and (diagonal < 1.3).all()
-    assert np.array_equal(newton_schulz(jnp.zeros((1, 2, 3)), 5), np.zeros((1, 2, 3)))  # a gradient of zeros
+    assert np.array_equal(run(np.zeros((1, 2, 3), np.float32), 5), np.zeros((1, 2, 3)))  # a gradient of zeros
 
 
 def test_lamb_does_not_scale_tensors_or_updates_of_norm_zero():
     values = {name: np.zeros_like(value) for name, value in toy.random_values(0).items()}
     config = Lamb(SCHEDULE, **ADAM)
     optimizer, bert = config.build(6, toy.boxed(values)), BertAdam(SCHEDULE, **ADAM).build(6, toy.boxed(values))
+
+    @jax.jit
+    def first_updates(gradient, params):
+        return [one.update(gradient, one.init(params), params, step=0)[0] for one in (optimizer, bert)]
+
     for gradient in (toy.random_values(1), values):
-        update, expected = (
-            toy.flat(
-                transformation.update(
-                    toy.tree(gradient), nn.meta.unbox(transformation.init(toy.boxed(values))), toy.tree(values), step=0
-                )[0]
-            )
-            for transformation in (optimizer, bert)
-        )
+        update, expected = map(toy.flat, first_updates(toy.tree(gradient), toy.tree(values)))
         for name in values:
             np.testing.assert_allclose(update[name], expected[name], rtol=1e-6)
 
@@ -239,11 +243,10 @@ def test_16_bit_moments_train_like_float32_moments(config):
     for variant in (config, wide):
         variant = dataclasses.replace(variant, schedule=SCHEDULE)
         optimizer = variant.build(6, toy.boxed(values))
-        params, state = toy.tree(values), nn.meta.unbox(optimizer.init(toy.boxed(values)))
+        params, (state, update) = toy.tree(values), compile_step(optimizer, toy.boxed(values))
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(state)}
         for step in range(3):
-            updates, state = jax.jit(optimizer.update)(toy.tree(toy.random_values(step)), state, params, step=step)
-            params = optax.apply_updates(params, updates)
+            params, state = update(params, state, toy.tree(toy.random_values(step)), step)
         assert {leaf.dtype for leaf in jax.tree.leaves(state)} == dtypes  # dtypes do not change from step to step
         assert (jnp.dtype("bfloat16") in dtypes) == (
             variant.mu_dtype == "bfloat16" or getattr(variant, "nu_dtype", "") == "bfloat16"
@@ -280,8 +283,13 @@ def test_invalid_settings_are_refused(make, settings, message):
 def test_clipping_uses_the_global_gradient_norm():
     gradient = {"kernel": jnp.array([3.0]), "bias": jnp.array([4.0])}  # norm 5
     clipped, free = (AdamW(SCHEDULE, **ADAM, clip_norm=norm).build(10, gradient) for norm in (1.0, None))
-    updates, _ = clipped.update(gradient, clipped.init(gradient), gradient, step=0)
-    small, _ = free.update(jax.tree.map(lambda g: g / 5, gradient), free.init(gradient), gradient, step=0)
+
+    @jax.jit
+    def both_updates(gradient, params):
+        fifth = jax.tree.map(lambda g: g / 5, gradient)
+        return [one.update(tree, one.init(params), params, step=0)[0] for one, tree in ((clipped, gradient), (free, fifth))]
+
+    updates, small = both_updates(gradient, gradient)
     for name in gradient:
         np.testing.assert_allclose(updates[name], small[name], rtol=1e-6)
 

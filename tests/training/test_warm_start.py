@@ -109,10 +109,21 @@ def test_only_kept_rows_are_copied_without_means():
     assert np.array_equal(state.params["mlm_head"]["bias"], np.zeros(256))
 
 
+WHOLE = ("encoder", "mlm_head")
+
+
 @pytest.mark.parametrize(
-    "optimizer", [AdamW(), Lamb(), Lion(), Muon(), Adafactor(min_size_to_factor=8)], ids=lambda o: type(o).__name__
+    ("optimizer", "parts"),
+    [
+        (AdamW(), WHOLE),
+        (AdamW(), ("encoder",)),
+        (Lamb(), WHOLE),
+        (Lion(), WHOLE),
+        (Muon(), WHOLE),
+        (Adafactor(min_size_to_factor=8), WHOLE),
+    ],
+    ids=lambda value: len(value) if isinstance(value, tuple) else type(value).__name__,
 )
-@pytest.mark.parametrize("parts", [("encoder", "mlm_head"), ("encoder",)], ids=len)
 def test_moments_of_copied_parameters_are_copied(optimizer, parts):
     """New tokens and parts that are not copied have moments of 0; the optimizer's count continues, the run's starts anew."""
     before = trainer_of(OBJECTIVES["bert"], OLD, optimizer).abstract_state
