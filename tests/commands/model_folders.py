@@ -43,6 +43,18 @@ def assert_equal_arrays(left, right):
     assert not different
 
 
+def assert_same_weights(left, right):
+    """Check that two loaded models have the same config and equal parameters, rows of no token aside."""
+    assert left.config == right.config
+    rows, padded = left.config.vocab_size, left.config.padded_vocab_size
+
+    def check(actual, expected):
+        count = rows if len(actual) == padded else None
+        np.testing.assert_array_equal(actual[:count], expected[:count])
+
+    jax.tree.map(check, left.params, right.params)
+
+
 def whole(model_dir):
     """Return the steps whose every byte is as it was written."""
     directory = model_dir / "checkpoints"

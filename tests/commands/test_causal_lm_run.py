@@ -6,7 +6,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from command_line import bertfam, listing
+from command_line import in_process, listing
 
 from bertfam import cli
 from bertfam.data.token_cache.cache import TokenCache
@@ -55,7 +55,7 @@ def run(trained, tmp_path_factory):
     words = [f"--gin_file={folder / 'run.gin'}", f"--input={text}", f"--vocab={folder / 'vocab'}"]
     words += [f"--validation_input={trained.folder / 'text/held-out.txt'}", f"--model_dir={folder / 'model'}"]
     assert cli.main(["check", *words[:-1]]) == 0
-    done = bertfam("pretrain", *words, MODULES=folder / "modules.json")
+    done = in_process("pretrain", *words)
     assert done.returncode == 0, done.stderr
     (folder / "stdout.txt").write_text(done.stdout)
     with zipfile.ZipFile(folder / "pairs.zip", "w") as file:
@@ -72,16 +72,15 @@ def evaluated(capsys, *words):
 
 
 def test_a_run(run):
-    train, (look,) = lines(run / "model", "train"), lines(run / "model", "inspect")
+    train, (inspected,) = lines(run / "model", "train"), lines(run / "model", "inspect")
     assert [line["step"] for line in train] == [1, 2, 3, 4]
     assert all(5.2 < line["lm_loss"] < 6.4 for line in train)  # ln 320 is 5.77
     assert all(0 < line["z_loss"] < 0.01 for line in train)  # 1e-4 (ln 320)^2 is 0.0033
-    assert {"gradient_norm/decoder/layers/01", "activation_rms/decoder/02", "update_norm/embeddings"} <= set(look)
+    assert {"gradient_norm/decoder/layers/01", "activation_rms/decoder/02", "update_norm/embeddings"} <= set(inspected)
     (sample,) = [line for line in (run / "stdout.txt").read_text().splitlines() if " sample  " in line]
     assert sample.startswith("step 4 sample  ") and sample.count(": ") >= 32  # a target and a guess at every place
     assert "stage 1      4 steps of 4 rows x 32 tokens (32 predicted): 128 tokens and " in (run / "stdout.txt").read_text()
     assert "attention    xla: the fastest backend for float32 rows of 32 tokens on cpu" in (run / "stdout.txt").read_text()
-    assert not {"tensorflow", "seqio", "torch"} & set(json.loads((run / "modules.json").read_text()))
 
 
 def test_perplexities_of_the_held_out_text(run, trained, capsys):
@@ -107,7 +106,7 @@ def test_perplexities_of_the_held_out_text(run, trained, capsys):
     )
 
 
-def test_an_earlier_versions_cache_says_nothing_of_words(run, capsys):
+def test_a_cache_of_an_earlier_version_has_no_counts_of_words(run, capsys):
     manifest = run / "model/cache/cache.json"
     whole = manifest.read_text()
     content = json.loads(whole)
@@ -133,10 +132,8 @@ def test_minimal_pairs_before_and_after_export(run, random_model, capsys):
     assert cli.main(["export", f"--model_dir={run / 'model'}", f"--output={run / 'theirs'}"]) == 0
     theirs = evaluated(capsys, f"--model_dir={run / 'theirs'}", f"--blimp={run / 'pairs.zip'}")
     assert theirs == found | {"step": None}
-    one = evaluated(capsys, f"--model_dir={run / 'model'}", f"--blimp={run / 'pairs.zip'}", "--limit=1")
-    assert one["pairs"] == 2 and one["ties"] == 0
 
-    # A masked model, for people.
+    # A masked model, the first pair of each file, as text.
     assert cli.main(["evaluate", f"--model_dir={random_model}", f"--blimp={run / 'pairs.zip'}", "--limit=1"]) == 0
     first, *files, last = capsys.readouterr().out.splitlines()
     assert first.endswith("pairs.zip, by pseudo-log-likelihood, each token masked in turn")

@@ -69,7 +69,7 @@ def test_masks_of_a_run_file_that_names_no_noise(trained, tmp_path, capsys):
     assert "rows x 16 tokens (8 predicted)" in capsys.readouterr().out
 
 
-def test_a_cache_that_is_built_says_what_is_in_it(trained, capsys):
+def test_a_built_cache_reports_its_documents(trained, capsys):
     assert cli.main(words(trained, "--gin_file={folder}/run.gin", "--cache_dir={model_dir}/cache")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "ok" and sum(line.startswith("train        76 documents, ") for line in lines) == 1
@@ -89,7 +89,7 @@ def test_show_gives_every_value_its_origin(trained, capsys):
     assert origins["long/Stage.length"] == f"{trained.folder}/run.gin:13"
 
 
-def test_a_vocabulary_without_what_the_noise_needs(trained, tmp_path, monkeypatch, capsys):
+def test_a_vocabulary_without_a_mask_token_is_refused(trained, tmp_path, monkeypatch, capsys):
     """All other mistakes are in the catalogue."""
     monkeypatch.chdir(tmp_path)
     made = ["vocab", "--input={folder}/text/train.txt", "--kind=unigram", "--layout=t5", "--size=300", "--output=maskless"]

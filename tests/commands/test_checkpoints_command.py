@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from command_line import in_process, listing
+from initial_state import initial_state
 from model_folders import cut
 
 from bertfam import api, cli
@@ -38,7 +39,7 @@ def test_the_table(trained, capsys):
     assert listing(trained.model_dir) == before
 
 
-def test_json_and_what_is_damaged(model_dir, capsys):
+def test_json_and_damaged_checkpoints(model_dir, capsys):
     directory = model_dir / "checkpoints"
     (directory / "5" / "rest" / "_METADATA").unlink()
     (directory / "10").rename(directory / "10.damaged")
@@ -115,18 +116,6 @@ def test_weights_onto_a_full_disk(trained, small_disk, capsys, words):
     assert list(disk.iterdir()) == [filling]
 
 
-def test_which_checkpoints_stay(trained, tmp_path):
-    """The newest, those of every 10 steps, and the best; what was measured before the run was cut off counts."""
-    model_dir = cut(trained.model_dir, tmp_path / "model", 15)
-    lines = (model_dir / "metrics.jsonl").read_text().splitlines()
-    best = {"step": 5, "split": "eval", "loss": 0.1, "mlm_accuracy": 0.0}
-    (model_dir / "metrics.jsonl").write_text("\n".join([json.dumps(best), *lines]) + "\n")
-    flags = ["--gin.Run.keep_checkpoints=1", "--gin.Run.keep_every=10", '--gin.Run.keep_best="loss"']
-    done = in_process(*trained.pretrain(model_dir, *flags))
-    assert done.returncode == 0, done.stderr
-    assert selection.complete(model_dir / "checkpoints") == [5, 10, 20, 24]
-
-
 def test_a_metric_that_nothing_measures(trained, tmp_path, capsys):
     assert cli.main(trained.pretrain(tmp_path / "model", '--gin.Run.keep_best="mlm_los"')) == 2
     error = capsys.readouterr().err
@@ -136,17 +125,23 @@ def test_a_metric_that_nothing_measures(trained, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_was_moved_goes_on(trained, tmp_path, monkeypatch):
-    """Its cache goes along, though it was named by a flag."""
+def test_a_moved_folder_resumes_and_keeps_the_chosen_checkpoints(trained, tmp_path, monkeypatch):
+    """Its cache moves with it, though it was named by a flag.
+
+    The newest checkpoint is kept, those of every 10 steps, and the best; metrics from before the run was cut off count.
+    """
     here = cut(trained.model_dir, tmp_path / "here", 15)
-    assert in_process(*trained.pretrain(here, f"--cache_dir={here / 'cache'}")).returncode == 0
-    for step in ("20", "24"):
-        shutil.rmtree(here / "checkpoints" / step)
+    lines = (here / "metrics.jsonl").read_text().splitlines()
+    best = {"step": 5, "split": "eval", "loss": 0.1, "mlm_accuracy": 0.0}
+    (here / "metrics.jsonl").write_text("\n".join([json.dumps(best), *lines]) + "\n")
+    flags = ["--gin.Run.keep_checkpoints=1", "--gin.Run.keep_every=10", '--gin.Run.keep_best="loss"']
+    initial_state(*trained.pretrain(here, f"--cache_dir={here / 'cache'}", *flags))
     (tmp_path / "far").mkdir()
     there = here.rename(tmp_path / "far" / "there")
     monkeypatch.chdir(tmp_path / "far")
     done = in_process("pretrain", "--model_dir=there")
     assert done.returncode == 0, done.stderr
-    assert "resumed from step 15" in done.stdout.splitlines() and newest(there) == 24
+    assert "resumed from step 15" in done.stdout.splitlines()
+    assert selection.complete(there / "checkpoints") == [5, 10, 20, 24]
     left = [path for path in there.rglob("*") if path.is_file() and str(tmp_path / "here").encode() in path.read_bytes()]
     assert {path.name for path in left} <= {"commit_success.txt"}  # Orbax's, which nothing reads

@@ -114,7 +114,7 @@ def test_real_text_loses_little(folder, capsys):
     assert report["removed"]["repeated"]["example"][:90] in (folder / "out.jsonl").read_text().replace('\\"', '"')
 
 
-def test_json_read_as_text_is_told_and_so_is_an_empty_output(folder, capsys):
+def test_json_read_as_text_and_an_empty_output_are_reported(folder, capsys):
     assert clean("--input=pages.jsonl", "--output=out.jsonl") == 0
     error = capsys.readouterr().err
     name = "bertfam: warning: pages.jsonl is read as plain text, input_format 'sentences': give --input_format=jsonl"

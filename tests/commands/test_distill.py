@@ -156,7 +156,7 @@ def test_a_resumed_run_equals_an_unbroken_one(trained, distilled, tmp_path):
     """The same command with a teacher that has moved and trained on: it uses the step that the run started with."""
     student, moved = distilled.student, shutil.copytree(trained.model_dir, tmp_path / "moved")
     again = cut(student, tmp_path / "again", 2)  # as if it had been killed after 2 of 4
-    command = [*distilled.words, f"--teacher={moved}", f"--model_dir={again}"]
+    command = replaced(distilled.words, [f"--teacher={moved}", f"--model_dir={again}"])
     refused = in_process(*command, "--teacher_step=24")
     assert refused.returncode == 2
     assert (

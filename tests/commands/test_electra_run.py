@@ -1,10 +1,11 @@
-"""ELECTRA from the command line: two networks are trained together, looked at, exported, imported and asked."""
+"""ELECTRA by the command line: two networks are trained together, inspected, exported, imported and fill masks."""
 
 import json
 
 import numpy as np
 import pytest
 from command_line import in_process
+from initial_state import initial_state
 from safetensors.numpy import load_file
 
 from bertfam import api, cli
@@ -50,18 +51,18 @@ def exported(model_dir):
     return model_dir.parent / "theirs"
 
 
-def test_a_run_tells_of_both_networks(model_dir, capsys):
+def test_metrics_and_inspections_of_both_networks(model_dir, capsys):
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     splits = {line["split"]: line for line in lines}
     assert METRICS - {"rtd_precision"} <= splits["train"].keys() & splits["eval"].keys() & splits["eval_average"].keys()
-    looks = {"activation_rms/discriminator/02", "activation_rms/generator/02", "gradient_norm/embeddings/word"}
-    assert looks | {"gradient_norm/generator/layers/01", "update_norm/discriminator/layers/00"} <= splits["inspect"].keys()
-    for flags, split in (([], "eval"), (["--average"], "eval_average")):
-        assert cli.main(["evaluate", f"--model_dir={model_dir}", "--json", "--baselines", *flags]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["unigram_loss"] > 0 and "most_frequent_accuracy" in found and "nsp_majority_accuracy" not in found
-        expected = {name: value for name, value in splits[split].items() if name != "split"}
-        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    inspected = {"activation_rms/discriminator/02", "activation_rms/generator/02", "gradient_norm/embeddings/word"}
+    assert inspected | {"gradient_norm/generator/layers/01", "update_norm/discriminator/layers/00"} <= splits["inspect"].keys()
+    assert splits["eval"]["loss"] != splits["eval_average"]["loss"]
+    assert cli.main(["evaluate", f"--model_dir={model_dir}", "--json", "--baselines", "--average"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["unigram_loss"] > 0 and "most_frequent_accuracy" in found and "nsp_majority_accuracy" not in found
+    expected = {name: value for name, value in splits["eval_average"].items() if name != "split"}
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
 
 def test_both_networks_are_exported_and_load(model_dir, exported, capsys):
@@ -90,8 +91,8 @@ def test_both_networks_are_exported_and_load(model_dir, exported, capsys):
     assert len(json.loads(capsys.readouterr().out)[0]["masks"][0]["predictions"]) == 5
 
 
-def test_a_discriminator_is_not_asked_to_fill(exported, tmp_path, capsys):
-    """Nor one that is imported; it is exported as it came, and goes on with a new generator."""
+def test_a_discriminator_cannot_fill(exported, tmp_path, capsys):
+    """Nor can an imported one, which is exported as it was."""
     line = (
         "bertfam: error: the model is a discriminator, which detects replaced tokens and predicts none, so it cannot "
         "fill; give the folder of its generator, or of the run that trained both\n"
@@ -122,18 +123,16 @@ def test_a_generator_is_imported_as_a_masked_language_model(exported, tmp_path, 
     assert found[0] == found[1]
 
 
-def test_a_new_run_takes_over_either_network(trained, model_dir, exported, tmp_path):
-    """Of a run's folder both, of a discriminator's folder what it has."""
-    flags = [f"--gin_file={model_dir.parent / 'run.gin'}", f"--cache_dir={trained.model_dir / 'cache'}", "--gin.TRAIN_STEPS=1"]
-    flags += ["--gin.LinearDecay.peak=0.0", "--gin.EVAL_EVERY=0", "--gin.Run.sample_every=0", "--gin.Run.inspect_every=0"]
+def test_a_new_run_starts_from_either_network(trained, model_dir, exported, tmp_path):
+    """A run's folder has both, a discriminator's folder one."""
+    flags = [f"--gin_file={model_dir.parent / 'run.gin'}", f"--cache_dir={trained.model_dir / 'cache'}"]
     for source, parts in (
         (model_dir, ["discriminator", "embeddings", "generator", "mlm_head", "rtd_head"]),
         (exported / "discriminator", ["discriminator", "embeddings", "rtd_head"]),
     ):
-        new = tmp_path / f"new{len(parts)}"
-        done = in_process("pretrain", *flags, f"--model_dir={new}", f"--init_from={source}")
-        assert done.returncode == 0, done.stderr
-        assert f"starts from {source}: {', '.join(parts)}; of 300 tokens 300 keep their rows" in done.stdout
-        one, other = (api.load(where).params["encoder"]["layers"]["feed_forward"] for where in (source, new))
-        assert np.array_equal(one["output"]["kernel"], other["output"]["kernel"])
+        model = api.load(source)
+        out, state = initial_state("pretrain", *flags, f"--model_dir={tmp_path / 'new'}", f"--init_from={source}")
+        assert f"starts from {source}: {', '.join(parts)}; of 300 tokens 300 keep their rows" in out
+        new, theirs = state.params["discriminator"]["layers"], model.params["encoder"]["layers"]
+        assert np.array_equal(*(layers["feed_forward"]["output"]["kernel"] for layers in (new, theirs)))
     assert api.load(model_dir, network="generator").config.hidden_size == 8

@@ -89,7 +89,7 @@ def test_huggingface_folder_has_the_scores_of_the_run(trained, tmp_path, capsys)
         assert named in line and str(folder) in line
 
 
-def test_text_for_people(trained, capsys):
+def test_text_output(trained, capsys):
     assert cli.main(["evaluate", f"--model_dir={trained.model_dir}", "--batches=1"]) == 0
     first, rows, targets, *rest = capsys.readouterr().out.splitlines()
     assert rows == "8 rows of 24 tokens in 1 batches of 8"

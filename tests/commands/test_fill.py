@@ -35,7 +35,7 @@ def test_json_is_a_list_of_texts_with_their_masks(trained, capsys):
     ]
 
 
-def test_text_for_people_and_an_earlier_step_in_a_light_process(trained, tmp_path):
+def test_text_output_of_an_earlier_step_in_a_process_without_tensorflow(trained, tmp_path):
     words = ["fill", f"--model_dir={trained.model_dir}", "--step=5", "--top_k=2", *TEXTS]
     done = bertfam(*words, MODULES=tmp_path / "modules.json")
     assert done.returncode == 0, done.stderr

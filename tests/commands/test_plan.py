@@ -63,7 +63,7 @@ def test_two_slices_that_hold_it(planned):
     assert bound["binds"] == "dcn" and bound["seconds"] == bound["dcn"] >= between / 6.25e9 * 0.98
 
 
-def test_how_all_is_split(planned):
+def test_shardings_of_all_arrays(planned):
     for name, parts in (("v5e-1", 1), ("2xv5p-8", 4)):
         table = {(row["part"], row["name"]): row for row in planned[0]["shardings"][name]}
         words = table["parameters", "encoder/embeddings/word/table"]
@@ -92,7 +92,7 @@ def test_the_vocabulary_of_the_published_models(capsys):
     assert json.loads(out)["vocab_size"] == 30522
 
 
-def test_the_command_that_a_search_writes_down():
+def test_command_in_the_file_of_a_search():
     args = argparse.Namespace(
         **{"gin_file": ["a.gin"], "module_import": ["my_parts"], "gin_bindings": ["Run.stages = (@Stage(),)"]},
         **{"slice": ["v5e-4"], "vocab_size": 100, "vocab": None, "output": "b.gin"},

@@ -35,7 +35,7 @@ def lines(model_dir):
     return [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path, capsys):
+def test_another_optimizer_an_average_and_inspections(words, trained, tmp_path, capsys):
     chosen = flags = [
         "--gin.Run.optimizer=@Muon()",
         "--gin.Run.average_decay=0.9",
@@ -46,23 +46,20 @@ def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path,
     assert done.returncode == 0, done.stderr
     assert "optimizer    Muon(schedule=LinearDecay(peak=0.01, warmup_steps=5), layer_decay=0.8)" in done.stdout.splitlines()
     assert "layer rates  heads x 1, layer 2 x 0.8, layer 1 x 0.64, embeddings x 0.512" in done.stdout.splitlines()
-    looks = [line for line in lines(tmp_path / "model") if line["split"] == "inspect"]
-    assert [line["step"] for line in looks] == [2, 4]
-    assert {"gradient_norm/encoder/layers/01", "update_norm/encoder/embeddings", "activation_rms/encoder/02"} <= set(looks[0])
-    # The average is another model than the last.
-    scores = [
-        json.loads(in_process("evaluate", f"--model_dir={tmp_path / 'model'}", "--json", *more).stdout)
-        for more in ((), ["--average"])
-    ]
-    assert scores[0]["loss"] != scores[1]["loss"] == pytest.approx(scores[0]["loss"], rel=0.1)
+    inspected = [line for line in lines(tmp_path / "model") if line["split"] == "inspect"]
+    assert [line["step"] for line in inspected] == [2, 4]
+    assert {"gradient_norm/encoder/layers/01", "update_norm/encoder/embeddings", "activation_rms/encoder/02"} <= set(inspected[0])
     # A copy of the weights has both.
     copy = tmp_path / "copy"
     assert cli.main(["checkpoints", f"--model_dir={tmp_path / 'model'}", f"--copy_weights={copy}"]) == 0
-    for average in (False, True):
-        pairs = zip(
-            *(jax.tree.leaves(open_model(folder, average=average).params) for folder in (tmp_path / "model", copy)), strict=True
-        )
-        assert all(np.array_equal(*pair) for pair in pairs)
+    last, average = (
+        [jax.tree.leaves(open_model(folder, average=average).params) for folder in (tmp_path / "model", copy)]
+        for average in (False, True)
+    )
+    for own, copied in (last, average):
+        assert all(np.array_equal(*pair) for pair in zip(own, copied, strict=True))
+    different = [not np.array_equal(*pair) for pair in zip(last[0], average[0], strict=True)]
+    assert sum(different) > 20  # the average is another model than the last
     flags = [f"--model_dir={copy}", "--average"]
     assert cli.main(["export", *flags, f"--output={tmp_path / 'exported'}"]) == 0
     # A byte of the average that was flipped is noticed where the average is read.
@@ -77,7 +74,7 @@ def test_another_optimizer_an_average_and_looks_inside(words, trained, tmp_path,
     refused = in_process("export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'export'}", "--average")
     message = f"bertfam: error: step 24 of {trained.model_dir} has no moving average, which Run.average_decay keeps"
     assert (refused.returncode, refused.stderr.strip()) == (2, message)
-    # Another optimizer has nothing to go on with.
+    # Another optimizer cannot resume.
     before = listing(tmp_path / "model")
     refused = in_process(*words(tmp_path / "model", *chosen[1:3], "--gin.Run.optimizer=@Lion()"))
     message = (
@@ -95,22 +92,22 @@ def test_a_run_that_diverges_ends_with_a_line_and_keeps_its_last_good_checkpoint
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("bertfam: error: ")]
     step = re.match(r"bertfam: error: the update that leads to step (\d) has loss (nan|inf) and gradient norm", error)
     assert step is not None and newest(tmp_path / "model") == int(step[1]) - 1
-    # The policy may change when the run goes on; what was skipped is told.
+    # The policy may change when the run resumes, which reports the skipped updates.
     done = in_process(*words(tmp_path / "model", *diverging, "--gin.Run.non_finite='skip'"))
     assert done.returncode == 0, done.stderr
     last = [line for line in lines(tmp_path / "model") if line["split"] == "train"][-1]
     assert last["skipped"] > 0 and newest(tmp_path / "model") == 4
 
 
-def test_text_of_which_nothing_is_learned_is_told(trained, tmp_path, capsys):
+def test_text_without_targets_is_reported(trained, tmp_path, capsys):
     """Every word is unknown, and rows of unknown tokens have nothing to mask."""
     (tmp_path / "text.txt").write_text("\n\n".join(["\u2603 \u2603"] * 9))
     settings = ["Run.objective=@Mlm()", "Mlm.model=@BertConfig()", "TextData.rows=@Chunks()", "BATCH_SIZE=1", "EVAL_EVERY=0"]
     flags = [f"--gin.{setting}" for setting in [*settings, "Run.stages=(@short/Stage(),)", "short/Stage.steps=3"]]
     words = [f"--input={tmp_path / 'text.txt'}", f"--vocab={trained.folder / 'vocab'}", f"--model_dir={tmp_path / 'model'}"]
     assert cli.main(["pretrain", f"--gin_file={trained.folder / 'run.gin'}", *words, *flags]) == 0
-    told = "bertfam: warning: 3 of the steps had no targets and changed nothing: their rows have no token to mask"
-    assert told in capsys.readouterr().err.splitlines()
+    warning = "bertfam: warning: 3 of the steps had no targets and changed nothing: their rows have no token to mask"
+    assert warning in capsys.readouterr().err.splitlines()
     (line,) = [line for line in lines(tmp_path / "model") if line["split"] == "train"]
     assert line["nothing_to_predict"] == 3 and "loss" not in line
     params = open_model(tmp_path / "model").params

@@ -133,7 +133,7 @@ def test_bindings_hold_without_a_run_file(cached, capsys, flag, share):
     assert abs(predicted - share) < 0.03
 
 
-def test_a_mixture_tells_where_its_rows_are_from(trained, tmp_path):
+def test_rows_of_a_mixture_name_their_corpus(trained, tmp_path):
     """Without a run, a file that says what TextData is is all that is asked for."""
     documents = (trained.folder / "text/train.txt").read_text().split("\n\n")
     (tmp_path / "a.txt").write_text("\n\n".join(documents[:12]))

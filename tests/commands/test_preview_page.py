@@ -97,7 +97,7 @@ def test_everything_is_in_the_page_as_text(folder):
     assert not re.search("[\u200b-\u200f\u202a-\u202e\u2066-\u2069]", raw) and "http:" not in raw and "https:" not in raw
 
 
-def test_a_page_that_is_there_stays_unless_told(folder, capsys):
+def test_an_existing_page_is_kept_without_overwrite(folder, capsys):
     before = listing(folder)
     flags = ["preview", f"--cache_dir={folder / 'cache'}", "--length=30", f"--html={folder / 'page.html'}"]
     assert cli.main(flags) == 2
@@ -130,7 +130,7 @@ def test_a_browser_shows_it_without_an_error(folder, tmp_path):
     assert page.bdi == Page((folder / "page.html").read_text()).bdi
 
 
-def test_what_cannot_be_seen_is_spelt_out():
+def test_invisible_characters_are_spelt_out():
     piece = "<script>\u202e\u200b\x1b\ufe0f"
     record = {
         "corpus": "<b>",

@@ -30,7 +30,7 @@ def cached(corpus, tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_read_and_written_is_shown(cached, capsys, tmp_path, kind):
+def test_inputs_and_targets_are_shown(cached, capsys, tmp_path, kind):
     words = ["preview", f"--cache_dir={cached}", "--length=48", "--examples=12", *KINDS[kind]]
     assert cli.main([*words, "--json"]) == 0
     records = json.loads(capsys.readouterr().out)

@@ -155,7 +155,7 @@ def test_the_embedded_corpus_is_a_task(text, monkeypatch):
     assert vocabularies.load("out").size == 30
 
 
-def test_overwrites_only_when_told(text, capsys):
+def test_overwrites_only_with_the_flag(text, capsys):
     assert vocab("--input=a.txt", "--size=36", "--output=out") == 0
     before = vocabularies.load("out").fingerprint
     assert vocab("--input=a.txt", "--size=37", "--output=out") == 2

@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from initial_state import initial_state
 from safetensors.numpy import load_file
 
 from bertfam.cli import main
@@ -14,7 +15,6 @@ from bertfam.interop import huggingface
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.bert import BERT, BertConfig
 from bertfam.models.ernie import ErnieConfig
-from bertfam.training.model_dir import open_model
 
 PARTS = frozenset({"encoder", "pooler", "mlm_head", "nsp_head"})
 VOCABULARY = WordPiece([*SPECIAL_PIECES, *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")])
@@ -35,13 +35,13 @@ def write_model(folder, parts=PARTS, config=CONFIG):
     return folder
 
 
-def train_one_step(model_dir, tmp_path):
-    """Run one update with a learning rate of 0 on new text."""
+def words_of_one_step(model_dir, tmp_path):
+    """Return the command of one update with a learning rate of 0 on new text."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join("a bad cab\na fad\nbed a cab" for _ in range(4)) + "\n")
     flags = ["--gin.TRAIN_STEPS=1", "--gin.BATCH_SIZE=2", "--gin.Stage.length=12", "--gin.LinearDecay.peak=0.0"]
     flags += [f"--input={text}", f"--vocab={model_dir / 'vocab'}", "--gin.EVAL_EVERY=0"]
-    assert main(["pretrain", f"--model_dir={model_dir}", *flags]) == 0
+    return ["pretrain", f"--model_dir={model_dir}", *flags]
 
 
 @pytest.fixture
@@ -79,11 +79,10 @@ def test_models_without_all_heads(tmp_path, capsys, parts):
         assert capsys.readouterr().err.startswith("bertfam: error: the model has no masked-language-model head")
 
     # Pretraining continues from the model and adds the missing heads.
-    train_one_step(model_dir, tmp_path)
-    assert f"started from the model in {model_dir}" in capsys.readouterr().out
-    trained = open_model(model_dir)
-    assert trained.step == 1 and trained.params.keys() == ({"encoder", "mlm_head"} if "mlm_head" in parts else PARTS)
-    whole = huggingface.to_tensors(BERT, CONFIG, {name: trained.params[name] for name in parts})
+    out, state = initial_state(*words_of_one_step(model_dir, tmp_path))
+    assert f"started from the model in {model_dir}" in out
+    assert state.step == 0 and state.params.keys() == ({"encoder", "mlm_head"} if "mlm_head" in parts else PARTS)
+    whole = huggingface.to_tensors(BERT, CONFIG, {name: state.params[name] for name in parts})
     assert all(np.array_equal(whole[name], before[name]) for name in before)
 
 
@@ -108,12 +107,12 @@ def test_embedding_table_with_more_rows_than_tokens(tmp_path, capsys):
     theirs, model_dir, out = tmp_path / "theirs", tmp_path / "model", tmp_path / "out"
     write_model(theirs, config=dataclasses.replace(CONFIG, vocab_size=VOCABULARY.size + 120))
     assert main(["import", f"--input={theirs}", f"--output={model_dir}"]) == 0
-    train_one_step(model_dir, tmp_path)
+    assert main(words_of_one_step(model_dir, tmp_path)) == 0
     assert main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
     before, after = (load_file(path / "model.safetensors") for path in (theirs, out))
     assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
     assert json.loads((out / "config.json").read_text())["vocab_size"] == VOCABULARY.size + 120
-    for folder in (theirs, model_dir, out):
+    for folder in (theirs, model_dir):  # the exported folder has the tensors of the first
         capsys.readouterr()
         assert main(["fill", f"--model_dir={folder}", "a [MASK]", "--top_k=1000", "--json"]) == 0
         predictions = json.loads(capsys.readouterr().out)[0]["masks"][0]["predictions"]
