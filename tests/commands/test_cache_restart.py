@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from command_line import in_process
 from model_folders import journal, remount
 
 from bertfam import cli
@@ -15,24 +16,25 @@ from bertfam import cli
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """About 5 MB of text in two files (a record is made every megabyte, at most), and a vocabulary."""
+    """Return a folder with 5 MB of text in two files, of which a megabyte at most is lost by a kill, and a vocabulary."""
     folder = tmp_path_factory.mktemp("text")
     topics = [" ".join(topic.split()) for _, topic in sorted(pydoc_data.topics.topics.items())]
     for number in range(2):
         documents = [f"Number {number}, {again}.\n{topic}" for again in range(5) for topic in topics]
         (folder / f"{number}.txt").write_text("\n\n".join(documents))
-    words = ["vocab", f"--input={folder / '0.txt'}", "--size=500", f"--output={folder / 'vocab'}"]
-    assert cli.main(words) == 0
+    assert cli.main(["vocab", f"--input={folder / '0.txt'}", "--size=500", f"--output={folder / 'vocab'}"]) == 0
     return folder
 
 
 def words(text, output, *more):
+    """Return the command line that builds a cache."""
     flags = {"input": text / "*.txt", "input_format": "paragraphs", "vocab": text / "vocab", "output": output}
-    return [sys.executable, "-m", "bertfam", "cache", *(f"--{name}={value}" for name, value in flags.items()), *more]
+    return ["cache", *(f"--{name}={value}" for name, value in flags.items()), *more]
 
 
-def run(*command):
-    return subprocess.run(command, capture_output=True, text=True)
+def start(command, **options):
+    """Start a command in a process of its own."""
+    return subprocess.Popen([sys.executable, "-m", "bertfam", *command], **options)
 
 
 def contents(folder):
@@ -42,12 +44,12 @@ def contents(folder):
 @pytest.fixture(scope="module")
 def undisturbed(text, tmp_path_factory):
     output = tmp_path_factory.mktemp("undisturbed") / "cache"
-    assert cli.main(words(text, output, "--processes=0")[3:]) == 0
+    assert cli.main(words(text, output, "--processes=0")) == 0
     return output
 
 
 def children(process):
-    listed = run("ps", "-o", "pid=", "--ppid", str(process.pid)).stdout.split()
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout.split()
     return [int(pid) for pid in listed]
 
 
@@ -60,64 +62,52 @@ def exists(pid):
         return file.read().rpartition(")")[2].split()[0] != "Z"
 
 
-def killed_with(documents, command, output):
-    """Starts a build and kills it, alone, when its journal says that there are so many documents; returns its children."""
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+def kill_build(documents, command, output):
+    """Start a build and kill its first process when its journal has so many documents; return the children of that process."""
+    process = start(command, stderr=subprocess.DEVNULL)
     while process.poll() is None:
-        found = journal(output)
-        if found is not None and sum(found.values()) >= documents:
+        counts = journal(output)
+        if counts is not None and sum(counts.values()) >= documents:
             break
         time.sleep(0.002)
-    helpers = children(process)
+    workers = children(process)
     process.kill()
     assert process.wait() == -signal.SIGKILL, "it was over before the moment came"
-    return helpers
-
-
-@pytest.fixture
-def told(capsys):
-    """The exit status of a command in this process, its stdout and its stderr."""
-
-    def tell(command):
-        capsys.readouterr()
-        status = cli.main(command[3:])
-        return status, *capsys.readouterr()
-
-    return tell
+    return workers
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_killed_at_three_moments(text, undisturbed, tmp_path, told, processes):
+def test_build_killed_at_three_moments_is_resumed(text, undisturbed, tmp_path, processes):
+    """Kill it before any document is written, when some are, and when more are."""
     output, flag = tmp_path / "cache", f"--processes={processes}"
-    there, most = 0, 0
-    # Before any document is done, when some are, and when more are.
-    for more in (0, 1, 1):
-        helpers = killed_with(there + more, words(text, output, flag), output)
+    written, most_workers = 0, 0
+    for new in (0, 1, 1):
+        workers = kill_build(written + new, words(text, output, flag), output)
         assert not output.exists()
-        there, most = sum(journal(output).values()), max(most, len(helpers))
+        written, most_workers = sum(journal(output).values()), max(most_workers, len(workers))
         until = time.monotonic() + 20
-        while any(map(exists, helpers)):
-            assert time.monotonic() < until, "the processes of a killed build go on"
+        while any(map(exists, workers)):
+            assert time.monotonic() < until, "the workers of a killed build still run"
             time.sleep(0.01)
-    assert there > 0 and most == processes
-    status, out, err = told(words(text, output, "--processes=1"))
+    assert written > 0 and most_workers == processes
+    done = in_process(*words(text, output, "--processes=1"))
     partial = tmp_path / ".cache.partial"
-    assert (status, out) == (0, f"token cache: {output}\n")
-    assert err.splitlines()[0] == f"resuming in {partial}: {there:,} documents are there already"
+    assert (done.returncode, done.stdout) == (0, f"token cache: {output}\n")
+    assert done.stderr.splitlines()[0] == f"resuming in {partial}: {written:,} documents are there already"
     assert contents(output) == contents(undisturbed)
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
-def test_the_second_of_two_waits_for_the_first(text, undisturbed, tmp_path):
+def test_second_of_two_builds_waits_for_the_first(text, undisturbed, tmp_path):
     output = tmp_path / "cache"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = words(text, output, "--processes=0")
-    first = subprocess.Popen(command, **pipes)
+    first = start(command, **pipes)
     while journal(output) is None:
         assert first.poll() is None
         time.sleep(0.002)
     first.send_signal(signal.SIGSTOP)
-    second = subprocess.Popen(command, **pipes)
+    second = start(command, **pipes)
     assert second.stderr.readline() == f"waiting for the process that builds in {tmp_path / '.cache.partial'}\n"
     first.send_signal(signal.SIGCONT)
     assert first.communicate()[0] == f"token cache: {output}\n"
@@ -126,31 +116,32 @@ def test_the_second_of_two_waits_for_the_first(text, undisturbed, tmp_path):
     assert contents(output) == contents(undisturbed)
 
 
-def test_a_full_disk_is_one_line_and_the_build_goes_on_when_there_is_room(text, undisturbed, small_disk, told):
+def test_full_disk_is_one_line_and_with_room_the_build_is_resumed(text, undisturbed, small_disk):
     folder = small_disk(1)
     output = folder / "cache"
-    assert told(words(text, output, "--processes=2")) == (
+    done = in_process(*words(text, output, "--processes=2"))
+    assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",
         f"bertfam: error: {output} cannot be written (No space left on device); fix that and run the same command again: "
         f"the documents written so far are kept in {folder / '.cache.partial'}\n",
     )
     remount(folder, "size=64m")
-    status, _, err = told(words(text, output, "--processes=1"))
-    assert status == 0 and err.startswith("resuming in ")
+    done = in_process(*words(text, output, "--processes=1"))
+    assert done.returncode == 0 and done.stderr.startswith("resuming in ")
     assert contents(output) == contents(undisturbed) and os.listdir(folder) == ["cache"]
 
 
-def test_a_disk_that_cannot_be_written_is_one_line(text, small_disk, told):
+def test_read_only_disk_is_one_line(text, small_disk):
     folder = small_disk(1)
     remount(folder, "ro")
-    status, out, err = told(words(text, folder / "cache"))
-    assert (status, out) == (2, "")
-    (line,) = err.splitlines()
+    done = in_process(*words(text, folder / "cache"))
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
     assert line.startswith(f"bertfam: error: {folder / 'cache'} cannot be written: no permission to write into {folder}")
 
 
-def test_the_help_tells_how_to_go_on(capsys):
+def test_help_says_how_to_resume(capsys):
     assert cli.main(["cache", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert ".NAME.partial beside --output=NAME. The same command resumes it there" in text
@@ -166,6 +157,6 @@ def test_the_help_tells_how_to_go_on(capsys):
         ),
     ],
 )
-def test_mistaken_flags(text, tmp_path, flags, message, capsys):
-    assert cli.main(words(text, tmp_path / "cache", *flags)[3:]) == 2
+def test_mistaken_flags_are_refused(text, tmp_path, flags, message, capsys):
+    assert cli.main(words(text, tmp_path / "cache", *flags)) == 2
     assert capsys.readouterr().err == f"bertfam: error: {message}\n" and not list(tmp_path.iterdir())
