@@ -1,4 +1,4 @@
-"""`bertfam replay` on four simulated devices: a run that recorded digests, devices that are at fault, other devices."""
+"""`bertfam replay` of a run that recorded digests: on its four simulated devices, on faulty ones, and on other devices."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ THREE = (
 
 @pytest.fixture(scope="module")
 def recorded(trained, tmp_path_factory):
-    """MODEL_DIR of three updates, each with its digests."""
+    """Train three updates with digests, and return MODEL_DIR."""
     model_dir = tmp_path_factory.mktemp("replay") / "model"
     flags = [f"--cache_dir={trained.model_dir / 'cache'}", *(f"--gin.{flag}" for flag in THREE)]
     done = bertfam(*trained.pretrain(model_dir, *flags), **FOUR)
@@ -32,7 +32,7 @@ def recorded(trained, tmp_path_factory):
     return model_dir
 
 
-def test_all_agree_and_nothing_is_written(recorded):
+def test_equal_results_are_reported_and_nothing_is_written(recorded):
     before = listing(recorded)
     done = bertfam("replay", f"--model_dir={recorded}", "--step=3", **FOUR)
     assert done.returncode == 0, done.stderr
@@ -47,33 +47,33 @@ def test_all_agree_and_nothing_is_written(recorded):
     assert listing(recorded) == before
 
 
-def test_devices_at_fault_are_named(recorded):
-    """One whose memory has lost a bit of a parameter, one that reads other rows than it is given."""
+def test_faulty_devices_are_named(recorded):
+    """Flip a bit of a parameter on one device, and of the rows on another."""
     words = ["replay", f"--model_dir={recorded}", "--step=3", "--times=1", "--json"]
     done = bertfam(*words, **FOUR, FLIP="1:parameter,2:rows")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("bertfam: error: silent data corruption: gradient/") and "cpu:1 or cpu:2" in line
-    found = json.loads(done.stdout)["suspects"]
-    assert list(found) == ["cpu:1", "cpu:2"]
-    assert "parameter/encoder/embeddings/norm/bias" in found["cpu:1"]
-    assert len(found["cpu:2"]) > 20 and not [leaf for leaf in found["cpu:2"] if not leaf.startswith("gradient/")]
+    suspects = json.loads(done.stdout)["suspects"]
+    assert list(suspects) == ["cpu:1", "cpu:2"]
+    assert "parameter/encoder/embeddings/norm/bias" in suspects["cpu:1"]
+    assert len(suspects["cpu:2"]) > 20 and not [leaf for leaf in suspects["cpu:2"] if not leaf.startswith("gradient/")]
 
 
-def test_on_one_device_losses_are_compared(recorded, tmp_path):
+def test_only_losses_are_compared_on_another_number_of_devices(recorded, tmp_path):
     model_dir = shutil.copytree(recorded, tmp_path / "model")
     log = model_dir / "metrics.jsonl"
     line = [line for line in metrics(recorded) if line["split"] == "digest"][-1]
     log.write_text(log.read_text().replace(f'"digest", "loss": {line["loss"]!r}', '"digest", "loss": 9.5'))
     done = in_process("replay", f"--model_dir={model_dir}", "--step=3", "--times=1")
     assert done.returncode == 1
-    told = "update 3 was recorded by another program, mesh, kind of devices or compiler: only its loss is compared"
-    assert told in done.stdout.splitlines()
+    message = "update 3 was recorded by another program, mesh, kind of devices or compiler: only its loss is compared"
+    assert message in done.stdout.splitlines()
     (error,) = done.stderr.splitlines()
     assert error.startswith("bertfam: error: the loss of update 3 is ") and error.endswith(" and was 9.5")
 
 
-def test_a_model_without_a_training_state(trained, tmp_path, capsys):
+def test_model_without_a_training_state_is_refused(trained, tmp_path, capsys):
     copy = tmp_path / "copy"
     assert cli.main(["checkpoints", f"--model_dir={trained.model_dir}", f"--copy_weights={copy}", "--step=5"]) == 0
     capsys.readouterr()
