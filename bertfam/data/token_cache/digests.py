@@ -146,7 +146,7 @@ class CheckedArray:
         for number in blocks.tolist():
             values = self._values[number * size : (number + 1) * size]
             if self._entry is not None:
-                _check_block(self._folder, self._name, number, memoryview(values).cast("B"), self._entry)
+                _check_block(self._folder, self._name, number, values.view(np.uint8).data, self._entry)
             if self._limit is not None and values.max() >= self._limit:
                 raise UserError(
                     f"{self._folder / self._name}: block {number} holds the id {values.max()}, and the vocabulary has "

@@ -57,9 +57,10 @@ def _inspect(cache: TokenCache, split: str, corpus: str, size: int) -> None:
     documents = cache.documents(split, corpus, size)
     for start in range(0, len(documents.tokens), 1 << 24):
         documents.tokens[start : start + (1 << 24)]
-    ends = (("sentence_starts.bin", documents.sentence_starts, len(documents.tokens)),)
-    ends += (("sentence_starts.offsets.bin", documents.sentence_bounds, len(documents.sentence_starts) - 1),)
-    for name, starts, end in ends:
+    for name, starts, end in (
+        ("sentence_starts.bin", documents.sentence_starts, len(documents.tokens)),
+        ("sentence_starts.offsets.bin", documents.sentence_bounds, len(documents.sentence_starts) - 1),
+    ):
         if starts[0] != 0 or starts[-1] != end or (np.diff(starts) < 0).any():
             raise UserError(
                 f"{cache.directory / corpus / split / name} is damaged: its positions do not rise from 0 to {end}; delete "
