@@ -35,7 +35,7 @@ def _tables(modules: Iterable[families.FamilyModule]) -> dict[str, Family]:
 
 FAMILIES = _tables(families.FAMILIES)  # of the package
 DTYPES = ("float32", "bfloat16")
-_MAX_SHARED_LAYERS = 1000  # of a model whose layers are one and the same
+_MAX_LAYERS = 10_000
 
 
 class Imported(NamedTuple):
@@ -65,12 +65,12 @@ def read(folder: str | Path) -> Imported:
         raise UserError(f"{path} is missing: is {folder} a Hugging Face folder?")
     content = read_json(path)
     family = _family_named(content.get("model_type"), path)
-    stored = open_tensors(local(folder))
-    _check_numbers(content, len(stored), path)
+    _check_numbers(content, path)
     try:
         config = family.config_from_huggingface(content)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
+    stored = open_tensors(local(folder))
     _check_sizes(config, stored, path)
     tensors = _with_known_names(stored, family, folder)
     config, tensors = _with_ties(config, tensors, family)
@@ -108,18 +108,14 @@ def _family_named(name: Any, path: Path) -> Family:
     return family
 
 
-def _check_numbers(content: Mapping[str, Any], tensors: int, path: Path) -> None:
-    """Raise UserError for numbers in config.json that no model with so many tensors has.
-
-    A count of layers is checked before a family reads it, since lists of layers are made from it.
-    """
+def _check_numbers(content: Mapping[str, Any], path: Path) -> None:
+    """Raise UserError for numbers in config.json that no model has, before a family makes lists of layers from them."""
     for name, value in content.items():
         for number in value.values() if isinstance(value, dict) else (value,):
             if isinstance(number, int) and abs(number) >= 2**63:
                 raise UserError(f"{path}: {shown(name)} has a number of more than 64 bits")
-        # A layer has a tensor of its own, but where all layers share one.
-        if "layer" in name and isinstance(value, int) and value > max(tensors, _MAX_SHARED_LAYERS):
-            raise UserError(f"{path}: {shown(name)} is {value}, and the files hold {tensors:,} tensors: fetch all of them again")
+        if "layer" in name and isinstance(value, int) and value > _MAX_LAYERS:
+            raise UserError(f"{path}: {shown(name)} is {value}, and a model has at most {_MAX_LAYERS:,} layers")
 
 
 def _check_sizes(config: Any, tensors: Mapping[str, StoredTensor], path: Path) -> None:
@@ -127,7 +123,7 @@ def _check_sizes(config: Any, tensors: Mapping[str, StoredTensor], path: Path) -
     numbers = sum(math.prod(tensor.shape) for tensor in tensors.values())
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if type(value) is int and value > max(numbers, _MAX_SHARED_LAYERS):
+        if type(value) is int and value > max(numbers, _MAX_LAYERS):
             raise UserError(
                 f"{path} asks for {type(config).__name__}.{field.name} = {value}, and the tensors hold {numbers:,} numbers "
                 "altogether: fetch the folder again"

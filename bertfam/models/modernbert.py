@@ -338,10 +338,10 @@ def _pattern(content: Mapping[str, Any], layers: int) -> dict[str, Any]:
         raise UserError(f"config.json: global_attn_every_n_layers = {every!r} must be a whole number")
     if names is None:
         return {"global_every": every}
-    if not isinstance(names, list) or len(names) != layers or not set(map(str, names)) <= set(_TYPES):
-        raise UserError(f"config.json: layer_types = {names!r} must be a list of {layers} of {' and '.join(_TYPES)}")
+    if not isinstance(names, list) or not set(map(str, names)) <= set(_TYPES):
+        raise UserError(f"config.json: layer_types = {names!r} must be a list of {' and '.join(_TYPES)}")
     types = tuple(_TYPES[name] for name in names)
-    for period in (every, *range(1, layers + 1)):
+    for period in (every, *range(1, layers + 1)) if len(types) == layers else ():
         if period > 0 and types == tuple("local" if layer % period else "global" for layer in range(layers)):
             return {"global_every": period}
     return {"layer_types": types}
