@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from itertools import takewhile
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 from typing_extensions import override
 
 from bertfam import __version__
-from bertfam.errors import TrainingError, UserError, report
+from bertfam.errors import TrainingError, UserError, out_of_memory, report
 from bertfam.sharding import libtpu
 from bertfam.suggest import did_you_mean
 
@@ -98,6 +99,13 @@ class Parser(argparse.ArgumentParser):
             kind = _NUMBERS.get(action.type)
             raise UserError(f"{name}={word} is not a {kind}" if kind else f"{name}={word}: {error.message}") from error
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.option_strings and arg_strings == ["--"]:  # of --flag=--, which argparse takes for the end of the flags
+            value = self._get_value(action, "--")
+            self._check_value(action, value)
+            return value
+        return super()._get_values(action, arg_strings)
+
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:
             choices = list(action.choices)
@@ -107,7 +115,9 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name; sys.argv by default) and return its exit status."""
+    _escape_unprintable()
     try:
+        _check_current_folder()
         status = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # raises here, where it is caught, if the pipe is closed
         return status
@@ -117,6 +127,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return report(error)
+    except Exception as error:
+        if out_of_memory(error):
+            return report(error)
+        raise
+
+
+def _escape_unprintable() -> None:
+    """Escape characters that the encoding of stdout or stderr lacks, instead of ending with an exception."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _check_current_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder does not exist any more; change to another one") from None
 
 
 def _run(argv: list[str]) -> int:
@@ -187,6 +215,8 @@ def _refuse_unknown(parser: Parser, words: list[str]) -> None:
         if flag not in known:
             kind = "flag" if flag.startswith("-") else "argument"
             hint = did_you_mean(flag, known, f"see {parser.prog} --help")
+            if flag.startswith("---") and any(not action.option_strings for action in parser._actions):
+                hint = "; to give it as a text, put -- before it"
             raise UserError(f"{parser.prog} has no {kind} {flag}{hint}")
 
 

@@ -44,8 +44,26 @@ def report(error: BaseException) -> int:
             if isinstance(error.code, str):
                 print(error.code, file=sys.stderr)
             return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if line := out_of_memory(error):
+        print("bertfam: error:", line, file=sys.stderr)
+        return 2
     traceback.print_exception(error)
     return 1
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """Return the message about an exception that says that memory ran out, of this machine or of a device; None for others."""
+    if isinstance(error, MemoryError):
+        return f"the memory of this machine ran out ({_one_line(error) or 'no details'}): ask for less at once"
+    # JAX's exception is told by its message, since this module does not import JAX.
+    if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error):
+        first = str(error).splitlines()[0][:200]
+        return (
+            f"the memory of a device ran out ({first}): compute each batch in more pieces by --gin.Run.microbatches=N, recompute "
+            "by --gin.Execution.remat='\"full\"', or split the model over devices by --gin_file=meshes/fsdp.gin; `bertfam plan "
+            "--slice=here` with the run's files finds what fits"
+        )
+    return None
 
 
 def _one_line(error: BaseException) -> str:

@@ -25,7 +25,7 @@ TFDS_TASKS = (
     *(f"wikipedia_{language}" for language in ("en", "de", "es", "fi", "fr", "zh")),
     *("c4_en", "c4_realnewslike", "lm1b"),
 )
-_MAX_NAME = 255  # bytes of one name of a file system
+_LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes, on Linux
 _DEFAULTS = "tasks/text.gin"  # every other file overrides it
 _WHERE = ("input", "language_input", "task")  # where text comes from
 # Flags that describe how --input is read.
@@ -36,16 +36,24 @@ def path(text: str) -> str:
     """Parse the path of a local file; expand `~`, and reject paths that are not on this machine."""
     if "://" in text:
         raise argparse.ArgumentTypeError("it is not on this machine, and must be; copy it here, or mount the bucket")
-    return os.path.expanduser(text)
+    return _checked_names(os.path.expanduser(text))
 
 
 def folder(text: str) -> str:
     """Parse the path of a folder, local or in a bucket (gs://BUCKET/NAME)."""
     if "://" in text and not is_remote(text):
         raise argparse.ArgumentTypeError("it is neither on this machine nor at gs://; copy it, or mount the bucket")
-    if "\0" in text or any(len(os.fsencode(name)) > _MAX_NAME for name in text.split("/")):
-        raise argparse.ArgumentTypeError(f"no file has a name of more than {_MAX_NAME} bytes")
-    return os.path.expanduser(text)
+    return _checked_names(os.path.expanduser(text))
+
+
+def _checked_names(text: str) -> str:
+    """Return the path; reject names that no file system has, which every access would refuse with an exception of its own."""
+    if "\0" in text:
+        raise argparse.ArgumentTypeError("it has a zero byte, which no path may have")
+    length = max(len(os.fsencode(name)) for name in text.split("/"))
+    if length > _LONGEST_NAME or len(os.fsencode(text)) > _LONGEST_PATH:
+        raise argparse.ArgumentTypeError(f"a name in it has {length} bytes; names have at most {_LONGEST_NAME}")
+    return text
 
 
 def text(word: str) -> str:

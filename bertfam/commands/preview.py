@@ -41,6 +41,7 @@ Rows for decoders are shown as inputs and targets; the vocabulary must have the 
 Without a token cache, all of the text is tokenised for this call only; to keep the tokens use `bertfam cache` and --cache_dir."""
 _LENGTH = 128
 _STATISTICS = 500
+_MOST = 1_000_000  # rows, or tokens of a row
 _MOST_STEPS = 2**31 - 1  # of a run
 
 
@@ -86,6 +87,8 @@ def main(args: argparse.Namespace) -> int:
     for flag in ("examples", "length", "stat_rows"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
+        if getattr(args, flag) is not None and getattr(args, flag) > _MOST:
+            raise UserError(f"--{flag}={getattr(args, flag)} is more than {_MOST:,}")
     if args.step < 0:
         raise UserError(f"--step={args.step} is negative")
     if args.step >= _MOST_STEPS:

@@ -28,9 +28,9 @@ class Stage:
     batch_size: int = 256
 
     def __post_init__(self) -> None:
-        for name in ("steps", "length", "batch_size"):
-            if not 1 <= getattr(self, name) < 2**31:
-                raise ValueError(f"{name} {getattr(self, name)} must be at least 1 and below 2^31")
+        for name, bits in (("steps", 31), ("length", 24), ("batch_size", 31)):
+            if not 1 <= getattr(self, name) < 2**bits:
+                raise ValueError(f"{name} {getattr(self, name)} must be at least 1 and below 2^{bits}")
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,21 @@ def find_files(patterns: tuple[str, ...]) -> list[Path]:
             if not is_glob and (reason := _unreadable(path)):
                 raise UserError(f"{pattern} cannot be read: {reason}")
             kind = "no file matches" if is_glob else "no such file:"
-            raise UserError(f"{kind} {pattern} (in {os.getcwd()})")
+            raise UserError(f"{kind} {pattern} (in {os.getcwd()}){_bracket_hint(path)}")
         if unfit := next((match for match in matches if os.path.exists(match) and not os.path.isfile(match)), None):
             raise UserError(f"{unfit} is a pipe or device, but text is read more than once; write it to a file first")
         for match in matches:
             files.setdefault(os.path.realpath(match), match)
     return list(files.values())
+
+
+def _bracket_hint(path: Path) -> str:
+    """Return the hint for a pattern below a folder that has brackets in its name; "" for others."""
+    folder = next((parent for parent in path.parents if "[" in parent.name and parent.is_dir()), None)
+    if folder is None:
+        return ""
+    escaped = os.path.join(glob.escape(str(folder)), *path.parts[len(folder.parts) :])
+    return f": brackets are a pattern, and the folder {folder} has them in its name; write {escaped}"
 
 
 def _unreadable(path: Path) -> str | None:

@@ -58,7 +58,8 @@ class Adafactor(Optimizer):
         super().__post_init__()
         if self.b1 is not None:
             self._check_decays("b1")
-        self._check_not_negative("weight_decay", "epsilon", "epsilon_scale", "min_size_to_factor")
+        self._check_not_negative("weight_decay", "epsilon_scale", "min_size_to_factor")
+        self._check_above_zero("epsilon")
         for name in ("decay_power", "clipping_threshold"):
             if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)} is not above 0")

@@ -40,7 +40,8 @@ class AdamW(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_decays("b1", "b2")
-        self._check_not_negative("epsilon", "weight_decay")
+        self._check_not_negative("weight_decay")
+        self._check_above_zero("epsilon")
         self._check_dtypes([("b1", "mu_dtype"), ("b2", "nu_dtype")])
 
     @override

@@ -70,6 +70,12 @@ class Optimizer(ABC):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)} is not at least 0")
 
+    def _check_above_zero(self, *names: str) -> None:
+        """Check constants that keep a quotient finite where a gradient is 0."""
+        for name in names:
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} {getattr(self, name)} must be above 0: without it a gradient of 0 gives nan")
+
     def _check_dtypes(self, moments: Sequence[tuple[str, str]]) -> None:
         for decay, dtype in moments:
             # bfloat16 has 8 bits of mantissa: an average that changes by less than 1/256 per step would not change at all.

@@ -60,7 +60,8 @@ class Muon(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_decays("momentum", "adam_b1", "adam_b2")
-        self._check_not_negative("adam_rate", "adam_epsilon", "weight_decay")
+        self._check_not_negative("adam_rate", "weight_decay")
+        self._check_above_zero("adam_epsilon")
         self._check_dtypes([("momentum", "mu_dtype"), ("adam_b1", "mu_dtype")])
         if not 1 <= self.iterations <= _MOST_ITERATIONS:
             raise ValueError(f"iterations {self.iterations} is not among 1 to {_MOST_ITERATIONS}; 5 are enough")
