@@ -87,6 +87,10 @@ class Parser(argparse.ArgumentParser):
             if action.dest in self._given:
                 raise _repeated(self._given[action.dest], given)
             self._given[action.dest] = given
+        if action.option_strings and arg_strings == ["--"]:  # of --flag=--, which argparse takes for the end of the flags
+            value = self._get_value(action, "--")
+            self._check_value(action, value)
+            return value
         return super()._get_values(action, arg_strings)
 
     def _get_value(self, action: argparse.Action, word: str) -> Any:
@@ -98,13 +102,6 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             kind = _NUMBERS.get(action.type)
             raise UserError(f"{name}={word} is not a {kind}" if kind else f"{name}={word}: {error.message}") from error
-
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if action.option_strings and arg_strings == ["--"]:  # of --flag=--, which argparse takes for the end of the flags
-            value = self._get_value(action, "--")
-            self._check_value(action, value)
-            return value
-        return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:

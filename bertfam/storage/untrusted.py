@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from bertfam.errors import UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
@@ -122,6 +120,8 @@ def parse_json(raw: bytes) -> Any:
     brackets = structure.translate(None, _NOT_BRACKETS)
     if structure.count(b",") + len(brackets) > _MAX_VALUES:
         raise ValueError(f"it holds more than {_MAX_VALUES:,} values")
+    import numpy as np  # here, because commands' --help imports this module and must be light
+
     codes = np.frombuffer(brackets, np.uint8)
     depth = np.cumsum(np.where((codes == ord("[")) | (codes == ord("{")), 1, -1), dtype=np.int64)
     if depth.max(initial=0) > _MAX_DEPTH:

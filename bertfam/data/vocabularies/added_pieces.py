@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
-
-from tokenizers import AddedToken
+from typing import TYPE_CHECKING, Any
 
 from bertfam.errors import UserError
 from bertfam.storage.untrusted import read_json, shown, typed
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken
 
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -36,8 +37,10 @@ class AddedPiece:
     apart: bool = False
 
     @property
-    def token(self) -> AddedToken:
+    def token(self) -> "AddedToken":
         """Token of the `tokenizers` library."""
+        from tokenizers import AddedToken
+
         flags = asdict(self)
         del flags["apart"]
         return AddedToken(**flags)
