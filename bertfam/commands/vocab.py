@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import flags
-from bertfam.data.vocabularies.huggingface_files import NAMES
 from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
@@ -241,6 +240,8 @@ def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
 
 def _check_output(output: Path, overwrite: bool) -> None:
     """Raise UserError unless a vocabulary may be written there."""
+    from bertfam.data.vocabularies.huggingface_files import NAMES
+
     if output.is_dir():
         files = sorted(path.name for path in output.iterdir()) if is_used(output) else []
         if files and not overwrite:
