@@ -115,8 +115,6 @@ def parse_json(raw: bytes) -> Any:
     Raises:
       ValueError: If it is not JSON, is nested too deeply, holds too many values, or a text that is not Unicode.
     """
-    import numpy as np  # here, so that --help does not load it
-
     text = raw.decode("utf-8-sig")
     structure = _STRING.sub(b"", raw)
     brackets = structure.translate(None, _NOT_BRACKETS)
