@@ -11,6 +11,7 @@ import argparse
 import importlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 from typing_extensions import override
 
 from bertfam import __version__
-from bertfam.errors import TrainingError, UserError, out_of_memory, report
+from bertfam.errors import MissingFlag, TrainingError, UserError, out_of_memory, report
 from bertfam.sharding import libtpu
 from bertfam.suggest import did_you_mean
 
@@ -113,11 +114,14 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name; sys.argv by default) and return its exit status."""
     _escape_unprintable()
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
         _check_current_folder()
-        status = _run(list(sys.argv[1:] if argv is None else argv))
+        status = _run(words)
         sys.stdout.flush()  # raises here, where it is caught, if the pipe is closed
         return status
+    except MissingFlag as error:
+        return report(UserError(f"{error}: {shlex.join(['bertfam', *words, error.flag])}"))
     except (UserError, TrainingError, KeyboardInterrupt) as error:
         return report(error)
     except BrokenPipeError as error:

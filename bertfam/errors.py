@@ -15,6 +15,18 @@ class UserError(Exception):
     """
 
 
+class MissingFlag(UserError):
+    """Mistake that one more flag mends.
+
+    Attributes:
+      flag: the flag; the command line prints the whole command with it.
+    """
+
+    def __init__(self, message: str, flag: str) -> None:
+        super().__init__(message)
+        self.flag = flag
+
+
 class TrainingError(Exception):
     """Failed run with valid input: its numbers are no longer finite, or a device computes wrongly.
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -194,6 +195,7 @@ def test_folder_imports_no_module(folder, words, tmp_path, monkeypatch, capsys):
         assert cli.main(words) == 2
     error = capsys.readouterr().err.strip()
     assert f"{folder / 'model/config.gin'}:1: " in error and "--module_import=toy" in error and "\n" not in error
+    assert error.endswith(shlex.join(["bertfam", *words, "--module_import=toy"]))
     assert not list(tmp_path.iterdir())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bertfam.config.parse import Import
 from bertfam.config.paths import shown
-from bertfam.errors import UserError
+from bertfam.errors import MissingFlag, UserError
 from bertfam.suggest import did_you_mean
 
 _INSTALL = "install it, or run the command in the folder that contains it"
@@ -45,9 +45,10 @@ def check_imported(statements: Iterable[Import], given: Collection[str]) -> None
     """
     for module, origin in statements:
         if module not in given and module not in sys.modules:
-            raise UserError(
+            raise MissingFlag(
                 f"{origin}: the model needs the module {module}, and reading a folder runs no code: if you trust the module, "
-                f"give --module_import={module} (in Python, import it first)"
+                f"give --module_import={module} (in Python, import it first)",
+                f"--module_import={module}",
             )
 
 

@@ -27,11 +27,11 @@ def loss_and_gradient(layers, remat):
     return small_bert.loss_and_gradient(small_bert.random_params(), small_bert.CONFIG, execution, KEY)
 
 
-def assert_equal_results(actual, expected, tolerance=1e-6):
+def assert_equal_results(actual, expected):
     ((_, hidden), gradient), ((_, expected_hidden), expected_gradient) = actual, expected
-    np.testing.assert_allclose(hidden, expected_hidden, atol=tolerance, rtol=tolerance)
+    np.testing.assert_allclose(hidden, expected_hidden, atol=1e-6, rtol=1e-6)
     for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected_gradient), strict=True):
-        np.testing.assert_allclose(one, other, atol=tolerance * max(1.0, float(np.max(np.abs(other)))))
+        np.testing.assert_allclose(one, other, atol=1e-6 * max(1.0, float(np.max(np.abs(other)))))
 
 
 @pytest.mark.parametrize("remat", REMAT)
@@ -40,12 +40,15 @@ def test_scan_and_unroll_agree(remat):
 
 
 def test_rematerialisation_changes_nothing():
-    """Dropout has the same masks; without it, sums are in the same order in programs as users run them."""
+    """Dropout has the same masks; in programs as users run them sums are in the same order."""
     assert_equal_results(loss_and_gradient("scan", "dots"), loss_and_gradient("scan", "full"))
-    assert_equal_results(loss_and_gradient("scan", "full"), loss_and_gradient("scan", "none"), tolerance=1e-5)
     plain, rematerialised = (
         small_bert.loss_and_gradient(
-            small_bert.random_params(), execution=Execution(remat=remat, attention="reference"), compiler_options=xla.OPTIMISED
+            small_bert.random_params(),
+            small_bert.CONFIG,
+            Execution(remat=remat, attention="reference"),
+            KEY,
+            compiler_options=xla.OPTIMISED,
         )
         for remat in ("none", "full")
     )
