@@ -40,9 +40,11 @@ quick: $(VENV)/installed-test
 mutants: $(VENV)/installed-test
 	$(BIN)/python tests/mutants.py
 
-# Kill, stop and damage a small run about 70 times, and check that it always reaches the same end. Takes a quarter of an hour.
+# Kill, stop and damage a small run about 70 times, and check that it always reaches the same end; then the long forms of the
+# tests with malformed command lines and folders. Takes about half an hour.
 campaign: $(VENV)/installed-test
 	$(BIN)/python tests/crashes/campaign.py
+	BERTFAM_LONG_TESTS=1 $(BIN)/python -m pytest -n 2 tests/commands/test_fuzz.py tests/interop/test_hostile_folders.py tests/data/token_cache/test_digests.py
 
 # Compile the steps of published models for TPU slices and compare their costs with the recorded ones. Takes 10 minutes.
 tpu-golden: $(VENV)/installed-test

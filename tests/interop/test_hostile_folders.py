@@ -161,7 +161,7 @@ def variants(content):
     """Return copies of a JSON object with one value replaced, by two of the hostile values each."""
     sample = random.Random(0).sample
     for path in positions(content):
-        for value in sample(HOSTILE, 2) if path else []:
+        for value in sample(HOSTILE, len(HOSTILE) if "BERTFAM_LONG_TESTS" in os.environ else 2) if path else []:
             changed = copy.deepcopy(content)
             place = changed
             for key in path[:-1]:
