@@ -54,7 +54,8 @@ class ModernBertConfig(Sizes):
       feed_forward_dropout_rate: on the hidden layer of the feed-forward network.
       layer_norm_epsilon: added to the variance.
       initializer_range: deviation of the truncated normal that kernels and tables start from; kernels whose products are added
-        to the residual sum, and the head's, have 1 / sqrt(2 num_layers) of it ("Megatron" initial values).
+        to the residual sum have 1 / sqrt(2 num_layers) of it ("Megatron" initial values), and so has the head's, as in
+        transformers.
       tie_embeddings: whether the masked-token head uses the word table.
       decoder_bias: whether the masked-token head has a bias for each word.
 

@@ -86,9 +86,11 @@ def test_plan_describes_both_kinds_of_attention():
 
 def test_published_run():
     run = load(["runs/modernbert_base.gin"], []).build("Run")
-    assert run.objective.model == ModernBertConfig() and type(run.objective) is Mlm
+    assert run.objective.model == ModernBertConfig(attention_output_dropout_rate=0.1) and type(run.objective) is Mlm
     assert run.data.rows == Packed(WholeDocuments()) and run.shape(0).predictions == 308
-    assert run.optimizer == AdamW(WarmupStableDecay(8e-4, 3100, decay_steps=0), b2=0.98, weight_decay=1e-5)
+    assert run.optimizer == AdamW(WarmupStableDecay(8e-4, 3100, decay_steps=0), b2=0.98, weight_decay=0.0125)
+    # Published is the share of a weight that an update takes at the peak rate.
+    assert run.optimizer.weight_decay * run.optimizer.schedule.peak == pytest.approx(1e-5)
     sizes = [stage.batch_size for stage in run.stages]
     assert sizes == [*range(768, 4608 + 1, 384), 4608]
     tokens = sum(stage.steps * stage.batch_size * stage.length for stage in run.stages)
