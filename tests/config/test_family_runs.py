@@ -117,7 +117,7 @@ def test_spanbert_run_has_the_published_settings():
 def test_ernie_run_has_the_published_settings():
     run = load(["runs/ernie_base.gin"]).build("Run")
     assert type(run.objective) is MlmNsp and run.objective.model == ErnieConfig()
-    assert run.data.corruption == BertMasking(choice=Units(), drawn_by="unit")
+    assert run.data.corruption == BertMasking(choice=Units())
 
 
 def test_distilbert_run_has_the_published_settings():

@@ -44,7 +44,7 @@ class BertMasking(TextCorruption):
         `WordSpans` (SpanBERT), `WordNgrams` (ALBERT) or `Units` (ERNIE).
       rounding: Rounding of rate n: "nearest", "up" (SpanBERT) or "random", floor(rate n + U) (RoBERTa).
       counted: Tokens that n counts: all of the "row", or the "maskable" ones (SpanBERT).
-      drawn_by: Granularity of the replacement: drawn for each "token", or for each "unit" of the choice (SpanBERT, ERNIE).
+      drawn_by: Granularity of the replacement: drawn for each "token", or for each "unit" of the choice (SpanBERT).
       slot_margin: If given, rows have (rate + slot_margin) * length slots, rounded down, in place of `max_predictions` (ELECTRA:
         0.005, so 19 at 128 and 79 at 512).
       boundaries: True to add the features of the span boundary objective (SpanBERT).
