@@ -32,7 +32,7 @@ from bertfam.objectives.distillation import Distillation
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.spanbert import MlmSbo
 from bertfam.objectives.structbert import MlmStructure
-from bertfam.training.optimizers import Adafactor, BertAdam, Lamb
+from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb
 from bertfam.training.schedules import CosineDecay, LinearDecay
 
 
@@ -118,6 +118,8 @@ def test_ernie_run_has_the_published_settings():
     run = load(["runs/ernie_base.gin"]).build("Run")
     assert type(run.objective) is MlmNsp and run.objective.model == ErnieConfig()
     assert run.data.corruption == BertMasking(choice=Units())
+    assert run.optimizer == AdamW(LinearDecay(1e-4, 5_000, variant="bert"), epsilon=1e-8)
+    assert [(stage.steps, stage.batch_size, stage.length) for stage in run.stages] == [(1_000_000, 256, 512)]
 
 
 def test_distilbert_run_has_the_published_settings():
