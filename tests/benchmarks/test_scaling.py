@@ -10,7 +10,7 @@ from tests import xla
 
 def test_rows_of_single_devices_all_devices_and_a_mesh():
     """Rows of the table are in order, each with a rate and its share of the slowest device's rate."""
-    words = ["--run=quickstart", "--rows=2", "--length=32", "--steps=1", "--rounds=1", "--mesh=zero1"]
+    words = ["--run=quickstart_bert", "--rows=2", "--length=32", "--steps=1", "--rounds=1", "--mesh=zero1"]
     words += ["--gin=BertConfig.num_layers = 1", "--gin=Execution.layers = 'scan'"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.scaling", *words],

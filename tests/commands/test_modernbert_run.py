@@ -24,6 +24,7 @@ ModernBertConfig.num_heads = 2
 ModernBertConfig.feed_forward_size = 12
 ModernBertConfig.max_length = 64
 ModernBertConfig.window = 8
+ModernBertConfig.head_activation = "gelu"
 """
 
 

@@ -19,7 +19,16 @@ from bertfam.training.checkpoints import newest
 
 def test_the_folder_holds_all_that_resuming_requires(trained):
     found = sorted(path.name for path in trained.model_dir.iterdir() if not path.name.startswith("events."))
-    assert found == ["cache", "checkpoints", "config.gin", "fingerprint.json", "metrics.jsonl", "plan.json", "vocab"]
+    assert found == [
+        "cache",
+        "checkpoints",
+        "config.gin",
+        "files.json",
+        "fingerprint.json",
+        "metrics.jsonl",
+        "plan.json",
+        "vocab",
+    ]
     assert len(list(trained.model_dir.glob("events.out.tfevents.*"))) == 1
     assert sorted(int(path.name) for path in (trained.model_dir / "checkpoints").iterdir()) == [5, 10, 15, 20, 24]
     run = load([str(trained.model_dir / "config.gin")]).build("Run")

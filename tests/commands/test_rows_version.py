@@ -18,6 +18,7 @@ def earlier(trained, tmp_path_factory):
     config = (folder / "config.gin").read_text()
     assert config.count(STATED) == 1
     (folder / "config.gin").write_text(config.replace(STATED, ""))
+    (folder / "files.json").unlink()  # which such a version did not write
     return folder
 
 

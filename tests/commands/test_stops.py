@@ -179,6 +179,6 @@ def test_read_only_folder_ends_pretrain_but_not_evaluate(trained, small_disk, ca
     remount(disk, "ro")
     assert cli.main(trained.pretrain(model_dir)) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error == f"bertfam: error: {model_dir}/config.gin cannot be written (Read-only file system)"
+    assert error == f"bertfam: error: {model_dir}/files.json cannot be written (Read-only file system)"
     assert cli.main(["evaluate", f"--model_dir={model_dir}", "--batches=1"]) == 0
     assert cli.main(["checkpoints", f"--model_dir={model_dir}"]) == 0

@@ -154,7 +154,7 @@ def test_pseudo_log_likelihoods_of_an_encoder(random_model):
 def test_pseudo_log_likelihoods_of_an_encoder_decoder(vocabulary):
     """Replace each token of each sentence by the sentinel in a separate row without padding."""
     ids = dataclasses.replace(vocabulary.token_ids, sentinels=(vocabulary.size - 1, vocabulary.size - 2))
-    vocabulary_with_sentinels = SimpleNamespace(token_ids=ids, encode_batch=vocabulary.encode_batch)
+    vocabulary_with_sentinels = SimpleNamespace(token_ids=ids, encode_batch=vocabulary.encode_batch, size=vocabulary.size)
     sizes = {"hidden_size": 32, "num_layers": 1, "num_encoder_layers": 1, "num_heads": 2, "head_dim": 8, "feed_forward_size": 32}
     config, generator = T5Config(vocab_size=vocabulary.size, **sizes), np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: init_language_model(config, key), jax.random.key(0)))

@@ -178,7 +178,10 @@ def test_models_that_transformers_lacks_are_not_exported(config, message, tmp_pa
 
 
 def test_initial_deviations_match_torch():
-    """Every tensor of a GPT-2 agrees; the deviation of 10,000 values has an error of 0.7 %."""
+    """Every tensor of a GPT-2 agrees; the deviation of 10,000 values has an error of 0.7 %.
+
+    The published code starts the position table from half of the deviation that transformers starts it from.
+    """
     torch.manual_seed(0)
     torch_config = transformers.GPT2Config(
         vocab_size=300, n_positions=80, n_embd=128, n_layer=3, n_head=4, bos_token_id=3, eos_token_id=3
@@ -192,4 +195,5 @@ def test_initial_deviations_match_torch():
     assert tensors.keys() == torch_tensors.keys()
     for name, value in tensors.items():
         assert value.shape == torch_tensors[name].shape and value.mean() == pytest.approx(torch_tensors[name].mean(), abs=1e-3)
-        assert value.std() == pytest.approx(torch_tensors[name].std(), rel=0.03), name
+        share = 0.5 if name == "transformer.wpe.weight" else 1.0
+        assert value.std() == pytest.approx(share * torch_tensors[name].std(), rel=0.03), name

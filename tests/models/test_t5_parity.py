@@ -42,7 +42,7 @@ OPTIONS = [
         "mt5",
         {"num_decoder_layers": None, "feed_forward_proj": "gated-silu"},
         False,
-        {"num_encoder_layers": None, "tie_embeddings": False, "scale_logits": False, "activation": "silu", "gated": True},
+        {"num_encoder_layers": None, "tie_embeddings": False, "activation": "silu", "gated": True},
         id="mt5",
     ),
     pytest.param(
@@ -101,11 +101,12 @@ def test_encoder_alone_matches_torch_encoder_model(tmp_path):
             output_attentions=True,
         )
     config, params, _ = huggingface.read(tmp_path)
-    model = api.LanguageModel(config, params, None, Ends((), 0, 0))
+    vocabulary = types.SimpleNamespace(size=parity.VOCABULARY)
+    model = api.LanguageModel(config, params, vocabulary, Ends((), 0, 0))
     collect = ("hidden_states", "attention_probs")
     actual = model.encode(tokens, segment_ids=segment_ids, collect=collect)
     alone = EncoderOnlyConfig(config)
-    as_encoder = api.Model(alone, alone.params_of(params), None).apply(tokens, segment_ids=segment_ids, collect=collect)
+    as_encoder = api.Model(alone, alone.params_of(params), vocabulary).apply(tokens, segment_ids=segment_ids, collect=collect)
     assert as_encoder.keys() == actual.keys() and all(np.array_equal(as_encoder[name], actual[name]) for name in actual)
     assert np.array_equal(actual.pop("hidden"), actual["hidden_states"][-1])
     real = segment_ids > 0

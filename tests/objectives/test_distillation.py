@@ -84,7 +84,7 @@ def test_encoder_of_an_encoder_decoder_teaches_hidden_states(model):
     objective, batch = Distillation(STUDENT, teacher=teacher, soft=0.0), tiny.batch(6)
     params, _, aux = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE), jax.random.key(0)))
     params, aux = random_like(params, 3), random_like(aux, 4)
-    (_, out), _ = value_and_gradient(objective, (params, aux), batch)
+    _, out = compile_loss(objective, gradient=False)(params, batch, aux)
     shared = teacher.model.shared_params(aux["teacher"])
     real = batch["encoder_segment_ids"] > 0
     taught = encode(config, shared, batch["encoder_input_tokens"], batch["encoder_segment_ids"])[0]

@@ -23,8 +23,15 @@ _FILES = (CONFIG, FINGERPRINT, START)
 
 
 def remove(model_dir: Path) -> None:
-    """Delete the record, before any of its files is written."""
-    (model_dir / NAME).unlink(missing_ok=True)
+    """Delete the record, before any of its files is written.
+
+    Raises:
+      UserError: if the folder cannot be written.
+    """
+    try:
+        (model_dir / NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{model_dir / NAME} cannot be written ({refusal(error)})") from error
 
 
 def write(model_dir: Path, vocabulary: str) -> None:

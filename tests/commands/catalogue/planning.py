@@ -5,6 +5,8 @@ from catalogue import Entry
 _PLAN = "plan --gin_file={trained}/run.gin --vocab_size=2000"
 
 PLANNING = {
+    "no shipped file of this name": Entry("configs electra fsdp", ("electra", "fsdp", "bertfam configs")),
+    "no class of this name": Entry("explain Adamw", ("Adamw", "AdamW")),
     "no slice": Entry("plan --slice=here", ("--gin_file=FILE", "runs/quickstart.gin")),
     "a slice that is none": Entry(f"{_PLAN} --slice=16", ("--slice=16",)),
     "a chip that is not known": Entry(f"{_PLAN} --slice=v9-16", ("--slice=v9-16",)),

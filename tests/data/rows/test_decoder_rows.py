@@ -196,7 +196,7 @@ def typed(tmp_path_factory):
 def test_typed_control_tokens_are_ordinary_text(typed, name):
     cache, vocabulary = typed
     tokens = vocabulary.token_ids
-    text = cache.documents("train", "text").tokens
+    text = cache.documents("train", "text").tokens[:]
     assert not np.isin(text, [tokens.pad, tokens.eos, *tokens.sentinels]).any()
     data = TextData(rows=Chunks(separated=False), corruption=T5_OBJECTIVES[name])
     check_vocabulary_fits(data, tokens, "vocab", 32)

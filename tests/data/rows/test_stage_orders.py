@@ -22,7 +22,7 @@ DOCUMENTS = make_documents(*[[5 + number % 7] for number in range(1000)])
 
 def fake_cache(**corpora):
     return types.SimpleNamespace(
-        corpora=tuple(corpora), directory="cache", documents=lambda _, name: corpora[name], has_pairs=lambda _: False
+        corpora=tuple(corpora), directory="cache", documents=lambda _, name, limit=None: corpora[name], has_pairs=lambda _: False
     )
 
 
