@@ -122,7 +122,8 @@ def test_a_cache_of_an_earlier_version_has_no_counts_of_words(run, capsys):
     manifest.write_text(whole)
     digests.with_suffix(".away").rename(digests)
     assert {"word_perplexity", "bits_per_byte"} & json.loads(output.out).keys() == set()
-    assert output.err.count("\n") == 1 and "cache has no counts of words and bytes" in output.err
+    assert output.err.count("\n") == 2 and "cache has no counts of words and bytes" in output.err
+    assert "cache has no digests" in output.err
 
 
 def test_minimal_pairs_before_and_after_export(run, random_model, capsys):
