@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import jax
 from typing_extensions import override
 
-from bertfam.config import Config, Override, file_binds
+from bertfam.config import Config, Defaults, Override, file_binds
 from bertfam.data import vocabularies
 from bertfam.data.checks.vocabulary_check import check_padding_id, check_vocabulary_fits
 from bertfam.data.rows.batches import Batches
@@ -32,6 +32,7 @@ from bertfam.training.run import Run
 from bertfam.training.stages import stage_batches
 from bertfam.training.teachers import LoadedTeacher, read_teachers
 from bertfam.training.trainer import Trainer
+from bertfam.training.warm_start.source import Source, Used
 
 # -- Configuration
 
@@ -63,9 +64,16 @@ class Configuration:
 
 @dataclass(frozen=True)
 class TrainingConfiguration(Configuration):
-    """Configuration of a run that is trained: it has a folder, and so a place for its token cache."""
+    """Configuration of a run that is trained: it has a folder, and so a place for its token cache.
+
+    Attributes:
+      used: what comes from the folder of --init_from; None without that flag.
+      implies_vocabulary: True if files and flags name no vocabulary, and it is that of a model folder.
+    """
 
     model_dir: Path
+    used: Used | None = None
+    implies_vocabulary: bool = False
 
     @property
     @override
@@ -89,8 +97,8 @@ class OpenTeacher:
 class Teacher(Protocol):
     """Flags of a command that name a teacher."""
 
-    def open(self, gin_files: Sequence[str]) -> OpenTeacher:
-        """Read the teacher, once the gin files of the student are known.
+    def open(self, gin_files: Sequence[str], defaults: Defaults) -> OpenTeacher:
+        """Read the teacher, once the gin files of the student, and what they may leave out, are known.
 
         Raises:
           UserError: the flags do not go together, or name no teacher of this student.
@@ -98,10 +106,15 @@ class Teacher(Protocol):
         ...
 
 
-def find_gin_files(given: Sequence[str], model_dir: Path | None) -> list[str]:
+def find_gin_files(given: Sequence[str], model_dir: Path | None, *, required: bool = True) -> list[str]:
     """Return the gin files of a run: the given ones, the configuration that MODEL_DIR has, or both.
 
     Given files that have an objective replace the configuration of MODEL_DIR; others are laid over it.
+
+    Args:
+      given: the files that the command names.
+      model_dir: the folder of the run; None if the command names none.
+      required: whether the run has no other configuration.
 
     Raises:
       UserError: there is neither, MODEL_DIR is no place for a run, or a file of its run is missing or changed.
@@ -111,7 +124,7 @@ def find_gin_files(given: Sequence[str], model_dir: Path | None) -> list[str]:
         model_dir_files.check(model_dir)
     saved = model_dir / "config.gin" if model_dir else None
     if saved is None or not saved.is_file():
-        if not given:
+        if required and not given:
             raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
         return list(given)
     if given and file_binds(given, "Run.objective"):
@@ -120,6 +133,27 @@ def find_gin_files(given: Sequence[str], model_dir: Path | None) -> list[str]:
 
 
 # -- Vocabulary
+
+
+def with_implied_vocabulary(config: Config, model_dir: Path | None, source: Source | None = None) -> Config:
+    """Return the configuration with the vocabulary of a model folder, if neither files nor flags name one.
+
+    That is the folder that the run starts from, or else MODEL_DIR.
+
+    Args:
+      config: the configuration of the run.
+      model_dir: the folder of the run; None if the command names none.
+      source: the folder that the run starts from.
+    """
+    cache = config.value("TextData.cache_dir")
+    if config.value("TextData.vocabulary") is not None or (cache and is_used(cache)):
+        return config
+    folder, origin = (model_dir / "vocab", f"--model_dir={model_dir}") if model_dir else (None, "")
+    if source:
+        folder, origin = source.vocabulary_folder, source.origin
+    if folder is None or not is_used(folder):
+        return config
+    return config.with_binding(Override(f"TextData.vocabulary = {str(folder)!r}", origin))
 
 
 @dataclass(frozen=True)

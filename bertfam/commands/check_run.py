@@ -66,6 +66,7 @@ def _open_configuration(args: argparse.Namespace) -> session.Configuration:
     """Load the configuration, and print it if --show asks for it, before anything else may be refused."""
     model_dir = to_path(args.model_dir) if args.model_dir else None
     config = flags.load_config(args, session.find_gin_files(args.gin_file, model_dir))
+    config = session.with_implied_vocabulary(config, model_dir)
     if args.show and not args.json:
         print(config.show())
     run = config.build("Run")

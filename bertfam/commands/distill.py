@@ -11,7 +11,7 @@ from bertfam.commands import flags, pretrain
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
-    from bertfam.config import Config, Override
+    from bertfam.config import Config, Defaults, Override
     from bertfam.session import OpenTeacher
 
 SUMMARY = "distill a trained model into a smaller one"
@@ -67,18 +67,19 @@ class TeacherFlags:
 
     args: argparse.Namespace
 
-    def open(self, gin_files: Sequence[str]) -> OpenTeacher:
-        """Read the teacher, once the gin files of the student are known.
+    def open(self, gin_files: Sequence[str], defaults: Defaults) -> OpenTeacher:
+        """Read the teacher, once the gin files of the student, and what they may leave out, are known.
 
         Raises:
           UserError: the flags do not go together, or name no teacher of this student.
         """
         from bertfam.config import Override
         from bertfam.session import OpenTeacher
-        from bertfam.training.teachers import reopen_teacher, teacher_bindings, teacher_vocabulary
+        from bertfam.training.teachers import reopen_teacher, teacher_bindings
+        from bertfam.training.trained_networks import vocabulary_folder
 
         args = self.args
-        config = flags.load_config(args, gin_files)
+        config = flags.load_config(args, gin_files, defaults=defaults)
         self._check(config, gin_files)
         bindings = self._layer_bindings()
         if not args.teacher:
@@ -87,7 +88,7 @@ class TeacherFlags:
         origin = f"--teacher={args.teacher}"
         bindings += teacher_bindings(opened, origin)
         if not args.vocab and not config.binds("TextData.vocabulary"):
-            folder = teacher_vocabulary(args.teacher).absolute()
+            folder = vocabulary_folder(args.teacher).absolute()
             bindings.append(Override(f"TextData.vocabulary = {str(folder)!r}", origin))
         return OpenTeacher(bindings, (opened,))
 
@@ -96,8 +97,8 @@ class TeacherFlags:
         args = self.args
         if not config.refers_to("Distillation"):
             raise UserError(
-                f"{' '.join(map(str, gin_files))} does not distill: add --gin_file=objectives/distillation.gin, which makes "
-                "@Distillation() the objective"
+                f"{' '.join(map(str, gin_files)) or 'the configuration'} does not distill: add "
+                "--gin_file=objectives/distillation.gin, which makes @Distillation() the objective"
             )
         for flag in ("teacher_step", "teacher_network"):
             if getattr(args, flag) is not None and not args.teacher:

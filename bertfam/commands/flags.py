@@ -15,7 +15,7 @@ from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
-    from bertfam.config import Config, Override
+    from bertfam.config import Config, Defaults, Override
     from bertfam.data.text_data import TextData
 
 EMBEDDED = "python_docs"  # a task that needs no seqio
@@ -80,7 +80,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="gin file, here or among those shipped with bertfam (runs/..., models/..., objectives/..., meshes/...); "
         "repeatable; later files override earlier ones. Without an objective in them they are laid over the configuration that "
-        "MODEL_DIR has",
+        "MODEL_DIR has, or over the one that --init_from gives",
     )
     add_module_import(
         group,
@@ -272,7 +272,12 @@ def add_cache_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_config(args: argparse.Namespace, gin_files: Sequence[str] | None = None, bindings: Sequence[Override] = ()) -> Config:
+def load_config(
+    args: argparse.Namespace,
+    gin_files: Sequence[str] | None = None,
+    bindings: Sequence[Override] = (),
+    defaults: Defaults | None = None,
+) -> Config:
     """Load the configuration that the flags of add_config and add_source or add_text describe.
 
     With a seqio task the modules of --module_import register it. They import TensorFlow, so only the process that reads the
@@ -282,18 +287,21 @@ def load_config(args: argparse.Namespace, gin_files: Sequence[str] | None = None
       args: the flags.
       gin_files: the gin files; None: those of --gin_file. Others belong to the model folder.
       bindings: bindings over those of the files and the text flags, and under those of --gin.NAME=value.
+      defaults: what the gin files may leave out.
 
     Raises:
       UserError: for a mistake in the configuration, or a flag without effect.
     """
     import dataclasses
 
-    from bertfam.config import load
+    from bertfam.config import Defaults, load
 
+    defaults = defaults or Defaults()
     files = args.gin_file if gin_files is None else gin_files
     saved = [name for name in files if name not in args.gin_file]
     bindings = [*text_bindings(args), *bindings, *args.gin_bindings]
-    config = load([_DEFAULTS, *files], bindings, _configurable_modules(args), saved=saved)
+    under = [_DEFAULTS, *defaults.files]
+    config = load([*under, *files], bindings, _configurable_modules(args), saved=saved, defaults=defaults.bindings)
     config = _with_kept_rows(args, config)
     config = dataclasses.replace(config, files=tuple(files))  # those that messages name
     given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)

@@ -27,7 +27,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--init_from",
         type=flags.folder,
         metavar="DIR",
-        help="model folder or Hugging Face folder whose weights a new run starts from; tokens are matched by their pieces",
+        help="model folder or Hugging Face folder whose weights a new run starts from, with its architecture and sizes. A run "
+        "without an objective in --gin_file has that of its family, and one without --vocab, token cache or TextData.vocabulary "
+        "has its vocabulary. Tokens of another vocabulary are matched by their pieces",
     )
     parser.add_argument(
         "--init_parts",

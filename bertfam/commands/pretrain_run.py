@@ -1,6 +1,7 @@
 """Body of `bertfam pretrain`: opens the run, prints its plan, makes its folder and trains it."""
 
 import argparse
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from bertfam import session
 from bertfam.commands import flags, init_flags
 from bertfam.commands.init_flags import InitFlags
+from bertfam.config import Defaults
 from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache.build_process import open_token_cache
 from bertfam.data.token_cache.builder import fingerprint
@@ -41,6 +43,7 @@ from bertfam.training.state import TrainState
 from bertfam.training.teachers import LoadedTeacher
 from bertfam.training.trainer import Trainer
 from bertfam.training.warm_start.parameters import WarmStart
+from bertfam.training.warm_start.source import open_source
 
 
 @dataclass(frozen=True)
@@ -155,18 +158,36 @@ def _open_configuration(
     args: argparse.Namespace, processes: Processes, teacher: session.Teacher | None
 ) -> tuple[session.TrainingConfiguration, Sequence[LoadedTeacher], tuple[int, int] | None]:
     """Load the configuration, which all processes must have alike; also return the teachers and the updates to profile."""
-    model_dir = to_path(args.model_dir)
     with processes.on_all("the configuration"):
-        gin_files = session.find_gin_files(args.gin_file, model_dir)
-        opened = teacher.open(gin_files) if teacher else session.OpenTeacher()
-        config = flags.load_config(args, gin_files, opened.bindings)
-        run = config.build("Run")
-        profiled = profiled_steps(args.profile_steps, run.total_steps)
-        configuration = session.TrainingConfiguration(model_dir, config, run, flags.named_text(args, run.data))
+        configuration, opened = _load_configuration(args, teacher)
+        config, profiled = configuration.config, profiled_steps(args.profile_steps, configuration.run.total_steps)
     own = [f"--{name}={getattr(args, name)}" for name in ("model_dir", *init_flags.NAMES, "profile_steps")]
     processes.check_same("configuration", [*own, *config.text().splitlines()])
     check_modules(processes, config.modules)
     return configuration, opened.loaded, profiled
+
+
+def _load_configuration(
+    args: argparse.Namespace, teacher: session.Teacher | None
+) -> tuple[session.TrainingConfiguration, session.OpenTeacher]:
+    """Load the configuration of the flags, with what MODEL_DIR, --init_from and the teacher add."""
+    model_dir, source, used, defaults = to_path(args.model_dir), None, None, Defaults()
+    gin_files = session.find_gin_files(args.gin_file, model_dir, required=not args.init_from)
+    if args.init_from:
+        flags.import_modules(args)
+        source = open_source(args.init_from, model_dir)
+        defaults = source.defaults(gin_files)
+    opened = teacher.open(gin_files, defaults) if teacher else session.OpenTeacher()
+    config = flags.load_config(args, gin_files, opened.bindings, defaults)
+    if source:
+        config, used = source.use_model(config, defaults)
+    named, config = config, session.with_implied_vocabulary(config, model_dir, source)
+    is_implied = config is not named
+    if used:
+        used = dataclasses.replace(used, vocabulary=is_implied)
+    run = config.build("Run")
+    text = flags.named_text(args, run.data)
+    return session.TrainingConfiguration(model_dir, config, run, text, used, is_implied), opened
 
 
 def _open_checkpoint(
@@ -275,7 +296,10 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
     if not processes.alone:
         plan["processes"] = {"source": processes.source, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)
+    used = job.configuration.used
     if initial.warm_start:
+        if used and (line := used.describe(job.vocabulary.vocabulary.size)):
+            print(line, flush=True)
         print(initial.warm_start.description, flush=True)
     return plan
 
@@ -293,6 +317,8 @@ def _make_folder(job: Job, plan: dict[str, Any]) -> None:
         saved = config
         if job.run.data.cache_dir:
             saved = config.rebound("TextData.cache_dir", None if is_own else str(directory.absolute()))
+        if job.configuration.implies_vocabulary:
+            saved = saved.rebound("TextData.vocabulary", None)  # vocab/ is it, wherever the folder is moved
         prepare_folder(model_dir, saved, plan, job.cache.fingerprint, vocabulary, start)
         cleanup.clear(model_dir, job.checkpoint.step)
 

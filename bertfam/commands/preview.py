@@ -81,7 +81,6 @@ def main(args: argparse.Namespace) -> int:
     import tempfile
     from dataclasses import replace
 
-    from bertfam.training.model_dir import read_run
     from bertfam.training.stages import Stage, locate
 
     for flag in ("examples", "length", "stat_rows"):
@@ -97,14 +96,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError("--overwrite says what --html may replace: give --html=FILE with it")
     if args.html:
         _check_page(Path(args.html), args.overwrite)
-    gin_files = args.gin_file
-    if args.model_dir:
-        from bertfam.session import find_gin_files
-
-        flags.import_modules(args)
-        read_run(args.model_dir)
-        gin_files = find_gin_files(args.gin_file, to_path(args.model_dir))
-    config = flags.load_config(args, gin_files)
+    config = _load_config(args)
     run = config.build("Run") if config.binds("Run.stages") else None  # objectives alone make no run
     data = run.data if run else config.build("TextData")
     if run and args.step >= run.total_steps:
@@ -119,6 +111,19 @@ def main(args: argparse.Namespace) -> int:
         cache = _open_cache(args, config, data, stages[index].length, Path(scratch))
         _show(args, data, cache, stages, index, within, run.seed if run else 0)
     return 0
+
+
+def _load_config(args: argparse.Namespace) -> Config:
+    """Load the configuration of the flags, with that of MODEL_DIR if there is one."""
+    if not args.model_dir:
+        return flags.load_config(args)
+    from bertfam.session import find_gin_files, with_implied_vocabulary
+    from bertfam.training.model_dir import read_run
+
+    flags.import_modules(args)
+    read_run(args.model_dir)
+    model_dir = to_path(args.model_dir)
+    return with_implied_vocabulary(flags.load_config(args, find_gin_files(args.gin_file, model_dir)), model_dir)
 
 
 def _check_page(path: Path, overwrite: bool) -> None:

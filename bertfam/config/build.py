@@ -8,16 +8,39 @@ import traceback
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 
 from bertfam.config import lint, registry
 from bertfam.config.imports import check_imported, import_module
-from bertfam.config.parse import Binding, Import, Origin, Override, Reference, parse_file, parse_override, parts, render_binding
+from bertfam.config.parse import (
+    Binding,
+    Import,
+    Macro,
+    Origin,
+    Override,
+    Reference,
+    parse_file,
+    parse_override,
+    parts,
+    render_binding,
+)
 from bertfam.errors import UserError
 
 _LINE = 120
+
+
+class Defaults(NamedTuple):
+    """What the gin files of a configuration may leave out; they and the bindings override it.
+
+    Attributes:
+      files: gin files.
+      bindings: bindings under those of the files; a macro that no file refers to is left out.
+    """
+
+    files: Sequence[str] = ()
+    bindings: Sequence[Override] = ()
 
 
 def load(
@@ -26,6 +49,7 @@ def load(
     module_imports: Sequence[str] = (),
     *,
     saved: Collection[str] = (),
+    defaults: Sequence[Override] = (),
 ) -> Config:
     """Load and check gin files, then bindings ("NAME = value").
 
@@ -39,6 +63,7 @@ def load(
       saved: those of the gin files that belong to a model folder. Reading a folder runs no code, so they import only modules
         that `module_imports` names too or that are imported already. Parameters that an earlier version did not have get the
         values that such a file means (`bertfam.moved.ADDED`).
+      defaults: bindings under those of the files; a macro that nothing else refers to is left out.
 
     Raises:
       UserError: for every mistake that can be found without building; the message names the file and line (or the flag)
@@ -54,6 +79,7 @@ def load(
             saved_sources |= {statement.origin.source for statement in parsed}
         statements += parsed
     statements += map(parse_override, bindings)
+    statements = [*_referred(defaults, statements), *statements]
 
     imports = [statement for statement in statements if isinstance(statement, Import)]
     for statement in imports:
@@ -71,6 +97,13 @@ def load(
     lint.check_types(live)
     modules = tuple(dict.fromkeys(statement.module for statement in imports))
     return Config(lint.reduce(live), modules, tuple(gin_files), frozenset(saved_sources))
+
+
+def _referred(defaults: Sequence[Override], statements: Iterable[Binding | Import]) -> list[Binding]:
+    """Return the default bindings without the macros that no statement refers to."""
+    values = (statement.value for statement in statements if isinstance(statement, Binding))
+    macros = {part.name for value in values for part in parts(value) if isinstance(part, Macro)}
+    return [binding for binding in map(parse_override, defaults) if not binding.is_macro or binding.parameter in macros]
 
 
 def file_binds(gin_files: Sequence[str], name: str) -> bool:
@@ -138,6 +171,11 @@ class Config:
         changed = {key: dataclasses.replace(b, value=value) for key, b in self.bindings.items() if lint.label(b) == name}
         return dataclasses.replace(self, bindings={**self.bindings, **changed})
 
+    def with_binding(self, override: Override) -> Config:
+        """Return the configuration with one more binding, which overrides its own."""
+        binding = lint.complete(parse_override(override))
+        return dataclasses.replace(self, bindings={**self.bindings, binding.key: binding})
+
     def restricted(self, root: str) -> Config:
         """Return the configuration with only the bindings that `build(root)` may use.
 
@@ -160,6 +198,11 @@ class Config:
     def binds(self, name: str) -> bool:
         """Return True if any binding sets `Configurable.parameter`."""
         return any(lint.label(binding) == name for binding in self.bindings.values())
+
+    def value(self, name: str) -> Any:
+        """Return the value of `Configurable.parameter` outside any scope, macros replaced; None if it is not bound."""
+        binding = next((binding for binding in self.bindings.values() if lint.label(binding) == name), None)
+        return None if binding is None else lint.resolve(binding.value, self.bindings)
 
     def refers_to(self, name: str) -> bool:
         """Return True if a value in effect refers to the configurable of this name."""

@@ -288,8 +288,8 @@ def _visit(live: Bindings, selector: str, scopes: tuple[str, ...], at: Origin, w
             what = f"@{'/'.join((*scopes, name))}()" if within else name
             raise UserError(f"{at}: {what} requires {parameter}, which is not bound; add {name}.{parameter} = ...")
         if binding is not None and resolve(binding.value, live) is gin.REQUIRED:
-            last = _last(binding, live)
-            raise UserError(f"{last.origin}: {label(last)} has no value yet; add {label(last)} = ...")
+            unset = last(binding, live)
+            raise UserError(f"{unset.origin}: {label(unset)} has no value yet; add {label(unset)} = ...")
     for binding in bindings.values():
         _visit_value(live, binding, scopes, (*within, (selector, scopes)))
 
@@ -321,7 +321,7 @@ def resolve(value: Any, live: Bindings) -> Any:
     return value
 
 
-def _last(binding: Binding, live: Bindings) -> Binding:
+def last(binding: Binding, live: Bindings) -> Binding:
     """Follow a chain of macros to the binding that holds the value itself."""
     while isinstance(binding.value, Macro) and ("", "", binding.value.name) in live:
         binding = live["", "", binding.value.name]

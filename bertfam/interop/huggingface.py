@@ -52,6 +52,28 @@ class Imported(NamedTuple):
     ignored: tuple[str, ...]
 
 
+class _Opened(NamedTuple):
+    """Folder whose tensors are open and not read.
+
+    Attributes:
+      config: the family's config.
+      tensors: the tensors, by their current names.
+      entries: the entries of the family's table for the parts that the folder has.
+      parts: these parts.
+    """
+
+    config: Any
+    tensors: Mapping[str, StoredTensor]
+    entries: tuple[Entry, ...]
+    parts: frozenset[str]
+
+
+def inspect(folder: str | Path) -> tuple[Any, frozenset[str]]:
+    """Return the config of the model of a folder, and the names of the parts that the folder has; raises as `read` does."""
+    opened = _open(to_path(folder))
+    return opened.config, opened.parts
+
+
 def read(folder: str | Path) -> Imported:
     """Read config.json and the safetensors of a folder.
 
@@ -59,6 +81,25 @@ def read(folder: str | Path) -> Imported:
       UserError: when the folder is not complete, its model is not supported, or tensors do not fit its config.json.
     """
     folder = to_path(folder)
+    config, tensors, entries, parts = _open(folder)
+    needed = list(dict.fromkeys(name for entry in entries for name in entry.names(config.num_layers)))
+    optional = {name for entry in entries if entry.optional for name in entry.names(config.num_layers)}
+    missing = [name for name in needed if name not in tensors and name not in optional]
+    if missing:
+        raise UserError(
+            f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}, which its config.json asks for"
+        )
+
+    shapes = traverse_util.flatten_dict(shapes_of(config, parts), sep="/")
+    expected = {entry.ours: _expected_shape(entry, config, shapes[entry.ours].shape) for entry in entries}
+    for entry in entries:
+        _check_shapes(entry, config, tensors, expected[entry.ours], folder)
+    params = {entry.ours: _gather(entry, config, tensors, shapes[entry.ours].shape, expected[entry.ours]) for entry in entries}
+    ignored = sorted(tensors.keys() - set(needed))
+    return Imported(config, traverse_util.unflatten_dict(params, sep="/"), tuple(ignored))
+
+
+def _open(folder: Path) -> _Opened:
     check_whole(folder)
     path = folder / "config.json"
     if not path.exists():
@@ -78,22 +119,7 @@ def read(folder: str | Path) -> Imported:
     entries = family.entries(config)
     foreign = _is_foreign(content.get("architectures"), family, path)
     parts = _largest(_present(entries, config, tensors, foreign) | family.needed(entries), family)
-    entries = tuple(entry for entry in entries if entry.part in parts)
-    needed = list(dict.fromkeys(name for entry in entries for name in entry.names(config.num_layers)))
-    optional = {name for entry in entries if entry.optional for name in entry.names(config.num_layers)}
-    missing = [name for name in needed if name not in tensors and name not in optional]
-    if missing:
-        raise UserError(
-            f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}, which its config.json asks for"
-        )
-
-    shapes = traverse_util.flatten_dict(shapes_of(config, parts), sep="/")
-    expected = {entry.ours: _expected_shape(entry, config, shapes[entry.ours].shape) for entry in entries}
-    for entry in entries:
-        _check_shapes(entry, config, tensors, expected[entry.ours], folder)
-    params = {entry.ours: _gather(entry, config, tensors, shapes[entry.ours].shape, expected[entry.ours]) for entry in entries}
-    ignored = sorted(tensors.keys() - set(needed))
-    return Imported(config, traverse_util.unflatten_dict(params, sep="/"), tuple(ignored))
+    return _Opened(config, tensors, tuple(entry for entry in entries if entry.part in parts), parts)
 
 
 def _family_named(name: Any, path: Path) -> Family:
@@ -237,10 +263,15 @@ def pieces_before(config: Any, vocabulary: Vocabulary) -> list[str] | None:
 
 def family_of(config: Any) -> Family:
     """Return the family of a config; raise UserError if transformers has no such family."""
-    for family in _known_families().values():
-        if type(config) is family.config:
-            return family
+    family = find_family(config)
+    if family is not None:
+        return family
     raise UserError(f"transformers has no class for a {type(config).__name__}: a model like it cannot be written")
+
+
+def find_family(config: Any) -> Family | None:
+    """Return the family of a config; None if transformers has no such family."""
+    return next((family for family in _known_families().values() if type(config) is family.config), None)
 
 
 def _known_families() -> dict[str, Family]:

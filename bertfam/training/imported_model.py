@@ -52,7 +52,7 @@ def read_model(folder: str | Path, origin: str, module_imports: Sequence[str] = 
     model = huggingface.with_vocabulary(model, vocabulary, folder)
     config = load(
         [huggingface.family_of(model).objective_of(params), "runs/defaults.gin"],
-        [*model_bindings(model, origin), Override(f"Stage.length = {min(_LENGTH, model.max_length or _LENGTH)}", origin)],
+        run_bindings(model, origin),
         module_imports,
     )
     run = config.build("Run")
@@ -60,6 +60,8 @@ def read_model(folder: str | Path, origin: str, module_imports: Sequence[str] = 
     return ImportedModel(config, run, vocabulary, joined, sorted(params), ignored)
 
 
-def model_bindings(model: Any, origin: str) -> list[Override]:
-    """Return the bindings of a model's config, and of the macro MODEL to it; `vocab_size` is left to the vocabulary."""
-    return [Override(f"MODEL = @{type(model).__name__}()", origin), *bindings_of(model, origin, without=("vocab_size",))]
+def run_bindings(model: Any, origin: str) -> list[Override]:
+    """Return the bindings of a model's config, of the macro MODEL to it, and of a length of rows; `vocab_size` is left out."""
+    reference = Override(f"MODEL = @{type(model).__name__}()", origin)
+    length = Override(f"Stage.length = {min(_LENGTH, model.max_length or _LENGTH)}", origin)
+    return [reference, *bindings_of(model, origin, without=("vocab_size",)), length]

@@ -82,7 +82,7 @@ def check_resumes(model_dir: Path, run: Run, given: Sequence[str | Path], step: 
         check_vocabulary(folder, model_dir)
     saved = read_run(model_dir).sized(vocabularies.load(model_dir / "vocab").size)
     if has_training_state(model_dir, step):
-        check_resumable(saved, run, step)
+        check_resumable(saved, run, step, str(model_dir))
     else:
         check_same_model(saved.objective.model, run.objective.model)
 

@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -211,6 +212,7 @@ _SEQUENCES = (
 # Fields that may change when a run resumes: they affect where it is computed and what is logged, never what is learned.
 _FREE = {
     "Run": {
+        "stages",  # `check_resumable` compares them
         *("mesh", "microbatches", "non_finite", "log_every", "inspect_every", "eval_every", "eval_batches", "sample_every"),
         *(
             "digest_every",
@@ -223,7 +225,6 @@ _FREE = {
             "hooks",
         ),
     },
-    "Stage": {"steps"},
     "TextData": {"corpus", "vocabulary", "cache_dir"},
     "Distillation": {"pieces"},
     "CausalLm": {"chunk"},
@@ -232,24 +233,57 @@ _FREE = {
 }
 _FREE_CLASSES = {"Execution"}
 _DROPOUT = frozenset(f"{where}dropout_rate" for where in ("", "attention_", "attention_output_", "embedding_", "feed_forward_"))
+# Fields of a model in which a run may differ from the one that it starts from.
+FREE_OF_NETWORKS = _DROPOUT | {"vocab_size", "table_rows"}
 _RATES = frozenset({"schedule", "weight_decay"})
 # Time of the old value, and the flag that could name another run or model.
 _AT_START = ("when this run started", "--model_dir")
 
 
-def check_resumable(old: Run, new: Run, step: int) -> None:
+def check_resumable(old: Run, new: Run, step: int, folder: str = "MODEL_DIR") -> None:
     """Raise UserError if `new` changes a value of the run `old`, stopped after `step`, that must not change when it resumes.
 
-    The message names the first such value. Stages that are not over may change their length; the schedule then follows the new
-    total.
+    The message names the first such value. Stages that have not begun may change, the present one may become longer or end at
+    `step`, and others may follow; the schedule then has the length of the new total.
+
+    Args:
+      old: the run as it was saved.
+      new: the run to resume.
+      step: number of updates that are done.
+      folder: MODEL_DIR, for messages.
     """
     _check_same(old, new, "Run")
-    for index, (before, now) in enumerate(zip(old.stages, new.stages, strict=True)):
-        done = min(step, before.steps)
-        is_over = done == before.steps and index + 1 < len(old.stages)
-        if now.steps != before.steps and (is_over or now.steps < done):
-            _refuse(f"Run.stages[{index}].steps", before.steps, now.steps)
+    restart = f"start a new run from this one by --init_from={folder} --init_optimizer and another --model_dir"
+    for index, (before, now) in enumerate(itertools.zip_longest(old.stages, new.stages)):
+        if step <= 0:
+            return
+        done, is_last = min(step, before.steps), step <= before.steps
+        where = f"Run.stages[{index}]"
+        if now is None:
+            raise UserError(f"{where}, of which {done:,} updates are done, is not in Run.stages now; put it back, or {restart}")
+        for name in ("length", "batch_size"):
+            if getattr(now, name) != getattr(before, name):
+                fix = _end_of_stage(old.stages, now, index, done) if is_last else "change it back"
+                raise UserError(f"{where}.{name} {_change(getattr(before, name), getattr(now, name))}; {fix}, or {restart}")
+        if now.steps < done or (now.steps != before.steps and not is_last):
+            least = f"at least {done:,}" if is_last else f"{done:,}"
+            raise UserError(
+                f"{where}.steps {_change(before.steps, now.steps)}, but {done:,} are done; set it to {least}, or {restart}"
+            )
         step -= done
+
+
+def _end_of_stage(stages: Sequence[Stage], new: Stage, index: int, done: int) -> str:
+    """Return the advice that ends a stage after its first `done` updates and continues with a new one."""
+    fix = f"for a change from here on, set Run.stages[{index}].steps to {done} and list a Stage with the new value after it"
+    if len(stages) > 1:
+        return fix
+    (stage,) = stages
+    parts = {"done": dataclasses.replace(stage, steps=done), "next": dataclasses.replace(new, steps=max(new.steps - done, 1))}
+    flags = ["--gin.Run.stages='(@done/Stage(), @next/Stage())'"]
+    for name, part in parts.items():
+        flags += [f"--gin.{name}/Stage.{field}={getattr(part, field)}" for field in ("steps", "length", "batch_size")]
+    return f"{fix}: {' '.join(flags)}"
 
 
 def check_same_model(old: Any, new: Any) -> None:
@@ -259,7 +293,7 @@ def check_same_model(old: Any, new: Any) -> None:
 
 def check_same_network(old: Any, new: Any, folder: str, where: str = "Run.objective.model") -> None:
     """Raise UserError if a model's config differs from that in `folder` in anything but dropout and vocabulary size."""
-    _check_same(old, new, where, (f"in {folder}", "--init_from"), _DROPOUT | {"vocab_size", "table_rows"})
+    _check_same(old, new, where, (f"in {folder}", "--init_from"), FREE_OF_NETWORKS)
 
 
 def check_same_optimizer(old: Any, new: Any, folder: str) -> None:
@@ -286,7 +320,11 @@ def _check_same(old: Any, new: Any, where: str, when: tuple[str, str] = _AT_STAR
 
 def _refuse(where: str, old: Any, new: Any, when: tuple[str, str] = _AT_START) -> None:
     since, flag = when
-    raise UserError(f"{where} was {_short(old)} {since} and is {_short(new)} now; change it back, or use another {flag}")
+    raise UserError(f"{where} {_change(old, new, since)}; change it back, or use another {flag}")
+
+
+def _change(old: Any, new: Any, since: str = _AT_START[0]) -> str:
+    return f"was {_short(old)} {since} and is {_short(new)} now"
 
 
 def _short(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import read_run
 from bertfam.training.run import Run
-from bertfam.training.trained_networks import ENCODER, ENCODER_DECODER, read_network
+from bertfam.training.trained_networks import ENCODER, ENCODER_DECODER, read_network, vocabulary_folder
 
 _SCOPE = "teacher"
 _PARTS = ("encoder", "mlm_head")
@@ -86,11 +85,6 @@ def reopen_teacher(model_dir: str, folder: str, step: int | None = None, network
     return opened
 
 
-def teacher_vocabulary(folder: str) -> Path:
-    """Return the folder of a model's vocabulary."""
-    return to_path(folder) / "vocab" if (to_path(folder) / "config.gin").is_file() else to_path(folder)
-
-
 def digest(config: Any, params: dict[str, Any]) -> str:
     """Digest all parameters: 16 hexadecimal digits, equal for a MODEL_DIR and its export."""
     if isinstance(config, EncoderOnlyConfig):
@@ -140,7 +134,7 @@ def read_teachers(run: Run, vocabulary: Vocabulary, loaded: Collection[LoadedTea
         if type(opened.vocabulary) is not type(vocabulary) or pieces[0] != pieces[1]:
             raise UserError(
                 f"the vocabulary of the teacher {teacher.folder} is not that of this run, but a student must have its "
-                f"teacher's; give text and --vocab={teacher_vocabulary(teacher.folder)}, or a token cache that was built with it"
+                f"teacher's; give text and --vocab={vocabulary_folder(teacher.folder)}, or a token cache that was built with it"
             )
         if opened.teacher.digest != teacher.digest:
             raise UserError(

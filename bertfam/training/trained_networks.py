@@ -46,6 +46,18 @@ def is_huggingface(path: str | Path) -> bool:
     return not (folder / "config.gin").is_file() and (folder / "config.json").is_file()
 
 
+def vocabulary_folder(path: str | Path) -> Path:
+    """Return the folder of the vocabulary of a MODEL_DIR or a Hugging Face folder."""
+    folder = to_path(path)
+    return folder / "vocab" if (folder / "config.gin").is_file() else folder
+
+
+def check_is_model(folder: str | Path) -> None:
+    """Raise UserError if a folder is neither a MODEL_DIR nor a Hugging Face folder."""
+    if not (to_path(folder) / "config.gin").is_file() and not is_huggingface(folder):
+        raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")
+
+
 def read_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Network]:
     """Read all networks of a folder, by name; a Hugging Face folder has one.
 
@@ -66,16 +78,15 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
         configs = opened.run.objective.networks
         trees = opened.run.objective.split(opened.params)
         return {name: Network(configs[name], tree, opened.vocabulary) for name, tree in trees.items()}
-    if is_huggingface(folder):
-        for given, what in ((step is not None, "checkpoints; leave the step out"), (average, "average; leave it out")):
-            if given:
-                raise UserError(f"{folder} is a Hugging Face folder and has no {what}")
-        imported = huggingface.read(folder)
-        vocabulary = vocabularies.load(folder)
-        config = huggingface.with_vocabulary(imported.config, vocabulary, folder)
-        network = Network(config, imported.params, vocabulary)
-        return {config.kind: network}
-    raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")
+    check_is_model(folder)
+    for given, what in ((step is not None, "checkpoints; leave the step out"), (average, "average; leave it out")):
+        if given:
+            raise UserError(f"{folder} is a Hugging Face folder and has no {what}")
+    imported = huggingface.read(folder)
+    vocabulary = vocabularies.load(folder)
+    config = huggingface.with_vocabulary(imported.config, vocabulary, folder)
+    network = Network(config, imported.params, vocabulary)
+    return {config.kind: network}
 
 
 def read_network(path: str | Path, *, step: int | None = None, network: str | None = None) -> Network:

@@ -1,5 +1,7 @@
 """`bertfam pretrain --init_from`: a new run starts from another model's weights."""
 
+import shutil
+
 import numpy as np
 import pytest
 import xla
@@ -11,6 +13,7 @@ from bertfam import api, cli
 from bertfam.data import vocabularies
 from bertfam.multihost.processes import Processes
 from bertfam.training.checkpoints import newest
+from bertfam.training.model_dir import read_run
 
 # One update of rate 0 changes nothing.
 ONE = (
@@ -189,6 +192,80 @@ def test_mistakes(trained, others, tmp_path, capsys, flags, message):
     assert cli.main(trained.pretrain(tmp_path / "model", f"--cache_dir={trained.model_dir / 'cache'}", *flags)) == 2
     assert capsys.readouterr().err.startswith(f"bertfam: error: {message.format(**values)}")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def text(trained):
+    """Return the flags of the run's text alone."""
+    return [
+        f"--{name}={trained.folder / 'text' / file}.txt" for name, file in (("input", "train"), ("validation_input", "held-out"))
+    ]
+
+
+def test_a_folder_is_enough_without_a_gin_file(trained, others, text, tmp_path, capsys):
+    """Objective, sizes and vocabulary are the folder's; the run needs the folder no more once it has a checkpoint."""
+    source, model = tmp_path / "source", tmp_path / "model"
+    shutil.copytree(others / "exported", source)
+    words = ["pretrain", f"--init_from={source}", f"--model_dir={model}", *text]
+    words += [f"--gin.{binding}" for binding in ("TRAIN_STEPS=1", "BATCH_SIZE=2", "EVAL_EVERY=0")]
+    out, state = initial_state(*words)
+    (line,) = [line for line in out.splitlines() if line.startswith(f"taken from {source}: BertConfig with 2 layers (")]
+    for part in ("hidden_size 16, num_heads 2", "(objectives/mlm_nsp.gin)", "vocabulary of 300 pieces"):
+        assert part in line
+    assert "instead of" not in line and "300 keep their rows" in out
+    started = read_run(model)
+    assert started.objective.model == read_run(trained.model_dir).objective.model
+    assert ([stage.length for stage in started.stages], started.data.vocabulary) == ([24], None)
+    theirs, ours = leaves(api.load(trained.model_dir).params), leaves(state.params)
+    assert all(np.array_equal(value[:300], ours[name][:300]) for name, value in theirs.items())
+    # The folder alone continues a run that was killed before it saved; here it trains its only update.
+    assert cli.main(["pretrain", f"--model_dir={model}"]) == 0
+    shutil.rmtree(source)
+    capsys.readouterr()
+    for command in (words, ["pretrain", f"--model_dir={model}"]):
+        assert cli.main(command) == 0
+        assert capsys.readouterr().out == f"finished already: {model} is at step 1 of 1\n"
+    assert read_run(model) == started
+
+
+def test_sizes_of_a_run_file_are_replaced_by_those_of_the_folder(trained, text, tmp_path, capsys):
+    """The line names them; what the two may have differently, such as dropout, is the file's."""
+    lines = ["BertConfig.num_layers = 3", "BertConfig.max_length = 48", "BertConfig.dropout_rate = 0.3"]
+    (tmp_path / "own.gin").write_text("\n".join([f"include '{trained.folder / 'run.gin'}'", *lines]))
+    words = ["pretrain", f"--gin_file={tmp_path / 'own.gin'}", f"--init_from={trained.model_dir}", *text]
+    words += [f"--model_dir={tmp_path / 'model'}", f"--vocab={trained.folder / 'vocab'}", "--gin.TRAIN_STEPS=1"]
+    out, _ = initial_state(*words)
+    (line,) = [line for line in out.splitlines() if line.startswith("taken from")]
+    replaced = [
+        f"BertConfig.{name} ({tmp_path / 'own.gin'}:{number})" for name, number in (("num_layers = 3", 2), ("max_length = 48", 3))
+    ]
+    assert line.endswith(f"; instead of {', '.join(replaced)}") and "vocabulary" not in line
+    model = read_run(tmp_path / "model").objective.model
+    assert (model.num_layers, model.max_length, model.dropout_rate) == (2, 24, 0.3)
+    other = [word for word in words if not word.startswith(("--gin", "--model_dir"))] + [f"--model_dir={tmp_path / 'other'}"]
+    assert cli.main([*other, "--gin_file=runs/quickstart_gpt2.gin"]) == 2
+    error = capsys.readouterr().err
+    assert "@BertConfig()" in error and "objectives/mlm.gin" in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "other").exists()
+
+
+def test_another_architecture_in_a_run_file_is_replaced(trained, text, tmp_path):
+    words = ["pretrain", "--gin_file=runs/quickstart.gin", f"--init_from={trained.model_dir}", *text, "--gin.Stage.length=24"]
+    out, _ = initial_state(*words, f"--model_dir={tmp_path / 'model'}")
+    assert "; instead of MODEL = @ModernBertConfig() (" in out and "its vocabulary of 300 pieces" in out
+    run = read_run(tmp_path / "model")
+    assert (type(run.objective).__name__, type(run.objective.model).__name__, run.total_steps) == ("Mlm", "BertConfig", 3600)
+
+
+def test_vocabulary_of_an_imported_model_is_that_of_its_folder(others, text, tmp_path, capsys):
+    """No command that reads text with --model_dir asks for --vocab."""
+    model = tmp_path / "model"
+    assert cli.main(["import", f"--input={others / 'exported'}", f"--output={model}"]) == 0
+    for command in (["check"], ["preview", "--examples=1", "--stat_rows=1"]):
+        assert cli.main([*command, f"--model_dir={model}", *text, "--gin.BATCH_SIZE=2"]) == 0, capsys.readouterr().err
+    out, _ = initial_state("pretrain", f"--model_dir={model}", *text)
+    assert f"started from the model in {model}" in out
+    assert read_run(model).data.vocabulary is None
 
 
 def test_all_processes_compare_the_flags(trained, tmp_path, monkeypatch):

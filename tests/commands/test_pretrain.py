@@ -146,15 +146,12 @@ def copy(trained, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--gin.BATCH_SIZE=16", "Run.stages[0].batch_size was 8 when this run started and is 16 now"),
-        ("--gin.short/Stage.length=12", "Run.stages[0].length was 16 when this run started and is 12 now"),
         ("--gin.BertConfig.num_layers=3", "Run.objective.model.num_layers was 2 when this run started and is 3 now"),
         ("--gin.BertConfig.dropout_rate=0.2", "Run.objective.model.dropout_rate was 0.1 when this run started and is 0.2 now"),
         ("--gin.SEED=4", "Run.seed was 3 when this run started and is 4 now"),
         ("--gin.LinearDecay.peak=1e-3", "Run.optimizer.schedule.peak was 0.01 when this run started and is 0.001 now"),
         ("--gin.MlmNsp.nsp=0.5", "Run.objective.nsp was 1.0 when this run started and is 0.5 now"),
         ("--gin.BertMasking.rate=0.2", "Run.data.corruption.rate was 0.15 when this run started and is 0.2 now"),
-        ("--gin.Run.stages=(@long/Stage(),)", None),
     ],
 )
 def test_resuming_with_other_settings_is_refused(trained, capsys, flag, message):
@@ -164,10 +161,27 @@ def test_resuming_with_other_settings_is_refused(trained, capsys, flag, message)
     assert cli.main(trained.pretrain(trained.model_dir, flag)) == 2
     output = capsys.readouterr()
     assert output.out == "" and len(output.err.splitlines()) == 1
-    if message:
-        assert output.err == f"bertfam: error: {message}; change it back, or use another --model_dir\n"
-    else:
-        assert output.err.startswith("bertfam: error: Run.stages was ")
+    assert output.err == f"bertfam: error: {message}; change it back, or use another --model_dir\n"
+    assert listing(trained.model_dir) == before
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--gin.BATCH_SIZE=16", "Run.stages[0].batch_size was 8 when this run started and is 16 now"),
+        ("--gin.long/Stage.length=20", "Run.stages[1].length was 24 when this run started and is 20 now"),
+        ("--gin.Run.stages=(@long/Stage(),)", "Run.stages[0].length was 16 when this run started and is 24 now"),
+    ],
+)
+def test_updates_that_are_done_keep_their_batches(trained, capsys, flag, message):
+    from bertfam import cli
+
+    before = listing(trained.model_dir)
+    assert cli.main(trained.pretrain(trained.model_dir, flag)) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and len(output.err.splitlines()) == 1
+    assert output.err.startswith(f"bertfam: error: {message}")
+    assert f"--init_from={trained.model_dir} --init_optimizer" in output.err
     assert listing(trained.model_dir) == before
 
 

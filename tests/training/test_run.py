@@ -91,20 +91,49 @@ def test_resumed_run_may_change_where_and_how_it_computes():
             check_resumable(old, dataclasses.replace(new, seed=1), 0)
 
 
-def test_only_unfinished_stages_may_change_their_length():
-    def stages(short, long):
-        return dataclasses.replace(
-            RUN, stages=(dataclasses.replace(RUN.stages[0], steps=short), dataclasses.replace(RUN.stages[1], steps=long))
-        )
+@pytest.mark.parametrize(
+    ("stages", "step"),
+    [
+        ((Stage(9, 16, 8), Stage(5, 32, 4)), 9),  # the present stage ends here
+        ((Stage(4, 16, 8), Stage(6, 16, 16), Stage(5, 32, 4)), 4),  # and another one follows
+        ((Stage(12, 16, 8), Stage(5, 32, 4)), 10),
+        ((Stage(10, 16, 8), Stage(7, 24, 2)), 10),  # the later stage has not begun
+        ((Stage(10, 16, 8),), 10),
+        ((Stage(10, 16, 8), Stage(90, 32, 4)), 15),  # the run is extended
+        ((Stage(10, 16, 8), Stage(5, 32, 4), Stage(5, 24, 2)), 15),
+        ((Stage(3, 24, 2),), 0),
+    ],
+)
+def test_stages_that_have_not_begun_may_change(stages, step):
+    check_resumable(RUN, dataclasses.replace(RUN, stages=stages), step)
 
-    check_resumable(RUN, stages(9, 5), 9)
-    check_resumable(RUN, stages(10, 90), 15)  # the run may be extended
-    with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run started and is 8 now"):
-        check_resumable(RUN, stages(8, 5), 9)
-    with pytest.raises(UserError, match=r"^Run.stages\[0\].steps was 10 when this run started and is 12 now"):
-        check_resumable(RUN, stages(12, 5), 10)
-    with pytest.raises(UserError, match=r"^Run.stages\[1\].steps was 5 when this run started and is 1 now"):
-        check_resumable(RUN, stages(10, 1), 12)
+
+@pytest.mark.parametrize(
+    ("stages", "step", "message", "fix"),
+    [
+        ((Stage(8, 16, 8), Stage(5, 32, 4)), 9, "stages[0].steps was 10 when this run started and is 8 now", "at least 9,"),
+        ((Stage(12, 16, 8), Stage(5, 32, 4)), 11, "stages[0].steps was 10 when this run started and is 12 now", "set it to 10,"),
+        ((Stage(10, 16, 8), Stage(1, 32, 4)), 12, "stages[1].steps was 5 when this run started and is 1 now", "at least 2,"),
+        ((Stage(10, 16, 8),), 12, "stages[1], of which 2 updates are done, is not in Run.stages now", "put it back"),
+        (
+            (Stage(10, 24, 8), Stage(5, 32, 4)),
+            12,
+            "stages[0].length was 16 when this run started and is 24 now",
+            "change it back",
+        ),
+        (
+            (Stage(10, 16, 8), Stage(5, 32, 6)),
+            12,
+            "stages[1].batch_size was 4 when this run started and is 6 now",
+            "steps to 2 and",
+        ),
+    ],
+)
+def test_updates_that_are_done_may_not_change(stages, step, message, fix):
+    with pytest.raises(UserError) as caught:
+        check_resumable(RUN, dataclasses.replace(RUN, stages=stages), step, "runs/a")
+    assert str(caught.value).startswith(f"Run.{message}") and fix in str(caught.value)
+    assert str(caught.value).endswith("a new run from this one by --init_from=runs/a --init_optimizer and another --model_dir")
 
 
 def test_imported_model_may_change_its_dropout_but_no_size():
@@ -118,8 +147,6 @@ def test_imported_model_may_change_its_dropout_but_no_size():
     ("changes", "message"),
     [
         ({"seed": 1}, "Run.seed was 0 when this run started and is 1 now"),
-        ({"stages": RUN.stages[:1]}, "Run.stages was (Stage("),
-        ({"stages": (RUN.stages[0], Stage(5, 24, 4))}, "Run.stages[1].length was 32 when this run started and is 24 now"),
         ({"optimizer": AdamW(weight_decay=0.0)}, "Run.optimizer.weight_decay was 0.01 when this run started and is 0.0 now"),
         (
             {"optimizer": AdamW(LinearDecay(1e-3))},
