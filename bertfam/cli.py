@@ -3,8 +3,9 @@
 A module under bertfam.commands defines SUMMARY (one line), add_arguments(parser), main(args) -> exit status, and optionally
 EXAMPLE (shown at the end of its --help). Its top-level imports are light, so that --help answers at once.
 
-Exit status: the command's own; 2 for a user's mistake and 1 for a failed run (`TrainingError`), each with one line on stderr;
-130 when interrupted; 141 when the reader of a pipe has closed it. Faults of bertfam itself keep their traceback.
+Exit status: the command's own; 2 for a user's mistake, 1 for a failed run (`TrainingError`) and 74 for a fault of the storage
+that may pass (`TransientError`), each with one line on stderr; 130 when interrupted; 141 when the reader of a pipe has closed
+it. Faults of bertfam itself keep their traceback.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 from typing_extensions import override
 
 from bertfam import __version__
-from bertfam.errors import MissingFlag, TrainingError, UserError, out_of_memory, report
+from bertfam.errors import MissingFlag, TrainingError, TransientError, UserError, out_of_memory, report
 from bertfam.sharding import libtpu
 from bertfam.suggest import did_you_mean
 
@@ -122,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except MissingFlag as error:
         return report(UserError(f"{error}: {shlex.join(['bertfam', *words, error.flag])}"))
-    except (UserError, TrainingError, KeyboardInterrupt) as error:
+    except (UserError, TrainingError, TransientError, KeyboardInterrupt) as error:
         return report(error)
     except BrokenPipeError as error:
         # Python flushes stdout once more at exit, which must not fail again.
@@ -131,7 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if out_of_memory(error):
             return report(error)
-        raise
+        from bertfam.storage.faults import explain
+
+        if (fault := explain(error)) is error:
+            raise
+        return report(fault)
 
 
 def _escape_unprintable() -> None:

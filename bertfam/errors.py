@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterable
 
 _MAX_LINE = 4000
+STORAGE_FAULT = 74  # exit status (EX_IOERR): a fault of the storage that may pass; the same command resumes
 
 
 class UserError(Exception):
@@ -35,18 +36,41 @@ class TrainingError(Exception):
     """
 
 
+class TransientError(Exception):
+    """Fault of storage or network that may pass by itself, after some retries; the input may be valid.
+
+    The message is one line that begins with the cause. The command line prints it as `bertfam: error: MESSAGE` and exits with
+    `STORAGE_FAULT`, after which launchers run the same command again.
+
+    Attributes:
+      reason: the cause in a few words.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        """Put the cause before the message, which says what failed and what to do."""
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+
+
 def warn(lines: Iterable[str]) -> None:
     """Print warnings to stderr, without repetitions."""
     for line in dict.fromkeys(lines):
         print(f"bertfam: warning: {line}", file=sys.stderr, flush=True)
 
 
+def status_of(error: BaseException) -> int:
+    """Return the exit status for an exception that has a message to the user; 1 for any other."""
+    if isinstance(error, UserError):
+        return 2
+    return STORAGE_FAULT if isinstance(error, TransientError) else 1
+
+
 def report(error: BaseException) -> int:
     """Print the exception that ended a command to stderr; return the exit status."""
     match error:
-        case UserError() | TrainingError():
+        case UserError() | TrainingError() | TransientError():
             print("bertfam: error:", _one_line(error), file=sys.stderr)
-            return 2 if isinstance(error, UserError) else 1
+            return status_of(error)
         case KeyboardInterrupt():
             print("bertfam: interrupted", file=sys.stderr)
             return 130

@@ -18,10 +18,12 @@ from typing import NoReturn
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 MISTAKE = 2  # bertfam's exit status after a mistake in the command
+UNREACHABLE = 74  # ... after a fault of the storage that may pass
 SAVED = 75  # ... after a signal: the state is saved, and the same command resumes
 STUCK = 76  # ... after a step that took too long
 LOST = 77  # ... after another process of the run exited without sending a status
 RESTART_REASONS = {  # exit statuses after which a run is restarted
+    UNREACHABLE: "could not read or write its storage",
     SAVED: "was preempted after saving its state",
     STUCK: "was stuck",
     LOST: "lost one of its processes",

@@ -9,10 +9,10 @@ To add your own modules and gin files, those of the folder FILES, to the folder 
 printf 'FROM IMAGE\nCOPY . .\n' | docker build --file=- --tag=OWN_IMAGE FILES
 
 The exit status of a pod decides what follows. After 75 (preempted; the state is saved) all pods are restarted, without limit.
-After 2 (a mistake in the command) the JobSet ends. After any other failure (a lost machine, a stuck step, an error) all pods
-are restarted, at most --restarts times. `create` starts the run, `logs` follows the log of process 0, `status` shows the state
-of the run, `delete` lets it save its state and removes it. kubectl must be set up for the cluster, which must have JobSet 0.10
-or newer (jobset.sigs.k8s.io).
+After 2 (a mistake in the command) the JobSet ends. After any other failure (a lost machine, a stuck step, storage out of reach,
+an error) all pods are restarted, at most --restarts times. `create` starts the run, `logs` follows the log of process 0,
+`status` shows the state of the run, `delete` lets it save its state and removes it. kubectl must be set up for the cluster,
+which must have JobSet 0.10 or newer (jobset.sigs.k8s.io).
 """
 
 import argparse

@@ -8,8 +8,8 @@ that of the others after their index in brackets. Signals are passed on to all p
 ended, and the exit status is that of the process that failed first (128 + N if signal N killed it).
 
 With --restarts=N all processes are restarted, and the run resumes from its newest checkpoint, after it was preempted (75; its
-state is saved), stuck (76), killed by a signal, or lost one of its processes (77). They are not restarted after other failures,
-nor after a signal to the launcher.
+state is saved), stuck (76), killed by a signal, lost one of its processes (77) or could not reach its storage (74). They are
+not restarted after other failures, nor after a signal to the launcher.
 """
 
 import argparse

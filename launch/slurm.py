@@ -5,9 +5,9 @@ r"""Train on GPUs of a SLURM cluster: one process per GPU, connected by SLURM's 
     --vocab=vocab --cache_dir=cache --model_dir=model
 
 It submits a batch script with sbatch from the current folder, which all nodes must share. The output of the run is appended to
-NAME-JOB.out. Two minutes before the time limit the run saves its state and exits with 75. After that, and after a stuck step
-(76), a lost process (77) or a signal that killed the run, the job is queued again and resumes from its newest checkpoint, at
-most --restarts times. `scancel JOB` ends it for good, after it has saved its state.
+NAME-JOB.out. Two minutes before the time limit the run saves its state and exits with 75. After that, and after a fault of the
+storage that may pass (74), a stuck step (76), a lost process (77) or a signal that killed the run, the job is queued again and
+resumes from its newest checkpoint, at most --restarts times. `scancel JOB` ends it for good, after it has saved its state.
 """
 
 import argparse

@@ -6,11 +6,11 @@ r"""Train on Cloud TPU VMs: one or several slices, each of one or several machin
 
 `train` combines other actions: `up` requests the slices and waits for them; `run` copies the commit that is checked out to
 every machine, installs it, and starts the command on all machines so that it survives a lost connection; `logs --follow` shows
-the log of process 0. If the machines are preempted, or the run ends preempted (75; its state is saved), stuck (76), killed, or
-without one of its processes (77), `train` requests new machines if necessary and restarts the run, which resumes from its
-newest checkpoint; this must be on gs://. If a run is still active, `train` follows it. `status`, `stop` (the run saves its
-state and ends), `fetch` (copies a folder from the first machine to this one) and `down` (deletes the machines and disks) may be
-called at any time.
+the log of process 0. If the machines are preempted, or the run ends preempted (75; its state is saved), stuck (76), killed,
+without one of its processes (77), or without its storage (74), `train` requests new machines if necessary and restarts the run,
+which resumes from its newest checkpoint; this must be on gs://. If a run is still active, `train` follows it. `status`, `stop`
+(the run saves its state and ends), `fetch` (copies a folder from the first machine to this one) and `down` (deletes the
+machines and disks) may be called at any time.
 
 On the machines, all files are in the home folder: job.log, job.status, venv. Their Python must be 3.11 or newer. The command runs
 there; --copy=PATH, repeatable, copies your own modules, gin files or folders from the current folder to the same place there, so

@@ -6,8 +6,9 @@ r"""Train on TPU slices of a GKE cluster that XPK manages (github.com/AI-Hyperco
     --model_dir=gs://my-bucket/bert
 
 The image, also one with your own modules and gin files, is built as for launch/gke.py. If a pod exits with 75 (preempted; the
-state is saved), 76 (stuck), 77 (another process was lost), 1 (an error) or is killed by a signal, XPK's JobSet restarts all
-pods, at most --restarts times. After 2 (a mistake in the command) it ends. `delete` lets the run save its state and removes it.
+state is saved), 74 (storage out of reach), 76 (stuck), 77 (another process was lost), 1 (an error) or is killed by a signal,
+XPK's JobSet restarts all pods, at most --restarts times. After 2 (a mistake in the command) it ends. `delete` lets the run save
+its state and removes it.
 """
 
 import argparse

@@ -1,18 +1,23 @@
 """Local substitute for Google Cloud Storage: the package's handlers on a server that takes many requests at once.
 
 `python fake_bucket.py` prints its address and serves until its stdin ends. All access to the bucket "locked" is forbidden.
+`faults` makes it refuse some requests.
 """
 
+import io
 import json
 import logging
+import os
+import random
 import re
 import subprocess
 import sys
 import threading
+import urllib.request
 from contextlib import contextmanager
 from functools import partial
 from http.server import ThreadingHTTPServer
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from gcp_storage_emulator import server
 from gcp_storage_emulator.exceptions import NotFound
@@ -46,16 +51,45 @@ class Handler(RequestHandler):
 
     lock = threading.Lock()  # the package's storage handles one request at a time
     generation = None
+    faults: dict = {}  # the arguments of `faults`, as strings
+    random = random.Random(0)
 
     def answer(self, method):
+        if self.path.startswith("/faults"):
+            type(self).faults = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+            self.refuse(200)
+            return
         if f"/b/{LOCKED}/" in self.path:
             self.refuse(403)
             return
+        rfile = self.rfile
+        if self.headers.get("Content-Length"):
+            self.rfile = io.BytesIO(self.rfile.read(int(self.headers["Content-Length"])))
+        try:
+            if self.is_faulty(method):
+                self.refuse(int(self.faults["code"]))
+            else:
+                self.handle_request(method)
+        finally:
+            self.rfile = rfile
+
+    def is_faulty(self, method):
+        """Return whether to refuse this request, by the arguments of `faults`."""
+        with self.lock:
+            left = int(self.faults.get("count", 0))
+            if not left or not re.search(self.faults["match"], f"{method} {unquote(self.path)}"):
+                return False
+            if self.random.random() >= float(self.faults["share"]):
+                return False
+            self.faults["count"] = str(left - 1)
+            return True
+
+    def handle_request(self, method):
         with self.lock:
             url = urlsplit(self.path)
             query = dict(parse_qsl(url.query))
             match = re.fullmatch(r".*/b/([^/]+)/o(?:/([^/]+))?", url.path)
-            name = match and (match[2] or query.get("name"))
+            name = match and (match[2] or query.get("name") or self.multipart_name(query))
             self.generation = self.current(match[1], unquote(name)) if name else None
             current_generation = self.generation or "0"
             if query.get("ifGenerationMatch", current_generation) != current_generation:
@@ -64,6 +98,13 @@ class Handler(RequestHandler):
                 self.refuse(304)
             else:
                 Router(self).handle(method)
+
+    def multipart_name(self, query):
+        """Return the name that the first part of an upload gives."""
+        if query.get("uploadType") != "multipart":
+            return None
+        body = self.rfile.getvalue()
+        return json.JSONDecoder().raw_decode(body[body.index(b"{") :].decode(errors="replace"))[0]["name"]
 
     def current(self, bucket, name):
         try:
@@ -109,6 +150,18 @@ def serve():
             "FSSPEC_GCS_TOKEN": "anon",
         }
         process.stdin.close()
+
+
+@contextmanager
+def faults(code, *, share=1.0, count=10**9, match=""):
+    """Refuse a share of the requests whose method and path match, until the block ends or a number of them is refused."""
+    address = os.environ["STORAGE_EMULATOR_HOST"]
+    query = urlencode({"code": code, "share": share, "count": count, "match": match})
+    urllib.request.urlopen(f"{address}/faults?{query}").close()
+    try:
+        yield
+    finally:
+        urllib.request.urlopen(f"{address}/faults").close()
 
 
 def main():

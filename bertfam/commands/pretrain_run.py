@@ -22,6 +22,7 @@ from bertfam.errors import UserError, warn
 from bertfam.multihost import preemption
 from bertfam.multihost.processes import Processes
 from bertfam.multihost.same_code import check_modules
+from bertfam.storage import locks
 from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
 from bertfam.training import loop, watchdog
@@ -147,6 +148,7 @@ def _open(args: argparse.Namespace, processes: Processes, teacher: session.Teach
     configuration, teachers, profiled = _open_configuration(args, processes, teacher)
     with processes.on_all("the vocabulary"):
         vocabulary = session.open_vocabulary(configuration)
+    _lock_folder(processes, configuration.model_dir)
     checkpoint, init = _open_checkpoint(args, processes, configuration, vocabulary)
     model, warm_start = _open_model(processes, configuration, vocabulary, checkpoint, init, teachers, phase_timer)
     cache, data = _open_data(processes, configuration, vocabulary, checkpoint, phase_timer)
@@ -188,6 +190,15 @@ def _load_configuration(
     run = config.build("Run")
     text = flags.named_text(args, run.data)
     return session.TrainingConfiguration(model_dir, config, run, text, used, is_implied), opened
+
+
+def _lock_folder(processes: Processes, model_dir: Path) -> None:
+    """Lock MODEL_DIR, from before its newest checkpoint is chosen until all processes have ended."""
+
+    def lock() -> None:
+        processes.held.enter_context(locks.hold(model_dir))
+
+    processes.on_first(f"the lock of {model_dir}", lock)
 
 
 def _open_checkpoint(
@@ -366,8 +377,7 @@ def _train(
     if job.processes.first and log.empty:
         warn([f"{log.empty:,} of the steps had no targets and changed nothing: their rows have no token to mask"])
     phase_timer.begin(SAVING, long=True)
-    checkpoints.save(state)
-    checkpoints.wait()
+    checkpoints.save_last(state)
     checkpoints.delete_unkept()  # by the last scores
     step = int(state.step)
     seconds = phase_timer.seconds()

@@ -17,7 +17,7 @@ from bertfam.commands import flags
 from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.files import check_writable, is_used, new_folder, replaced_folder
+from bertfam.storage.files import check_writable, is_used, new_folder, recover, replaced_folder
 from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -242,6 +242,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
     """Raise UserError unless a vocabulary may be written there."""
     from bertfam.data.vocabularies.huggingface_files import NAMES
 
+    recover(output)
     if output.is_dir():
         files = sorted(path.name for path in output.iterdir()) if is_used(output) else []
         if files and not overwrite:

@@ -9,11 +9,11 @@ train, and cannot name a process that is missing. Values here are JSON over the 
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import wait
 from typing import Any
 
-from bertfam.errors import UserError
+from bertfam.errors import STORAGE_FAULT, TransientError, UserError, status_of
 from bertfam.multihost.exit_status import LOST, ExitStatusLinks
 from bertfam.multihost.rendezvous import ConnectionLost, Link, describe_processes
 
@@ -53,6 +53,7 @@ class Processes:
         """
         self.index, self.source = index, source
         self.hosts: list[str] = []  # host name of each process, once they are gathered
+        self.held = ExitStack()  # what this process holds until all others have ended
         self._exit_status = exit_status or ExitStatusLinks()
         self.others = Processes(index, other_links, exit_status=self._exit_status) if other_links else self
         self._links = links
@@ -174,13 +175,16 @@ class Processes:
         faults = [fault for fault in enumerate(self.gather(what, _fault(error))) if fault[1]]
         if not faults:
             return
-        if error and (self.first or not isinstance(error, UserError | SystemExit)):
+        if error and (self.first or not isinstance(error, UserError | TransientError | SystemExit)):
             raise error
         other, (status, line) = faults[0]
         if not self.first or not line:
             raise SystemExit(status)
         if status == 2:
             raise UserError(f"process {other}: {line}")
+        if status == STORAGE_FAULT:
+            reason, _, message = line.partition(": ")
+            raise TransientError(reason, f"{message} (process {other})")
         sys.exit(f"bertfam: error: {self.place(other)} failed in {what}: {line}; see its log")
 
     def on_first(self, what: str, function: Callable[[], Any]) -> Any:
@@ -211,6 +215,6 @@ def _fault(error: Exception | SystemExit | None) -> tuple[int, str] | None:
         return None
     if isinstance(error, SystemExit):
         return (error.code if isinstance(error.code, int) else 1, "")
-    if isinstance(error, UserError):
-        return (2, str(error))
+    if isinstance(error, UserError | TransientError):
+        return (status_of(error), str(error))
     return (1, f"{type(error).__name__}: {error}")

@@ -13,6 +13,7 @@ from bertfam.multihost.exit_status import LOST, ExitStatusLinks
 from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.multihost.rendezvous import Meeting, bind_address, meet
 from bertfam.multihost.same_code import check_code
+from bertfam.storage.faults import explain
 
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 5.0  # for a process to end by itself after process 0 has; half of the time that process 0 waits
@@ -38,7 +39,9 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
     """
     member = membership(Membership("flags", coordinator, count, index))
     if member is None:
-        yield Processes()
+        processes = Processes()
+        with processes.held:
+            yield processes
         return
     coordinator, count, index = member.coordinator, member.count, member.index
     assert coordinator is not None and count is not None and index is not None
@@ -65,8 +68,9 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         yield processes
         processes.gather("the end of the run", None)
         over.set()
+        processes.held.close()
     except BaseException as error:
-        fault = processes.explain(error)
+        fault = explain(processes.explain(error))
         fault.add_note(f"in {processes.place(index)}")  # printed below a traceback
         if isinstance(fault, ProcessExited) and fault.line:
             print(fault.line, file=sys.stderr)
@@ -74,6 +78,7 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         sys.stdout.flush()
         sys.stderr.flush()
         processes.leave(status)
+        processes.held.close()
         os._exit(status)
 
 

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from bertfam.errors import UserError
+from bertfam.errors import TransientError, UserError
+from bertfam.storage.faults import refusal
 
 SCHEME = "gs://"
 _MARKER = ".uploading"
@@ -57,32 +58,32 @@ def _check_bucket(bucket: str) -> None:
         import fsspec
         import upath  # noqa: F401
 
-        # Cached listings do not show what TensorStore or another process has written since.
-        fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+        from bertfam.storage import gcs
+
+        gcs.register()
         fsspec.filesystem("gcs").call("GET", "b/{}/o", bucket, maxResults=1, json_out=True)
     except ImportError as error:
         raise UserError(f"{SCHEME}{bucket} requires packages that are not installed: pip install 'bertfam[gcs]'") from error
     except FileNotFoundError as error:
         raise UserError(f"there is no bucket {SCHEME}{bucket}; create it first, or name another") from error
     except Exception as error:  # the store, its client, the network and the credentials raise their own types
-        why = refusal(error) or f"{type(error).__name__}: {error}".splitlines()[0]
+        refused = refusal(error)
+        if refused and refused.passes and not refused.is_denied:
+            raise TransientError(refused.reason, f"{SCHEME}{bucket} cannot be read; run the same command again") from error
+        why = refused.reason if refused else f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(
             f"{SCHEME}{bucket} cannot be read ({why}); grant this machine's account the role Storage Object User there, or sign "
             "in with `gcloud auth application-default login`"
         ) from error
 
 
-def refusal(error: BaseException) -> str | None:
-    """Return the reason why a store refused a request in a few words, or None for an error from elsewhere."""
-    text = str(error)
-    if isinstance(error, OSError) and text.startswith("Forbidden"):
-        return "no permission"
-    code = getattr(error, "code", None)
-    if type(error).__module__.startswith("gcsfs") and isinstance(code, int):
-        return "no permission" if code in (401, 403) else f"HTTP {text.splitlines()[0]}"
-    if type(error).__module__.partition(".")[0] in ("aiohttp", "google"):
-        return f"{type(error).__name__}: {text}".splitlines()[0]
-    return None
+def _failure(message: str, error: Exception) -> Exception:
+    """Return the exception for an operation that failed, by whether the fault may pass."""
+    refused = refusal(error)
+    if refused and refused.passes:
+        return TransientError(refused.reason, f"{message}; run the same command again")
+    why = refused.reason if refused else f"{type(error).__name__}: {error}".splitlines()[0]
+    return UserError(f"{message} ({why})")
 
 
 def write(path: Path, content: bytes) -> None:
@@ -90,12 +91,27 @@ def write(path: Path, content: bytes) -> None:
 
     Raises:
       UserError: If it cannot be written.
+      TransientError: If that may pass; the other functions raise it too.
     """
     try:
         _fs(path).pipe_file(_name(path), content, consistency=_CHECKED)
     except Exception as error:  # as in `_check_bucket`
-        why = refusal(error) or f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UserError(f"{path} cannot be written ({why})") from error
+        raise _failure(f"{path} cannot be written", error) from error
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Write an object unless it exists, in one step; return whether it was written.
+
+    Raises:
+      UserError: If it cannot be written.
+    """
+    try:
+        _fs(path).pipe_file(_name(path), content, consistency=_CHECKED, mode="create")
+    except FileExistsError:
+        return False
+    except Exception as error:  # as in `_check_bucket`
+        raise _failure(f"{path} cannot be written", error) from error
+    return True
 
 
 def is_whole(folder: Path) -> bool:
@@ -141,7 +157,7 @@ def upload(folder: Path, target: Path) -> None:
     except UserError:
         raise
     except Exception as error:  # as in `_check_bucket`
-        raise UserError(f"{target} cannot be written ({refusal(error) or error}); run the same command again") from error
+        raise _failure(f"{target} cannot be written", error) from error
 
 
 def remove(folder: Path, but: str = "") -> None:
@@ -183,9 +199,9 @@ def fetch(folder: Path, names: Iterable[str], into: Path) -> None:
     try:
         _fs(folder).get([_name(folder / name) for name in wanted], [str(into / name) for name in wanted])
     except Exception as error:  # as in `_check_bucket`; errors of the local disk are raised again
-        if (why := refusal(error)) is None:
+        if refusal(error) is None or isinstance(error, OSError) and error.errno:
             raise
-        raise UserError(f"{folder} cannot be read ({why}); run the same command again") from error
+        raise _failure(f"{folder} cannot be read", error) from error
 
 
 def _fs(path: Path) -> Any:

@@ -5,9 +5,7 @@
 
 import contextlib
 import errno
-import fcntl
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bertfam.errors import UserError
-from bertfam.storage import buckets
+from bertfam.storage import buckets, exchange, locks
 from bertfam.storage.buckets import is_remote
 
 _PARTIAL = ".partial"
@@ -58,24 +56,45 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
 
     Args:
       folder: The final path, which must be absent or empty.
-      first_wins: Keep a folder that another process has put there meanwhile; the caller checks it.
+      first_wins: Keep a folder that another process has put there meanwhile; the caller checks it. Otherwise the folder is
+        locked, and a second process waits.
 
     Raises:
       UserError: If the folder is in use or cannot be created, or the disk is full.
     """
+    (check_writable if first_wins else check_unused)(folder)
     if is_remote(folder):
-        check_unused(folder)
-        with buckets.new_folder(buckets.open_path(str(folder))) as staged:
-            yield staged
+        remote = buckets.open_path(str(folder))
+        with _held_beside(remote):
+            check_unused(folder)
+            with buckets.new_folder(remote) as staged:
+                yield staged
         return
     target = Path(folder).absolute()
-    (check_writable if first_wins else check_unused)(folder)
+    with contextlib.nullcontext() if first_wins else _held_beside(target):
+        if not first_wins:
+            check_unused(folder)  # another process may have written it meanwhile
+        with _temporary_folder(folder, target) as partial:
+            yield partial
+            try:
+                os.replace(partial, target)
+            except OSError:
+                if not first_wins:
+                    check_unused(folder)
+                if not os.path.isdir(target):
+                    raise
+
+
+@contextmanager
+def _temporary_folder(folder: str | Path, target: Path) -> Iterator[Path]:
+    """Yield a folder beside `target`, which the caller moves; otherwise it is removed with the parents created for it."""
     made = [parent for parent in target.parents if not os.path.exists(parent)]  # innermost first
     partial = None
     try:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+            partial.chmod(0o777 & ~_umask())  # mkdtemp creates private folders
         except OSError as error:
             raise UserError(f"{folder} cannot be written ({error.strerror}); name another") from error
         try:
@@ -89,14 +108,6 @@ def new_folder(folder: str | Path, *, first_wins: bool = False) -> Iterator[Path
             if why := next((words for words in _FULL if words in str(error)), None):
                 raise UserError(f"{folder} cannot be written ({why}); free some space, or name another") from error
             raise
-        partial.chmod(0o777 & ~_umask())  # mkdtemp creates private folders
-        try:
-            os.replace(partial, target)
-        except OSError:
-            if not first_wins:
-                check_unused(folder)
-            if not os.path.isdir(target):
-                raise
     finally:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
@@ -139,38 +150,36 @@ def new_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(folder: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder to write into, and on success replace the existing folder by it.
+    """Yield a temporary folder to write into, and on success exchange it atomically with the existing folder.
+
+    A folder in a bucket is replaced object by object; readers refuse it until all are there.
 
     Raises:
-      UserError: If it cannot be created.
+      UserError: If it cannot be created, or another process is writing it.
     """
     if is_remote(folder):
-        with buckets.new_folder(buckets.open_path(str(folder))) as staged:
+        target = buckets.open_path(str(folder))
+        with _held_beside(target), buckets.new_folder(target) as staged:
             yield staged
         return
     target = Path(folder).resolve()
-    fresh, old = (target.with_name(f".{target.name}.{what}-{os.getpid()}") for what in ("new", "old"))
-    with new_folder(fresh) as partial:
+    with _held_beside(target), _temporary_folder(folder, target) as partial:
         yield partial
-    os.rename(target, old)
-    os.rename(fresh, target)
-    shutil.rmtree(old)
+        exchange.replace_folder(partial, target)
+
+
+def recover(folder: str | Path) -> None:
+    """Finish or undo the replacement of a local folder by a process that was killed."""
+    target = Path(folder)
+    if not is_remote(folder) and exchange.is_interrupted(target.resolve()):
+        with locks.hold_beside(target.resolve()):
+            exchange.recover(target.resolve())
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock of a local folder among the processes of this machine, waiting for it if necessary.
-
-    Raises:
-      UserError: If the lock file beside the folder cannot be written.
-    """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(folder.with_name(f".{folder.name}.lock"), "w")
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror}); set BERTFAM_CACHE to another folder") from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def _held_beside(target: Path) -> Iterator[None]:
+    """Hold the lock beside a folder; a whole bucket has no place for it."""
+    with locks.hold_beside(target) if target.name else contextlib.nullcontext():
         yield
 
 
@@ -211,24 +220,6 @@ def clear_partial(folder: Path) -> None:
         if path.is_file():
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")  # TensorStore's
-
-
-def refusal(error: BaseException | None) -> str | None:
-    """Return the system's reason for refusing to read or write ("No space left on device"), or None for other errors."""
-    while error is not None:
-        if isinstance(error, TimeoutError):
-            return str(error) or "timed out"
-        if isinstance(error, OSError) and error.errno:
-            return os.strerror(error.errno)
-        if why := buckets.refusal(error):
-            return why
-        if match := _ERROR_CODE.search(str(error)):
-            return os.strerror(int(match[1]))
-        error = error.__cause__
-    return None
 
 
 def _umask() -> int:

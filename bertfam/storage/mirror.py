@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.errors import UserError
-from bertfam.storage import buckets
-from bertfam.storage.files import lock_folder, new_folder
+from bertfam.storage import buckets, locks
+from bertfam.storage.files import new_folder
 
 
 def mirror(folder: Path, root: Path) -> Path:
@@ -34,7 +34,7 @@ def mirror(folder: Path, root: Path) -> Path:
     target = root / "buckets" / digest
     if target.is_dir():
         return target
-    with lock_folder(target):
+    with locks.hold_beside(target, seconds=None, fix="set BERTFAM_CACHE to another folder"):
         if not target.is_dir():
             with new_folder(target, first_wins=True) as partial:
                 buckets.fetch(folder, infos, partial)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from bertfam.training.logs.phase_timer import PhaseTimer
 
-EXIT_CODE = 76  # distinct from 1, 2, 75, 77 and 128 + N, for schedulers
+EXIT_CODE = 76  # distinct from 1, 2, 74, 75, 77 and 128 + N, for schedulers
 _LONG_PHASE_SECONDS = 3600.0
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import bertfam_process
 import phases
@@ -14,7 +15,8 @@ import pytest
 from command_line import bertfam, error_lines, in_process, listing, start_launcher
 from model_folders import arrays, assert_equal_arrays, cut, remount, whole
 
-from bertfam.training.checkpoints import newest
+from bertfam.storage import locks
+from bertfam.training.checkpoints import manifest, newest
 
 
 def check_stop(done, model_dir, name):
@@ -179,6 +181,42 @@ def test_read_only_folder_ends_pretrain_but_not_evaluate(trained, small_disk, ca
     remount(disk, "ro")
     assert cli.main(trained.pretrain(model_dir)) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error == f"bertfam: error: {model_dir}/files.json cannot be written (Read-only file system)"
+    assert error == f"bertfam: error: {model_dir} cannot be written (Read-only file system); name another"
     assert cli.main(["evaluate", f"--model_dir={model_dir}", "--batches=1"]) == 0
     assert cli.main(["checkpoints", f"--model_dir={model_dir}"]) == 0
+
+
+def test_a_folder_that_another_run_writes_is_refused_and_can_be_read(trained, tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
+    monkeypatch.setattr(locks, "time", clock)
+    model_dir = shutil.copytree(trained.model_dir, tmp_path / "model")
+    with locks.hold(model_dir):
+        before = listing(model_dir)
+        refused = in_process("pretrain", f"--model_dir={model_dir}", "--gin.Run.log_every=3")
+        assert refused.returncode == 2 and 60 <= clock.now < 62
+        waiting, error = refused.stderr.splitlines()
+        assert f"waiting for process {os.getpid()} on " in waiting
+        assert error.startswith(f"bertfam: error: {model_dir} is being written by process {os.getpid()} on ")
+        assert in_process("checkpoints", f"--model_dir={model_dir}", "--verify").returncode == 0
+        assert in_process("export", f"--model_dir={model_dir}", f"--output={tmp_path / 'export'}").returncode == 0
+        assert listing(model_dir) == before
+    assert not (model_dir / locks.NAME).exists()
+
+
+def test_a_fault_of_the_storage_that_passes_costs_no_step(trained, tmp_path, monkeypatch):
+    """The save of step 20 fails once: the run stops, and saves the step that it has reached by then."""
+    model_dir = cut(trained.model_dir, tmp_path / "model", 15)
+    write, faults = manifest.write, [TimeoutError("Timed out after 86400 seconds.")]
+
+    def fail_once(folder):
+        if faults:
+            raise faults.pop()
+        write(folder)
+
+    monkeypatch.setattr(manifest, "write", fail_once)
+    done = in_process(*trained.pretrain(model_dir))
+    assert "Timed out after 86400 seconds.: the checkpoint of step 20 could not be written" in done.stderr
+    assert newest(model_dir) > 20 and 20 not in whole(model_dir)
+    assert done.returncode == (0 if newest(model_dir) == 24 else 75)
+    assert f"stopped after step {newest(model_dir)} " in done.stdout or done.returncode == 0

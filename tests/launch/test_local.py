@@ -110,6 +110,7 @@ if before < TIMES: FAIL
     [
         ("raise SystemExit(75)", "was preempted after saving its state", 75),
         ("raise SystemExit(76)", "was stuck", 76),
+        ("raise SystemExit(74)", "could not read or write its storage", 74),
         ("raise SystemExit(77)", "lost one of its processes", 77),
         ("index or os.kill(os.getpid(), 9); time.sleep(60)", "was killed by signal 9", 137),
     ],

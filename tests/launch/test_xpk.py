@@ -21,7 +21,7 @@ def test_create_passes_all_flags_and_the_command(cloud):
         "--num-slices=2",
         "--docker-image=registry/bertfam:1",
         "--max-restarts=5",
-        "--restart-on-exit-codes=1,75,76,77",
+        "--restart-on-exit-codes=1,74,75,76,77",
         "--termination-grace-period-seconds=300",
         "--spot",
     ]

@@ -1,17 +1,21 @@
 """Files and folders in a bucket, complete or absent although a bucket has no rename."""
 
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
+import fake_bucket
 import fsspec
 import numpy as np
 import pytest
 from etils import epath
 from etils.epath import gpath
 
+from bertfam import cli
 from bertfam.data.token_cache.cache import TokenCache
-from bertfam.errors import UserError
-from bertfam.storage import buckets, files, paths
+from bertfam.errors import STORAGE_FAULT, TransientError, UserError, report
+from bertfam.storage import buckets, faults, files, gcs, paths
 from bertfam.training.checkpoints import cleanup, manifest, selection
 from bertfam.training.checkpoints.retention import Keep, lines
 from bertfam.training.logs.metrics import MetricsWriter
@@ -108,7 +112,8 @@ def test_local_copy_has_the_bytes_of_the_bucket(bucket_folder, cache, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"), [(OSError("Forbidden: b/o"), "no permission"), (aiohttp.ClientError("reset"), "ClientError: reset")]
+    ("error", "reason"),
+    [(OSError("Forbidden: b/o"), "HTTP 403, no permission"), (aiohttp.ClientError("reset"), "ClientError: reset")],
 )
 def test_unreadable_bucket_is_reported_in_one_line(bucket_folder, monkeypatch, error, reason):
     def get(*names):
@@ -118,9 +123,10 @@ def test_unreadable_bucket_is_reported_in_one_line(bucket_folder, monkeypatch, e
     files.write_text(folder / "metrics.jsonl", "")
     monkeypatch.setattr(folder.fs, "get", get)
     for read in (lambda: MetricsWriter(folder, 0), lambda: paths.local(folder)):
-        with pytest.raises(UserError) as refused:
+        with pytest.raises(TransientError) as refused:
             read()
-        assert str(refused.value) == f"{folder} cannot be read ({reason}); run the same command again"
+        assert str(refused.value) == f"{reason}: {folder} cannot be read; run the same command again"
+        assert report(refused.value) == STORAGE_FAULT
 
 
 def flip_first_byte_after(fetch):
@@ -181,17 +187,32 @@ def test_metrics_are_written_with_every_score_and_at_the_end(bucket_folder):
     resumed.check()
 
 
-def test_unwritable_metrics_are_reported_at_the_end(bucket_folder, monkeypatch):
+def test_metrics_that_could_not_be_uploaded_are_uploaded_later(bucket_folder, monkeypatch, capsys):
+    monkeypatch.setattr(gcs, "_DELAYS", (0.0,))
+    model_dir = paths.to_path(bucket_folder)
+    writer = MetricsWriter(model_dir, 0)
+    with fake_bucket.faults(503):
+        writer.write(1, "eval", {"loss": 2.0})
+    assert not writer.failed() and not model_dir.exists()
+    writer.write(2, "eval", {"loss": 1.0})
+    assert lines(model_dir, "eval") == {1: {"loss": 2.0}, 2: {"loss": 1.0}}
+    writer.write(3, "train", {"loss": 0.5})
+    with fake_bucket.faults(503):
+        writer.close()
+    assert "HTTP 503, no: the newest lines of " in capsys.readouterr().err
+
+
+def test_refused_metrics_are_reported_at_the_end(bucket_folder, monkeypatch):
     writer = MetricsWriter(paths.to_path(bucket_folder), 0)
 
     def refuse(name, content, **options):
-        raise OSError("Forbidden: b/bucket/o")
+        raise ValueError("the name is not allowed")
 
     with monkeypatch.context() as patch:
         patch.setattr(paths.to_path(bucket_folder).fs, "pipe_file", refuse)
         writer.write(1, "eval", {"loss": 2.0})
     assert writer.failed()
-    with pytest.raises(UserError, match=r"metrics.jsonl cannot be written \(no permission\)|events.* cannot be written"):
+    with pytest.raises(UserError, match=r" cannot be written \(ValueError: the name is not allowed\)"):
         writer.check()
     writer.close()
 
@@ -201,7 +222,7 @@ def test_unwritable_metrics_are_reported_at_the_end(bucket_folder, monkeypatch):
     [
         ("gs://", "names no bucket: write gs://BUCKET/FOLDER"),
         ("gs://nobody/model", "there is no bucket gs://nobody; create it first, or name another"),
-        ("gs://locked/model", r"gs://locked cannot be read \(no permission\); grant this machine's account the role"),
+        ("gs://locked/model", r"gs://locked cannot be read \(HTTP 403, no permission\); grant this machine's account the role"),
     ],
 )
 def test_unusable_buckets_are_refused(bucket, address, message):
@@ -217,3 +238,83 @@ def test_missing_packages_are_reported(bucket, monkeypatch):
     monkeypatch.setattr(fsspec, "filesystem", absent)
     with pytest.raises(UserError, match=r"pip install 'bertfam\[gcs\]'"):
         paths.to_path(f"{bucket}/model")
+
+
+@pytest.mark.parametrize("code", [403, 503])
+def test_requests_are_retried_at_once(bucket_folder, monkeypatch, code):
+    delays = []
+
+    async def sleep(seconds):
+        delays.append(seconds)
+
+    monkeypatch.setattr(gcs.asyncio, "sleep", sleep)
+    folder = paths.to_path(bucket_folder)
+    with fake_bucket.faults(code, count=1):
+        files.write_bytes(folder / "a", b"1")
+    with fake_bucket.faults(code, count=1):
+        assert (folder / "a").read_bytes() == b"1"
+    with fake_bucket.faults(code, count=1):
+        assert (folder / "a").is_file()
+    assert delays == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("code", "reason"), [(403, "HTTP 403, no permission: "), (503, "HTTP 503, no: ")])
+def test_a_store_that_does_not_answer_holds_nothing_back_as_missing(bucket_folder, monkeypatch, code, reason):
+    monkeypatch.setattr(gcs, "_DELAYS", (0.0, 0.0))
+    monkeypatch.setattr(gcs, "_DENIED_RETRIES", 1)
+    save_checkpoint(bucket_folder, 1)
+    save_checkpoint(bucket_folder, 2)
+    folder = paths.to_path(bucket_folder)
+    reads = [
+        folder.exists,
+        folder.is_dir,
+        (folder / "checkpoints/2/digests.json").is_file,
+        lambda: selection.choose(bucket_folder),
+    ]
+    with fake_bucket.faults(code):
+        for operation in [*reads, lambda: files.write_bytes(folder / "a", b""), lambda: buckets.remove(folder)]:
+            with pytest.raises(TransientError) as fault:
+                operation()
+            assert str(fault.value).startswith(reason)
+    with fake_bucket.faults(code, match="GET .*checkpoints/2/params/a.*media"), pytest.raises(TransientError):
+        selection.choose(bucket_folder)  # what cannot be read now is not damaged
+    assert selection.choose(bucket_folder) == 2
+
+
+def test_an_outage_of_a_bucket_is_a_line_and_a_status_of_its_own(bucket, monkeypatch, capsys):
+    monkeypatch.setattr(gcs, "_DELAYS", (0.0,))
+    buckets._check_bucket.cache_clear()
+    with fake_bucket.faults(503):
+        assert cli.main(["checkpoints", f"--model_dir={bucket}/model"]) == STORAGE_FAULT
+    assert capsys.readouterr().err.startswith(f"bertfam: error: HTTP 503, no: {bucket} cannot be read; ")
+    paths.to_path(bucket)
+    with fake_bucket.faults(503):
+        assert cli.main(["checkpoints", f"--model_dir={bucket}/model"]) == STORAGE_FAULT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bertfam: error: HTTP 503, no: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (
+            ValueError('PERMISSION_DENIED: Error writing "gs://b/o": no [http_response_code='403']'),
+            ("HTTP 403, no permission", True),
+        ),
+        (
+            ValueError("UNAVAILABLE: CURL error 7: Failed to connect [source locations=...]"),
+            ("CURL error 7: Failed to connect", True),
+        ),
+        (OSError(errno.ESTALE, "stale"), (os.strerror(errno.ESTALE), True)),
+        (OSError(errno.ENOSPC, "full"), (os.strerror(errno.ENOSPC), False)),
+        (TimeoutError("Timed out after 2000 seconds."), ("Timed out after 2000 seconds.", True)),
+        (ValueError("NOT_FOUND: os_error_code='28'"), (os.strerror(28), False)),
+        (KeyError("a"), None),
+    ],
+)
+def test_faults_that_may_pass_are_told_from_those_that_stay(error, refusal):
+    assert faults.refusal(error) == refusal
+    assert faults.refusal(RuntimeError("wrapped")) is None
+    wrapped = RuntimeError("wrapped")
+    wrapped.__cause__ = error
+    assert faults.refusal(wrapped) == refusal

@@ -120,3 +120,47 @@ def test_other_exceptions_are_raised_unchanged(tmp_path, error):
     with pytest.raises(type(error)) as raised, files.new_folder(tmp_path / "new"):
         raise error
     assert raised.value is error
+
+
+def test_replaced_folder_is_there_at_every_moment(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "old").touch()
+
+    def refuse(*paths):
+        raise AssertionError("the folder would be absent for a moment")
+
+    monkeypatch.setattr(files.exchange.os, "rename", refuse)
+    with files.replaced_folder(tmp_path / "a") as folder:
+        (folder / "new").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "new"]
+
+
+@pytest.mark.parametrize(("moment", "remaining"), [(1, "old"), (2, "old"), (3, "new")])
+def test_replacement_killed_at_any_moment_is_recovered(tmp_path, monkeypatch, moment, remaining):
+    """Kill it where the file system cannot exchange names: before and after the first rename, and after the second."""
+
+    class KilledError(BaseException):
+        pass
+
+    count = 0
+
+    def killed(function):
+        def call(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count == moment:
+                raise KilledError
+            function(*arguments, **options)
+
+        return call
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "old").touch()
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(files.exchange, "_exchange", lambda *paths: False)
+        patch.setattr(files.exchange.os, "rename", killed(os.rename))
+        with files.replaced_folder(tmp_path / "a") as folder:
+            (folder / "new").touch()
+            patch.setattr(files.exchange.shutil, "rmtree", killed(shutil.rmtree) if moment == 3 else shutil.rmtree)
+    files.recover(tmp_path / "a")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", remaining]

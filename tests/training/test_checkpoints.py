@@ -1,14 +1,27 @@
 """Checkpoints hold the exact bits of their step, although training continues, and are complete or absent."""
 
+import errno
+import os
 import shutil
+import time
 
+import fake_bucket
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertfam.errors import UserError
-from bertfam.training.checkpoints import Checkpoints, cleanup, has_training_state, newest, on_devices, selection
+from bertfam.errors import STORAGE_FAULT, TransientError, UserError, report
+from bertfam.training.checkpoints import (
+    Checkpoints,
+    cleanup,
+    has_training_state,
+    manifest,
+    newest,
+    on_devices,
+    selection,
+    store,
+)
 from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.state import TrainState
 
@@ -102,3 +115,72 @@ def test_folder_without_checkpoints_is_refused_and_unchanged(tmp_path):
         f"{tmp_path}/m has no checkpoints; train a model there with `bertfam pretrain --model_dir={tmp_path}/m`"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", range(1, 40))
+def test_a_jump_of_the_wall_clock_does_not_disturb_a_save(state, tmp_path, monkeypatch, moment):
+    """A machine was suspended for a day, at any moment at which the time is read during a save."""
+    now, count = time.time, 0
+
+    def jumping():
+        nonlocal count
+        count += 1
+        return now() + (86400 if count >= moment else 0)
+
+    checkpoints = Checkpoints(tmp_path)
+    monkeypatch.setattr(time, "time", jumping)
+    checkpoints.save_last(update(state))
+    checkpoints.close()
+    assert newest(tmp_path) == 1 and count > 39
+
+
+def test_a_passing_fault_costs_no_step(state, tmp_path, monkeypatch, capsys):
+    write, faults = manifest.write, [OSError(errno.EIO, "fault"), OSError(errno.ESTALE, "fault"), None]
+
+    def failing(folder):
+        if error := faults.pop(0):
+            raise error
+        write(folder)
+
+    monkeypatch.setattr(manifest, "write", failing)
+    checkpoints = Checkpoints(tmp_path)
+    state = update(state)
+    checkpoints.save(state)
+    while not checkpoints.failed():
+        time.sleep(0.01)
+    checkpoints.save_last(update(state))
+    checkpoints.close()
+    assert selection.complete(tmp_path / "checkpoints") == [2]
+    first, second = capsys.readouterr().err.splitlines()
+    assert f"{os.strerror(errno.EIO)}: the checkpoint of step 1 could not be written to {tmp_path}" in first
+    assert f"{os.strerror(errno.ESTALE)}: the checkpoint of step 2 could not be written" in second
+
+
+def test_a_fault_that_does_not_pass_ends_with_a_status_of_its_own(state, tmp_path, monkeypatch, capsys):
+    def fail(folder):
+        raise OSError(errno.EIO, "fault")
+
+    monkeypatch.setattr(manifest, "write", fail)
+    monkeypatch.setattr(store, "_PAUSES", (0.0,))
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(TransientError) as caught:
+        checkpoints.save_last(update(state))
+    assert report(caught.value) == STORAGE_FAULT == 74
+    assert (
+        capsys.readouterr().err.splitlines()[-1].startswith(f"bertfam: error: {os.strerror(errno.EIO)}: the checkpoint of step 1")
+    )
+    checkpoints.close()
+    assert newest(tmp_path) is None
+
+
+@pytest.mark.parametrize(("code", "fault"), [(403, {"count": 1, "match": "refused.*/d/"}), (503, {"share": 0.12, "match": "refused"})])
+def test_a_checkpoint_is_written_to_a_store_that_refuses_some_requests(state, bucket, capsys, code, fault):
+    model_dir = f"{bucket}/refused{code}"
+    checkpoints = Checkpoints(model_dir)
+    with fake_bucket.faults(code, **fault):
+        for _ in range(3):
+            state = update(state)
+            checkpoints.save_last(state)
+    checkpoints.close()
+    assert selection.choose(model_dir) == 3
+    assert all("could not be written" in line for line in capsys.readouterr().err.splitlines())

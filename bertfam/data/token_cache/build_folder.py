@@ -1,12 +1,11 @@
 """Folder in which a token cache is built: locked, and kept when the build is interrupted, so that it can be resumed.
 
-.NAME.partial/lock            held by the building process
+.NAME.partial/.lock.json      held by the building process
 .NAME.partial/journal.json    format, fingerprint, and the part of each split that is on the disk
 .NAME.partial/cache/          the cache, which is renamed to NAME when it is complete
 """
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -14,13 +13,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from bertfam.data import vocabularies
 from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.cache import FORMAT, difference
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.storage import locks
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import check_writable
 from bertfam.storage.untrusted import parse_json
@@ -100,14 +100,8 @@ class BuildFolder:
         self._content = {}
         self._journal.unlink(missing_ok=True)
         for path in self.folder.iterdir():
-            if path.name != "lock":
+            if path.name != locks.NAME:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    def remove(self) -> None:
-        """Delete the folder; the lock goes last, since another process may use the folder from then on."""
-        self.clear()
-        (self.folder / "lock").unlink()
-        self.folder.rmdir()
 
     def _has_vocabulary(self, vocabulary: Vocabulary) -> bool:
         """Return True if the cache holds the vocabulary, which a process killed within `finish` may have moved already."""
@@ -154,14 +148,8 @@ def open_build_folder(target: Path) -> Iterator[BuildFolder]:
       UserError: if the folder cannot be created, or is no longer writable.
     """
     check_writable(target)
-    made = [parent for parent in target.absolute().parents if not parent.exists()]  # innermost first
-    lock = None
-    try:
-        try:
-            folder = _partial_folder(target)
-            lock = _locked(folder)
-        except OSError as error:
-            raise UserError(f"{target} cannot be written ({error.strerror}); name another") from error
+    folder = _partial_folder(target)
+    with _locked(folder, named=target, seconds=None):
         work, keep = BuildFolder(folder), False
         try:
             yield work
@@ -183,13 +171,7 @@ def open_build_folder(target: Path) -> Iterator[BuildFolder]:
         finally:
             if not (keep and work.is_resumable):
                 with suppress(OSError):
-                    work.remove()
-    finally:
-        if lock:
-            lock.close()
-        for parent in made:
-            with suppress(OSError):
-                parent.rmdir()
+                    work.clear()
 
 
 def clear_finished(directory: str | Path) -> None:
@@ -197,33 +179,22 @@ def clear_finished(directory: str | Path) -> None:
     if is_remote(directory):
         return
     folder = _partial_folder(Path(os.path.realpath(directory)))
-    with suppress(OSError), open(folder / "lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while that process is still at work
-        BuildFolder(folder).remove()
+    if folder.is_dir():
+        # Refused while that process is still at work, or where nothing may be written.
+        with suppress(OSError, UserError), _locked(folder, named=folder, seconds=0):
+            BuildFolder(folder).clear()
 
 
 def _partial_folder(target: Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
-def _locked(folder: Path) -> IO[str]:
-    """Return the lock of a folder, which is created if it is missing; wait while another process holds the lock."""
-    is_waiting = False
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "lock"
-        try:
-            lock = open(path, "a")
-        except FileNotFoundError:
-            continue  # the owner has just deleted the folder
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not is_waiting:
-                print(f"waiting for the process that builds in {folder}", file=sys.stderr, flush=True)
-            is_waiting = True
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
-                return lock
-        lock.close()  # the folder was deleted in the meantime
+@contextmanager
+def _locked(folder: Path, named: Path, seconds: float | None) -> Iterator[None]:
+    """Hold the lock of a build folder, and delete the folder at the end if it is empty."""
+    try:
+        with locks.hold(folder, seconds=seconds, named=named):
+            yield
+    finally:
+        with suppress(OSError):  # not empty, or another process has taken its lock
+            folder.rmdir()

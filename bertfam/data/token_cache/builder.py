@@ -19,9 +19,9 @@ from bertfam.data.token_cache.worker_pool import WorkerPool
 from bertfam.data.token_cache.writer import Counts, SplitWriter
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.storage import buckets
+from bertfam.storage import buckets, locks
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.files import is_used, lock_folder
+from bertfam.storage.files import is_used
 from bertfam.storage.paths import cache_root, to_path
 
 _RECORD_SECONDS = 0.25  # the least time between two records of progress
@@ -132,7 +132,8 @@ def _build_remote(
 ) -> None:
     """Build in a local folder, where an interrupted build can be resumed, and upload the cache."""
     staged = cache_root() / "buckets" / hashlib.sha256(str(target).encode()).hexdigest()[:16] / "cache"
-    with lock_folder(staged.parent):
+    # Another machine may build the same cache: this one waits for it beside the target.
+    with locks.hold_beside(target, seconds=None), locks.hold_beside(staged.parent, seconds=None):
         if is_used(target):
             return
         if is_used(staged) and TokenCache(staged).fingerprint != fingerprint(corpora, vocabulary):

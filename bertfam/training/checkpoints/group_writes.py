@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 
 from bertfam.multihost.processes import Processes
-from bertfam.storage.files import refusal
+from bertfam.storage.faults import Refusal, refusal
 
 _ROUND_SECONDS = 0.1
 
@@ -18,13 +18,13 @@ class FailedElsewhere(Exception):
     """Failure of another process.
 
     Attributes:
-      reason: the operating system's reason for refusing a write; None for another error.
+      refusal: the reason of the system or the store for refusing a write; None for another error.
     """
 
-    def __init__(self, process: int, reason: str | None, description: str) -> None:
+    def __init__(self, process: int, refusal: Refusal | None, description: str) -> None:
         """Describe the failure of the process with this index."""
         super().__init__(f"process {process} failed to save ({description}); see its log")
-        self.reason = reason
+        self.refusal = refusal
 
 
 def finish_on_all(processes: Processes, finish: Callable[[], None]) -> None:
@@ -40,17 +40,7 @@ def finish_on_all(processes: Processes, finish: Callable[[], None]) -> None:
     if processes.alone:
         finish()
         return
-    own: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            finish()
-        except BaseException as error:
-            own.set_exception(error)
-        else:
-            own.set_result(None)
-
-    threading.Thread(target=run, name="writing", daemon=True).start()
+    own = _start(finish)
     while True:
         wait([own], _ROUND_SECONDS)
         done = own.done()
@@ -61,6 +51,32 @@ def finish_on_all(processes: Processes, finish: Callable[[], None]) -> None:
             raise error
         for index, (_, other_failure) in enumerate(statuses):
             if other_failure:
-                raise FailedElsewhere(index, *other_failure)
+                refused, description = other_failure
+                raise FailedElsewhere(index, Refusal(*refused) if refused else None, description)
         if all(done for done, _ in statuses):
             return
+
+
+def run_within(seconds: float, function: Callable[[], None]) -> None:
+    """Run a function in a thread; raise TimeoutError, and abandon the thread, if it takes longer."""
+    running = _start(function)
+    wait([running], seconds)
+    if not running.done():
+        raise TimeoutError(f"not finished after {seconds:,.0f} seconds")
+    running.result()
+
+
+def _start(function: Callable[[], None]) -> Future[None]:
+    """Start a function in a daemon thread."""
+    result: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(None)
+
+    threading.Thread(target=run, name="writing", daemon=True).start()
+    return result

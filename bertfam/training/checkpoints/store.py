@@ -3,12 +3,18 @@
 A checkpoint has the items `params`, the only one that evaluation and export read, `rest` (step, optimizer state, carry, skipped
 updates) and, if the run keeps a moving average of the parameters, `average`.
 
+A fault of the storage that may pass costs no step where one process trains: the run stops, and saves the step that it has
+reached. Orbax (0.12.8) measures its timeouts by the wall clock, which jumps when a machine was suspended; so it gets a timeout
+that no jump reaches, and the time of a save is limited here, by a clock that only ever runs forward.
+
 Orbax's `CheckpointManager` (orbax-checkpoint 0.12.8) was considered in place of `AsyncCheckpointer`. Its `BestN` policy wants the
 metrics at `save`, but here a step is evaluated after it is saved; see `retention`.
 """
 
+import contextlib
 import logging
 import sys
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,20 +22,25 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+from orbax.checkpoint._src.serialization import tensorstore_utils
 from typing_extensions import override
 
-from bertfam.errors import UserError
+from bertfam.errors import STORAGE_FAULT, TransientError, UserError, warn
 from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.files import refusal
+from bertfam.storage.faults import refusal
 from bertfam.storage.paths import make_folder, to_path
 from bertfam.training.checkpoints import broadcast, manifest, selection
 from bertfam.training.checkpoints.cleanup import clear_unfinished, delete_unkept
-from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_on_all
+from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_on_all, run_within
 from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.state import TrainState
 
-_SAVE_TIMEOUT_SECONDS = 1800
+_SAVE_SECONDS = 1800.0
+_ORBAX_SECONDS = 10 * 365 * 86400  # longer than any jump of the wall clock
+_PAUSES = (0.0, 1.0, 10.0)  # seconds before the last step is saved again
+# TensorStore's retries in buckets: the first at once, all within half a minute.
+_TENSORSTORE_RETRIES = {"initial_delay": "50ms", "max_delay": "8s", "max_retries": 10}
 
 
 def items(state: TrainState) -> dict[str, Any]:
@@ -89,12 +100,7 @@ class Checkpoints:
         if not read_only:
             make_folder(self.directory)
             sys.unraisablehook = _ignore_closed_loops
-        # In a bucket, Orbax expects a marker file in finished checkpoints, which those copied there from a disk lack.
-        options = {}
-        if is_remote(self.directory):
-            options["atomicity_options"] = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=True)
-        async_options = ocp.AsyncOptions(timeout_secs=_SAVE_TIMEOUT_SECONDS)
-        self._orbax = ocp.AsyncCheckpointer(_Digested(), async_options=async_options, **options)
+        self._orbax = _open_orbax(self.directory)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._saving: tuple[int, Future[None]] | None = None
         self._saved: int | None = None
@@ -105,11 +111,36 @@ class Checkpoints:
 
         Raises:
           UserError: if the previous save, or the start of this one, has failed, for example because the disk is full.
+          TransientError: if it has failed by a fault that may pass, except that of the previous save of a single process.
           SystemExit: if it has failed on another process, or on this one while process 0 reports it.
         """
         step = int(state.step)
         if step != self._saved:
+            try:
+                self.wait()
+            except TransientError as error:
+                self._start_over(error)
             self._start(step, items(state))
+
+    def save_last(self, state: TrainState) -> None:
+        """Save a state, and return when it is complete; try again after a fault that may pass. It raises what `save` raises."""
+        for pause in _PAUSES:
+            try:
+                self.save(state)
+                self.wait()
+                return
+            except TransientError as error:
+                self._start_over(error)
+            time.sleep(pause)
+        self.save(state)
+        self.wait()
+
+    def _start_over(self, error: TransientError) -> None:
+        """Warn about a failed save and open Orbax again; raise the error if other processes took part in the save."""
+        if not self._processes.alone:
+            raise error
+        warn([f"{str(error).partition(';')[0]}; trying again"])
+        self._orbax, self._unfinished = _open_orbax(self.directory), False  # a thread of the old one may still wait
 
     def save_params(self, step: int, params: Any) -> None:
         """Save the parameters of an imported model, without a training state."""
@@ -125,22 +156,30 @@ class Checkpoints:
             fault = error
         self._saved = step
         self._saving = (step, self._pool.submit(self._finish, fault))
-        if fault:
+        refused = refusal(fault)
+        if fault and not (refused and refused.passes and self._processes.alone):
             self.wait()
 
     def _finish(self, fault: Exception | None) -> None:
         def finish() -> None:
             if fault:
                 raise fault
-            self._orbax.wait_until_finished()
+            run_within(_SAVE_SECONDS, self._orbax.wait_until_finished)
             self.delete_unkept()
 
         finish_on_all(self._processes, finish)
 
     def delete_unkept(self) -> None:
         """Delete the checkpoints that the policy does not keep by the current scores; no save may be in progress."""
-        if self._processes.first:
+        if not self._processes.first:
+            return
+        try:
             delete_unkept(self._model_dir, self._keep)
+        except Exception as error:
+            refused = refusal(error)
+            if refused is None or not refused.passes:
+                raise
+            warn([f"{refused.reason}: older checkpoints could not be deleted from {self.directory}; the next save tries again"])
 
     def wait(self) -> None:
         """Wait until the save in progress is complete; raise the same errors as `save`."""
@@ -163,18 +202,22 @@ class Checkpoints:
         self._saved = None
         self._unfinished = True
         if self._processes.first:
-            clear_unfinished(self.directory)  # the remains may fill the disk
+            with contextlib.suppress(Exception):  # the error of the save counts
+                clear_unfinished(self.directory)  # the remains may fill the disk
         elsewhere = isinstance(error, FailedElsewhere)
-        reason = error.reason if isinstance(error, FailedElsewhere) else refusal(error)
-        if reason is None and not elsewhere:
+        refused = error.refusal if isinstance(error, FailedElsewhere) else refusal(error)
+        if refused is None and not elsewhere:
             raise error
         if not self._processes.first:
-            raise SystemExit(1 if reason is None else 2) from error
-        if reason is None:
+            raise SystemExit(1 if refused is None else STORAGE_FAULT if refused.passes else 2) from error
+        if refused is None:
             sys.exit(f"bertfam: error: {error}")
+        failed = f"the checkpoint of step {step:,} could not be written to {self.directory}"
+        if refused.passes:
+            raise TransientError(refused.reason, f"{failed}; the same command resumes from the newest checkpoint") from error
         last = selection.newest(self._model_dir)
         raise UserError(
-            f"the checkpoint of step {step:,} could not be written to {self.directory} ({reason}); once that is fixed, the same "
+            f"{failed} ({refused.reason}); once that is fixed, the same "
             + ("command starts from the beginning" if last is None else f"command resumes from step {last:,}")
         ) from error
 
@@ -230,6 +273,19 @@ class Checkpoints:
             self._pool.shutdown()
             if not self._unfinished:
                 self._orbax.close()
+
+
+def _open_orbax(directory: Path) -> ocp.AsyncCheckpointer:
+    """Open Orbax for a folder of checkpoints."""
+    options = {}
+    if is_remote(directory):
+        # Orbax expects a marker file in finished checkpoints, which those copied there from a disk lack.
+        options["atomicity_options"] = ocp.options.AtomicityOptions(allow_legacy_atomic_rename=True)
+        # Orbax has no option for it.
+        for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+            context["gcs_request_retries"] = _TENSORSTORE_RETRIES
+    async_options = ocp.AsyncOptions(timeout_secs=_ORBAX_SECONDS)
+    return ocp.AsyncCheckpointer(_Digested(), async_options=async_options, **options)
 
 
 def _ignore_closed_loops(error: Any) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertfam.errors import TrainingError, UserError, warn
+from bertfam.errors import TrainingError, TransientError, UserError, warn
+from bertfam.storage.faults import refusal
 from bertfam.storage.files import write_bytes
 from bertfam.storage.spool import Spool
 from bertfam.training.integrity.digest import DIGEST
@@ -70,7 +71,8 @@ class MetricsWriter:
             kept = [line for line in lines if line.step < step or line.step == step and (evaluated or line.split[:4] != "eval")]
             write_bytes(path, b"".join(line.raw + b"\n" for line in kept))
         self._file = open(path, "a")
-        self._fault: UserError | None = None
+        self._fault: UserError | TransientError | None = None
+        self._outage: TransientError | None = None  # because of which the newest lines are not in the bucket yet
         self._board = _Board(self._spool.folder, step)
         self._tracked = TrackedRuns(trackers, model_dir.name, self._spool.folder, settings)
 
@@ -102,9 +104,16 @@ class MetricsWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Upload the written lines if MODEL_DIR is in a bucket; called after scores and before checkpoints."""
+        """Upload the written lines if MODEL_DIR is in a bucket; called after scores and before checkpoints.
+
+        What a fault that may pass has kept from the bucket is uploaded by the next call.
+        """
         with self._catch_errors():
-            self._spool.flush()
+            try:
+                self._spool.flush()
+                self._outage = None
+            except TransientError as error:
+                self._outage = error
 
     def write_text(self, step: int, name: str, texts: Sequence[str]) -> None:
         """Show texts, one line each, in TensorBoard; `check` raises errors."""
@@ -118,24 +127,31 @@ class MetricsWriter:
         except UserError as error:
             self._fault = self._fault or error
         except OSError as error:
-            self._fault = self._fault or UserError(
-                f"{self._file.name} cannot be written ({error.strerror}); once that is fixed, the same command resumes from "
-                "the newest checkpoint"
-            )
+            refused = refusal(error)
+            failed, resumes = f"{self._file.name} cannot be written", "the same command resumes from the newest checkpoint"
+            if refused and refused.passes:
+                self._fault = self._fault or TransientError(refused.reason, f"{failed}; {resumes}")
+            else:
+                self._fault = self._fault or UserError(f"{failed} ({error.strerror}); once that is fixed, {resumes}")
 
     def failed(self) -> bool:
         """Return whether a line could not be written, for example because the disk is full."""
         return self._fault is not None
 
     def check(self) -> None:
-        """Raise UserError if a write failed; called once all processes have stopped, since only this one knows of the failure."""
+        """Raise UserError or TransientError if a write failed.
+
+        It is called once all processes have stopped, since only this one knows of the failure.
+        """
         if self._fault:
             raise self._fault
 
     def close(self) -> None:
-        """Flush and close both."""
+        """Flush and close both; warn about lines that could not be uploaded."""
         self.flush()
         self._tracked.close()
+        if self._outage:
+            warn([f"{self._outage.reason}: the newest lines of {self._file.name} could not be uploaded and are lost"])
         for file in (self._file, self._board):
             with contextlib.suppress(OSError):  # a failed write has been reported already
                 file.close()

@@ -1,6 +1,5 @@
 """Builds of token caches: any number of processes, stops and restarts at any place, and concurrent builds."""
 
-import fcntl
 import io
 import json
 import os
@@ -26,6 +25,7 @@ from bertfam.data.token_cache.progress import Progress
 from bertfam.data.token_cache.tokenize import Block, tokenise
 from bertfam.data.token_cache.writer import Counts, SplitWriter
 from bertfam.errors import UserError
+from bertfam.storage import locks
 
 
 def contents(folder):
@@ -305,8 +305,7 @@ def test_leftovers_of_a_build_killed_after_placing_its_cache_are_removed(tmp_pat
     shutil.copytree(partial, tmp_path / "kept")
     build(**arguments)
     shutil.copytree(tmp_path / "kept", partial)
-    with open(partial / "lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.hold(partial):
         assert contents(build(**arguments).directory) == whole
         assert partial.exists(), "the process that is at it removes it"
     assert contents(build(**arguments).directory) == whole
@@ -419,7 +418,7 @@ def test_concurrent_builds_make_one_cache(tmp_path, vocabulary, small_batches, m
     for name, corpus in (("second", NumberedDocuments()), ("other", OtherDocuments())):
         threads.append(threading.Thread(target=run, args=(name, corpus)))
         threads[-1].start()
-    waiting = f"waiting for the process that builds in {tmp_path / '.cache.partial'}"
+    waiting = f"which writes {tmp_path / 'cache'}"
     deadline = time.monotonic() + 60
     while stderr.getvalue().count(waiting) < 2:
         assert time.monotonic() < deadline

@@ -1,0 +1,101 @@
+"""Faults of storage: the reason that the system or a store gives, and whether the fault may pass by itself.
+
+A disk that is full or a permission that is missing stays so until somebody acts. A store that does not answer, a network that is
+interrupted or a wait that timed out may pass; so may a refusal of access in the middle of a command, since a store gives it
+while credentials are renewed. Requests to buckets are retried (see `gcs`), and what remains is a `TransientError`.
+"""
+
+import errno
+import os
+import re
+from typing import NamedTuple
+
+from bertfam.errors import TransientError
+
+_PASSING = {
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENETDOWN,
+    errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EAGAIN,
+}  # fmt: skip
+_PASSING_CODES = {401, 403, 408, 429, *range(500, 505)}
+_DENIED = ("HTTP 401", "HTTP 403")
+# TensorStore's messages.
+_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
+_HTTP_CODE = re.compile(r"http_response_code='(\d+)'")
+_NETWORK = re.compile(r"CURL error[^\[;]*")
+
+
+class Refusal(NamedTuple):
+    """Reason of the system or a store for refusing to read or write.
+
+    Attributes:
+      reason: a few words, such as "No space left on device".
+      passes: True if the fault may pass by itself.
+    """
+
+    reason: str
+    passes: bool
+
+    @property
+    def is_denied(self) -> bool:
+        """True if a store has refused access, which may be a mistake."""
+        return self.reason.startswith(_DENIED)
+
+
+def refusal(error: BaseException | None) -> Refusal | None:
+    """Return the reason behind an error; None if the error has nothing to do with storage."""
+    while error is not None:
+        if isinstance(error, TransientError):
+            return Refusal(error.reason, True)
+        if refused := _of_system(error) or _of_bucket(error) or _of_tensorstore(str(error)):
+            return refused
+        error = error.__cause__
+    return None
+
+
+def explain(error: BaseException) -> BaseException:
+    """Return a `TransientError` in the place of a library's own error if it is a fault of a bucket that may pass."""
+    refused = _of_bucket(error) or (_of_tensorstore(str(error)) if isinstance(error, ValueError) else None)
+    if refused is None or not refused.passes:
+        return error
+    return TransientError(refused.reason, f"{_first_line(error)}; run the same command again")
+
+
+def _of_system(error: BaseException) -> Refusal | None:
+    if isinstance(error, TimeoutError):
+        return Refusal(_first_line(error) or "timed out", True)
+    if isinstance(error, OSError) and error.errno:
+        return Refusal(os.strerror(error.errno), error.errno in _PASSING)
+    return None
+
+
+def _of_bucket(error: BaseException) -> Refusal | None:
+    """Read the errors of gcsfs, of the network below it and of Google's credentials."""
+    package, code, line = type(error).__module__.partition(".")[0], getattr(error, "code", None), _first_line(error)
+    if isinstance(error, OSError) and line.startswith("Forbidden"):
+        return _of_code(403, line)
+    if package == "gcsfs":
+        return _of_code(code, line) if isinstance(code, int) else Refusal(line, True)
+    if package in ("aiohttp", "requests"):
+        return Refusal(f"{type(error).__name__}: {line}", True)
+    if package == "google":
+        return Refusal(f"{type(error).__name__}: {line}", type(error).__name__ in ("TransportError", "RefreshError"))
+    return None
+
+
+def _of_tensorstore(text: str) -> Refusal | None:
+    if match := _ERROR_CODE.search(text):
+        return Refusal(os.strerror(int(match[1])), int(match[1]) in _PASSING)
+    if match := _HTTP_CODE.search(text):
+        return _of_code(int(match[1]), match[1])
+    if match := _NETWORK.search(text):
+        return Refusal(match[0].strip(), True)
+    return None
+
+
+def _of_code(code: int, line: str) -> Refusal:
+    text = "no permission" if code in (401, 403) else line.removesuffix(f", {code}")
+    return Refusal(f"HTTP {code}, {text}" if text != str(code) else f"HTTP {code}", code in _PASSING_CODES)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0]

@@ -1,0 +1,283 @@
+"""Locks by which one process at a time writes a folder, on local disks, network file systems and in buckets.
+
+A lock is a small file, or an object in a bucket, that names its holder and changes while the holder lives. A process waits until
+the lock is free or stale. It is stale if the holder was a process of this machine that has ended, or if it belongs to another
+machine and has not changed for `STALE_SECONDS` by this process's own clock, so that clocks of machines are never compared.
+
+`fcntl.flock` was considered. The system releases it with its process, but many network file systems keep it to one machine or
+lack it, buckets have nothing like it, it cannot say who holds it, and forked workers keep it alive.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from bertfam.errors import STORAGE_FAULT, UserError
+from bertfam.storage import buckets
+from bertfam.storage.buckets import is_remote
+
+WAIT_SECONDS = 60.0  # for another process that writes the same folder
+STALE_SECONDS = 45.0  # without a change, after which a lock of another machine is stale
+_BEAT_SECONDS = 15.0  # between two changes by the holder
+_QUIET_SECONDS = 2.0  # of waiting, after which it is reported
+_POLL_SECONDS = 0.2
+_SETTLE_SECONDS = 0.2  # after which a process that has replaced a stale lock reads who was last to do so
+NAME = ".lock.json"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Process that holds a lock.
+
+    Attributes:
+      host: name of its machine.
+      machine: identity of the machine since its start, and of the container, within which `process` is unique.
+      process: its process id.
+      start: start time of the process in ticks of the machine; with it a reused process id is recognised. None if unknown.
+      since: time at which it took the lock, in UTC, for messages only.
+      token: secret that distinguishes all locks ever taken.
+      beat: number of changes so far.
+    """
+
+    host: str
+    machine: str
+    process: int
+    start: int | None
+    since: str
+    token: str
+    beat: int = 0
+
+    def content(self) -> bytes:
+        """Return the content of the lock."""
+        return (json.dumps(self.__dict__) + "\n").encode()
+
+    @property
+    def has_ended(self) -> bool:
+        """True if it was a process of this machine that no longer runs."""
+        return self.machine == _machine() and not _runs(self.process, self.start)
+
+    def describe(self) -> str:
+        """Return a noun phrase for messages."""
+        return f"process {self.process} on {self.host} (since {self.since} UTC)"
+
+
+def _parse(content: bytes) -> Holder | None:
+    """Return the holder that a lock names; None if the lock is damaged."""
+    try:
+        return Holder(**json.loads(content))
+    except (ValueError, TypeError):
+        return None
+
+
+@contextmanager
+def hold(folder: Path, *, seconds: float | None = WAIT_SECONDS, named: Path | None = None) -> Iterator[None]:
+    """Hold the lock within a folder, which is created if it is missing, and deleted at the end if it is still empty.
+
+    Args:
+      folder: a folder, local or in a bucket.
+      seconds: longest time to wait for another process; None: any time.
+      named: folder that messages name; by default `folder`.
+
+    Raises:
+      UserError: if another process holds the lock after that time, or the folder cannot be written.
+    """
+    with _held(folder / NAME, named or folder, seconds, "name another"):
+        yield
+
+
+@contextmanager
+def hold_beside(folder: Path, *, seconds: float | None = WAIT_SECONDS, fix: str = "name another") -> Iterator[None]:
+    """Hold the lock beside a folder that may be absent, or is replaced; parents that it creates are deleted if still empty.
+
+    Args:
+      folder: a folder, local or in a bucket.
+      seconds: longest time to wait for another process; None: any time.
+      fix: what to do where nothing can be written.
+
+    Raises:
+      UserError: if another process holds the lock after that time, or it cannot be written.
+    """
+    with _held(folder.parent / f".{folder.name}{NAME}", folder, seconds, fix):
+        yield
+
+
+@contextmanager
+def _held(path: Path, folder: Path, seconds: float | None, fix: str) -> Iterator[None]:
+    made = [] if is_remote(path) else [parent for parent in path.absolute().parents if not parent.exists()]  # innermost first
+    lock = _Lock(path, folder)
+    try:
+        try:
+            lock.acquire(seconds)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written ({error.strerror}); {fix}") from error
+        try:
+            yield
+        finally:
+            lock.release()
+    finally:
+        for parent in made:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+
+
+class _Lock:
+    """One lock, held by this process from `acquire` to `release`."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        """Prepare to lock; `folder` is the one that messages name."""
+        self._path, self._folder = path, folder
+        self._holder = Holder(
+            socket.gethostname(),
+            _machine(),
+            os.getpid(),
+            _start_time(os.getpid()),
+            datetime.now(UTC).isoformat(" ", "seconds").removesuffix("+00:00"),
+            secrets.token_hex(8),
+        )
+        self._released = threading.Event()
+
+    def acquire(self, seconds: float | None) -> None:
+        """Take the lock once it is free or stale; raise UserError if it is neither after the given time."""
+        start = since = time.monotonic()
+        before: bytes | None = None
+        is_reported = False
+        while not self._create():
+            if (content := self._read()) is None:
+                continue  # its holder has just released it
+            if content != before:
+                before, since = content, time.monotonic()
+            if self._is_own(content):
+                break  # the store created it although its answer was lost
+            holder = _parse(content)
+            has_ended = holder is not None and holder.has_ended
+            is_silent = (holder is None or holder.machine != _machine()) and time.monotonic() - since >= STALE_SECONDS
+            if has_ended or is_silent:
+                if self._replace():
+                    break
+                continue
+            name = holder.describe() if holder else "another process"
+            waited = time.monotonic() - start
+            if seconds is not None and waited >= seconds:
+                raise UserError(
+                    f"{self._folder} is being written by {name}; wait until it has ended, or end it, or name another folder"
+                )
+            if waited >= _QUIET_SECONDS and not is_reported:
+                print(f"bertfam: waiting for {name}, which writes {self._folder}", file=sys.stderr, flush=True)
+                is_reported = True
+            time.sleep(_POLL_SECONDS)
+        threading.Thread(target=self._beat, name="lock", daemon=True).start()
+
+    def release(self) -> None:
+        """Free the lock, unless another process has taken it."""
+        self._released.set()
+        with contextlib.suppress(OSError, UserError):
+            if self._is_own():
+                self._path.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        """Change the lock regularly; end this process if another one has taken it, so that only one of them writes."""
+        while not self._released.wait(_BEAT_SECONDS):
+            with contextlib.suppress(Exception):  # an outage; the next change may succeed
+                content = self._read()
+                if content is not None and not self._is_own(content):
+                    other = _parse(content)
+                    name = other.describe() if other else "another process"
+                    print(
+                        f"bertfam: error: {name} has taken the lock of {self._folder} "
+                        f"while this process stood still; this one exits with {STORAGE_FAULT}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                    os._exit(STORAGE_FAULT)
+                self._holder = replace(self._holder, beat=self._holder.beat + 1)
+                _write(self._path, self._holder)
+
+    def _create(self) -> bool:
+        """Create the lock; return False if it exists."""
+        if is_remote(self._path):
+            return buckets.create(self._path, self._holder.content())
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        except (FileExistsError, FileNotFoundError):  # not found: another process has just deleted the empty folder
+            return False
+        try:
+            with open(handle, "wb") as file:
+                file.write(self._holder.content())
+        except OSError:
+            self._path.unlink(missing_ok=True)
+            raise
+        return True
+
+    def _replace(self) -> bool:
+        """Replace a stale lock; return False if another process did the same after this one."""
+        _write(self._path, self._holder)
+        time.sleep(_SETTLE_SECONDS)
+        return self._is_own()
+
+    def _is_own(self, content: bytes | None = None) -> bool:
+        """Return whether the content, by default the present one, names this lock."""
+        holder = _parse(content or self._read() or b"")
+        return holder is not None and holder.token == self._holder.token
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+def _write(path: Path, holder: Holder) -> None:
+    """Replace the content of a lock atomically."""
+    if is_remote(path):
+        buckets.write(path, holder.content())
+        return
+    new = path.with_name(f"{path.name}.{holder.token}")
+    try:
+        new.write_bytes(holder.content())
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+@cache
+def _machine() -> str:
+    """Return an identity of this machine since its start and of this container, within which process ids are unique."""
+    identity = [socket.gethostname()]
+    for read in (lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(), lambda: os.readlink("/proc/self/ns/pid")):
+        with contextlib.suppress(OSError):  # other systems than Linux
+            identity.append(read())
+    return " ".join(identity)
+
+
+def _runs(process: int, start: int | None) -> bool:
+    """Return whether a process of this machine runs that had this start time."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it belongs to another user
+    now = _start_time(process)
+    return now is None or start is None or now == start
+
+
+def _start_time(process: int) -> int | None:
+    """Return the start time of a running process in ticks; 0 for one that has ended and waits for its parent; None if unknown."""
+    try:
+        # The name of the program, in parentheses, may contain spaces.
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return 0 if fields[0] in "ZX" else int(fields[19])

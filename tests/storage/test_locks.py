@@ -1,0 +1,154 @@
+"""Locks: one process writes a folder, a second one waits, and the lock of a process that has ended is stale."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from bertfam.errors import STORAGE_FAULT, UserError
+from bertfam.storage import files, locks, paths
+from bertfam.storage.locks import Holder
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Clock of the waiting process, which `sleep` advances at once; `calls` run at each sleep."""
+    fake = SimpleNamespace(now=0.0, calls=[], monotonic=lambda: fake.now)
+
+    def sleep(seconds):
+        fake.now += seconds
+        for call in fake.calls:
+            call()
+
+    fake.sleep = sleep
+    monkeypatch.setattr(locks, "time", fake)
+    return fake
+
+
+def holder(**changes):
+    own = Holder("there", locks._machine(), os.getpid(), locks._start_time(os.getpid()), "2026-01-31 12:00:00", "token")
+    return replace(own, **changes)
+
+
+def ended_process():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_second_writer_waits_a_minute_and_is_refused_in_a_line(tmp_path, clock, capsys):
+    with locks.hold(tmp_path / "a" / "b"), pytest.raises(UserError) as refused, locks.hold(tmp_path / "a" / "b"):
+        raise AssertionError
+    assert f"{tmp_path / 'a' / 'b'} is being written by process {os.getpid()} on " in str(refused.value)
+    assert 60 <= clock.now <= 61 and capsys.readouterr().err.count("waiting for process") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_second_writer_starts_once_the_first_has_ended(tmp_path, clock):
+    with locks.hold(tmp_path), pytest.raises(UserError), locks.hold(tmp_path, seconds=0):
+        raise AssertionError
+    path = tmp_path / locks.NAME
+    path.write_bytes(holder().content())
+    clock.calls.append(lambda: clock.now > 30 and path.unlink(missing_ok=True))
+    with locks.hold(tmp_path):
+        assert 30 < clock.now < 32 and json.loads(path.read_text())["process"] == os.getpid()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("changes", [{"process": None}, {"start": 7}], ids=["ended", "number used again"])
+def test_lock_of_an_ended_process_of_this_machine_is_stale_at_once(tmp_path, clock, changes):
+    changes = {"process": ended_process()} if "process" in changes else changes
+    (tmp_path / locks.NAME).write_bytes(holder(**changes).content())
+    with locks.hold(tmp_path):
+        assert clock.now < 1
+
+
+def test_process_that_waits_for_its_parent_has_ended(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as process:
+        start = locks._start_time(process.pid)
+        process.stdout.read()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not locks._runs(process.pid, start)
+
+
+@pytest.mark.parametrize("content", [holder(machine="another").content(), b"", b"\xff[", b"[]", b'{"host": 1}'])
+def test_lock_of_another_machine_or_a_damaged_one_is_stale_when_it_stands_still(tmp_path, clock, content):
+    (tmp_path / locks.NAME).write_bytes(content)
+    with locks.hold(tmp_path):
+        assert locks.STALE_SECONDS <= clock.now < locks.STALE_SECONDS + 2 < locks.WAIT_SECONDS
+
+
+def test_changing_lock_of_another_machine_is_not_stale_whatever_its_clock(tmp_path, clock):
+    path, other = tmp_path / locks.NAME, holder(machine="another", since="1970-01-01 00:00:00")
+    path.write_bytes(other.content())
+    clock.calls.append(lambda: path.write_bytes(replace(other, beat=int(clock.now / 15)).content()))
+    with pytest.raises(UserError, match="1970-01-01"), locks.hold(tmp_path):
+        raise AssertionError
+    assert path.exists()
+
+
+def test_holder_changes_its_lock_and_ends_if_another_process_has_taken_it(tmp_path, monkeypatch, capsys):
+    ended, status = threading.Event(), []
+    monkeypatch.setattr(locks, "_BEAT_SECONDS", 0.01)
+
+    def end(code):
+        status.append(code)
+        ended.set()
+        raise RuntimeError
+
+    monkeypatch.setattr(locks.os, "_exit", end)
+    path = tmp_path / locks.NAME
+    with locks.hold(tmp_path):
+        while json.loads(path.read_bytes())["beat"] < 2:
+            ended.wait(0.01)
+        files.write_bytes(path, holder(process=12345).content())
+        assert ended.wait(10)
+    assert set(status) == {STORAGE_FAULT}
+    assert "process 12345 on there" in capsys.readouterr().err
+    assert json.loads(path.read_bytes())["process"] == 12345
+
+
+def test_one_of_many_takes_a_stale_lock_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_POLL_SECONDS", 0.01)
+    (tmp_path / locks.NAME).write_bytes(holder(process=ended_process()).content())
+    inside, most = [], []
+
+    def write():
+        with locks.hold(tmp_path, seconds=None):
+            inside.append(1)
+            most.append(len(inside))
+            threading.Event().wait(0.02)
+            inside.pop()
+
+    threads = [threading.Thread(target=write) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == [1] * 6
+
+
+def test_lock_of_a_bucket_is_created_once(bucket, clock):
+    folder = paths.to_path(f"{bucket}/locked-folder")
+    with locks.hold(folder), pytest.raises(UserError, match="is being written by process"), locks.hold(folder):
+        raise AssertionError
+    assert not folder.exists()
+    files.write_bytes(folder / locks.NAME, holder(machine="another").content())
+    with locks.hold_beside(folder), locks.hold(folder):
+        assert clock.now >= 60 + locks.STALE_SECONDS
+
+
+def test_folders_that_are_being_written_are_locked(tmp_path, clock):
+    with files.new_folder(tmp_path / "new") as folder:
+        (folder / "file").touch()
+        with pytest.raises(UserError, match="new is being written by process"), files.new_folder(tmp_path / "new"):
+            raise AssertionError
+    with files.replaced_folder(tmp_path / "new"):
+        with pytest.raises(UserError, match="new is being written by process"), files.replaced_folder(tmp_path / "new"):
+            raise AssertionError
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
