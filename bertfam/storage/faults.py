@@ -52,6 +52,12 @@ def refusal(error: BaseException | None) -> Refusal | None:
     return None
 
 
+def reason(error: BaseException) -> str | None:
+    """Return the reason behind an error in a few words; None if the error has nothing to do with storage."""
+    refused = refusal(error)
+    return refused.reason if refused else None
+
+
 def explain(error: BaseException) -> BaseException:
     """Return a `TransientError` in the place of a library's own error if it is a fault of a bucket that may pass."""
     refused = _of_bucket(error) or (_of_tensorstore(str(error)) if isinstance(error, ValueError) else None)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertfam.errors import UserError
-from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
+from bertfam.storage.faults import reason
 
 Value = TypeVar("Value")
 
@@ -159,5 +159,5 @@ def _check_inside(path: Path) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
-        return error.strerror or buckets.refusal(error) or "it does not exist"
+        return error.strerror or reason(error) or "it does not exist"
     return str(error)

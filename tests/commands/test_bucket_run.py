@@ -1,8 +1,9 @@
-"""The run of `trained` in a bucket, from the vocabulary to the export, killed and resumed."""
+"""The run of `trained` in a bucket, from the vocabulary to the export, killed and resumed from a store that refuses some requests."""
 
 import json
 import signal
 
+import fake_bucket
 import pytest
 from command_line import bertfam
 from model_folders import metrics

@@ -298,7 +298,7 @@ def test_an_outage_of_a_bucket_is_a_line_and_a_status_of_its_own(bucket, monkeyp
     ("error", "refusal"),
     [
         (
-            ValueError('PERMISSION_DENIED: Error writing "gs://b/o": no [http_response_code='403']'),
+            ValueError("PERMISSION_DENIED: Error writing gs://b/o: no [http_response_code='403']"),
             ("HTTP 403, no permission", True),
         ),
         (

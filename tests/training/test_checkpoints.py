@@ -173,7 +173,9 @@ def test_a_fault_that_does_not_pass_ends_with_a_status_of_its_own(state, tmp_pat
     assert newest(tmp_path) is None
 
 
-@pytest.mark.parametrize(("code", "fault"), [(403, {"count": 1, "match": "refused.*/d/"}), (503, {"share": 0.12, "match": "refused"})])
+@pytest.mark.parametrize(
+    ("code", "fault"), [(403, {"count": 1, "match": "refused.*/d/"}), (503, {"share": 0.12, "match": "refused"})]
+)
 def test_a_checkpoint_is_written_to_a_store_that_refuses_some_requests(state, bucket, capsys, code, fault):
     model_dir = f"{bucket}/refused{code}"
     checkpoints = Checkpoints(model_dir)

@@ -22,7 +22,7 @@ from typing import Any
 from bertfam.errors import UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.faults import refusal
+from bertfam.storage.faults import reason
 from bertfam.storage.files import write_text
 from bertfam.storage.untrusted import read_json
 
@@ -77,8 +77,7 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
             digests = _digests([folder / name for name in chosen])
         except OSError as error:
             if not error.filename:
-                refused = refusal(error)
-                return f"a file cannot be read ({refused.reason if refused else error})"
+                return f"a file cannot be read ({reason(error) or error})"
             return f"{Path(error.filename).relative_to(folder)} cannot be read ({error.strerror})"
         for (name, entry), digest in zip(chosen.items(), digests, strict=True):
             if digest != entry["sha256"]:

@@ -100,7 +100,7 @@ class Checkpoints:
         if not read_only:
             make_folder(self.directory)
             sys.unraisablehook = _ignore_closed_loops
-        self._orbax = _open_orbax(self.directory)
+        self._orbax = _open_orbax(self.directory, alone=self._processes.alone)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._saving: tuple[int, Future[None]] | None = None
         self._saved: int | None = None
@@ -140,7 +140,7 @@ class Checkpoints:
         if not self._processes.alone:
             raise error
         warn([f"{str(error).partition(';')[0]}; trying again"])
-        self._orbax, self._unfinished = _open_orbax(self.directory), False  # a thread of the old one may still wait
+        self._orbax, self._unfinished = _open_orbax(self.directory, alone=True), False  # a thread of the old one may still wait
 
     def save_params(self, step: int, params: Any) -> None:
         """Save the parameters of an imported model, without a training state."""
@@ -275,8 +275,8 @@ class Checkpoints:
                 self._orbax.close()
 
 
-def _open_orbax(directory: Path) -> ocp.AsyncCheckpointer:
-    """Open Orbax for a folder of checkpoints."""
+def _open_orbax(directory: Path, *, alone: bool) -> ocp.AsyncCheckpointer:
+    """Open Orbax for a folder of checkpoints; `alone` says that no other process saves with this one."""
     options = {}
     if is_remote(directory):
         # Orbax expects a marker file in finished checkpoints, which those copied there from a disk lack.
@@ -284,7 +284,8 @@ def _open_orbax(directory: Path) -> ocp.AsyncCheckpointer:
         # Orbax has no option for it.
         for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
             context["gcs_request_retries"] = _TENSORSTORE_RETRIES
-    async_options = ocp.AsyncOptions(timeout_secs=_ORBAX_SECONDS)
+    # If folders cannot be created, threads that wait for them keep a process from its end for five minutes.
+    async_options = ocp.AsyncOptions(timeout_secs=_ORBAX_SECONDS, create_directories_asynchronously=not alone)
     return ocp.AsyncCheckpointer(_Digested(), async_options=async_options, **options)
 
 

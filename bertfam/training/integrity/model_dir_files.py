@@ -13,7 +13,8 @@ from pathlib import Path
 from bertfam.config.edits import find_edits
 from bertfam.config.paths import shown
 from bertfam.errors import UserError
-from bertfam.storage.files import refusal, write_text
+from bertfam.storage.faults import reason
+from bertfam.storage.files import write_text
 from bertfam.storage.untrusted import read_json
 
 NAME = "files.json"
@@ -92,4 +93,4 @@ def _digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or refusal(error)})") from error
+        raise UserError(f"{path} cannot be read ({error.strerror or reason(error)})") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertfam.errors import UserError
-from bertfam.storage.files import refusal
+from bertfam.storage.faults import reason
 
 NAME = "metrics.jsonl"
 DAMAGED = "metrics.damaged.jsonl"  # lines that were set aside
@@ -56,7 +56,7 @@ def read(path: Path) -> MetricsFile:
         *complete, last = path.read_bytes().split(b"\n")
     except OSError as error:
         raise UserError(
-            f"{path} cannot be read ({error.strerror or refusal(error)}); move it away to continue without it"
+            f"{path} cannot be read ({error.strerror or reason(error)}); move it away to continue without it"
         ) from error
     for number, raw in enumerate(complete, 1):
         line = _parse(raw)
