@@ -1,4 +1,4 @@
-"""The run of `trained` in a bucket, from the vocabulary to the export, killed and resumed from a store that refuses some requests."""
+"""The run of `trained` in a bucket that refuses some requests, from the vocabulary to the export, killed and resumed."""
 
 import json
 import signal
