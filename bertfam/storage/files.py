@@ -170,10 +170,12 @@ def replaced_folder(folder: str | Path) -> Iterator[Path]:
 
 def recover(folder: str | Path) -> None:
     """Finish or undo the replacement of a local folder by a process that was killed."""
-    target = Path(folder)
-    if not is_remote(folder) and exchange.is_interrupted(target.resolve()):
-        with locks.hold_beside(target.resolve()):
-            exchange.recover(target.resolve())
+    if is_remote(folder):
+        return
+    target = Path(folder).resolve()
+    if exchange.is_interrupted(target):
+        with locks.hold_beside(target):
+            exchange.recover(target)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def remove(model_dir: Path) -> None:
     try:
         (model_dir / NAME).unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"{model_dir / NAME} cannot be written ({refusal(error)})") from error
+        raise UserError(f"{model_dir / NAME} cannot be written ({reason(error)})") from error
 
 
 def write(model_dir: Path, vocabulary: str) -> None:
