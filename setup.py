@@ -61,6 +61,8 @@ setup(
         "cuda": ["jax[cuda13]>=0.11.1"],
         # gs:// paths through fsspec, without TensorFlow.
         "gcs": ["gcsfs", "universal-pathlib"],
+        # Text in s3:// buckets.
+        "s3": ["s3fs"],
         # Language identification for `bertfam clean --language`; since 0.4 short and long texts have comparable probabilities.
         "clean": ["py3langid>=0.4"],
         "beam": ["apache-beam"],

@@ -82,8 +82,8 @@ def main(args: argparse.Namespace) -> int:
         encoding=args.encoding or "utf-8",
         validation_fraction=0.0,
     )
-    if missing := [path for path in corpus.files("train") if path.absolute() == output.absolute()]:
-        raise UserError(f"{missing[0]} is both --input and --output: name another file to write")
+    if any(isinstance(path, Path) and path.absolute() == output.absolute() for path in corpus.files("train")):
+        raise UserError(f"{output} is both --input and --output: name another file to write")
 
     tally = Tally(tuple(rule for rule in RULES if rule in rules.rules or rule == "few_sentences"))
     pages = tqdm(corpus.texts("train"), "cleaning", unit=" pages", disable=not sys.stderr.isatty(), leave=False)

@@ -1,18 +1,21 @@
-"""Base class of corpora that are read from files, with held-out documents chosen by a hash."""
+"""Base class of corpora that are read from files, local or in a store, with held-out documents chosen by a hash."""
 
 import dataclasses
 import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from typing_extensions import override
 
 from bertfam.data.corpora.corpus import SPLITS, Corpus, Part
-from bertfam.data.corpora.input_files import file_fingerprints, find_files
+from bertfam.data.corpora.input_files import InputFile, file_fingerprints, find_files, identity, size_of
+from bertfam.data.corpora.read_ahead import read_in_order
 from bertfam.errors import UserError
+from bertfam.storage.streams import is_address
 
 
 class FileCorpus(Corpus):
@@ -24,7 +27,8 @@ class FileCorpus(Corpus):
     "validation" is empty and there is nothing to evaluate on; give `validation` files, or a larger fraction.
 
     Attributes:
-      train: Paths or globs (`**` descends into folders); each file is read once, sorted within a glob.
+      train: Paths, addresses (gs://, s3://, ...) or globs (`**` descends into folders); each file is read once, sorted within a
+        glob.
       validation: Paths or globs of held-out files.
       validation_fraction: Share of documents held out of `train` when there are no `validation` files, 0 to 1.
     """
@@ -34,7 +38,7 @@ class FileCorpus(Corpus):
     validation_fraction: float
 
     @abstractmethod
-    def read(self, path: Path) -> Iterator[list[str]]:
+    def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
         """Yield the documents of a file; raise UserError if it cannot be read."""
 
     @override
@@ -56,14 +60,14 @@ class FileCorpus(Corpus):
         if not 0 <= self.validation_fraction < 1:
             raise UserError(f"validation_fraction is {self.validation_fraction}: it must be at least 0 and below 1")
 
-    def files(self, split: str) -> list[Path]:
+    def files(self, split: str) -> list[InputFile]:
         """Return the files of a split in reading order; raise UserError for a path that matches none."""
         _check_split(split)
         train = find_files(self.train)
         if not self.validation:
             return train
         validation = find_files(self.validation)
-        shared = set(map(os.path.realpath, train)) & set(map(os.path.realpath, validation))
+        shared = set(map(identity, train)) & set(map(identity, validation))
         if shared:
             raise UserError(f"{min(shared)} is both training and validation text; remove it from one of them")
         return train if split == "train" else validation
@@ -72,11 +76,11 @@ class FileCorpus(Corpus):
     def texts(self, split: str) -> Iterator[list[str]]:
         files = self.files(split)
         is_empty = True
-        for path in files:
-            for lines in self.read(path):
-                is_empty = False
-                if self._belongs(lines, split):
-                    yield lines
+        readers = [partial(self.read, path) for path in files]
+        for lines in chain.from_iterable(read_in_order(readers, ahead=any(map(is_address, files)))):
+            is_empty = False
+            if self._belongs(lines, split):
+                yield lines
         if is_empty:
             names = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
             raise UserError(f"{names}: no documents, only blank lines or nothing")
@@ -86,13 +90,13 @@ class FileCorpus(Corpus):
         if split == "validation" and not self.validation and not self.validation_fraction:
             return []
         try:
-            return [Part(str(path), path.stat().st_size) for path in self.files(split)]
+            return [Part(str(path), size_of(path)) for path in self.files(split)]
         except OSError as error:
             raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     @override
     def part(self, split: str, part: Part) -> Iterator[list[str]]:
-        return (lines for lines in self.read(Path(part.name)) if self._belongs(lines, split))
+        return (lines for lines in self.read(part.name) if self._belongs(lines, split))
 
     def file_settings(self) -> dict[str, Any]:
         """Return the part of `fingerprint` about files and held-out documents; raise UserError if a file cannot be read."""

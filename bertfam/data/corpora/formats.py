@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertfam.data.corpora.text_lines import LONGEST_LINE, read_lines
 from bertfam.errors import UserError
+from bertfam.storage.streams import open_binary
 
 InputFormat = Literal["sentences", "paragraphs", "lines", "jsonl", "parquet"]
 _Path = str | os.PathLike[str]
@@ -97,7 +98,7 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
 
     row = 0
     try:
-        with open(path, "rb") as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
+        with open_binary(path) as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
             schema = table.schema_arrow
             if schema.names.count(field) != 1:
                 raise UserError(f"{path}: no column {field!r} but {_listed(schema.names)}; name the text's with --text_field")

@@ -1,4 +1,4 @@
-"""Input files: resolution of paths and globs, and fingerprints of file contents."""
+"""Input files, local or in a store: resolution of paths and globs, and fingerprints of file contents."""
 
 import glob
 import hashlib
@@ -8,48 +8,64 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.errors import UserError
+from bertfam.storage.streams import StoredFile, find_stored, is_address
+
+InputFile = Path | StoredFile
 
 _BUFFER = 1 << 20
 _DIGESTED = 1 << 30  # upper bound of the bytes that a fingerprint reads
 
 
-def find_files(patterns: tuple[str, ...]) -> list[Path]:
-    """Return the files that match paths and globs: patterns in the given order, sorted within a glob, each file once.
+def find_files(patterns: tuple[str, ...]) -> list[InputFile]:
+    """Return the files that match paths, addresses and globs: patterns in the given order, sorted within a glob, each file once.
 
     Raises:
       UserError: If a pattern matches no file, names a folder, or cannot be searched.
     """
-    files: dict[str, Path] = {}  # resolved path -> path as given
+    files: dict[str, InputFile] = {}  # identity -> path as given
     for pattern in patterns:
-        if "://" in pattern:
-            raise UserError(f"{pattern}: text is read from local files only; copy it to this machine, or mount the bucket")
-        path = Path(os.path.expanduser(pattern))
-        if os.path.isdir(path):
-            raise UserError(f"{pattern} is a folder; name the files in it, for example {os.path.join(pattern, '*.txt')}")
-        if os.path.exists(path):  # an existing name with glob characters is meant literally
-            matches = [path]
-        else:
-            matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not os.path.isdir(name)]
+        matches = find_stored(pattern) if is_address(pattern) else _find_local(pattern)
         if not matches:
-            is_glob = glob.has_magic(pattern)
-            if not is_glob and (reason := _unreadable(path)):
-                raise UserError(f"{pattern} cannot be read: {reason}")
-            kind = "no file matches" if is_glob else "no such file:"
-            raise UserError(f"{kind} {pattern} (in {os.getcwd()}){_bracket_hint(path)}")
-        if unfit := next((match for match in matches if os.path.exists(match) and not os.path.isfile(match)), None):
-            raise UserError(f"{unfit} is a pipe or device, but text is read more than once; write it to a file first")
+            kind = "no file matches" if glob.has_magic(pattern) else "no such file:"
+            raise UserError(f"{kind} {pattern}" + ("" if is_address(pattern) else f" (in {os.getcwd()}){_bracket_hint(pattern)}"))
         for match in matches:
-            files.setdefault(os.path.realpath(match), match)
+            files.setdefault(identity(match), match)
     return list(files.values())
 
 
-def _bracket_hint(path: Path) -> str:
+def _bracket_hint(pattern: str) -> str:
     """Return the hint for a pattern below a folder that has brackets in its name; "" for others."""
+    path = Path(os.path.expanduser(pattern))
     folder = next((parent for parent in path.parents if "[" in parent.name and parent.is_dir()), None)
     if folder is None:
         return ""
     escaped = os.path.join(glob.escape(str(folder)), *path.parts[len(folder.parts) :])
     return f": brackets are a pattern, and the folder {folder} has them in its name; write {escaped}"
+
+
+def identity(path: InputFile) -> str:
+    """Return the address of a stored file, or the path of a local one without symbolic links."""
+    return path.address if isinstance(path, StoredFile) else os.path.realpath(path)
+
+
+def size_of(path: InputFile) -> int:
+    """Return the size in bytes; 0 if a store does not report it."""
+    return path.size if isinstance(path, StoredFile) else path.stat().st_size
+
+
+def _find_local(pattern: str) -> list[InputFile]:
+    path = Path(os.path.expanduser(pattern))
+    if os.path.isdir(path):
+        raise UserError(f"{pattern} is a folder; name the files in it, for example {os.path.join(pattern, '*.txt')}")
+    if os.path.exists(path):  # an existing name with glob characters is meant literally
+        matches = [path]
+    else:
+        matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not os.path.isdir(name)]
+    if not matches and not glob.has_magic(pattern) and (reason := _unreadable(path)):
+        raise UserError(f"{pattern} cannot be read: {reason}")
+    if unfit := next((match for match in matches if os.path.exists(match) and not os.path.isfile(match)), None):
+        raise UserError(f"{unfit} is a pipe or device, but text is read more than once; write it to a file first")
+    return [*matches]
 
 
 def _unreadable(path: Path) -> str | None:
@@ -63,21 +79,27 @@ def _unreadable(path: Path) -> str | None:
     return None
 
 
-def file_fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
+def file_fingerprints(paths: Sequence[InputFile]) -> list[dict[str, Any]]:
     """Return the name without folder, the size in bytes and a SHA-256 of the bytes on disk of each file.
 
     If the files have more than 1 GiB together, each gets an equal share of it, so that fingerprints take about a second for any
-    amount of text: files larger than their share are digested at evenly spaced blocks.
+    amount of text: files larger than their share are digested at evenly spaced blocks. Stored files have the version that their
+    store reports in place of a digest, so that none of them is read.
     """
     try:
-        sizes = [path.stat().st_size for path in paths]
-        share = _DIGESTED // max(1, len(paths)) if sum(sizes) > _DIGESTED else max(sizes, default=0)
-        return [
-            {"name": path.name, "size": size, "sha256": _digest(path, size, share)}
-            for path, size in zip(paths, sizes, strict=True)
-        ]
+        local = [path for path in paths if isinstance(path, Path)]
+        sizes = [path.stat().st_size for path in local]
+        share = _DIGESTED // max(1, len(local)) if sum(sizes) > _DIGESTED else max(sizes, default=0)
+        digests = {
+            path: {"name": path.name, "size": size, "sha256": _digest(path, size, share)}
+            for path, size in zip(local, sizes, strict=True)
+        }
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+    return [
+        digests[path] if isinstance(path, Path) else {"name": path.name, "size": path.size, "version": path.version}
+        for path in paths
+    ]
 
 
 def _digest(path: Path, size: int, share: int) -> str:

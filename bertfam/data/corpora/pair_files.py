@@ -1,8 +1,8 @@
 """Files of inputs and targets: supervised text-to-text tasks (Raffel et al. 2020, section 2.4)."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from typing_extensions import override
@@ -72,7 +72,7 @@ class PairFiles(FileCorpus):
         return True
 
     @override
-    def read(self, path: Path) -> Iterator[list[str]]:
+    def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
         pairs = self._read_jsonl(path) if self.input_format == "jsonl" else self._read_tsv(path)
         for inputs, targets in pairs:
             yield [replace_invalid(f"{self.prefix}{inputs.strip()}").strip(), replace_invalid(targets.strip())]
@@ -83,13 +83,13 @@ class PairFiles(FileCorpus):
         settings: dict[str, Any] = {"kind": "pair_files", **{name: getattr(self, name) for name in names}}
         return settings | {"encoding": check_encoding(self.encoding)} | self.file_settings()
 
-    def _read_jsonl(self, path: Path) -> Iterator[tuple[str, str]]:
+    def _read_jsonl(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
         fix = "name the fields of the pairs with PairFiles.inputs and PairFiles.targets"
         columns = "; for tab-separated columns, set PairFiles.input_format = 'tsv'"
         for where, value in read_objects(path, self.encoding, columns):
             yield string_field(value, str(self.inputs), where, fix), string_field(value, str(self.targets), where, fix)
 
-    def _read_tsv(self, path: Path) -> Iterator[tuple[str, str]]:
+    def _read_tsv(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
         columns = () if isinstance(self.inputs, str) else (self.inputs - 1, int(self.targets) - 1)
         for number, line in enumerate(read_lines(path, self.encoding, strip=False), 1):
             cells = line.split("\t")

@@ -1,10 +1,10 @@
 """Text files of any format and encoding."""
 
 import functools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
@@ -12,6 +12,7 @@ from typing_extensions import override
 from bertfam.data.corpora.corpus import Corpus, Part
 from bertfam.data.corpora.file_corpus import FileCorpus, is_held_out
 from bertfam.data.corpora.formats import INPUT_FORMATS, Format, InputFormat, format_from_name
+from bertfam.data.corpora.input_files import InputFile
 from bertfam.data.corpora.sentences import check_language, split_sentences
 from bertfam.data.corpora.text_lines import check_encoding
 from bertfam.errors import UserError, warn
@@ -22,7 +23,7 @@ __all__ = ["Corpus", "FileCorpus", "Part", "TextFiles", "is_held_out"]
 
 @dataclass(frozen=True)
 class TextFiles(FileCorpus):
-    """Files of text: plain, gzipped or zstd-compressed, of any encoding, or Parquet tables.
+    """Files of text, local or in a store: plain, gzipped or zstd-compressed, of any encoding, or Parquet tables.
 
     Attributes:
       train, validation, validation_fraction: See `FileCorpus`.
@@ -75,7 +76,7 @@ class TextFiles(FileCorpus):
         return [sentence for line in lines for sentence in split_sentences(line, self.language)]
 
     @override
-    def files(self, split: str) -> list[Path]:
+    def files(self, split: str) -> list[InputFile]:
         # Warns of the first file whose name belongs to a format with fields while another format is read.
         paths = super().files(split)
         if not self._format.fields and (path := next(filter(format_from_name, paths), None)):
@@ -83,12 +84,12 @@ class TextFiles(FileCorpus):
         return paths
 
     @override
-    def read(self, path: Path) -> Iterator[list[str]]:
+    def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
         return self._format.read(path, self.encoding, self.text_field)
 
 
 @functools.cache
-def _warn_of_name(path: Path, input_format: InputFormat) -> None:
+def _warn_of_name(path: InputFile, input_format: InputFormat) -> None:
     """Warn once in a process."""
     fix = f"give --input_format={format_from_name(path)} if it is what its name says"
     warn([f"{path} is read as plain text, input_format {input_format!r}: {fix}"])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from bertfam.errors import UserError
+from bertfam.storage.streams import open_binary
 
 LONGEST_LINE = 32 << 20  # characters
 _BLOCK = 1 << 20  # bytes
@@ -37,8 +38,8 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
     """Yield the stripped lines of a file; blank ones are empty strings, so that line i is the i-th of the file.
 
     Args:
-      path: A plain, gzipped or zstd-compressed file (by content, not by name). A line ends at LF, CRLF or CR; a byte order
-        mark at the start and a missing final line end make no difference.
+      path: A plain, gzipped or zstd-compressed file (by content, not by name), local or in a store. A line ends at LF,
+        CRLF or CR; a byte order mark at the start and a missing final line end make no difference.
       encoding: Any codec of Python.
       strip: Remove white space around each line.
 
@@ -83,7 +84,7 @@ def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
     """Yield the decompressed bytes, at most `_BLOCK` at a time, and b"" at the end."""
     magic = b""
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             magic = file.peek(4)[:4]
             read = next((read for start, (_, read) in _COMPRESSIONS.items() if magic.startswith(start)), _plain)
             yield from read(file)

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, compress, islice
 
 import numpy as np
 
 from bertfam.corruption.masked_lm.units import BEGINS, CONTINUES, KINDS, UNIT_BITS
 from bertfam.data.corpora.corpus import Corpus, Part, Span
+from bertfam.data.corpora.read_ahead import read_in_order
 from bertfam.data.vocabularies import Vocabulary
+from bertfam.storage.streams import is_address
 
 _BATCH_CHARACTERS = 1_000_000
 _CHARACTERS_AT_ONCE = 1_000_000  # the objects of a tokenizer take many times the memory of their text
@@ -63,9 +66,11 @@ def batches(
     """
     texts: list[list[str]] = []
     size = 0
-    for number in range(first, len(parts)):
+    readers = [partial(corpus.part, split, part) for part in parts[first:]]
+    is_stored = any(is_address(part.name) for part in parts)
+    for number, documents in enumerate(read_in_order(readers, ahead=is_stored), first):
         skipped = read if number == first else 0
-        for index, lines in enumerate(islice(corpus.part(split, parts[number]), skipped, None), skipped + 1):
+        for index, lines in enumerate(islice(documents, skipped, None), skipped + 1):
             texts.append(lines)
             size += sum(map(len, lines))
             if size >= _BATCH_CHARACTERS:

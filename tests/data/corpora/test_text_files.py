@@ -135,7 +135,7 @@ def test_bad_files_are_reported_with_their_position(tmp_path, data, message):
         ({"train": ("{}/none.txt",)}, "^no such file: {}/none.txt"),
         ({"train": ("{}/*.gz",)}, r"^no file matches {}/\*.gz"),
         ({"train": ("{}",)}, r"^{} is a folder; name the files in it, for example {}/\*.txt$"),
-        ({"train": ("gs://b/x",)}, "local files only"),
+        ({"train": ("nowhere://b/x",)}, "^nowhere://b/x: Protocol not known: nowhere"),
         ({"train": ()}, "no training text"),
         ({"train": ("{}/a",), "input_format": "csv"}, "input_format 'csv' is unknown: use one of sentences, "),
         ({"train": ("{}/a",), "encoding": "utf-9"}, "encoding 'utf-9' is unknown; .* utf-8, "),

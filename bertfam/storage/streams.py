@@ -1,0 +1,161 @@
+"""Files in object storage and behind any other protocol of fsspec (gs://, s3://, https://, ...), read as streams.
+
+`bertfam.storage.buckets` reads and writes whole folders in gs:// buckets; here single files are found and read.
+"""
+
+import errno
+import glob
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from typing_extensions import override
+
+from bertfam.errors import UserError
+from bertfam.storage import buckets
+
+_BLOCK = 8 << 20  # bytes of a request, which takes about as long as the delay of a store
+_EXTRAS = {"s3": "s3", "s3a": "s3"}  # protocol -> extra of setup.py with its package
+# The stores' names of what changes with the content of a file, the best first.
+_VERSIONS = ("generation", "ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created")
+
+
+@dataclass(frozen=True)
+class StoredFile(os.PathLike[str]):
+    """File in a store.
+
+    Attributes:
+      address: PROTOCOL://NAME.
+      size: Size in bytes; 0 if the store does not report it.
+      version: Generation, entity tag or modification time that the store reports; "" if it reports none.
+    """
+
+    address: str
+    size: int
+    version: str
+
+    @override
+    def __fspath__(self) -> str:
+        return self.address
+
+    @override
+    def __str__(self) -> str:
+        return self.address
+
+    @property
+    def name(self) -> str:
+        """Name without its folder."""
+        return self.address.rpartition("/")[2]
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """Return True if a path has a protocol, and so is read through fsspec."""
+    return "://" in os.fspath(path)
+
+
+def find_stored(pattern: str) -> list[StoredFile]:
+    """Return the files that match an address or a glob, sorted; empty if there is none.
+
+    Raises:
+      UserError: The store cannot be read, or the address is that of a folder.
+    """
+    filesystem, name = _filesystem(pattern)
+    head = pattern.removesuffix(name) if pattern.endswith(name) else f"{pattern.partition('://')[0]}://"
+    with _refusals(pattern):
+        filesystem.invalidate_cache()
+        infos = filesystem.glob(name, detail=True) if glob.has_magic(name) else {}
+        if not infos:  # an existing name with glob characters is meant literally
+            try:
+                infos = {name: filesystem.info(name)}
+            except FileNotFoundError:
+                return []
+            if infos[name].get("type") == "directory":
+                example = f"{pattern.rstrip('/')}/*.txt"
+                raise UserError(f"{pattern} is a folder; name the files in it, for example {example}")
+    files = {path: info for path, info in infos.items() if info.get("type") != "directory" and not path.endswith("/")}
+    return [StoredFile(head + path, int(info.get("size") or 0), _version(info)) for path, info in sorted(files.items())]
+
+
+def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a local file or one in a store for reading; what a store refuses is an OSError with its reason."""
+    address = os.fspath(path)
+    if not is_address(address):
+        return open(address, "rb")
+    filesystem, name = _filesystem(address)
+    with _refusals(address, OSError):
+        return io.BufferedReader(_Stream(filesystem.open(name, "rb", block_size=_BLOCK), address), 1 << 20)
+
+
+class _Stream(io.RawIOBase):
+    """Stream of a store that raises OSError where a request is refused."""
+
+    def __init__(self, file: Any, address: str) -> None:
+        self._file, self._address = file, address
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return bool(self._file.seekable())
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        with _refusals(self._address, OSError):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    @override
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    @override
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    @override
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _filesystem(address: str) -> tuple[Any, str]:
+    """Return the file system of an address, and the name of the address there."""
+    protocol = address.partition("://")[0]
+    if buckets.is_remote(address):
+        buckets.open_path(address)  # configures gcsfs and checks the bucket
+    try:
+        import fsspec
+
+        filesystem, name = fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        fix = f"pip install 'bertfam[{extra}]'" if extra else str(error)
+        raise UserError(f"{address} requires a package that is not installed: {fix}") from error
+    except ValueError as error:
+        raise UserError(f"{address}: {error}; name a local file, or an address such as gs://BUCKET/NAME") from error
+    return filesystem, str(name)
+
+
+@contextmanager
+def _refusals(address: str, kind: type[UserError] | type[OSError] = UserError) -> Iterator[None]:
+    """Convert the errors of a store to one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # stores, their clients, the network and the credentials raise their own types
+        reason = buckets.refusal(error) or f"{type(error).__name__}: {error}".splitlines()[0]
+        if kind is OSError:
+            raise OSError(errno.EIO, reason, address) from error
+        raise UserError(f"{address} cannot be read ({reason}); check the address and the credentials of this machine") from error
+
+
+def _version(info: dict[str, Any]) -> str:
+    return next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
