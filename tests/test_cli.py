@@ -180,6 +180,19 @@ def test_text_flags_become_bindings_with_their_origin():
         ("SeqioTask.language = 'de'", "--language=de"),
         ("SeqioTask.modules = ('mine', 'too')", "--module_import=mine"),
     ]
+    args = text_args(task="both", module_import=["mine"], marks="names")
+    assert [binding.text for binding in flags.text_bindings(args, {"wiki:en": 3.0, "wiki_en": 0.5})] == [
+        "TextData.corpus = @Mixture()",
+        "Mixture.corpora = (@wiki_en/MarkedText(), @wiki_en_/MarkedText(),)",
+        "Mixture.names = ('wiki_en', 'wiki_en_')",
+        "Mixture.rates = (3.0, 0.5)",
+        "wiki_en/SeqioTask.name = 'wiki:en'",
+        "wiki_en_/SeqioTask.name = 'wiki_en'",
+        "wiki_en/MarkedText.corpus = @wiki_en/SeqioTask()",
+        "wiki_en_/MarkedText.corpus = @wiki_en_/SeqioTask()",
+        "MarkedText.marks = 'names'",
+        "SeqioTask.modules = ('mine',)",
+    ]
     args = text_args(task="python_docs", module_import=["mine"])
     assert [binding.text for binding in flags.text_bindings(args)] == ["TextData.corpus = @PythonDocs()"]
     assert flags.text_bindings(text_args()) == []

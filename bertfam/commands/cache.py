@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--processes={args.processes} is negative")
     if args.processes is not None and args.beam is not None:
         raise UserError("--processes does not go with --beam, whose runner decides how many there are; leave one out")
-    data = flags.load_config(args).build("TextData")
+    data = flags.load_config(args, reads_text=True).build("TextData")
     if args.alpha is not None:
         raise UserError(
             "--alpha says how many rows and words each language gives, and a token cache holds all of each: leave it out here, "

@@ -31,7 +31,7 @@ from bertfam.training.run import Run
 from bertfam.training.stages import Stage
 from bertfam.training.teachers import read_teachers
 from bertfam.training.trained_networks import is_huggingface
-from bertfam.training.trainer import Trainer
+from bertfam.training.trainer import Scores, Trainer
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,11 @@ class Evaluation:
 def held_out_text(args: argparse.Namespace, split: str) -> int:
     """Score a split of a token cache and print; return the exit status."""
     evaluation = _open(args, split)
-    scores, targets = _score(args.model_dir, evaluation)
+    scores, targets, corpora = _score(args.model_dir, evaluation)
     run, cache, held_out, stage = evaluation.run, evaluation.cache, evaluation.held_out, evaluation.stage
     scores |= perplexities(scores, run.data, cache, split)
+    for name, values in corpora.items():
+        values |= perplexities(values, run.data, cache, split, name)
     if lacks_words(run.data, cache, split):
         warn(
             [f"{cache.directory} has no counts of words and bytes, which perplexities per word and byte require; build it again"]
@@ -72,13 +74,18 @@ def held_out_text(args: argparse.Namespace, split: str) -> int:
         counts = training_counts(run.data, cache, tokens, stage.length, stage.batch_size)
         scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts)
     if args.json:
-        print(json.dumps({"step": evaluation.step, "split": split, "rows": held_out.rows, "targets": targets, **scores}))
+        by_corpus = {"corpora": corpora} if corpora else {}
+        result = {"step": evaluation.step, "split": split, "rows": held_out.rows, "targets": targets, **scores, **by_corpus}
+        print(json.dumps(result))
         return 0
     print(f"{_at(evaluation.step)}{args.model_dir} on the {split} split of {cache.directory}")
     print(f"{held_out.rows:,} rows of {stage.length} tokens in {held_out.steps:,} batches of {held_out.batch_size:,}")
     print("targets: " + ", ".join(f"{count:,} {name}" for name, count in targets.items()))
     for name, value in scores.items():
         print(f"  {name:<24} {value:.4f}" if value < 1e6 else f"  {name:<24} {value:.4g}")
+    for name, values in corpora.items():
+        rows = held_out.corpora[name].rows
+        print(f"{name} ({rows:,} rows): " + "  ".join(f"{metric} {value:.4g}" for metric, value in values.items()))
     return 0
 
 
@@ -123,8 +130,8 @@ def _open_imported(args: argparse.Namespace) -> TrainedModel:
     return TrainedModel(imported.run.sized(imported.vocabulary.size), imported.vocabulary, 0, imported.params)
 
 
-def _score(model_dir: str, evaluation: Evaluation) -> tuple[dict[str, float], dict[str, int]]:
-    """Score the held-out batches; also return the number of targets of each loss term."""
+def _score(model_dir: str, evaluation: Evaluation) -> Scores:
+    """Score the held-out batches."""
     model = evaluation.model
     # The backend that the run names may not exist on these devices.
     execution = dataclasses.replace(model.run.objective.execution, attention="auto")
@@ -139,7 +146,8 @@ def _score(model_dir: str, evaluation: Evaluation) -> tuple[dict[str, float], di
     scores = trainer.scores(params, evaluation.held_out, 0, aux=aux and trainer.placed_aux(aux))
     assert scores is not None  # No request to stop can cut it short.
     if model.run.objective.teachers and not aux:
-        del scores.values["loss"]  # The teacher's terms are a part of it.
+        for values in (scores.values, *scores.corpora.values()):
+            del values["loss"]  # The teacher's terms are a part of it.
     return scores
 
 

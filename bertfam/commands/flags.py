@@ -13,6 +13,7 @@ from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import to_path
+from bertfam.storage.streams import is_address
 
 if TYPE_CHECKING:
     from bertfam.config import Config, Defaults, Override
@@ -37,6 +38,11 @@ def path(text: str) -> str:
     if "://" in text:
         raise argparse.ArgumentTypeError("it is not on this machine, and must be; copy it here, or mount the bucket")
     return _checked_names(os.path.expanduser(text))
+
+
+def files(text: str) -> str:
+    """Parse the path, address or glob of files of text; expand `~` in local ones."""
+    return text if is_address(text) else os.path.expanduser(text)
 
 
 def folder(text: str) -> str:
@@ -85,7 +91,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     add_module_import(
         group,
         "Python module to import first, which registers your own configurables; with --task, the module that registers the "
-        "task (import configurables by a line `import MODULE` in a gin file then); repeatable",
+        "task or mixture (import configurables by a line `import MODULE` in a gin file then); repeatable",
     )
     parser.set_defaults(gin_bindings=[])
 
@@ -184,12 +190,12 @@ def _about_files() -> str:
 def _add_input(group: argparse._ArgumentGroup, what: str, *, required: bool = False) -> None:
     group.add_argument(
         "--input",
-        type=path,
+        type=files,
         action="append",
         default=[],
         required=required,
         metavar="GLOB",
-        help=f"{what}, such as 'books/*.txt.gz' (in quotes; ** matches subfolders); repeatable",
+        help=f"{what}, such as 'books/*.txt.gz' (in quotes; ** matches subfolders), here or at gs://, s3://, ...; repeatable",
     )
 
 
@@ -211,7 +217,7 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     _add_input(group, "files to train on")
     group.add_argument(
         "--language_input",
-        type=path,
+        type=files,
         action="append",
         default=[],
         metavar="CODE=GLOB",
@@ -234,7 +240,8 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group.add_argument(
         "--task",
         metavar="NAME",
-        help="registered seqio task, instead of --input; --module_import=MODULE names the module that registers it; "
+        help="registered seqio task or mixture, instead of --input; --module_import=MODULE names the module that registers it; "
+        "the tasks of a mixture become corpora with its rates; "
         f"{EMBEDDED}: the documentation of installed Python packages; of data that TensorFlow Datasets has prepared "
         f"(tfds build): {', '.join(TFDS_TASKS)}",
     )
@@ -252,7 +259,7 @@ def add_text(parser: argparse.ArgumentParser) -> None:
     group = add_source(parser)
     group.add_argument(
         "--validation_input",
-        type=path,
+        type=files,
         action="append",
         default=[],
         metavar="GLOB",
@@ -277,17 +284,20 @@ def load_config(
     gin_files: Sequence[str] | None = None,
     bindings: Sequence[Override] = (),
     defaults: Defaults | None = None,
+    *,
+    reads_text: bool = False,
 ) -> Config:
     """Load the configuration that the flags of add_config and add_source or add_text describe.
 
-    With a seqio task the modules of --module_import register it. They import TensorFlow, so only the process that reads the
-    text imports them.
+    With a seqio task the modules of --module_import register it. They import TensorFlow, so only a process that reads text
+    imports them: this one, or a child.
 
     Args:
       args: the flags.
       gin_files: the gin files; None: those of --gin_file. Others belong to the model folder.
       bindings: bindings over those of the files and the text flags, and under those of --gin.NAME=value.
       defaults: what the gin files may leave out.
+      reads_text: the command itself reads the text, so that this process may import TensorFlow.
 
     Raises:
       UserError: for a mistake in the configuration, or a flag without effect.
@@ -299,7 +309,7 @@ def load_config(
     defaults = defaults or Defaults()
     files = args.gin_file if gin_files is None else gin_files
     saved = [name for name in files if name not in args.gin_file]
-    bindings = [*text_bindings(args), *bindings, *args.gin_bindings]
+    bindings = [*text_bindings(args, _mixture_rates(args, in_child=not reads_text)), *bindings, *args.gin_bindings]
     under = [_DEFAULTS, *defaults.files]
     config = load([*under, *files], bindings, _configurable_modules(args), saved=saved, defaults=defaults.bindings)
     config = _with_kept_rows(args, config)
@@ -347,8 +357,22 @@ def named_text(args: argparse.Namespace, data: TextData) -> TextData:
     return dataclasses.replace(data, corpus=corpus, vocabulary=data.vocabulary if args.vocab else None)
 
 
-def text_bindings(args: argparse.Namespace) -> list[Override]:
-    """Return the gin bindings for the flags of add_source and add_text, each with its flag as origin."""
+def _mixture_rates(args: argparse.Namespace, *, in_child: bool) -> dict[str, float] | None:
+    """Return the rates of the tasks of the seqio mixture that --task names; None if it names none."""
+    from bertfam.data.seqio_tasks.mixtures import find_rates
+
+    if not args.task or args.task == EMBEDDED or (args.task in TFDS_TASKS and not args.module_import):
+        return None
+    return find_rates(args.task, args.module_import, in_child=in_child)
+
+
+def text_bindings(args: argparse.Namespace, rates: dict[str, float] | None = None) -> list[Override]:
+    """Return the gin bindings for the flags of add_source and add_text, each with its flag as origin.
+
+    Args:
+      args: the flags.
+      rates: the rates of the tasks of --task by their names, if it is a mixture.
+    """
     from bertfam.config import Override
 
     where = [f"--{flag}" for flag in _WHERE if getattr(args, flag)]
@@ -381,6 +405,8 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
     }
     if seqio_task and args.module_import:
         table["module_import"] = {"SeqioTask.modules": "{!r}"}
+    if rates:
+        table |= {"task": _mixture_bindings(rates, marked=bool(args.marks)), "marks": {"MarkedText.marks": "{!r}"}}
     overrides = []
     for flag, bindings in table.items():
         if given := getattr(args, flag, None):
@@ -390,6 +416,27 @@ def text_bindings(args: argparse.Namespace) -> list[Override]:
     return overrides + [Override(*binding) for binding in _language_bindings(args)]
 
 
+def _mixture_bindings(rates: dict[str, float], *, marked: bool) -> dict[str, str]:
+    """Return the bindings for the tasks of a seqio mixture, each of which is a corpus."""
+    names: dict[str, str] = {}  # corpus -> task
+    for task in rates:
+        # The name of a corpus is a scope in gin and a folder of the token cache.
+        corpus = re.sub(r"\W", "_", task, flags=re.ASCII)
+        corpus = f"task_{corpus}" if corpus[0].isdigit() or corpus.lower() == "vocab" else corpus
+        while corpus in names:
+            corpus += "_"
+        names[corpus] = task
+    kind = "MarkedText" if marked else "SeqioTask"
+    return {
+        "TextData.corpus": "@Mixture()",
+        "Mixture.corpora": f"({', '.join(f'@{name}/{kind}()' for name in names)},)",
+        "Mixture.names": repr(tuple(names)),
+        "Mixture.rates": repr(tuple(rates.values())),
+        **{f"{name}/SeqioTask.name": repr(task) for name, task in names.items()},
+        **({f"{name}/MarkedText.corpus": f"@{name}/SeqioTask()" for name in names} if marked else {}),
+    }
+
+
 def _language_bindings(args: argparse.Namespace) -> list[tuple[str, str]]:
     """Return the bindings for --language_input and --alpha, each with its flag."""
     found: dict[str, list[str]] = {}
@@ -397,7 +444,7 @@ def _language_bindings(args: argparse.Namespace) -> list[tuple[str, str]]:
         code, _, glob = given.partition("=")
         if not (re.fullmatch("[A-Za-z][A-Za-z0-9_]*", code) and glob):
             raise UserError(f"--language_input={given}: it must be CODE=GLOB, as --language_input='de=wiki/de/*.txt'")
-        found.setdefault(code, []).append(os.path.expanduser(glob))
+        found.setdefault(code, []).append(files(glob))
     bindings = []
     if found:
         origin = f"--language_input={args.language_input[0]}"

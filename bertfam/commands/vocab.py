@@ -114,7 +114,7 @@ def main(args: argparse.Namespace) -> int:
     options = _options(args, layout)
     output = to_path(args.output)
     _check_output(output, args.overwrite)
-    data = flags.load_config(args).build("TextData")
+    data = flags.load_config(args, reads_text=True).build("TextData")
     if not data.corpora:
         raise UserError(f"no text: give --input=GLOB for text files, or --task={flags.EMBEDDED} for text that comes with Python")
 

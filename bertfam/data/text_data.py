@@ -1,9 +1,12 @@
 """Data of a run: corpora, vocabulary, token cache, rows and noise."""
 
 import contextlib
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
+
+import numpy as np
 
 from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, Corruption, TextCorruption
@@ -13,7 +16,7 @@ from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import Batches, CorruptedRows, Examples
 from bertfam.data.rows.earlier_pairs import earlier_rows
 from bertfam.data.rows.layout import RowLayout
-from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, shares
+from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, SelectedRows, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.rows.text_pairs import FeatureSubset, PairFrame, TextPairs, WithPositions
@@ -282,19 +285,19 @@ class TextData:
         If there are more than `at_most` batches, the rows are a sample of all corpora, drawn without replacement and the same in
         every run.
         """
-        parts = tuple(
-            self._part(cache, name, tokens, length, _HELD_OUT_SEED, 0, split)
+        parts = {
+            name: self._part(cache, name, tokens, length, _HELD_OUT_SEED, 0, split)
             for name in cache.corpora
             if cache.counts(split, name)["documents"] >= self.least_documents(cache.has_pairs(name))
-        )
+        }
         if not parts:
             return None
-        parts = tuple(replace(part, order=Contiguous(len(part.examples))) for part in parts)
-        steps = -(-sum(len(part.examples) for part in parts) // batch_size)
-        # In order, the first rows would all be from the first corpus, or the fullest ones if they are packed.
-        is_sample = at_most is not None and at_most < steps
-        rows = ConcatenatedRows(parts, _HELD_OUT_SEED if is_sample else None)
-        return HeldOut(Batches(rows, batch_size), min(steps, at_most or steps), batch_size)
+        rows = ConcatenatedRows(tuple(replace(part, order=Contiguous(len(part.examples))) for part in parts.values()))
+        count = len(rows)
+        if at_most is not None and at_most * batch_size < count:
+            # In order, the first rows would all be from the first corpus, or the fullest ones if they are packed.
+            rows, count = replace(rows, key=_HELD_OUT_SEED), at_most * batch_size
+        return HeldOut(Batches(rows, batch_size), count, batch_size, _by_corpus(rows, tuple(parts), count, batch_size))
 
     def _part(
         self, cache: TokenCache, name: str, tokens: TokenIds, length: int, seed: int, stage: int, split: str
@@ -321,16 +324,31 @@ class HeldOut:
 
     Attributes:
       source: Batches of the rows; the last one is filled up with rows of weight 0.
-      steps: Number of batches.
+      rows: Number of rows without those that fill up the last batch.
       batch_size: Rows of a batch.
+      corpora: The same rows by corpus, each in batches of its own; empty if all are of one corpus.
     """
 
     source: Batches
-    steps: int
+    rows: int
     batch_size: int
+    corpora: "dict[str, HeldOut]" = field(default_factory=dict)
 
     @property
-    def rows(self) -> int:
-        """Number of rows without those that fill up the last batch."""
-        examples = sum(len(part.examples) for part in self.source.sequence.by_corpus())
-        return min(self.steps * self.batch_size, examples)
+    def steps(self) -> int:
+        """Number of batches."""
+        return -(-self.rows // self.batch_size)
+
+
+def _by_corpus(rows: ConcatenatedRows, names: Sequence[str], count: int, batch_size: int) -> dict[str, HeldOut]:
+    """Return the first `count` rows by corpus, in the same order; corpora without any are left out."""
+    if len(names) == 1:
+        return {}
+    places = np.arange(count, dtype=np.int64)
+    part = rows.corpus_at(places)
+    chosen = {name: places[part == number] for number, name in enumerate(names)}
+    return {
+        name: HeldOut(Batches(SelectedRows(rows, own), batch_size), len(own), batch_size)
+        for name, own in chosen.items()
+        if len(own)
+    }

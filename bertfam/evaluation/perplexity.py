@@ -10,8 +10,10 @@ from bertfam.data.token_cache.cache import TokenCache
 _LOSSES = ("lm_loss", "mlm_loss")
 
 
-def perplexities(scores: Mapping[str, float], data: TextData, cache: TokenCache, split: str) -> dict[str, float]:
-    """Compute perplexities from a model's scores on a split.
+def perplexities(
+    scores: Mapping[str, float], data: TextData, cache: TokenCache, split: str, corpus: str | None = None
+) -> dict[str, float]:
+    """Compute perplexities from a model's scores on a split of one corpus, or of all.
 
     `perplexity` is that of a target token, exp(loss): of a masked token, of a token that a decoder writes.
 
@@ -30,7 +32,7 @@ def perplexities(scores: Mapping[str, float], data: TextData, cache: TokenCache,
     if loss is None:
         return {}
     found = {"perplexity": _exp(loss)}
-    counts = cache.counts(split)
+    counts = cache.counts(split, corpus)
     if data.corruption.form.continued and counts.get("words") and counts.get("bytes"):
         nats = loss * (counts["tokens"] + counts["documents"])
         found["word_perplexity"] = _exp(nats / counts["words"])

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
@@ -43,10 +44,12 @@ class Scores(NamedTuple):
     Attributes:
       values: the loss, and the mean of each metric.
       targets: number of targets of each loss term.
+      corpora: the values by corpus; empty if the rows are of one corpus.
     """
 
     values: dict[str, float]
     targets: dict[str, int]
+    corpora: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -194,24 +197,36 @@ class Trainer:
     def scores(self, params: Any, held_out: HeldOut, stage: int, stop: Stop | None = None, *, aux: Any = None) -> Scores | None:
         """Compute the loss and the means of all metrics over held-out rows of a stage's shape; None if `stop` interrupts.
 
+        Rows of several corpora are scored corpus by corpus, in at most one batch more for each.
+
         `aux` is the one of the state; without it, metrics that depend on it are left out.
         """
         program = self.stages[stage]
+        parts = held_out.corpora or {"": held_out}
+        places = [(part.source, step) for part in parts.values() for step in range(part.steps)]
 
-        def batch(step: int) -> Batch:
-            self.phase_timer.begin(EVALUATING, long=step == 0)  # the first batch includes compiling
-            return program.batch(held_out.source, step)
+        def batch(index: int) -> Batch:
+            self.phase_timer.begin(EVALUATING, long=index == 0)  # the first batch includes compiling
+            return program.batch(*places[index])
 
         with jax.set_mesh(self.mesh), self._axis_rules():
             interrupted = (stop or Stop()).ask
-            metrics = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, held_out.steps, interrupted)
+            metrics = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, len(places), interrupted)
         if metrics is None:
             return None
+        counts = weights(metrics)
+        targets = {name: round(counts.get(TERM + name, 0.0)) for name in self.run.objective.coefficients}
+        values, corpora = self._values(metrics), {}
+        if held_out.corpora:
+            remaining = iter(metrics)
+            corpora = {name: self._values([*islice(remaining, part.steps)]) for name, part in parts.items()}
+        return Scores(values, targets, corpora)
+
+    def _values(self, metrics: list[Metrics]) -> dict[str, float]:
+        """Compute the loss and the mean of each metric over batches."""
         values, coefficients = means(metrics), self.run.objective.coefficients
         terms = {name: values.pop(TERM + name, 0.0) for name in coefficients}
-        loss = sum(weight * terms[name] for name, weight in coefficients.items())
-        counts = weights(metrics)
-        return Scores({"loss": loss} | values, {name: round(counts.get(TERM + name, 0.0)) for name in coefficients})
+        return {"loss": sum(weight * terms[name] for name, weight in coefficients.items())} | values
 
     def predictions(self, params: Any, held_out: HeldOut, stage: int) -> Predictions:
         """Predict for the first held-out rows of a stage's shape: NumPy arrays."""

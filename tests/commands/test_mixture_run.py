@@ -20,6 +20,7 @@ CHECKPOINT_EVERY = 2
 BATCH_SIZE = 8
 Stage.length = 32
 LinearDecay.warmup_steps = 1
+Run.eval_batches = None
 Run.log_every = 1
 BertConfig.num_layers = 1
 BertConfig.hidden_size = 16
@@ -72,14 +73,23 @@ def test_from_three_corpora_to_an_exported_model(folder, compilations):
     whole = losses(folder / "model")
     assert {("train", 1), ("train", 4), ("eval", 2), ("eval", 4)} <= whole.keys()
     manifest = json.loads((folder / "model" / "cache" / "cache.json").read_text())
-    assert list(manifest["corpora"]) == ["one", "many", "json"]
+    names = list(manifest["corpora"])
+    assert names == ["one", "many", "json"]
+
+    # Held-out loss by corpus and in total, whose mean is weighted by targets.
+    by_corpus = {name: whole[f"eval/{name}", 4] for name in names}
+    assert min(by_corpus.values()) < whole["eval", 4] < max(by_corpus.values())
+    scores = json.loads(run("evaluate", f"--model_dir={folder / 'model'}", "--json").stdout)
+    assert {name: scores["corpora"][name]["loss"] for name in names} == pytest.approx(by_corpus, rel=1e-6)
+    assert scores["loss"] == pytest.approx(whole["eval", 4], rel=1e-6)
+    assert {"perplexity", "mlm_accuracy"} <= scores["corpora"]["one"].keys()
 
     # The cycle of the corpora continues where it was.
     resumed = cut(folder / "model", folder / "resumed", 2)
     rest = run("pretrain", f"--model_dir={resumed}", "--gin.Run.eval_every=0")
     assert "resumed from step 2" in rest.stdout
-    expected = {key: loss for key, loss in whole.items() if key not in (("eval", 2), ("eval", 4))}
-    assert {key: loss for key, loss in losses(resumed).items() if key != ("eval", 2)} == expected
+    expected = {key: loss for key, loss in whole.items() if key[0] == "train"}
+    assert {key: loss for key, loss in losses(resumed).items() if key[0] == "train"} == expected
 
     run("export", f"--model_dir={folder / 'model'}", f"--output={folder / 'export'}")
     transformers = pytest.importorskip("transformers")

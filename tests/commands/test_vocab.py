@@ -202,7 +202,7 @@ def test_overwrites_only_with_the_flag(text, capsys):
         (["--input=a.txt", "--output=a.txt/out"], "a.txt is not a folder; name another"),
         (["--input_format=lines"], "--input_format says how --input is read: give --input=GLOB with it"),
         (["--task=python_docs", "--language=de"], "--language says how --input is read: it does not go with --task=python_docs"),
-        (["--input=gs://bucket/*.txt"], "--input=gs://bucket/*.txt: it is not on this machine, and must be"),
+        (["--input=nowhere://bucket/*.txt"], "nowhere://bucket/*.txt: Protocol not known: nowhere"),
         (
             ["--input=a.txt", "--output=s3://bucket/vocab"],
             "--output=s3://bucket/vocab: it is neither on this machine nor at gs://",

@@ -14,3 +14,10 @@ def test_interrupted_evaluation_is_still_owed(capsys):
     hook.after(20, None)
     assert not hook.owed(20) and hook.owed(24)
     assert capsys.readouterr().out == "step 20 held out  loss 1\n"
+
+
+def test_losses_of_several_corpora_are_printed_in_a_line(capsys):
+    splits = {"eval/wiki": {"loss": 2.0}, "eval/books": {"loss": 4.0}, "eval": {"loss": 3.0}}
+    EvaluateHook(10, 24, lambda step, state: splits, NoMetrics()).after(10, None)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "step 10 held out  loss 3" and second.endswith("wiki 2  books 4")

@@ -153,7 +153,15 @@ class ConcatenatedRows(_CombinedRows):
         return sum(len(part.examples) for part in self.parts)
 
     @override
+    def corpus_at(self, places: np.ndarray) -> np.ndarray:
+        return self._index(places)[0]
+
+    @override
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
+        return gather_rows(self.parts, *self._index(places))
+
+    def _index(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the index of the part at each place int64[n], and the place in that part: int64[n] each."""
         begins = np.cumsum([0, *(len(part.examples) for part in self.parts[:-1])])
         if self.key is not None:
             inside = places < len(self)
@@ -161,7 +169,31 @@ class ConcatenatedRows(_CombinedRows):
             places = places.copy()
             places[inside] = permute(places[inside], len(self), row_keys)
         part = np.searchsorted(begins, places, side="right") - 1
-        return gather_rows(self.parts, part, places - begins[part])
+        return part, places - begins[part]
+
+
+@dataclass(frozen=True)
+class SelectedRows(Rows):
+    """Some rows of a finite sequence, followed by padding.
+
+    Attributes:
+      sequence: The sequence.
+      places: int64[n], places of the rows in the sequence.
+    """
+
+    sequence: ConcatenatedRows
+    places: np.ndarray
+
+    @override
+    def by_corpus(self) -> tuple[CorruptedRows, ...]:
+        return self.sequence.by_corpus()
+
+    @override
+    def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
+        inside = places < len(self.places)
+        chosen = np.full_like(places, len(self.sequence))  # padding
+        chosen[inside] = self.places[places[inside]]
+        return self.sequence.at(chosen)
 
 
 def _apportion(shares: np.ndarray) -> np.ndarray:

@@ -142,11 +142,14 @@ class SeqioTask(Corpus):
         import seqio
 
         if self.name in seqio.MixtureRegistry.names():
-            parts = ", ".join(sorted(task.name for task in seqio.MixtureRegistry.get(self.name).tasks))
-            raise UserError(f"--task={self.name} is a mixture, which is endless: name a task ({parts})")
+            raise UserError(
+                f"SeqioTask.name is {self.name!r}, which is a mixture: give --task={self.name}, which reads its tasks and rates, "
+                "or bind TextData.corpus = @Mixture() of its tasks"
+            )
         if self.name not in (known := set(seqio.TaskRegistry.names())):
+            known |= set(seqio.MixtureRegistry.names())
             hint = did_you_mean(self.name, known, "give the module that registers it with --module_import=MODULE")
-            raise UserError(f"--task={self.name} is no registered seqio task{hint}")
+            raise UserError(f"--task={self.name} is no registered seqio task or mixture{hint}")
         task = seqio.TaskRegistry.get(self.name)
         if "train" not in task.splits:
             raise UserError(f"--task={self.name} has no train split, only {', '.join(task.splits)}")

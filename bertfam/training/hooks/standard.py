@@ -23,7 +23,7 @@ from bertfam.training.trainer import Trainer
 _SAMPLES = 4  # rows
 _MAX_TARGETS = 80  # about the masked tokens of a row of 512; a causal LM has a target at every position
 # Name of each split of metrics.jsonl in the log.
-HELD_OUT = {"eval": "held out", "eval_average": "held out, moving average"}
+HELD_OUT = {"eval_average": "held out, moving average", "eval": "held out"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class EvaluateHook(PeriodicHook):
     """Hook that writes and prints the scores on held-out rows.
 
     Attributes:
-      scores: computes the scores by split ("eval") from the step and the state; None if the run stops before they are complete.
+      scores: computes the scores by split ("eval", after "eval/CORPUS" for each corpus of several) from the step and the state;
+        None if the run stops before they are complete.
       writer: writer of the scores.
       evaluated: the steps whose scores are written.
     """
@@ -67,9 +68,14 @@ class EvaluateHook(PeriodicHook):
             self.evaluated.discard(step)  # resuming dropped scores that an interrupted process had written beyond its checkpoint
             return state
         self.writer.write_all(step, splits)
-        for split, scores in splits.items():
-            values = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
-            print(f"step {step:,} {HELD_OUT[split]}  {values}", flush=True)
+        for split, title in HELD_OUT.items():
+            if split in splits:
+                values = "  ".join(f"{name} {value:.4g}" for name, value in splits[split].items())
+                print(f"step {step:,} {title}  {values}", flush=True)
+            corpora = {name: scores for name, scores in splits.items() if name.startswith(f"{split}/")}
+            if corpora:
+                losses = "  ".join(f"{name.partition('/')[2]} {scores['loss']:.4g}" for name, scores in corpora.items())
+                print(f"step {step:,} {title}, loss by corpus  {losses}", flush=True)
         self.evaluated.add(step)
         return state
 
@@ -125,12 +131,13 @@ def make_hooks(
         return rows, stage
 
     def scores(updates: int, state: TrainState) -> dict[str, dict[str, float]] | None:
-        splits = {}
+        splits: dict[str, dict[str, float]] = {}
         for split, params in {"eval_average": state.average, "eval": state.params}.items():
             if params:
                 measured = trainer.scores(params, *held_out(updates), stop, aux=state.aux)
                 if measured is None:
                     return None
+                splits |= {f"{split}/{name}": values for name, values in measured.corpora.items()}
                 splits[split] = measured.values
         return splits
 

@@ -12,6 +12,8 @@ from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, shar
 from bertfam.data.rows.order import Contiguous, Shuffled
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.running_text import Chunks, FullSentences, WholeDocuments
+from bertfam.data.text_data import TextData
+from bertfam.data.token_cache.builder import build
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 
@@ -119,6 +121,23 @@ def test_shuffled_held_out_rows_mix_all_corpora():
     assert rows[0] == rows[1]
     first = clean_tokens(shuffled.at(np.arange(20)))
     assert 0.2 < (first[first >= FIRST] >= APART).mean() < 0.8
+
+
+def test_held_out_rows_by_corpus_are_those_of_the_whole(cache, corpus, vocabulary, tokens, tmp_path):
+    two = build({"all": corpus, "again": corpus}, vocabulary, tmp_path / "cache")
+    data = TextData(rows=Chunks())
+    for at_most in (None, 2):
+        whole = data.held_out(two, tokens, 48, 16, at_most=at_most)
+        assert list(whole.corpora) == ["all", "again"] and sum(part.rows for part in whole.corpora.values()) == whole.rows
+        read = [row for step in range(whole.steps) for row in whole.source.rows(step, 0, 16)["encoder_input_tokens"].tolist()]
+        by_corpus = []
+        for part in whole.corpora.values():
+            batches = [part.source.rows(step, 0, 16) for step in range(part.steps)]
+            rows = np.concatenate([batch["encoder_input_tokens"] for batch in batches])
+            assert not any(batch["masked_loss_weights"][part.rows - 16 * step :].any() for step, batch in enumerate(batches))
+            by_corpus += rows[: part.rows].tolist()
+        assert sorted(by_corpus) == sorted(read[: whole.rows])
+    assert not data.held_out(cache, tokens, 48, 16).corpora
 
 
 def test_shares_follow_rates_or_temperature():

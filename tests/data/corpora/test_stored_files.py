@@ -1,0 +1,157 @@
+"""Text in buckets and behind other protocols: the same documents as from a disk, several files at once."""
+
+import gzip
+import json
+import sys
+import threading
+
+import fake_bucket
+import fsspec
+import pyarrow
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from bertfam import cli
+from bertfam.data.corpora.read_ahead import read_in_order
+from bertfam.data.corpora.text_files import TextFiles
+from bertfam.data.token_cache import tokenize
+from bertfam.data.token_cache.cache import TokenCache
+from bertfam.errors import UserError
+from bertfam.storage import streams
+from bertfam.storage.paths import to_path
+
+TEXTS = [f"The cat number {number} sat.\nIt slept.\n\nThe dog number {number} ran.\n" for number in range(12)]
+
+
+def put(address, content):
+    with fsspec.open(address, "wb", **({"token": "anon"} if address.startswith("gs://") else {})) as file:
+        file.write(content)
+
+
+@pytest.fixture(scope="module")
+def folders(bucket, tmp_path_factory):
+    """Return a local folder and one in the bucket with the same files, of many kinds."""
+    here, there = tmp_path_factory.mktemp("texts"), f"{bucket}/texts"
+    to_path(there)  # configures gcsfs
+    table = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table({"text": TEXTS}), table)
+    files = {f"plain/{number:02}.txt": text.encode() for number, text in enumerate(TEXTS)}
+    files |= {f"gzip/a/{number:02}.txt.gz": gzip.compress(text.encode()) for number, text in enumerate(TEXTS)}
+    files |= {f"zstd/{number:02}.txt.zst": zstandard.compress(text.encode()) for number, text in enumerate(TEXTS)}
+    files["lines.jsonl"] = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in TEXTS)
+    files["table.parquet"] = table.getvalue().to_pybytes()
+    files["damaged.txt.gz"] = gzip.compress(TEXTS[0].encode())[:-9]
+    for name, content in files.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_bytes(content)
+        put(f"{there}/{name}", content)
+    return here, there
+
+
+@pytest.mark.parametrize(
+    ("pattern", "settings"),
+    [
+        ("plain/*.txt", {}),
+        ("gzip/**/*.gz", {}),
+        ("zstd/[01][0-9].txt.zst", {}),
+        ("lines.jsonl", {"input_format": "jsonl"}),
+        ("table.parquet", {"input_format": "parquet"}),
+    ],
+)
+def test_documents_are_those_of_local_files(folders, pattern, settings):
+    here, there = (TextFiles(f"{folder}/{pattern}", validation_fraction=0.3, **settings) for folder in folders)
+    for split in ("train", "validation"):
+        expected = list(here.documents(split))
+        assert expected and list(there.documents(split)) == expected
+        assert [part.size for part in there.parts(split)] == [part.size for part in here.parts(split)]
+        assert [text for part in there.parts(split) for text in there.part(split, part)] == list(here.texts(split))
+
+
+def test_fingerprint_changes_with_the_object(folders, bucket):
+    address = f"{bucket}/changing/a.txt"
+    put(address, b"One.")
+    first = TextFiles(address).fingerprint()
+    assert first == TextFiles(address).fingerprint() and first["train"][0]["size"] == 4
+    put(address, b"Two.")
+    assert TextFiles(address).fingerprint() != first
+
+
+def test_any_protocol_of_fsspec_works():
+    for name, text in (("b", "Two."), ("a", "One.")):
+        put(f"memory://stored/{name}.txt", text.encode())
+    corpus = TextFiles("memory://stored/*.txt", validation_fraction=0.0)
+    assert list(corpus.documents("train")) == [["One."], ["Two."]] and corpus.fingerprint()["train"][0]["version"]
+
+
+def test_what_cannot_be_read_is_one_line(folders, monkeypatch):
+    _, there = folders
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # not installed
+    for pattern, words in (
+        (f"{there}/none.txt", f"no such file: {there}/none.txt"),
+        (f"{there}/*.none", f"no file matches {there}/*.none"),
+        (f"{there}/plain", f"{there}/plain is a folder"),
+        (f"{there}/damaged.txt.gz", f"{there}/damaged.txt.gz: the gzip file is truncated"),
+        (f"gs://{fake_bucket.LOCKED}/a.txt", "no permission"),
+        ("gs://nowhere/a.txt", "there is no bucket gs://nowhere"),
+        ("s3://bucket/a.txt", "pip install 'bertfam[s3]'"),
+        ("nothing://a.txt", "Protocol not known: nothing"),
+    ):
+        with pytest.raises(UserError) as refusal:
+            list(TextFiles(pattern).texts("train"))
+        assert words in str(refusal.value) and "\n" not in str(refusal.value), pattern
+
+
+def test_files_are_read_at_once_and_in_order():
+    meeting = threading.Barrier(3, timeout=30)  # passed only by three readers together
+
+    def reader(number):
+        meeting.wait()
+        yield [f"{number}"]
+        if number == 2:
+            raise UserError("no more")
+
+    found = []
+    with pytest.raises(UserError, match="no more"):
+        for documents in read_in_order([lambda number=number: reader(number) for number in range(3)], ahead=True):
+            found += documents
+    assert found == [["0"], ["1"]] or found == [["0"], ["1"], ["2"]]
+    many = [lambda number=number: iter([[f"{number}"]]) for number in range(30)]
+    assert [document for documents in read_in_order(many, ahead=True) for document in documents] == [
+        [f"{number}"] for number in range(30)
+    ]
+
+
+def test_vocabulary_and_cache_of_a_bucket_resume_and_equal_local_ones(folders, bucket, tmp_path, monkeypatch, capsys):
+    here, there = folders
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tokenize, "_BATCH_CHARACTERS", 10_000)
+    long = "\n\n".join(f"Sentence {number} of a long text." for number in range(1_000))  # more than two batches
+    (here / "plain" / "00.txt").write_text(long)
+    put(f"{there}/plain/00.txt", long.encode())
+    for name, folder in (("here", here), ("there", there)):
+        assert cli.main(["vocab", f"--input={folder}/plain/1*.txt", "--size=70", f"--output=vocab-{name}"]) == 0
+    assert (tmp_path / "vocab-here/vocab.txt").read_bytes() == (tmp_path / "vocab-there/vocab.txt").read_bytes()
+    cache = ["cache", "--vocab=vocab-here", "--processes=0"]
+    assert cli.main([*cache, f"--input={here}/plain/*.txt", "--output=here"]) == 0
+
+    build = [*cache, f"--input={there}/plain/*.txt", "--output=there"]
+    with monkeypatch.context() as patch:  # the store fails once, after the first file
+        plain = streams._Stream.readinto
+
+        def fail(self, buffer):
+            if self._address.endswith("/07.txt"):
+                raise OSError(5, "the store is gone", self._address)
+            return plain(self, buffer)
+
+        patch.setattr(streams._Stream, "readinto", fail)
+        capsys.readouterr()
+        assert cli.main(build) == 2
+    assert f"{there}/plain/07.txt cannot be read: the store is gone" in capsys.readouterr().err
+    assert cli.main(build) == 0
+    assert "resuming in" in capsys.readouterr().err
+    names = [path.relative_to("here") for path in TokenCache("here").directory.rglob("*.bin")]
+    assert names and all((tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes() for name in names)
+    assert cli.main(build) == 0 and "built already" in capsys.readouterr().out
+    check = ["check", "--gin_file=runs/quickstart_bert.gin", "--vocab=vocab-here", f"--input={there}/plain/*.txt"]
+    assert cli.main([*check, "--gin.Stage.length=32"]) == 0
