@@ -3,7 +3,6 @@
 `bertfam.storage.buckets` reads and writes whole folders in gs:// buckets; here single files are found and read.
 """
 
-import errno
 import glob
 import io
 import os
@@ -14,8 +13,9 @@ from typing import Any, BinaryIO
 
 from typing_extensions import override
 
-from bertfam.errors import UserError
+from bertfam.errors import TransientError, UserError
 from bertfam.storage import buckets
+from bertfam.storage.faults import refusal
 
 _BLOCK = 8 << 20  # bytes of a request, which takes about as long as the delay of a store
 _EXTRAS = {"s3": "s3", "s3a": "s3"}  # protocol -> extra of setup.py with its package
@@ -61,10 +61,11 @@ def find_stored(pattern: str) -> list[StoredFile]:
 
     Raises:
       UserError: The store cannot be read, or the address is that of a folder.
+      TransientError: The fault of the store may pass.
     """
     filesystem, name = _filesystem(pattern)
     head = pattern.removesuffix(name) if pattern.endswith(name) else f"{pattern.partition('://')[0]}://"
-    with _refusals(pattern):
+    with _refusals(pattern, passing=False):
         filesystem.invalidate_cache()
         infos = filesystem.glob(name, detail=True) if glob.has_magic(name) else {}
         if not infos:  # an existing name with glob characters is meant literally
@@ -80,17 +81,23 @@ def find_stored(pattern: str) -> list[StoredFile]:
 
 
 def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a local file or one in a store for reading; what a store refuses is an OSError with its reason."""
+    """Open a local file or one in a store for reading.
+
+    Raises:
+      OSError: A local file cannot be read.
+      UserError: A store refuses it; reading raises it too.
+      TransientError: The fault of a store may pass; reading raises it too.
+    """
     address = os.fspath(path)
     if not is_address(address):
         return open(address, "rb")
     filesystem, name = _filesystem(address)
-    with _refusals(address, OSError):
+    with _refusals(address):
         return io.BufferedReader(_Stream(filesystem.open(name, "rb", block_size=_BLOCK), address), 1 << 20)
 
 
 class _Stream(io.RawIOBase):
-    """Stream of a store that raises OSError where a request is refused."""
+    """Stream of a store."""
 
     def __init__(self, file: Any, address: str) -> None:
         self._file, self._address = file, address
@@ -105,7 +112,7 @@ class _Stream(io.RawIOBase):
 
     @override
     def readinto(self, buffer: Any) -> int:
-        with _refusals(self._address, OSError):
+        with _refusals(self._address):
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -144,17 +151,23 @@ def _filesystem(address: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _refusals(address: str, kind: type[UserError] | type[OSError] = UserError) -> Iterator[None]:
-    """Convert the errors of a store to one line."""
+def _refusals(address: str, *, passing: bool = True) -> Iterator[None]:
+    """Convert the errors of a store to one line: TransientError if the fault may pass, else UserError.
+
+    Args:
+      address: What is read.
+      passing: A refusal of access may pass too, as in the middle of a command.
+    """
     try:
         yield
-    except UserError:
+    except (UserError, TransientError):
         raise
     except Exception as error:  # stores, their clients, the network and the credentials raise their own types
-        reason = buckets.refusal(error) or f"{type(error).__name__}: {error}".splitlines()[0]
-        if kind is OSError:
-            raise OSError(errno.EIO, reason, address) from error
-        raise UserError(f"{address} cannot be read ({reason}); check the address and the credentials of this machine") from error
+        refused = refusal(error)
+        if refused and refused.passes and (passing or not refused.is_denied):
+            raise TransientError(refused.reason, f"{address} cannot be read; run the same command again") from error
+        why = refused.reason if refused else f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"{address} cannot be read ({why}); check the address and the credentials of this machine") from error
 
 
 def _version(info: dict[str, Any]) -> str:

@@ -1,9 +1,11 @@
 """Text in buckets and behind other protocols: the same documents as from a disk, several files at once."""
 
+import errno
 import gzip
 import json
 import sys
 import threading
+from types import SimpleNamespace
 
 import fake_bucket
 import fsspec
@@ -17,7 +19,7 @@ from bertfam.data.corpora.read_ahead import read_in_order
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.token_cache import tokenize
 from bertfam.data.token_cache.cache import TokenCache
-from bertfam.errors import UserError
+from bertfam.errors import STORAGE_FAULT, UserError
 from bertfam.storage import streams
 from bertfam.storage.paths import to_path
 
@@ -141,13 +143,16 @@ def test_vocabulary_and_cache_of_a_bucket_resume_and_equal_local_ones(folders, b
 
         def fail(self, buffer):
             if self._address.endswith("/07.txt"):
-                raise OSError(5, "the store is gone", self._address)
+                self._file = SimpleNamespace(read=reset, close=lambda: None)
             return plain(self, buffer)
+
+        def reset(size):
+            raise ConnectionResetError(errno.ECONNRESET, "the store is gone")
 
         patch.setattr(streams._Stream, "readinto", fail)
         capsys.readouterr()
-        assert cli.main(build) == 2
-    assert f"{there}/plain/07.txt cannot be read: the store is gone" in capsys.readouterr().err
+        assert cli.main(build) == STORAGE_FAULT
+    assert f"Connection reset by peer: {there}/plain/07.txt cannot be read; " in capsys.readouterr().err
     assert cli.main(build) == 0
     assert "resuming in" in capsys.readouterr().err
     names = [path.relative_to("here") for path in TokenCache("here").directory.rglob("*.bin")]
