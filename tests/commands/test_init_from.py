@@ -1,6 +1,7 @@
 """`bertfam pretrain --init_from`: a new run starts from another model's weights."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from model_folders import arrays, cut
 
 from bertfam import api, cli
 from bertfam.data import vocabularies
+from bertfam.data.token_cache import build_process
 from bertfam.multihost.processes import Processes
 from bertfam.training.checkpoints import newest
 from bertfam.training.model_dir import read_run
@@ -195,8 +197,13 @@ def test_mistakes(trained, others, tmp_path, capsys, flags, message):
 
 
 @pytest.fixture
-def text(trained):
-    """Return the flags of the run's text alone."""
+def text(trained, monkeypatch):
+    """Return the flags of the run's text alone, whose token cache is built in this process."""
+
+    def run(command, **options):
+        return SimpleNamespace(returncode=cli.main([*command[3:], "--processes=0"]))
+
+    monkeypatch.setattr(build_process, "subprocess", SimpleNamespace(run=run, DEVNULL=None))
     return [
         f"--{name}={trained.folder / 'text' / file}.txt" for name, file in (("input", "train"), ("validation_input", "held-out"))
     ]
