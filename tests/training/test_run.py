@@ -1,6 +1,7 @@
 """Settings of a run: refused values, changes that a resumed run may make, and the remaining FLOPs."""
 
 import dataclasses
+import shlex
 
 import pytest
 import tiny
@@ -134,6 +135,19 @@ def test_updates_that_are_done_may_not_change(stages, step, message, fix):
         check_resumable(RUN, dataclasses.replace(RUN, stages=stages), step, "runs/a")
     assert str(caught.value).startswith(f"Run.{message}") and fix in str(caught.value)
     assert str(caught.value).endswith("a new run from this one by --init_from=runs/a --init_optimizer and another --model_dir")
+
+
+def test_refusal_of_another_batch_size_has_the_flags_that_change_it_from_here_on():
+    old = dataclasses.replace(RUN, stages=(Stage(10, 16, 8),))
+    with pytest.raises(UserError) as caught:
+        check_resumable(old, dataclasses.replace(RUN, stages=(Stage(10, 16, 4),)), 6)
+    words = shlex.split(str(caught.value).replace(", or start", " , or start"))
+    assert [word.removeprefix("--gin.") for word in words if word.startswith("--gin.")] == [
+        "Run.stages=(@done/Stage(), @next/Stage())",
+        *("done/Stage.steps=6", "done/Stage.length=16", "done/Stage.batch_size=8"),
+        *("next/Stage.steps=4", "next/Stage.length=16", "next/Stage.batch_size=4"),
+    ]
+    check_resumable(old, dataclasses.replace(RUN, stages=(Stage(6, 16, 8), Stage(4, 16, 4))), 6)
 
 
 def test_imported_model_may_change_its_dropout_but_no_size():
