@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from bertfam.errors import UserError
 
 CHANCE = 0.5
 _ENDING = ".jsonl"
+_LONGEST_LINE = 1 << 20  # bytes
+# RuntimeError: the archive has a password.
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 _SENTENCES = ("sentence_good", "sentence_bad")
 # Sentences and where each is from, for messages -> their scores float64[sentences].
 Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
@@ -107,9 +110,10 @@ def _files(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
             with zipfile.ZipFile(path) as archive:
                 for name in sorted(archive.namelist()):
                     if _is_data(name):
-                        yield name, iter(archive.read(name).splitlines())
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:  # the last: it has a password
-            raise UserError(f"{path} cannot be read as a zip file ({error}): give BLiMP's zip file, or a folder") from None
+                        with archive.open(name) as file:
+                            yield name, _lines(file, path, f"{path}/{name}")
+        except _ZIP_ERRORS as error:
+            raise _unreadable_zip(path, error) from None
     else:
         raise UserError(f"there is no {path}: give BLiMP's zip file, or a folder of its files")
 
@@ -121,9 +125,29 @@ def _is_data(name: str) -> bool:
 
 def _read_lines(path: Path) -> Iterator[bytes]:
     try:
-        yield from path.read_bytes().splitlines()
+        with path.open("rb") as file:
+            yield from _lines(file, path, str(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _lines(file: IO[bytes], path: Path, name: str) -> Iterator[bytes]:
+    """Yield the lines of one file, one at a time, since a small archive may hold gigabytes; `path` is the archive."""
+    number = 0
+    try:
+        while line := file.readline(_LONGEST_LINE + 1):
+            number += 1
+            if len(line) > _LONGEST_LINE:
+                raise UserError(
+                    f"{name}:{number}: a line longer than {_LONGEST_LINE:,} bytes: each line must be a pair of sentences"
+                )
+            yield line
+    except _ZIP_ERRORS as error:
+        raise _unreadable_zip(path, error) from None
+
+
+def _unreadable_zip(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} cannot be read as a zip file ({error}): give BLiMP's zip file, or a folder")
 
 
 def _pairs(name: str, lines: Iterator[bytes]) -> Iterator[Pair]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tracemalloc
 import zipfile
 from types import SimpleNamespace
 
@@ -52,6 +53,24 @@ def test_pairs_are_read_from_zip_files_folders_and_files(folder):
     (folder / "data/more").mkdir()
     (folder / "data/more/a.jsonl").write_text(json_lines(LINES))
     assert list(read_pairs(folder / "data")) == ["a", "b", "more/a"]
+
+
+@pytest.mark.parametrize("name", ["long.zip", "long.jsonl"])
+def test_line_of_unbounded_length_is_refused_without_reading_it(tmp_path, name):
+    path, size = tmp_path / name, 64 << 20
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.jsonl", bytes(size))
+    else:
+        with path.open("wb") as file:
+            file.truncate(size)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"\.jsonl:1: a line longer than"):
+            read_pairs(path)
+        assert tracemalloc.get_traced_memory()[1] < size / 2
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
