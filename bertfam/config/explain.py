@@ -77,6 +77,10 @@ def explain(name: str, config: Config | None = None) -> Explanation:
     """
     found = registry.find(name.removeprefix("@").removesuffix("()"))
     if not found:
+        if registry.find(name.partition(".")[0]):
+            raise UserError(
+                f"{name} is a field or a longer name; bertfam explain {name.partition('.')[0]} shows the class and its fields"
+            )
         raise UserError(f"no class {name} can be bound by gin{did_you_mean(name, registry.names(), 'see bertfam explain')}")
     if len(found) > 1:
         raise UserError(f"{name} is one of {', '.join(sorted(match.selector for match in found))}: name one of them")

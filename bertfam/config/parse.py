@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import tokenize
 from collections.abc import Iterator
@@ -97,7 +98,7 @@ def parse_file(name: str, named_at: str, including: tuple[str, ...] = ()) -> Ite
       UserError: if a file is missing, includes itself, or does not parse.
     """
     path, text = paths.read(name, named_at, including[-1] if including else None)
-    if path in including:
+    if os.path.realpath(path) in map(os.path.realpath, including):  # a link to its own folder gives a file ever new paths
         raise UserError(f"{named_at}: {' includes '.join([*including, path])}; remove one include")
     for statement in _statements(text, Origin(path)):
         if isinstance(statement, config_parser.IncludeStatement):

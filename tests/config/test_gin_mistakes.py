@@ -102,6 +102,12 @@ def test_mistake_in_a_line_is_reported(write, line, message):
     assert error_message([write("a.gin", GOOD + line)]) == message
 
 
+def test_file_that_includes_itself_by_a_link_is_reported_at_once(write, tmp_path):
+    (tmp_path / "again").symlink_to(".")
+    message = error_message([write("a.gin", "include 'again/a.gin'")])
+    assert message.startswith("a.gin:1: a.gin includes again/a.gin; ")
+
+
 MISTAKES_IN_FLAGS = [
     ("STEP = 10", "--gin.STEP=10: nothing refers to the macro STEP; did you mean STEPS?"),
     ("ToyModel.sise = 1", "--gin.ToyModel.sise=1: ToyModel has no parameter sise; did you mean size?"),
