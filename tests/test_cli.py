@@ -72,6 +72,10 @@ MISTAKES = [
         ["toy", "--model_dir=s3://bucket/m"],
         "--model_dir=s3://bucket/m: it is neither on this machine nor at gs://; copy it, or mount the bucket",
     ),
+    (
+        ["toy", "--model_dir=gs:/bucket/m"],
+        "--model_dir=gs:/bucket/m: an address in a bucket begins with gs://; write gs://bucket/m",
+    ),
     (["toy", "--model_dir="], "--model_dir=: the value is empty; give one"),
     (["toy", "--model_dir=m", "--input_format=line"], "--input_format=line is not one of the choices; did you mean lines?"),
     (

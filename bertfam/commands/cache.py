@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="read every byte of the cache in --output and compare it with its digests, instead of building; needs no text",
+        help="read every byte of the cache in --output and compare it with its digests, instead of building; takes no flags of text or vocabulary",
     )
     parser.add_argument(
         "--beam",
@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Build the cache, check an existing one against the text and vocabulary, or verify it; return the exit status."""
     if args.verify:
+        _check_verify(args)
         from bertfam.data.token_cache.verification import verify
 
         print(verify(args.output))
@@ -97,3 +98,14 @@ def main(args: argparse.Namespace) -> int:
         beam.build(data.corpora, vocabulary, output, shlex.split(args.beam), least_documents=least)
     print(f"token cache: {output}")
     return 0
+
+
+def _check_verify(args: argparse.Namespace) -> None:
+    """Refuse the flags that --verify would not use, so that nobody takes its answer for a comparison with the text."""
+    building = ("input", "language_input", "task", "validation_input", "vocab", "gin_file", "processes", "beam")
+    for flag in building:
+        if getattr(args, flag) not in (None, []):
+            raise UserError(
+                f"--{flag} does not go with --verify, which compares the cache with its own digests; leave --{flag} out, or leave "
+                "--verify out to compare the cache with the text and vocabulary"
+            )

@@ -49,6 +49,8 @@ def folder(text: str) -> str:
     """Parse the path of a folder, local or in a bucket (gs://BUCKET/NAME)."""
     if "://" in text and not is_remote(text):
         raise argparse.ArgumentTypeError("it is neither on this machine nor at gs://; copy it, or mount the bucket")
+    if text.startswith("gs:") and not is_remote(text):
+        raise argparse.ArgumentTypeError(f"an address in a bucket begins with gs://; write gs://{text[3:].lstrip('/')}")
     return _checked_names(os.path.expanduser(text))
 
 

@@ -143,7 +143,10 @@ def read_run(model_dir: str | Path) -> Run:
     check_whole(path.parent)
     model_dir_files.check(path.parent)
     if not path.is_file():
-        raise UserError(f"{model_dir} is no model folder (no config.gin); `bertfam pretrain` or `bertfam import` makes one")
+        fix = "`bertfam pretrain` or `bertfam import` makes one"
+        if inside := [parent for parent in path.parent.parents[:2] if (parent / path.name).is_file()]:
+            fix = f"it is in the model folder {inside[0]}: name that"
+        raise UserError(f"{model_dir} is no model folder (no config.gin); {fix}")
     return load([str(path)], saved=[str(path)]).build("Run")
 
 

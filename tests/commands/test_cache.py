@@ -132,3 +132,10 @@ def test_one_document_is_refused(folder, capsys):
         "choose another --input_format"
     )
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("flag", ["--vocab=other-vocab", "--input=a.txt", "--processes=0", "--gin_file=runs/quickstart.gin"])
+def test_verify_refuses_the_flags_that_it_would_not_use(tmp_path, monkeypatch, capsys, flag):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["cache", "--verify", "--output=cache", flag]) == 2
+    assert f"{flag.partition('=')[0]} does not go with --verify" in capsys.readouterr().err

@@ -57,3 +57,8 @@ def test_unknown_class_is_one_line(capsys, name, hint):
 def test_without_a_name_all_classes_are_listed(capsys):
     names = output(capsys, "explain").split()
     assert names == sorted(names) and {"AdamW", "BertConfig", "Run", "TextData"} <= set(names)
+
+
+def test_field_is_answered_with_the_command_that_shows_it(capsys):
+    assert cli.main(["explain", "AdamW.schedule"]) == 2
+    assert "bertfam explain AdamW " in capsys.readouterr().err

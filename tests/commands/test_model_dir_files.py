@@ -8,7 +8,8 @@ import pytest
 from command_line import in_process, listing
 
 from bertfam.config import load
-from bertfam.training.model_dir import prepare_folder
+from bertfam.errors import UserError
+from bertfam.training.model_dir import prepare_folder, read_run
 
 RECORD = "files.json"
 
@@ -114,3 +115,11 @@ def test_copy_of_the_weights_has_a_record(model_dir, tmp_path):
     assert in_process("checkpoints", f"--model_dir={model_dir}", f"--copy_weights={tmp_path / 'copy'}").returncode == 0
     edit(tmp_path / "copy", ("TRAIN_STEPS = 12", "TRAIN_STEPS = 13"))
     assert "--gin.TRAIN_STEPS=13" in refused(tmp_path / "copy", "fill", "a [MASK]")
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/5", "config.gin"])
+def test_part_of_a_model_folder_is_answered_with_the_folder(tmp_path, name):
+    (tmp_path / "model/checkpoints/5").mkdir(parents=True)
+    (tmp_path / "model/config.gin").touch()
+    with pytest.raises(UserError, match=f"it is in the model folder {tmp_path / 'model'}: name that"):
+        read_run(tmp_path / "model" / name)

@@ -57,7 +57,13 @@ class TokenCache:
         check_whole(self.directory)
         manifest = self.directory / "cache.json"
         if not manifest.is_file():
-            raise UserError(f"{self.directory} holds no token cache (no cache.json); build one with `bertfam cache`")
+            inside = self.directory / "cache"
+            fix = (
+                f"it is a model folder, so name {inside}"
+                if (inside / "cache.json").is_file()
+                else "build one with `bertfam cache`"
+            )
+            raise UserError(f"{self.directory} holds no token cache (no cache.json); {fix}")
         try:
             content = parse_json(read_bytes(manifest))
             version = content["format"]

@@ -171,6 +171,13 @@ def built(tmp_path, words):
     return build({"text": Lists()}, words, tmp_path / "cache").directory
 
 
+def test_model_folder_in_place_of_its_cache_is_recognised(built, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/cache").symlink_to(built)
+    with pytest.raises(UserError, match=f"it is a model folder, so name {tmp_path / 'model/cache'}$"):
+        TokenCache(tmp_path / "model")
+
+
 @pytest.mark.parametrize(
     ("name", "size", "message"),
     [
