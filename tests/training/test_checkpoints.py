@@ -108,6 +108,12 @@ def test_parameters_alone_are_no_training_state(state, tmp_path):
     assert newest(tmp_path) == 0 and not has_training_state(tmp_path, 0)
 
 
+def test_folders_with_other_digits_are_no_steps(tmp_path):
+    for name in ("5", "0", "\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT THREE}", "00007", "-1"):
+        (tmp_path / name).mkdir()
+    assert selection.steps(tmp_path) == [0, 5]
+
+
 def test_folder_without_checkpoints_is_refused_and_unchanged(tmp_path):
     with pytest.raises(UserError) as caught:
         Checkpoints(tmp_path / "m", read_only=True)

@@ -32,8 +32,13 @@ def existing(model_dir: str | Path) -> Path:
 
 def steps(directory: Path) -> list[int]:
     """Return the steps with a folder, in order, complete or not."""
-    paths = [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
+    paths = [path for path in directory.iterdir() if is_step(path.name)] if directory.is_dir() else []
     return sorted(int(path.name) for path in paths if not is_unfinished(path))
+
+
+def is_step(name: str) -> bool:
+    """Return True if a folder of this name is that of a step, as `str(step)` writes it, in ASCII and without leading zeros."""
+    return name.isascii() and name.isdecimal() and name == str(int(name))
 
 
 def is_unfinished(path: Path) -> bool:
@@ -43,7 +48,7 @@ def is_unfinished(path: Path) -> bool:
     """
     if UNFINISHED in path.name or path.name.endswith(DELETED):
         return True
-    return is_remote(path) and path.name.isdigit() and not (path / manifest.NAME).exists()
+    return is_remote(path) and is_step(path.name) and not (path / manifest.NAME).exists()
 
 
 def complete(directory: Path) -> list[int]:
