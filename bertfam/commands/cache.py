@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="read every byte of the cache in --output and compare it with its digests, instead of building; takes no flags of text or vocabulary",
+        help="read every byte of the cache in --output and compare it with its digests, instead of building; takes no flags of "
+        "text or vocabulary",
     )
     parser.add_argument(
         "--beam",
@@ -106,6 +107,6 @@ def _check_verify(args: argparse.Namespace) -> None:
     for flag in building:
         if getattr(args, flag) not in (None, []):
             raise UserError(
-                f"--{flag} does not go with --verify, which compares the cache with its own digests; leave --{flag} out, or leave "
-                "--verify out to compare the cache with the text and vocabulary"
+                f"--{flag} does not go with --verify, which compares the cache with its own digests; leave --{flag} out, or "
+                "leave --verify out to compare the cache with the text and vocabulary"
             )

@@ -103,6 +103,8 @@ def _open(folder: Path) -> _Opened:
     check_whole(folder)
     path = folder / "config.json"
     if not path.exists():
+        if (folder / "config.gin").is_file():
+            raise UserError(f"{folder} is a model folder already (config.gin), and no Hugging Face folder; use it as --model_dir")
         raise UserError(f"{path} is missing: is {folder} a Hugging Face folder?")
     content = read_json(path)
     family = _family_named(content.get("model_type"), path)

@@ -140,6 +140,12 @@ def test_import_refuses_the_folder_in_one_line(folder, tmp_path, capsys, name):
     assert len(line) < 1000 and not (tmp_path / "model").exists()
 
 
+def test_model_folder_in_place_of_a_hugging_face_folder_is_recognised(tmp_path, capsys):
+    (tmp_path / "config.gin").touch()
+    assert main(["import", f"--input={tmp_path}", f"--output={tmp_path / 'made'}"]) == 2
+    assert "use it as --model_dir" in capsys.readouterr().err and not (tmp_path / "made").exists()
+
+
 def test_folder_with_an_impossible_name_is_refused(tmp_path, capsys):
     assert main(["import", f"--input={'n' * 5000}", f"--output={tmp_path / 'model'}"]) == 2
     assert "names have at most 255" in capsys.readouterr().err
