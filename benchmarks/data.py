@@ -29,6 +29,7 @@ from benchmarks.measurement import Entrant, Measured, machine, measure, run_job,
 from bertfam import __version__
 from bertfam.data import vocabularies
 from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
+from bertfam.data.corpora.input_files import identity
 from bertfam.data.corpora.python_docs.corpus import PythonDocs
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.vocabularies.wordpiece import WordPiece
@@ -212,7 +213,7 @@ def _inputs(args: argparse.Namespace, folder: Path, peers: bool) -> Inputs:
         sentences = (sentence for document in corpus.documents("train") for sentence in document)
         vocabulary = WordPiece.train(sentences, size=_VOCABULARY_SIZE)
     vocabulary.save(folder / "vocab")
-    files = tuple(str(file.resolve()) for file in corpus.files("train"))
+    files = tuple(map(identity, corpus.files("train")))
     return Inputs(folder, files, input_format, str(folder / "vocab"), args.processes, args.batch_size, args.seconds, peers)
 
 

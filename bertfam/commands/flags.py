@@ -13,7 +13,6 @@ from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import to_path
-from bertfam.storage.streams import is_address
 
 if TYPE_CHECKING:
     from bertfam.config import Config, Defaults, Override
@@ -41,8 +40,8 @@ def path(text: str) -> str:
 
 
 def files(text: str) -> str:
-    """Parse the path, address or glob of files of text; expand `~` in local ones."""
-    return text if is_address(text) else os.path.expanduser(text)
+    """Parse the path, address or glob of files of text; expand `~`."""
+    return _checked_names(os.path.expanduser(text))
 
 
 def folder(text: str) -> str:
@@ -446,7 +445,7 @@ def _language_bindings(args: argparse.Namespace) -> list[tuple[str, str]]:
         code, _, glob = given.partition("=")
         if not (re.fullmatch("[A-Za-z][A-Za-z0-9_]*", code) and glob):
             raise UserError(f"--language_input={given}: it must be CODE=GLOB, as --language_input='de=wiki/de/*.txt'")
-        found.setdefault(code, []).append(files(glob))
+        found.setdefault(code, []).append(os.path.expanduser(glob))
     bindings = []
     if found:
         origin = f"--language_input={args.language_input[0]}"

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from typing_extensions import override
 
@@ -80,7 +80,7 @@ def find_stored(pattern: str) -> list[StoredFile]:
     return [StoredFile(head + path, int(info.get("size") or 0), _version(info)) for path, info in sorted(files.items())]
 
 
-def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
+def open_binary(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a local file or one in a store for reading.
 
     Raises:
@@ -135,6 +135,8 @@ class _Stream(io.RawIOBase):
 def _filesystem(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and the name of the address there."""
     protocol = address.partition("://")[0]
+    if not address.isprintable():
+        raise UserError(f"{address!a} cannot be an address: it has characters that cannot be printed")
     if buckets.is_remote(address):
         buckets.open_path(address)  # configures gcsfs and checks the bucket
     try:
@@ -145,7 +147,7 @@ def _filesystem(address: str) -> tuple[Any, str]:
         extra = _EXTRAS.get(protocol)
         fix = f"pip install 'bertfam[{extra}]'" if extra else str(error)
         raise UserError(f"{address} requires a package that is not installed: {fix}") from error
-    except ValueError as error:
+    except Exception as error:  # file systems check their addresses in ways of their own
         raise UserError(f"{address}: {error}; name a local file, or an address such as gs://BUCKET/NAME") from error
     return filesystem, str(name)
 
@@ -164,7 +166,8 @@ def _refusals(address: str, *, passing: bool = True) -> Iterator[None]:
         raise
     except Exception as error:  # stores, their clients, the network and the credentials raise their own types
         refused = refusal(error)
-        if refused and refused.passes and (passing or not refused.is_denied):
+        is_malformed = isinstance(error, ValueError)
+        if refused and refused.passes and not is_malformed and (passing or not refused.is_denied):
             raise TransientError(refused.reason, f"{address} cannot be read; run the same command again") from error
         why = refused.reason if refused else f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"{address} cannot be read ({why}); check the address and the credentials of this machine") from error

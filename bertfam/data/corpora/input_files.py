@@ -23,7 +23,8 @@ def find_files(patterns: tuple[str, ...]) -> list[InputFile]:
       UserError: If a pattern matches no file, names a folder, or cannot be searched.
     """
     files: dict[str, InputFile] = {}  # identity -> path as given
-    for pattern in patterns:
+    for given in patterns:
+        pattern = given.removeprefix("file://")
         matches = find_stored(pattern) if is_address(pattern) else _find_local(pattern)
         if not matches:
             kind = "no file matches" if glob.has_magic(pattern) else "no such file:"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import seqio
 
 Rates = dict[str, float]
+_LONGEST = 255  # characters of a name
 
 
 def find_rates(name: str, modules: Sequence[str], *, in_child: bool) -> Rates | None:
@@ -31,9 +32,11 @@ def find_rates(name: str, modules: Sequence[str], *, in_child: bool) -> Rates | 
       in_child: ask a child process, unless this one has imported seqio already.
 
     Raises:
-      UserError: a module cannot be imported, or a rate cannot be computed.
+      UserError: a module cannot be imported, a rate cannot be computed, or `name` cannot be a name.
       SystemExit: the child failed; it has printed the reason.
     """
+    if not name.isprintable() or len(name) > _LONGEST:
+        raise UserError(f"--task={name!a} cannot be the name of a task or mixture: give the name that a module registers")
     if not in_child or "seqio" in sys.modules:
         return _read_rates(name, modules)
     process = subprocess.Popen(

@@ -98,6 +98,10 @@ def test_what_cannot_be_read_is_one_line(folders, monkeypatch):
         ("gs://nowhere/a.txt", "there is no bucket gs://nowhere"),
         ("s3://bucket/a.txt", "pip install 'bertfam[s3]'"),
         ("nothing://a.txt", "Protocol not known: nothing"),
+        ("https://[", "https://["),
+        ("github://a.txt", "github://a.txt"),
+        ("gs://a\x00b/a.txt", "cannot be printed"),
+        ("file:///dev/null", "/dev/null is a pipe or device"),
     ):
         with pytest.raises(UserError) as refusal:
             list(TextFiles(pattern).texts("train"))

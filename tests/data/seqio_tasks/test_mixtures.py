@@ -60,6 +60,7 @@ def test_rates_of_nested_mixtures(nested):
         ("mixed_wrong", "--task=mixed_wrong: the rate of task mixed_cats cannot be computed .*'mixed_pets' must be a number"),
         ("mixed_negative", "--task=mixed_negative: the rate of task mixed_cats is -1.0"),
         ("mixed_nothing", "--task=mixed_nothing: no task "),
+        ("mixed\x00", r"--task='mixed.x00' cannot be the name "),
     ],
 )
 def test_bad_rates_are_refused(nested, name, message):
