@@ -1,8 +1,9 @@
-"""The run of `trained` in a bucket, from the vocabulary to the export, killed and resumed."""
+"""The run of `trained` in a bucket that refuses some requests, from the vocabulary to the export, killed and resumed."""
 
 import json
 import signal
 
+import fake_bucket
 import pytest
 from command_line import bertfam
 from model_folders import metrics
@@ -16,7 +17,7 @@ from bertfam.training.checkpoints import newest
 def in_bucket(trained, bucket, tmp_path_factory):
     """Return the address of vocab/, cache/ and model/, and a folder with scores.json and the list modules.json.
 
-    One process resumes the run and evaluates it; modules.json lists what it has loaded.
+    One process resumes the run and evaluates it, while the store refuses some requests; modules.json lists what it has loaded.
     """
     home, folder = f"{bucket}/made", tmp_path_factory.mktemp("modules")
     text = trained.folder / "text"
@@ -28,7 +29,8 @@ def in_bucket(trained, bucket, tmp_path_factory):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert newest(f"{home}/model") == 10
     evaluate = ["evaluate", f"--model_dir={home}/model", "--json"]
-    done = bertfam(*command, "THEN", *evaluate, MODULES=folder / "modules.json")
+    with fake_bucket.faults(503, share=0.12):
+        done = bertfam(*command, "THEN", *evaluate, MODULES=folder / "modules.json")
     assert done.returncode == 0, done.stderr
     output, _, scores = done.stdout.partition(f"finished: {home}/model\n")
     assert "resumed from step 10" in output.splitlines()
