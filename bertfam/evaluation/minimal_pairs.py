@@ -110,8 +110,8 @@ def _files(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
             with zipfile.ZipFile(path) as archive:
                 for name in sorted(archive.namelist()):
                     if _is_data(name):
-                        with archive.open(name) as file:
-                            yield name, _lines(file, path, f"{path}/{name}")
+                        with archive.open(name) as member:
+                            yield name, _lines(member, path, f"{path}/{name}")
         except _ZIP_ERRORS as error:
             raise _unreadable_zip(path, error) from None
     else:
