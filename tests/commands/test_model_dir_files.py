@@ -1,6 +1,7 @@
 """Files of MODEL_DIR that are missing or were edited by hand: refused in one line, with nothing written."""
 
 import json
+import os
 import re
 import shutil
 
@@ -9,6 +10,7 @@ from command_line import in_process, listing
 
 from bertfam.config import load
 from bertfam.errors import UserError
+from bertfam.training.logs import metrics_file
 from bertfam.training.model_dir import prepare_folder, read_run
 
 RECORD = "files.json"
@@ -123,3 +125,9 @@ def test_part_of_a_model_folder_is_answered_with_the_folder(tmp_path, name):
     (tmp_path / "model/config.gin").touch()
     with pytest.raises(UserError, match=f"it is in the model folder {tmp_path / 'model'}: name that"):
         read_run(tmp_path / "model" / name)
+
+
+def test_pipe_in_place_of_the_metrics_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(UserError, match="metrics.jsonl is not a regular file; move it away"):
+        metrics_file.read(tmp_path / "metrics.jsonl")

@@ -52,6 +52,8 @@ def read(path: Path) -> MetricsFile:
     result = MetricsFile([], {})
     if not path.exists():
         return result
+    if not (path.is_file() or path.is_dir()):  # reading a pipe waits for ever
+        raise UserError(f"{path} is not a regular file; move it away to continue without it")
     try:
         *complete, last = path.read_bytes().split(b"\n")
     except OSError as error:
