@@ -37,7 +37,7 @@ def recover(target: Path) -> None:
 
 def is_interrupted(target: Path) -> bool:
     """Return whether a replacement was interrupted, or is still running."""
-    return _aside(target).is_dir()
+    return os.path.isdir(_aside(target))  # False also where the folder above may not be read
 
 
 def _aside(target: Path) -> Path:

@@ -129,11 +129,11 @@ def replaced(words, flags):
 
 
 def listing(folder):
-    """Return every path under a folder with its size and time: equal listings mean that nothing was written.
+    """Return every path under a folder, files with size and time: equal listings mean that nothing was written.
 
-    The lock is left out, which another test may hold for a moment.
+    The lock is left out, which another test may hold for a moment, and so are the times of folders, which a lock changes.
     """
     from bertfam.storage import locks
 
     paths = (path for path in sorted(Path(folder).rglob("*")) if path.name != locks.NAME)
-    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+    return {path: None if path.is_dir() else (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}

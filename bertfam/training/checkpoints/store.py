@@ -12,6 +12,7 @@ metrics at `save`, but here a step is evaluated after it is saved; see `retentio
 """
 
 import contextlib
+import errno
 import logging
 import sys
 import time
@@ -28,7 +29,7 @@ from typing_extensions import override
 from bertfam.errors import STORAGE_FAULT, TransientError, UserError, warn
 from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.faults import refusal
+from bertfam.storage.faults import Refusal, refusal
 from bertfam.storage.paths import make_folder, to_path
 from bertfam.training.checkpoints import broadcast, manifest, selection
 from bertfam.training.checkpoints.cleanup import clear_unfinished, delete_unkept
@@ -206,6 +207,8 @@ class Checkpoints:
                 clear_unfinished(self.directory)  # the remains may fill the disk
         elsewhere = isinstance(error, FailedElsewhere)
         refused = error.refusal if isinstance(error, FailedElsewhere) else refusal(error)
+        if _is_in_the_way(error):
+            refused = Refusal("remains of an earlier attempt", passes=True)
         if refused is None and not elsewhere:
             raise error
         if not self._processes.first:
@@ -298,3 +301,10 @@ def _ignore_closed_loops(error: Any) -> None:
 def on_devices(shapes: Any, shardings: Any) -> Any:
     """Attach shardings to a tree of shapes."""
     return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings)
+
+
+def _is_in_the_way(error: Exception) -> bool:
+    """Return whether a save failed because a thread of an earlier attempt wrote on after its remains were deleted."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EEXIST, errno.ENOTEMPTY)
+    return isinstance(error, ValueError) and "already exists" in str(error)  # of Orbax

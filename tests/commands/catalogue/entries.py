@@ -774,7 +774,7 @@ CHECKPOINTS = {
     ),
     "an import of a run": Entry(
         "import --input={trained}/model --output=out",
-        ("{trained}/model/config.json",),
+        ("{trained}/model", "--model_dir"),
     ),
 }
 
