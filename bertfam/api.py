@@ -317,7 +317,7 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     """
     from bertfam.training.trained_networks import read_network
 
-    return _make_model(*read_network(path, step=step, network=network), _huggingface_folder(path))
+    return _make_model(path, *read_network(path, step=step, network=network))
 
 
 def load_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Model | LanguageModel]:
@@ -328,19 +328,19 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
     from bertfam.training.trained_networks import read_networks
 
     networks = read_networks(path, step=step, average=average)
-    return {name: _make_model(*network, _huggingface_folder(path)) for name, network in networks.items()}
+    return {name: _make_model(path, *network) for name, network in networks.items()}
 
 
-def _huggingface_folder(path: str | Path) -> Path | None:
-    folder = to_path(path)
-    return None if (folder / "config.gin").is_file() else folder
+def _make_model(path: str | Path, config: Any, params: dict[str, Any], vocabulary: Vocabulary) -> Model | LanguageModel:
+    """Make the API's model of a network of the folder `path`; the files of a Hugging Face folder may name the end tokens."""
+    from bertfam.training.trained_networks import is_huggingface
 
-
-def _make_model(config: Any, params: dict[str, Any], vocabulary: Vocabulary, folder: Path | None = None) -> Model | LanguageModel:
-    """Make the API's model of a network; `folder` is a Hugging Face folder whose files may name the end tokens."""
     if "decoder" not in params:
         return Model(config, params, vocabulary)
     tokens = vocabulary.token_ids
     return LanguageModel(
-        config, params, vocabulary, end_tokens_of_folder(config, tokens, folder) if folder else end_tokens(config, tokens)
+        config,
+        params,
+        vocabulary,
+        end_tokens_of_folder(config, tokens, to_path(path)) if is_huggingface(path) else end_tokens(config, tokens),
     )

@@ -46,9 +46,7 @@ KNOWN_DIRECTIONS: set[tuple[str, str]] = set()
 KNOWN_CIRCLES: set[tuple[str, ...]] = set()
 KNOWN_LONG_FUNCTIONS: set[str] = set()
 KNOWN_LONG_MAINS: set[str] = set()
-KNOWN_FULL_FOLDERS: set[str] = {
-    "bertfam/training",
-}
+KNOWN_FULL_FOLDERS: set[str] = set()
 
 Graph = Mapping[str, frozenset[str]]
 

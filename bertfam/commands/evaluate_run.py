@@ -25,13 +25,13 @@ from bertfam.evaluation.sentence_scores import scorer
 from bertfam.sharding.mesh import MeshShape
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
-from bertfam.training.imported_model import read_model
 from bertfam.training.model_dir import TrainedModel, open_model, read_run
 from bertfam.training.run import Run
 from bertfam.training.stages import Stage
 from bertfam.training.teachers import read_teachers
 from bertfam.training.trained_networks import is_huggingface
 from bertfam.training.trainer import Scores, Trainer
+from bertfam.training.warm_start.imported_model import read_model
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,13 @@ def _open(args: argparse.Namespace, split: str) -> Evaluation:
     """Open the run, the token cache, the model and the batches; raises UserError if they do not go together."""
     flags.import_modules(args)
     if is_huggingface(args.model_dir):
-        model = _open_imported(args)
+        model, step = _open_imported(args), None
         run, cache = model.run, TokenCache(args.cache_dir)
     else:
         run = read_run(args.model_dir)
         cache = session.open_saved_cache(run, to_path(args.model_dir), args.cache_dir)
         model = open_model(args.model_dir, args.step, average=args.average)
+        step = model.step
     if vocabularies.load(cache.vocabulary_directory).fingerprint != model.vocabulary.fingerprint:
         raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
     mesh = MeshShape().build()
@@ -112,7 +113,6 @@ def _open(args: argparse.Namespace, split: str) -> Evaluation:
             f"the {split} split of {cache.directory} has too few documents; build a cache of other text by `bertfam cache "
             f"--vocab={args.model_dir}/vocab` and give it with --cache_dir"
         )
-    step = None if is_huggingface(args.model_dir) else model.step
     return Evaluation(run, model, step, cache, mesh, stage, held_out)
 
 

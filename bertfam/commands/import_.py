@@ -34,8 +34,8 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.storage.files import check_unused, new_folder
     from bertfam.training.checkpoints import Checkpoints
-    from bertfam.training.imported_model import read_model
     from bertfam.training.integrity import model_dir_files
+    from bertfam.training.warm_start.imported_model import read_model
 
     check_unused(args.output)
     flags.import_modules(args)

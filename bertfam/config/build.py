@@ -32,7 +32,7 @@ _LINE = 120
 
 
 class Defaults(NamedTuple):
-    """What the gin files of a configuration may leave out; they and the bindings override it.
+    """Defaults that the gin files of a configuration, and its bindings, override.
 
     Attributes:
       files: gin files.

@@ -123,7 +123,7 @@ def _default(target: Any, parameter: str) -> str | None:
 
 def _places(selector: str, parameter: str, config: Config | None) -> list[Place]:
     if config is None:
-        bound = [(name, binding) for name, binding in shipped_bindings()]
+        bound = shipped_bindings()
     else:
         bound = [(str(binding.origin), binding) for binding in config.bindings.values()]
     return [

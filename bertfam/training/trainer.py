@@ -214,6 +214,7 @@ class Trainer:
             metrics = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, len(places), interrupted)
         if metrics is None:
             return None
+        metrics = jax.device_get(metrics)  # once, for the sums that follow
         counts = weights(metrics)
         targets = {name: round(counts.get(TERM + name, 0.0)) for name in self.run.objective.coefficients}
         values, corpora = self._values(metrics), {}

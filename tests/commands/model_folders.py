@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from bertfam.storage import locks
 from bertfam.training.checkpoints import manifest, selection
 
 SPEEDS = ("tokens_per_second", "mfu", "waiting_for_data")
@@ -43,27 +44,20 @@ def assert_equal_arrays(left, right):
     assert not different
 
 
-def assert_same_weights(left, right):
-    """Check that two loaded models have the same config and equal parameters, rows of no token aside."""
-    assert left.config == right.config
-    rows, padded = left.config.vocab_size, left.config.padded_vocab_size
-
-    def check(actual, expected):
-        count = rows if len(actual) == padded else None
-        np.testing.assert_array_equal(actual[:count], expected[:count])
-
-    jax.tree.map(check, left.params, right.params)
-
-
 def whole(model_dir):
     """Return the steps whose every byte is as it was written."""
     directory = model_dir / "checkpoints"
     return [step for step in selection.steps(directory) if manifest.fault(directory / str(step), contents=True) is None]
 
 
+def copy_run(model_dir, copy):
+    """Copy a run, and return the copy; the lock that another test may hold for a moment is not copied."""
+    return shutil.copytree(model_dir, copy, ignore=shutil.ignore_patterns(f"{locks.NAME}*"))
+
+
 def cut(model_dir, copy, step):
     """Copy a run as it was when the checkpoint of `step` had been saved, and return the copy."""
-    shutil.copytree(model_dir, copy)
+    copy_run(model_dir, copy)
     for path in (copy / "checkpoints").iterdir():
         if int(path.name) > step:
             shutil.rmtree(path)

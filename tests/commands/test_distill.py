@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import in_process, launch, listing, replaced
 from initial_state import initial_state, leaves
-from model_folders import arrays, cut
+from model_folders import arrays, copy_run, cut
 from test_pretrain_processes import metrics
 
 from bertfam import api, cli
@@ -154,7 +154,7 @@ def test_a_student_starts_from_its_teacher(teacher, distilled):
 
 def test_a_resumed_run_equals_an_unbroken_one(trained, distilled, tmp_path):
     """The same command with a teacher that has moved and trained on: it uses the step that the run started with."""
-    student, moved = distilled.student, shutil.copytree(trained.model_dir, tmp_path / "moved")
+    student, moved = distilled.student, copy_run(trained.model_dir, tmp_path / "moved")
     again = cut(student, tmp_path / "again", 2)  # as if it had been killed after 2 of 4
     command = replaced(distilled.words, [f"--teacher={moved}", f"--model_dir={again}"])
     refused = in_process(*command, "--teacher_step=24")
@@ -197,7 +197,7 @@ def test_another_teacher_is_refused(trained, teacher, student, tmp_path, capsys)
     """By name, and where another one has taken its place."""
     run = cut(student, tmp_path / "student", 2)
     other = tmp_path / "other"
-    shutil.copytree(trained.model_dir, other)
+    copy_run(trained.model_dir, other)
     for step in (path for path in (other / "checkpoints").iterdir() if path.name not in ("5",)):
         shutil.rmtree(step)
     (run / "files.json").unlink()  # or edits of config.gin would be refused

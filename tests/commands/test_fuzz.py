@@ -4,12 +4,12 @@ import os
 import random
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
+from model_folders import copy_run
 
 from bertfam import cli
 
@@ -40,7 +40,7 @@ VALUES = (
 def commands(trained, tmp_path, monkeypatch):
     """Command lines that work, by command; nothing that they start takes long."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(trained.model_dir, tmp_path / "model")
+    copy_run(trained.model_dir, tmp_path / "model")
     text, vocab = f"--input={trained.folder}/text/held-out.txt", f"--vocab={trained.folder}/vocab"
     run, model = f"--gin_file={trained.folder}/run.gin", "--model_dir=model"
     return {

@@ -3,10 +3,10 @@
 import json
 import os
 import re
-import shutil
 
 import pytest
 from command_line import in_process, listing
+from model_folders import copy_run
 
 from bertfam.config import load
 from bertfam.errors import UserError
@@ -19,7 +19,7 @@ RECORD = "files.json"
 @pytest.fixture
 def model_dir(trained, tmp_path):
     """Copy of the finished run."""
-    return shutil.copytree(trained.model_dir, tmp_path / "model")
+    return copy_run(trained.model_dir, tmp_path / "model")
 
 
 def refused(model_dir, *words):

@@ -3,7 +3,7 @@
 import json
 
 from command_line import in_process
-from model_folders import assert_same_weights
+from same_weights import assert_same_weights
 
 from bertfam import api, cli
 

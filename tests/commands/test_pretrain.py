@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from command_line import bertfam, in_process, listing
 from initial_state import initial_state
-from model_folders import arrays, assert_equal_arrays, assert_same_weights, cut, metrics
+from model_folders import arrays, assert_equal_arrays, copy_run, cut, metrics
+from same_weights import assert_same_weights
 
 from bertfam import api
 from bertfam.config import load
@@ -139,8 +140,20 @@ def test_a_finished_run_that_was_killed_as_it_deleted_a_checkpoint(trained, tmp_
 @pytest.fixture
 def copy(trained, tmp_path):
     """Return a copy that a test may change."""
-    shutil.copytree(trained.model_dir, tmp_path / "model")
+    copy_run(trained.model_dir, tmp_path / "model")
     return tmp_path / "model"
+
+
+def refusal(trained, capsys, flag):
+    """Return the one line with which resuming with one more flag is refused; nothing is written."""
+    from bertfam import cli
+
+    before = listing(trained.model_dir)
+    assert cli.main(trained.pretrain(trained.model_dir, flag)) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and len(output.err.splitlines()) == 1
+    assert listing(trained.model_dir) == before
+    return output.err
 
 
 @pytest.mark.parametrize(
@@ -155,14 +168,8 @@ def copy(trained, tmp_path):
     ],
 )
 def test_resuming_with_other_settings_is_refused(trained, capsys, flag, message):
-    from bertfam import cli
-
-    before = listing(trained.model_dir)
-    assert cli.main(trained.pretrain(trained.model_dir, flag)) == 2
-    output = capsys.readouterr()
-    assert output.out == "" and len(output.err.splitlines()) == 1
-    assert output.err == f"bertfam: error: {message}; change it back, or use another --model_dir\n"
-    assert listing(trained.model_dir) == before
+    error = refusal(trained, capsys, flag)
+    assert error == f"bertfam: error: {message}; change it back, or use another --model_dir\n"
 
 
 @pytest.mark.parametrize(
@@ -174,15 +181,9 @@ def test_resuming_with_other_settings_is_refused(trained, capsys, flag, message)
     ],
 )
 def test_updates_that_are_done_keep_their_batches(trained, capsys, flag, message):
-    from bertfam import cli
-
-    before = listing(trained.model_dir)
-    assert cli.main(trained.pretrain(trained.model_dir, flag)) == 2
-    output = capsys.readouterr()
-    assert output.out == "" and len(output.err.splitlines()) == 1
-    assert output.err.startswith(f"bertfam: error: {message}")
-    assert f"--init_from={trained.model_dir} --init_optimizer" in output.err
-    assert listing(trained.model_dir) == before
+    error = refusal(trained, capsys, flag)
+    assert error.startswith(f"bertfam: error: {message}")
+    assert f"--init_from={trained.model_dir} --init_optimizer" in error
 
 
 def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):

@@ -1,9 +1,8 @@
 """A run keeps the rows that it began with: `TextData.rows_version` in its config.gin."""
 
-import shutil
-
 import pytest
 from command_line import in_process, listing
+from model_folders import copy_run
 
 from bertfam.training.model_dir import read_run
 
@@ -14,7 +13,7 @@ STATED = "TextData.rows_version = 2\n"
 def earlier(trained, tmp_path_factory):
     """Folder of the finished run, as a version before rows had versions would have written it."""
     folder = tmp_path_factory.mktemp("earlier") / "model"
-    shutil.copytree(trained.model_dir, folder)
+    copy_run(trained.model_dir, folder)
     config = (folder / "config.gin").read_text()
     assert config.count(STATED) == 1
     (folder / "config.gin").write_text(config.replace(STATED, ""))

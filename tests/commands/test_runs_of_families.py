@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from command_line import in_process
-from model_folders import assert_same_weights
+from same_weights import assert_same_weights
 
 from bertfam import api, cli
 from bertfam.interop import huggingface

@@ -13,7 +13,7 @@ import bertfam_process
 import phases
 import pytest
 from command_line import bertfam, error_lines, in_process, listing, start_launcher
-from model_folders import arrays, assert_equal_arrays, cut, remount, whole
+from model_folders import arrays, assert_equal_arrays, copy_run, cut, remount, whole
 
 from bertfam.storage import locks
 from bertfam.training.checkpoints import manifest, newest
@@ -190,7 +190,7 @@ def test_a_folder_that_another_run_writes_is_refused_and_can_be_read(trained, tm
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
     monkeypatch.setattr(locks, "time", clock)
-    model_dir = shutil.copytree(trained.model_dir, tmp_path / "model")
+    model_dir = copy_run(trained.model_dir, tmp_path / "model")
     with locks.hold(model_dir):
         before = listing(model_dir)
         refused = in_process("pretrain", f"--model_dir={model_dir}", "--gin.Run.log_every=3")
