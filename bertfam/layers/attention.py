@@ -1,12 +1,15 @@
 """Multi-head attention (Vaswani et al. 2017, equation 1 and section 3.2.2): self-attention and cross-attention."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.kernels.attention import Request, choose
+from bertfam.kernels.attention.choice import choose
+from bertfam.kernels.attention.interface import Inputs, Request
+from bertfam.kernels.attention.patterns import FULL, Pattern
 from bertfam.layers.dense import Dense, project
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, truncated_normal
@@ -23,6 +26,7 @@ class Row(NamedTuple):
       bias: float32[1, heads, length, keys], added to the scores.
       key_segment_ids: int32[batch, slots], segment ids of a cache that includes these tokens.
       offset: int32[], the slot of the first of these tokens.
+      arrays: arrays that the attention pattern depends on, by name.
     """
 
     segment_ids: jax.Array
@@ -30,6 +34,7 @@ class Row(NamedTuple):
     bias: jax.Array | None = None
     key_segment_ids: jax.Array | None = None
     offset: jax.Array | None = None
+    arrays: Mapping[str, jax.Array] | None = None
 
 
 class Encoded(NamedTuple):
@@ -119,38 +124,36 @@ class _Attention(nn.Module):
         packed: bool,
         train: bool,
         return_weights: bool,
-        **options: Any,
+        pattern: Pattern = FULL,
     ) -> Attended:
-        rate = self.dropout_rate if train else 0.0
-        request = Request.here(
+        request = Request(
             str(query.dtype),
             query.shape[1],
             self.head_dim,
-            packed,
-            rate,
-            return_weights,
+            pattern,
+            packed=packed,
+            dropout_rate=self.dropout_rate if train else 0.0,
+            return_weights=return_weights,
             bias=row.bias is not None,
             key_length=key.shape[1] if row.key_segment_ids is not None else None,
             scale=self.scale,
-            **options,
-        )
-        # If a row's tokens are sharded over devices, each device's queries require all keys.
-        heads = _heads_axis(key.shape[2]) if key.shape[2] == self.num_heads else None
-        key, value = (nn.with_logical_constraint(array, ("batch", None, heads, None)) for array in (key, value))
+        ).here()
         backend, _ = choose(request, self.execution.attention)
-        dropout_key = self.make_rng("dropout") if request.dropout_rate and backend.dropout else None
-        # [batch, length, heads, head_dim]
-        mixed, probabilities = backend.run(
+        heads = _heads_axis(key.shape[2]) if key.shape[2] == self.num_heads else None
+        length = None if backend.gathers_keys else "length"
+        key, value = (nn.with_logical_constraint(array, ("batch", length, heads, None)) for array in (key, value))
+        inputs = Inputs(
             query,
             key.astype(query.dtype),
             value.astype(query.dtype),
-            segment_ids=row.segment_ids,
-            request=request,
-            key_segment_ids=row.key_segment_ids,
-            offset=row.offset,
-            bias=row.bias,
-            dropout_key=dropout_key,
+            row.segment_ids,
+            row.key_segment_ids,
+            row.offset,
+            row.bias,
+            dropout_key=self.make_rng("dropout") if request.dropout_rate and backend.applies_dropout else None,
+            arrays=row.arrays,
         )
+        mixed, probabilities = backend.run(inputs, request)  # [batch, length, heads, head_dim]
         axes = (_heads_axis(self.num_heads), "head_dim", "embed")
         dtype, output_init = self.execution.compute_dtype, self.output_init or self.kernel_init
         output = Dense((embed,), axes, dtype, self.use_bias, output_init, name="output")
@@ -163,15 +166,13 @@ class SelfAttention(_Attention):
     Attributes:
       num_kv_heads: number of key and value heads, a divisor of `num_heads`; 1 is multi-query attention (Shazeer 2019);
         None: `num_heads`.
-      window: range of attention, |i - j| <= window / 2; None: all tokens.
-      causal: True if a token does not attend to later tokens.
+      pattern: the tokens that a token attends to, within its segment.
       rotary_theta: base of the rotary positions of queries and keys (see `bertfam.layers.positions.rotary`); None: no rotary
         positions.
     """
 
     num_kv_heads: int | None = None
-    window: int | None = None
-    causal: bool = False
+    pattern: Pattern = FULL
     rotary_theta: float | None = None
 
     @nn.compact
@@ -207,7 +208,7 @@ class SelfAttention(_Attention):
             assert row.offset is not None, "a cache without the slot to write to"
             key, value = (put(old, new, row.offset) for old, new in zip(cached, (key, value), strict=True))
         embed = inputs.shape[-1]
-        return self._attend(query, key, value, row, embed, packed, train, return_weights, window=self.window, causal=self.causal)
+        return self._attend(query, key, value, row, embed, packed, train, return_weights, self.pattern)
 
 
 class CrossAttention(_Attention):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertfam.errors import UserError
-from bertfam.kernels.attention import backend_names
+from bertfam.kernels.attention.choice import backend_names
 
 ComputeDtype = Literal["float32", "bfloat16"]
 LayerLoop = Literal["scan", "unroll"]
@@ -25,7 +25,7 @@ class Execution:
       layers: "scan" compiles one layer and loops over it; "unroll" compiles every layer.
       remat: recomputation in the backward pass: "none", "full" (every layer from its input) or "dots" (all but the
         results of matrix products with weights).
-      attention: "auto" or the name of one backend of `bertfam.kernels.attention`.
+      attention: "auto" or the name of one backend of `bertfam.kernels.attention.choice`.
 
     Raises:
       UserError: for a value outside these lists.

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.features import Start
+from bertfam.kernels.attention.patterns import CAUSAL, FULL
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import CrossAttention, Encoded, Row, SelfAttention
 from bertfam.layers.blocks import PostNormBlock
@@ -186,7 +187,7 @@ class _Network(nn.Module):
         heads = (num_heads, config.hidden_size // num_heads, config.attention_dropout_rate, self.execution, init)
         return partial(
             PostNormBlock,
-            attention=partial(SelfAttention, *heads, causal=causal),
+            attention=partial(SelfAttention, *heads, pattern=CAUSAL if causal else FULL),
             cross_attention=partial(CrossAttention, *heads) if causal else None,
             feed_forward=partial(
                 FeedForward, feed_forward_size, config.activation, dtype, init, dropout_rate=config.feed_forward_dropout_rate

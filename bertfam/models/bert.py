@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.errors import UserError
+from bertfam.kernels.attention.patterns import FULL, Pattern
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import Row, SelfAttention
 from bertfam.layers.blocks import PostNormBlock
@@ -91,9 +92,9 @@ class BertConfig(Sizes):
         return ()
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Attention windows of the layers, each once: |i - j| <= window / 2; None: all tokens."""
-        return (None,)
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Attention patterns of the layers, each once."""
+        return (FULL,)
 
     @property
     def first_rows(self) -> Mapping[str, int]:

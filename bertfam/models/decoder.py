@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 
 from bertfam.features import Start
+from bertfam.kernels.attention.patterns import CAUSAL
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import SelfAttention
 from bertfam.layers.blocks import Maker, PreNormBlock
@@ -151,7 +152,7 @@ class DecoderConfig(Sizes):
             self.initializer(self.num_heads * self.head_dim, residual=True),
             use_bias=self.use_bias,
             num_kv_heads=self.num_kv_heads,
-            causal=True,
+            pattern=CAUSAL,
             scale=self.head_dim**-0.5,
         )
         return (attention,)

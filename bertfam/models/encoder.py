@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bertfam.kernels.attention.patterns import Pattern
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads import pretraining
 from bertfam.layers.initializers import named_key
@@ -38,8 +39,8 @@ class MaskedLmConfig(EncoderConfig, Protocol):
         ...
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Attention windows of the layers, each once: |i - j| <= window / 2; None: all tokens."""
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Attention patterns of the layers, each once."""
         ...
 
     def masked_lm_head(self, execution: Execution = _EXECUTION) -> pretraining.MaskedLmHead:

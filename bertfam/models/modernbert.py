@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.errors import UserError
+from bertfam.kernels.attention.patterns import FULL, Pattern, Window
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import Row, SelfAttention
 from bertfam.layers.blocks import PreNormBlock
@@ -110,13 +111,13 @@ class ModernBertConfig(Sizes):
         return tuple("local" if layer % self.global_every else "global" for layer in range(self.num_layers))
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Attention windows of the layers, each once: |i - j| <= window / 2; None: all tokens."""
-        return tuple(dict.fromkeys(self.window_of(name) for name in self.types))
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Attention patterns of the layers, each once."""
+        return tuple(dict.fromkeys(self.pattern_of(name) for name in self.types))
 
-    def window_of(self, layer_type: LayerType) -> int | None:
-        """Return the window of a type of layer; None: all tokens."""
-        return self.window if layer_type == "local" else None
+    def pattern_of(self, layer_type: LayerType) -> Pattern:
+        """Return the attention pattern of a type of layer."""
+        return Window(self.window // 2, self.window // 2) if layer_type == "local" else FULL
 
     @property
     def output_initializer_range(self) -> float:
@@ -143,12 +144,12 @@ class ModernBertConfig(Sizes):
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
 
-        3 [sum over layers of s (8h^2 + 6hf + 4hk) + P (2h^2 + 2hV)], with k the tokens that one attends to: s, or in local layers
-        the window's where these are fewer. (A backend that masks what is outside the window computes more.)
+        3 [sum over layers of (s (8h^2 + 6hf) + 4hp) + P (2h^2 + 2hV)], with p the pairs of tokens in the layer's pattern. (What a
+        backend computes beyond it, and masks, does not count.)
         """
         h, f = self.hidden_size, self.feed_forward_size
-        seen = [length if window is None else min(length, window // 2 * 2 + 1) for window in map(self.window_of, self.types)]
-        layers = sum(length * (8 * h * h + 6 * h * f + 4 * h * k) for k in seen)
+        pairs = [self.pattern_of(name).pairs(length) for name in self.types]
+        layers = sum(length * (8 * h * h + 6 * h * f) + 4 * h * p for p in pairs)
         return 3 * (layers + predictions * (2 * h * h + 2 * h * self.require_vocab_size))
 
 
@@ -253,7 +254,7 @@ class Encoder(nn.Module):
         theta = {"global": config.global_theta, "local": config.local_theta}
         # One maker for each type, so that equal kinds are the same.
         makers = {
-            name: partial(attention, window=config.window_of(name), rotary_theta=theta[name]) for name in get_args(LayerType)
+            name: partial(attention, pattern=config.pattern_of(name), rotary_theta=theta[name]) for name in get_args(LayerType)
         }
         return [{"attention": makers[name]} for name in config.types]
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.features import Start
+from bertfam.kernels.attention.patterns import CAUSAL, FULL
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention import CrossAttention, Encoded, Row, SelfAttention
 from bertfam.layers.blocks import PreNormBlock
@@ -242,7 +243,7 @@ class _Network(nn.Module):
         )
         return partial(
             PreNormBlock,
-            attention=partial(SelfAttention, **heads, causal=causal),
+            attention=partial(SelfAttention, **heads, pattern=CAUSAL if causal else FULL),
             cross_attention=partial(CrossAttention, **heads) if causal else None,
             feed_forward=feed_forward,
             norm=partial(RMSNorm, config.layer_norm_epsilon, dtype),

@@ -9,7 +9,8 @@ import numpy as np
 from flax import linen as nn
 
 from bertfam.features import RowShape
-from bertfam.kernels.attention import Request, choices, choose
+from bertfam.kernels.attention.choice import choices, choose
+from bertfam.kernels.attention.interface import Request
 from bertfam.layers.execution import Execution
 from bertfam.models.encoder import MaskedLmConfig
 from bertfam.objectives.objective import Objective
@@ -72,20 +73,18 @@ def describe_attention(objective: Objective, shape: RowShape) -> str:
         (student,) = networks.values()
         teachers = {name: teacher.model for name, teacher in objective.teachers.items() if teacher is not None}
         networks = {"student": student} | teachers
-    if not all(hasattr(config, "windows") for config in networks.values()):
+    if not all(hasattr(config, "patterns") for config in networks.values()):
         return _traced_attention(objective, shape)
     texts = {name: _encoder_attention(config, objective.execution, shape) for name, config in networks.items()}
     return _once_or_by_name(texts, ": ")
 
 
 def _encoder_attention(config: MaskedLmConfig, execution: Execution, shape: RowShape) -> str:
-    sizes = (execution.dtype, shape.length, config.head_dim, shape.examples > 1, config.attention_dropout_rate)
-    requests = dict.fromkeys(Request.here(*sizes, window=window) for window in config.windows)
-    reasons = {request.window: choose(request, execution.attention)[1] for request in requests}
-    if len(reasons) < 2:
-        return next(iter(reasons.values()), _NO_ATTENTION)
-    names = {window: "all tokens" if window is None else f"a window of {window}" for window in reasons}
-    return "; ".join(f"over {names[window]}, {reason}" for window, reason in reasons.items())
+    dropout = config.attention_dropout_rate
+    request = Request(execution.dtype, shape.length, config.head_dim, packed=shape.examples > 1, dropout_rate=dropout)
+    requests = dict.fromkeys(dataclasses.replace(request, pattern=pattern).here() for pattern in config.patterns)
+    reasons = {_attended(request): choose(request, execution.attention)[1] for request in requests}
+    return _once_or_by_name(reasons, ", ")
 
 
 def _traced_attention(objective: Objective, shape: RowShape) -> str:
@@ -104,7 +103,7 @@ def _attended(request: Request) -> str:
     """Describe the tokens that an attention request covers."""
     if request.key_length is not None:
         return "over the encoder's output"
-    return "over previous tokens" if request.causal else "over all tokens"
+    return f"over {request.pattern.describe()}"
 
 
 def _once_or_by_name(texts: Mapping[str, str], separator: str) -> str:

@@ -32,6 +32,7 @@ from bertfam.data.rows.sentence_pairs import frame_segments
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, encoder_features, masked_features
+from bertfam.kernels.attention.patterns import Pattern
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.initializers import truncated_normal
@@ -58,7 +59,7 @@ class ToyConfig(bert.BertConfig):
 
     @property
     @override
-    def windows(self) -> tuple[int | None, ...]:
+    def patterns(self) -> tuple[Pattern, ...]:
         return ()
 
     @override

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.kernels.attention import BACKENDS, CUDNN_FROM_LENGTH, Request, choose
+from bertfam.kernels.attention.choice import BACKENDS, choose
+from bertfam.kernels.attention.cudnn import MIN_LENGTH
+from bertfam.kernels.attention.interface import Inputs, Request
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, Window
 
 BATCH, LENGTH, HEADS, HEAD_DIM = 3, 24, 2, 8
 PADDED = np.array([[1] * 24, [1] * 10 + [0] * 14, [0] * 24], np.int32)  # the last row is nothing but padding
 PACKED = np.array([[1] * 9 + [2] * 15, [1] * 4 + [2] * 3 + [3] * 10 + [0] * 7, [0] * 24], np.int32)
 HERE = [name for name, backend in BACKENDS.items() if jax.default_backend() in backend.platforms]
+PATTERNS = [FULL, CAUSAL, Window(3, 3), Window(5, 0), Window(1, 17), Window(4, 4, dilation=2)]
 TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
 
 
@@ -24,10 +28,10 @@ def inputs(dtype):
 
 
 def run(name, arrays, segment_ids, packed, bias=None, **options):
-    request = Request.here(str(arrays[0].dtype), LENGTH, HEAD_DIM, packed, dropout_rate=0.0, bias=bias is not None, **options)
+    request = Request(str(arrays[0].dtype), LENGTH, HEAD_DIM, packed=packed, bias=bias is not None, **options).here()
     if BACKENDS[name].clashes(request):
         pytest.skip("; ".join(BACKENDS[name].clashes(request)))
-    return BACKENDS[name].run(*arrays, segment_ids=jnp.asarray(segment_ids), request=request, bias=bias)
+    return BACKENDS[name].run(Inputs(*arrays, jnp.asarray(segment_ids), bias=bias), request)
 
 
 def real(values, segment_ids):
@@ -37,15 +41,15 @@ def real(values, segment_ids):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.describe())
 @pytest.mark.parametrize("name", [name for name in HERE if name != "reference"])
-def test_outputs_and_gradients_match_the_reference(name, window, dtype, packed, with_bias):
+def test_outputs_and_gradients_match_the_reference(name, pattern, dtype, packed, with_bias):
     arrays, segment_ids = inputs(dtype), PACKED if packed else PADDED
     bias = jax.random.normal(jax.random.key(3), (1, HEADS, LENGTH, LENGTH)) if with_bias else None
     weights = jax.random.normal(jax.random.key(4), arrays[0].shape)
 
     def loss(name, arrays):
-        mixed, _ = run(name, arrays, segment_ids, packed, bias, window=window)
+        mixed, _ = run(name, arrays, segment_ids, packed, bias, pattern=pattern)
         return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, mixed.astype(jnp.float32) * weights, 0)), mixed
 
     gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
@@ -58,11 +62,11 @@ def test_outputs_and_gradients_match_the_reference(name, window, dtype, packed, 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("segment_ids", "packed"), [(PADDED, False), (PACKED, True)])
-@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("pattern", [FULL, Window(1, 1)])
 @pytest.mark.parametrize("name", HERE)
-def test_rows_of_padding_give_no_nan(name, window, segment_ids, packed, dtype):
+def test_rows_of_padding_give_no_nan(name, pattern, segment_ids, packed, dtype):
     def loss(arrays):
-        return jnp.sum(jnp.square(run(name, arrays, segment_ids, packed, window=window)[0].astype(jnp.float32)))
+        return jnp.sum(jnp.square(run(name, arrays, segment_ids, packed, pattern=pattern)[0].astype(jnp.float32)))
 
     value, gradient = jax.value_and_grad(loss)(inputs(dtype))
     assert jnp.isfinite(value) and all(jnp.all(jnp.isfinite(leaf)) for leaf in gradient)
@@ -74,7 +78,8 @@ def test_packed_examples_do_not_see_each_other(name, dtype):
     arrays = inputs(dtype)
     # another first example, whose values would dwarf those of the second
     changed = [jnp.where(PACKED[:, :, None, None] == 1, 1e4 * array, array) for array in arrays]
-    before, after = (run(name, which, PACKED, True)[0] for which in (arrays, changed))
+    pattern = Window(9, 9) if name == "blocks" else FULL
+    before, after = (run(name, which, PACKED, True, pattern=pattern)[0] for which in (arrays, changed))
     other = PACKED != 1
     assert np.array_equal(np.float32(before)[other], np.float32(after)[other])
     assert not np.array_equal(np.float32(before)[~other], np.float32(after)[~other])
@@ -87,14 +92,15 @@ def test_weights_are_probabilities_within_the_segment():
     assert np.all(np.asarray(weights[0, :, :9, 9:]) == 0) and np.all(np.asarray(weights[0, :, 9:, :9]) == 0)
 
 
-@pytest.mark.parametrize(("window", "side"), [(1, 0), (6, 3), (7, 3), (45, 22), (46, None), (1000, None)])
-def test_window_is_the_width_of_both_sides_together(window, side):
+@pytest.mark.parametrize("side", [0, 3, 22, 23, 1000])
+def test_a_window_has_the_places_of_both_sides(side):
     """Attention is dense among tokens of a segment at most `side` places apart; a window over the whole row is no window."""
+    pattern = Window(side, side)
     query, key, value = (np.float64(array) for array in inputs("float32"))
-    mixed, returned_weights = run("reference", inputs("float32"), PACKED, True, return_weights=True, window=window)
-    assert Request.here("float32", LENGTH, HEAD_DIM, True, 0.0, window=window).window == (None if side is None else window)
+    mixed, returned_weights = run("reference", inputs("float32"), PACKED, True, return_weights=True, pattern=pattern)
+    assert pattern.within(LENGTH) == (pattern if side < LENGTH - 1 else FULL)
     for row, place in ((0, 0), (0, 8), (0, 9), (0, 23), (1, 5), (1, 10)):
-        near = range(LENGTH) if side is None else range(max(0, place - side), min(LENGTH, place + side + 1))
+        near = range(max(0, place - side), min(LENGTH, place + side + 1))
         visible = [other for other in near if PACKED[row, other] == PACKED[row, place]]
         scores = np.einsum("hd,khd->hk", query[row, place], key[row, visible]) / np.sqrt(HEAD_DIM)
         weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
@@ -116,14 +122,14 @@ def cross_attention_inputs(dtype, key_heads):
 
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", [name for name in HERE if name != "cudnn"])
+@pytest.mark.parametrize("name", [name for name in HERE if name not in ("cudnn", "blocks")])
 def test_keys_of_another_sequence_or_of_a_cache(name, causal, key_heads):
     """Outputs are sums over the keys that a query sees: of its segment and, if causal, not after its place OFFSET + i."""
     arrays, key_segment_ids = cross_attention_inputs("float32", key_heads)
-    request = Request.here("float32", LENGTH, HEAD_DIM, True, 0.0, causal=causal, key_length=KEYS, scale=0.7)
+    pattern = CAUSAL if causal else FULL
+    request = Request("float32", LENGTH, HEAD_DIM, pattern, packed=True, key_length=KEYS, scale=0.7).here()
     run_backend = jax.jit(partial(BACKENDS[name].run, request=request))
-    options = {"segment_ids": jnp.asarray(PACKED), "key_segment_ids": jnp.asarray(key_segment_ids), "offset": jnp.int32(OFFSET)}
-    mixed, _ = run_backend(*arrays, **options)
+    mixed, _ = run_backend(Inputs(*arrays, jnp.asarray(PACKED), jnp.asarray(key_segment_ids), jnp.int32(OFFSET)))
     assert np.isfinite(mixed).all()  # also where a query sees nothing
     query, key, value = (np.float64(array) for array in arrays)
     key, value = (np.repeat(side, 4 // key_heads, axis=2) for side in (key, value))
@@ -146,7 +152,10 @@ def test_keys_of_another_sequence_or_of_a_cache(name, causal, key_heads):
 def test_causal_token_sees_no_later_token(name, segment_ids, packed):
     arrays = inputs("float32")
     changed = [array.at[:, 8:].multiply(-3) for array in arrays]
-    before, after = (run(name, which, segment_ids, packed, causal=True)[0] for which in (arrays, changed))
+    before, after = (
+        run(name, which, segment_ids, packed, pattern=Window(9, 0) if name == "blocks" else CAUSAL)[0]
+        for which in (arrays, changed)
+    )
     assert np.array_equal(before[:, :8], after[:, :8]) and not np.array_equal(before[:2, 9], after[:2, 9])
 
 
@@ -156,10 +165,10 @@ def test_reference_drops_probabilities():
     keys = jax.random.split(jax.random.key(0), 2)
     query, key = (jax.random.normal(k, (8, length, 4, head_dim)) for k in keys)
     value = jnp.broadcast_to(jnp.eye(length)[:, None], query.shape)
-    options = {"segment_ids": jnp.ones((8, length), jnp.int32)}
-    options["request"] = Request.here("float32", length, head_dim, False, dropout_rate=rate, return_weights=True)
+    request = Request("float32", length, head_dim, dropout_rate=rate, return_weights=True).here()
+    arrays = Inputs(query, key, value, jnp.ones((8, length), jnp.int32), dropout_key=jax.random.key(1))
     # [batch, queries, heads, keys] -> [batch, heads, queries, keys]
-    mixed, probabilities = BACKENDS["reference"].run(query, key, value, **options, dropout_key=jax.random.key(1))
+    mixed, probabilities = BACKENDS["reference"].run(arrays, request)
     weights = np.moveaxis(np.asarray(mixed), 1, 2)
     kept = weights > 0
     np.testing.assert_allclose(weights[kept], (np.asarray(probabilities) / (1 - rate))[kept], rtol=1e-5)
@@ -168,24 +177,26 @@ def test_reference_drops_probabilities():
     assert abs(np.std(np.mean(~kept, axis=-1)) - 0.054) < 0.006
 
 
-GPU = Request("gpu", "bfloat16", CUDNN_FROM_LENGTH, 64, compute_capability=9.0)
+GPU = Request("bfloat16", MIN_LENGTH, 64, platform="gpu", compute_capability=9.0)
 
 
 @pytest.mark.parametrize(
     ("change", "name", "message"),
     [
         ({}, "cudnn", "fastest"),
-        ({"length": CUDNN_FROM_LENGTH - 1}, "xla", "fastest"),
-        ({"dtype": "float32"}, "xla", "not cudnn, because the dtype is float32"),
-        ({"packed": True}, "xla", "not cudnn, because rows are packed"),
+        ({"length": MIN_LENGTH - 1}, "xla", "fastest"),
+        ({"dtype": "float32"}, "xla", "because the dtype is float32"),
+        ({"packed": True}, "xla", "because rows are packed"),
         ({"head_dim": 20}, "xla", "heads are 20 wide"),
-        ({"window": 64}, "xla", "not cudnn, because tokens see no further than 32 others on each side"),
+        ({"pattern": Window(32, 32)}, "xla", "because tokens attend to 32 tokens on each side"),
         ({"compute_capability": 7.5}, "xla", "compute capability 7.5"),
-        ({"return_weights": True}, "reference", "not xla, because attention weights are requested"),
+        ({"return_weights": True}, "reference", "because attention weights are requested"),
         ({"dropout_rate": 0.1}, "cudnn", "attention dropout 0.1 is not applied"),
-        ({"bias": True, "causal": True, "key_length": 512, "scale": 1.0}, "cudnn", "fastest"),
+        ({"bias": True, "pattern": CAUSAL, "key_length": 512, "scale": 1.0}, "cudnn", "fastest"),
         ({"platform": "cpu"}, "xla", "on cpu"),
         ({"platform": "tpu"}, "xla", "on tpu"),
+        ({"platform": "cpu", "length": 1024, "pattern": Window(64, 64)}, "blocks", "on cpu"),
+        ({"length": 1024, "pattern": Window(64, 64), "packed": True}, "blocks", "not cudnn, which would take 1/1.2 of its time"),
     ],
 )
 def test_auto_chooses_the_fastest_capable_backend_with_a_reason(change, name, message):
@@ -200,7 +211,7 @@ def test_auto_chooses_the_fastest_capable_backend_with_a_reason(change, name, me
         ("cudnn", {"packed": True}, "rows are packed"),
         ("cudnn", {"dtype": "float32"}, "the dtype is float32"),
         ("cudnn", {"platform": "cpu"}, "the platform is cpu"),
-        ("cudnn", {"window": 64}, "no further than 32 others"),
+        ("cudnn", {"pattern": Window(32, 32)}, "32 tokens on each side"),
         ("xla", {"return_weights": True}, "attention weights are requested"),
         ("xla", {"dropout_rate": 0.1}, "attention_dropout_rate is 0.1"),
     ],

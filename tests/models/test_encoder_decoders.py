@@ -13,7 +13,7 @@ import pytest
 from flax import linen as nn
 
 from bertfam.errors import UserError
-from bertfam.kernels import attention_reference
+from bertfam.kernels.attention import reference
 from bertfam.layers import dropout
 from bertfam.layers.execution import Execution
 from bertfam.layers.key_value_cache import empty
@@ -243,7 +243,7 @@ def test_places_of_dropout(monkeypatch, name, encoder, decoder):
         return inputs
 
     monkeypatch.setattr(dropout, "dropout", record)
-    monkeypatch.setattr(attention_reference, "dropout", record)
+    monkeypatch.setattr(reference, "dropout", record)
     rates = {name: 0.1 * (number + 1) for number, name in enumerate(RATES)} if name == "bart" else {"dropout_rate": 0.1}
     config = dataclasses.replace(CONFIGS[name], num_layers=1, num_encoder_layers=1, **rates)
     execution = Execution(layers="unroll", attention="reference")

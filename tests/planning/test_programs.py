@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from bertfam.config import load
-from bertfam.kernels.attention_interface import Request
+from bertfam.kernels.attention.interface import Request
 from bertfam.planning.programs import Program, jobs
 from bertfam.planning.report import row
 from bertfam.planning.slices import parse
@@ -62,7 +62,7 @@ def test_costs_of_decoding(mesh):
 
 def test_attention_backend_follows_the_devices_of_the_mesh(mesh):
     def platform():
-        return Request.here("bfloat16", 128, 64, False, 0.0).platform
+        return Request("bfloat16", 128, 64).here().platform
 
     with jax.set_mesh(mesh):
         assert platform() == "tpu"
