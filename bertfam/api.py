@@ -333,7 +333,7 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
 
 def _make_model(path: str | Path, config: Any, params: dict[str, Any], vocabulary: Vocabulary) -> Model | LanguageModel:
     """Make the API's model of a network of the folder `path`; the files of a Hugging Face folder may name the end tokens."""
-    from bertfam.training.trained_networks import is_huggingface
+    from bertfam.interop.folders import is_huggingface
 
     if "decoder" not in params:
         return Model(config, params, vocabulary)

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 MISTAKE = 2  # bertfam's exit status after a mistake in the command
@@ -57,11 +57,24 @@ def report(line: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """ArgumentParser that reports a mistake in one line, without the usage before it."""
+    """ArgumentParser that reports a mistake in one line, without the usage before it, and refuses repeated flags."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._given: dict[str, str] = {}  # destination of a flag -> the flag as it was given first
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and a line that names the mistake."""
         self.exit(MISTAKE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse calls this once for each time that a flag is given, and keeps the last value.
+        if action.option_strings and not isinstance(action, argparse._AppendAction):
+            given = "=".join([action.option_strings[-1], *arg_strings])
+            if action.dest in self._given:
+                self.error(f"{self._given[action.dest]} and {given}: the flag has one value; give it once")
+            self._given[action.dest] = given
+        return super()._get_values(action, arg_strings)
 
 
 def make_parser(path: str, text: str, usage: str) -> argparse.ArgumentParser:

@@ -281,6 +281,18 @@ def test_help_imports_nothing_heavy(argv):
     assert done.stdout.startswith("usage: bertfam ")
 
 
+def test_folder_without_a_model_is_refused_before_anything_heavy_is_imported(tmp_path):
+    lines = [["evaluate"], ["fill", "a [MASK]"], ["generate", "a"], ["export", f"--output={tmp_path / 'out'}"]]
+    code = (
+        f"import sys; from bertfam.cli import main; found = [main([*line, sys.argv[1]]) for line in {lines!r}];"
+        f"sys.exit(f'{{found}} {{set({HEAVY}) & set(sys.modules)}}')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, f"--model_dir={tmp_path}"], capture_output=True, text=True)
+    *errors, last = done.stderr.splitlines()
+    assert last == "[2, 2, 2, 2] set()"
+    assert len(errors) == 4 and all(f"{tmp_path} is n" in error and "config.gin" in error for error in errors)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_are_commands_that_exist(name):
     lines = import_module(f"bertfam.commands.{cli.COMMANDS[name].module}").EXAMPLE.splitlines()

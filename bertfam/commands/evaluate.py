@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Evaluate and print; return the exit status."""
     _check_flags(args)
+    flags.check_model_dir(args)
     from bertfam.commands import evaluate_run
 
     split = args.split or _DEFAULT_SPLIT

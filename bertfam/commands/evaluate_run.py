@@ -22,6 +22,7 @@ from bertfam.evaluation.baselines import baselines, training_counts
 from bertfam.evaluation.minimal_pairs import CHANCE, PairCounts, compare, read_pairs
 from bertfam.evaluation.perplexity import lacks_words, perplexities
 from bertfam.evaluation.sentence_scores import scorer
+from bertfam.interop.folders import is_huggingface
 from bertfam.sharding.mesh import MeshShape
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
@@ -29,7 +30,6 @@ from bertfam.training.model_dir import TrainedModel, open_model, read_run
 from bertfam.training.run import Run
 from bertfam.training.stages import Stage
 from bertfam.training.teachers import read_teachers
-from bertfam.training.trained_networks import is_huggingface
 from bertfam.training.trainer import Scores, Trainer
 from bertfam.training.warm_start.imported_model import read_model
 

@@ -35,11 +35,16 @@ def main(args: argparse.Namespace) -> int:
     import tempfile
     from pathlib import Path
 
-    from bertfam.interop import huggingface
+    from bertfam.interop.folders import check_output
     from bertfam.storage.files import check_unused, new_folder
+
+    flags.check_model_dir(args, huggingface=False)
+    check_output("--output", args.output, args.model_dir)
+    check_unused(args.output)
+
+    from bertfam.interop import huggingface
     from bertfam.training.model_dir import open_model
 
-    check_unused(args.output)
     flags.import_modules(args)
 
     opened = open_model(args.model_dir, args.step, average=args.average)

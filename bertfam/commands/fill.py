@@ -31,6 +31,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.top_k < 1:
         raise UserError(f"--top_k={args.top_k} is less than 1")
+    flags.check_model_dir(args)
 
     from bertfam.api import load_networks
     from bertfam.decoding.fill import fill, select_masked_lm

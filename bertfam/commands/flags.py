@@ -136,6 +136,19 @@ def add_model_dir(parser: argparse.ArgumentParser, *, required: bool = True) -> 
     )
 
 
+def check_model_dir(args: argparse.Namespace, *, huggingface: bool = True) -> None:
+    """Refuse a --model_dir without a model, before a command imports what takes seconds; its content is checked later.
+
+    Args:
+      args: the flags.
+      huggingface: True if the command reads Hugging Face folders too.
+    """
+    from bertfam.interop.folders import RECORD, check_is_model, check_is_run
+
+    if not (to_path(args.model_dir) / RECORD).is_file():
+        (check_is_model if huggingface else check_is_run)(args.model_dir)
+
+
 def add_processes(parser: argparse.ArgumentParser) -> None:
     """Add --coordinator, --num_processes, --process_index and --initialization_timeout, for multi-process training."""
     group = parser.add_argument_group(

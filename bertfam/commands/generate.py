@@ -98,6 +98,7 @@ def main(args: argparse.Namespace) -> int:
 
     prompts = _prompts(args)
     strategy, limits = _options(args)
+    flags.check_model_dir(args)
 
     import jax
 

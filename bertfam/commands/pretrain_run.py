@@ -131,7 +131,8 @@ def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher
     plan = _print_plan(args, job, initial)
     _make_folder(job, plan)
     with _open_outputs(job, plan) as outputs:
-        state = initial.place(job, outputs.checkpoints)
+        with outputs.stop.nothing_to_save():
+            state = initial.place(job, outputs.checkpoints)
         del initial  # The parameters are on the devices now, so the host's copies are freed.
         step, hooks, seconds = _train(job, state, outputs, evaluated)
     print(f"{step - job.checkpoint.first_step:,} updates in {duration(sum(seconds.values()))}: {shares(seconds)}", flush=True)

@@ -131,6 +131,19 @@ def _neighbours(value: Any) -> Iterator[Any]:
     if isinstance(value, str):
         with contextlib.suppress(ValueError, SyntaxError):
             yield ast.literal_eval(value)
+    reference = _with_references(value)
+    if reference != value:
+        yield reference
+        yield (reference,)
+
+
+def _with_references(value: Any) -> Any:
+    """Return a value with each text that names a configurable, in whatever case, replaced by a reference to it."""
+    if isinstance(value, tuple):
+        return tuple(map(_with_references, value))
+    if isinstance(value, str) and (names := [name for name in registry.names() if name.casefold() == value.casefold()]):
+        return Reference((), names[0], True)
+    return value
 
 
 def _choices(hint: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import gin
@@ -114,12 +114,31 @@ def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
     referred = {part.name for binding in bindings for part in parts(binding.value) if isinstance(part, Macro)}
     for name, origin in macros.items():
         if name not in referred:
-            hint = did_you_mean(name, referred, f"delete it, or use it as %{name}")
+            hint = _name_hint(name, referred, live)
             if file := _objective_file(live["", "", name].value):
                 raise UserError(f"{origin}: no objective trains the model {name}: include an objective's file, such as {file}")
             if registry.find(name):
                 hint = f"; to bind a parameter write {name}.PARAMETER"
             raise UserError(f"{origin}: nothing refers to the macro {name}{hint}")
+
+
+# Names of other libraries -> names of parameters here.
+_SYNONYMS = {"learning_rate": "peak", "lr": "peak"} | dict.fromkeys(("seq_length", "sequence_length", "max_seq_length"), "length")
+
+
+def _name_hint(name: str, macros: Collection[str], live: Bindings) -> str:
+    """Return the hint for a name that is no macro in use: the macro or the parameters in use that were probably meant."""
+    folded = name.casefold()
+    if folded not in map(str.casefold, macros):
+        referred = {part.name for binding in live.values() for part in parts(binding.value) if isinstance(part, Reference)}
+        used = {match.selector for reference in referred for match in registry.find(reference)}
+        used |= {binding.selector for binding in live.values() if not binding.is_macro}
+        wanted = _SYNONYMS.get(folded, folded)
+        if meant := [
+            f"{registry.short_name(one)}.{wanted}" for one in sorted(used) if wanted in (registry.parameters(one) or ())
+        ]:
+            return f"; did you mean {' or '.join(meant[:3])}?"
+    return did_you_mean(name, macros, f"delete it, or use it as %{name}")
 
 
 def check_flags(live: Bindings, root: str) -> None:

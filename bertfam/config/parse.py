@@ -6,7 +6,7 @@ import io
 import os
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,6 +17,8 @@ from bertfam.config import paths
 from bertfam.errors import UserError
 
 LINE_LENGTH = 100
+_UNITS = "kmb"
+_ABBREVIATED = re.compile(rf"[^=#]+=\s*(\d+(?:\.\d+)?)([{_UNITS}])\s*(?:#.*)?", re.IGNORECASE)  # NAME = 8k
 
 
 @dataclass(frozen=True)
@@ -160,10 +162,12 @@ def _statements(text: str, origin: Origin) -> Iterator[Any]:
         raise UserError(f"{origin}: brackets within brackets are nested too deeply; remove some") from None
     except (SyntaxError, tokenize.TokenError) as error:
         last_line = parser.current_token.start[0] if parser else 1
-        _raise_syntax_error(error, origin, last_line)
+        _raise_syntax_error(error, origin, last_line, text.splitlines())
 
 
-def _raise_syntax_error(error: SyntaxError | tokenize.TokenError, origin: Origin, last_line: int) -> NoReturn:
+def _raise_syntax_error(
+    error: SyntaxError | tokenize.TokenError, origin: Origin, last_line: int, lines: Sequence[str]
+) -> NoReturn:
     message, location = error.args  # SyntaxError: (file, line, ...); TokenError: (line, column)
     line = last_line if isinstance(error, tokenize.TokenError) else location[1]
     if bare := re.search(r"Failed to parse token '(.*)'", message):
@@ -171,6 +175,9 @@ def _raise_syntax_error(error: SyntaxError | tokenize.TokenError, origin: Origin
         quoted = f"'\"{word}\"'" if origin.source.startswith("--gin.") else f'"{word}"'
         fix = {"true": "True", "false": "False", "none": "None"}.get(word.lower())
         message = f"{word} is not a value; write " + (fix or f"{quoted} for a string, %{word} for a macro, or @{word}()")
+    elif line <= len(lines) and (number := _ABBREVIATED.fullmatch(lines[line - 1])):
+        digits, unit = number.groups()
+        message = f"{digits}{unit} is not a number; write {' or '.join(_written_out(digits, unit))}"
     elif "EOF in multi-line" in message:
         message = "a bracket or string opened here is never closed"
     else:
@@ -179,6 +186,12 @@ def _raise_syntax_error(error: SyntaxError | tokenize.TokenError, origin: Origin
         message = "cannot be parsed: " + " ".join(message.split()).rstrip(".")
     where = origin if origin.line is None and origin.source.startswith("--") else Origin(origin.source, line)
     raise UserError(f"{where}: {message}") from error
+
+
+def _written_out(digits: str, unit: str) -> list[str]:
+    """Return the numbers that an abbreviated one such as 8k may mean, as gin text: by powers of two, and of ten."""
+    power = _UNITS.index(unit.lower()) + 1
+    return [f"{int(float(digits) * base**power):_}" for base in ((1024, 1000) if power < 3 else (1000,))]
 
 
 def render(value: Any) -> str:

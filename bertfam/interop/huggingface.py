@@ -120,6 +120,11 @@ def _open(folder: Path) -> _Opened:
 
     entries = family.entries(config)
     foreign = _is_foreign(content.get("architectures"), family, path)
+    if _present(entries, config, tensors, False) == {"embeddings", "encoder"} < {entry.part for entry in entries}:
+        raise UserError(
+            f"{folder} has the encoder of {family.model_type} alone, without a decoder ({shown(content.get('architectures'))}): "
+            "give the folder of the whole model, whose encoder bertfam.load(FOLDER, network='encoder') returns"
+        )
     parts = _largest(_present(entries, config, tensors, foreign) | family.needed(entries), family)
     return _Opened(config, tensors, tuple(entry for entry in entries if entry.part in parts), parts)
 

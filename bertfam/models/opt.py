@@ -25,13 +25,14 @@ from bertfam.models.mapping import (
     read_activation,
     stated,
 )
+from bertfam.models.sizes import OffsetPositions
 
 Block = Literal["post_norm", "pre_norm"]
 _BLOCKS: dict[Block, type[nn.Module]] = {"post_norm": PostNormBlock, "pre_norm": PreNormBlock}
 
 
 @dataclass(frozen=True)
-class OptConfig(DecoderConfig):
+class OptConfig(OffsetPositions, DecoderConfig):
     """Configuration of an OPT; the defaults are OPT-125M. See `DecoderConfig`.
 
     OPT-350M has the word table 512 wide and normalises after each residual sum: `embedding_size` 512, `block` "post_norm", and no
@@ -67,16 +68,6 @@ class OptConfig(DecoderConfig):
     @override
     def block_class(self) -> type[nn.Module]:
         return _BLOCKS[self.block]
-
-    @property
-    @override
-    def position_rows(self) -> int:
-        return self.position_offset + self.max_length
-
-    @property
-    @override
-    def padding_id(self) -> int | None:
-        return self.position_offset - 1 if self.position_offset else None
 
     @property
     @override

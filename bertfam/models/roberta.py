@@ -5,17 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from typing_extensions import override
-
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.models.bert import BertConfig, encoder_entries, masked_lm_entries, read_values, write_values
 from bertfam.models.encoder import pooler
 from bertfam.models.mapping import Entry, Family, PaddedVocabulary
+from bertfam.models.sizes import OffsetPositions
 
 
 @dataclass(frozen=True)
-class RobertaConfig(BertConfig):
+class RobertaConfig(OffsetPositions, BertConfig):
     """Configuration of a RoBERTa; the defaults are RoBERTa-base. See `BertConfig`.
 
     Attributes:
@@ -33,16 +32,6 @@ class RobertaConfig(BertConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_at_least(position_offset=0)
-
-    @property
-    @override
-    def position_rows(self) -> int:
-        return self.position_offset + self.max_length
-
-    @property
-    @override
-    def padding_id(self) -> int | None:
-        return self.position_offset - 1 if self.position_offset else None
 
 
 def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:

@@ -11,6 +11,23 @@ from bertfam.layers.embeddings import padded_rows
 _COUNTS = ("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_length")
 
 
+class OffsetPositions:
+    """Mixin of configs whose position table begins with `position_offset` rows that are never read."""
+
+    position_offset: int
+    max_length: int
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the position table, of which the last `max_length` are read."""
+        return self.position_offset + self.max_length
+
+    @property
+    def padding_id(self) -> int | None:
+        """Padding id that `position_offset` belongs to; None without unread rows."""
+        return self.position_offset - 1 if self.position_offset else None
+
+
 @dataclass(frozen=True)
 class TableSizes:
     """Rows of a model's word table, and checks that name the wrong value; see the families' configs.

@@ -6,6 +6,7 @@ rounds about a second apart: a value sent in one round is known to all in the ne
 after the same one.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ROUND = 1.0  # seconds
 _LONGEST = 1000  # calls of `ask` in a round
 _STEP = "a step"
+_NOTHING_TO_SAVE = "bertfam: {}: exited before the first step, when there is nothing to save"
 
 
 class Stop:
@@ -39,6 +41,7 @@ class Stop:
         self._asks = 0
         self._round: tuple[int, float] | None = None  # count of `ask` and time at the start of the round in progress
         self._end = 0  # count of `ask` at which it ends
+        self.exits = False  # True while a signal ends the process at once, see `nothing_to_save`
 
     def ask(self) -> bool:
         """Return whether all processes stop now; the answer stays True."""
@@ -68,6 +71,29 @@ class Stop:
         # Process 0 decides the length of each round and sends it in the round before.
         self._end = self._asks + answers[0][1]
         return False
+
+    @contextmanager
+    def nothing_to_save(self) -> Iterator[None]:
+        """Exit at once on a signal within the block, in which no step is done since the run started or resumed.
+
+        In a run of several processes this does nothing: all of them stop after the same step.
+        """
+        self.exits = self._processes.alone
+        try:
+            if self.exits and self.asked:
+                print(_NOTHING_TO_SAVE.format(self.asked), file=sys.stderr, flush=True)
+                raise SystemExit(EXIT_CODE)
+            yield
+        finally:
+            self.exits = False
+
+    def exit(self) -> None:
+        """End the process while its main thread compiles, which Python cannot interrupt; free what it holds."""
+        print(_NOTHING_TO_SAVE.format(self.asked), file=sys.stderr, flush=True)
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            self._processes.held.close()
+        os._exit(EXIT_CODE)
 
     def _start_round(self, wish: bool, asks: int) -> None:
         self._processes.offer(_STEP, [wish, asks, self.message()])
@@ -143,6 +169,8 @@ def _listen(receiver: socket.socket, stop: Stop) -> None:
         if received[0] not in _SIGNALS:
             continue
         stop.asked = signal.Signals(received[0]).name
+        if stop.exits:
+            stop.exit()
         if is_second:
             print(f"bertfam: second {stop.asked}: exiting at once, without saving", file=sys.stderr, flush=True)
             os._exit(128 + received[0])

@@ -4,6 +4,10 @@ A lock is a small file, or an object in a bucket, that names its holder and chan
 the lock is free or stale. It is stale if the holder was a process of this machine that has ended, or if it belongs to another
 machine and has not changed for `STALE_SECONDS` by this process's own clock, so that clocks of machines are never compared.
 
+A folder that is copied while a process writes it takes the lock along. Such a copy is stale too: it stands still while the lock
+in the folder that its holder writes changes. Symbolic links and mounts that lead to that folder are no copies of it, and neither
+is the folder itself under a new name.
+
 `fcntl.flock` was considered. The system releases it with its process, but many network file systems keep it to one machine or
 lack it, buckets have nothing like it, it cannot say who holds it, and forked workers keep it alive.
 """
@@ -48,6 +52,8 @@ class Holder:
       since: time at which it took the lock, in UTC, for messages only.
       token: secret that distinguishes all locks ever taken.
       beat: number of changes so far.
+      folder: resolved path or address of the folder that the lock is in; None in locks of earlier versions.
+      inode: device and inode of that folder; None in a bucket, and in locks of earlier versions.
     """
 
     host: str
@@ -57,6 +63,8 @@ class Holder:
     since: str
     token: str
     beat: int = 0
+    folder: str | None = None
+    inode: list[int] | None = None
 
     def content(self) -> bytes:
         """Return the content of the lock."""
@@ -66,6 +74,23 @@ class Holder:
     def has_ended(self) -> bool:
         """True if it was a process of this machine that no longer runs."""
         return self.machine == _machine() and not _runs(self.process, self.start)
+
+    def is_copied_to(self, path: Path) -> bool:
+        """Return whether it is a process of this machine that writes another folder, and the lock at `path` is a copy.
+
+        An equal lock in that folder is no proof, because `path` may lead to it. A lock there that is ahead of the one at `path`,
+        which is read last, is proof.
+        """
+        if self.folder is None or self.machine != _machine():
+            return False
+        try:
+            folder = buckets.open_path(self.folder) if is_remote(self.folder) else Path(self.folder)
+            if _is_same_folder(path.parent, folder) or _inode(path.parent) == self.inode is not None:
+                return False
+            original, copied = (_parse(lock.read_bytes()) for lock in (folder / path.name, path))
+        except (OSError, UserError):
+            return False  # it cannot be known
+        return original is not None and copied is not None and original.token == copied.token and original.beat > copied.beat
 
     def describe(self) -> str:
         """Return a noun phrase for messages."""
@@ -160,9 +185,9 @@ class _Lock:
             if self._is_own(content):
                 break  # the store created it although its answer was lost
             holder = _parse(content)
-            has_ended = holder is not None and holder.has_ended
+            is_free = holder is not None and (holder.has_ended or holder.is_copied_to(self._path))
             is_silent = (holder is None or holder.machine != _machine()) and time.monotonic() - since >= STALE_SECONDS
-            if has_ended or is_silent:
+            if is_free or is_silent:
                 if self._replace():
                     break
                 continue
@@ -206,8 +231,10 @@ class _Lock:
     def _create(self) -> bool:
         """Create the lock; return False if it exists."""
         if is_remote(self._path):
+            self._holder = replace(self._holder, folder=str(self._path.parent))
             return buckets.create(self._path, self._holder.content())
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._holder = replace(self._holder, folder=os.path.realpath(self._path.parent), inode=_inode(self._path.parent))
         try:
             handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except (FileExistsError, FileNotFoundError):  # not found: another process has just deleted the empty folder
@@ -249,6 +276,21 @@ def _write(path: Path, holder: Holder) -> None:
         os.replace(new, path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def _inode(folder: Path) -> list[int] | None:
+    """Return the device and inode of a local folder, which it keeps when it is renamed; None in a bucket."""
+    if is_remote(folder):
+        return None
+    status = folder.stat()
+    return [status.st_dev, status.st_ino]
+
+
+def _is_same_folder(first: Path, second: Path) -> bool:
+    """Return whether two paths or addresses lead to one folder."""
+    if is_remote(first) or is_remote(second):
+        return str(first).rstrip("/") == str(second).rstrip("/")
+    return os.path.samefile(first, second)
 
 
 @cache

@@ -1,6 +1,7 @@
 """Training loop: compile, inspect, step, run hooks."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import jax
 
@@ -51,7 +52,8 @@ def train(
             is_new = stage != compiled_stage
             if is_new:
                 print(f"compiling stage {stage + 1}", flush=True)
-                train_step, description = trainer.compile_step(stage)
+                with stop.nothing_to_save() if step == start else nullcontext():
+                    train_step, description = trainer.compile_step(stage)
                 print(description, flush=True)
                 if step == start:
                     stop.barrier("compiling")

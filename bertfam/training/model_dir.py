@@ -26,6 +26,7 @@ from bertfam.config import Config, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.interop.folders import check_is_run
 from bertfam.storage.files import check_writable, clear_partial, write_text
 from bertfam.storage.paths import check_whole, make_folder, to_path
 from bertfam.storage.untrusted import read_json
@@ -142,11 +143,7 @@ def read_run(model_dir: str | Path) -> Run:
     path = to_path(model_dir) / "config.gin"
     check_whole(path.parent)
     model_dir_files.check(path.parent)
-    if not path.is_file():
-        fix = "`bertfam pretrain` or `bertfam import` makes one"
-        if inside := [parent for parent in path.parent.parents[:2] if (parent / path.name).is_file()]:
-            fix = f"it is in the model folder {inside[0]}: name that"
-        raise UserError(f"{model_dir} is no model folder (no config.gin); {fix}")
+    check_is_run(model_dir)
     return load([str(path)], saved=[str(path)]).build("Run")
 
 

@@ -11,6 +11,7 @@ from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError, warn
 from bertfam.interop import huggingface
+from bertfam.interop.folders import check_is_model
 from bertfam.models.encoder_decoder import EncoderOnlyConfig
 from bertfam.models.network import Kind
 from bertfam.storage.paths import to_path
@@ -40,22 +41,10 @@ class Network(NamedTuple):
         return self._replace(config=config, params=config.params_of(self.params))
 
 
-def is_huggingface(path: str | Path) -> bool:
-    """Return whether a folder is a Hugging Face folder, and no MODEL_DIR."""
-    folder = to_path(path)
-    return not (folder / "config.gin").is_file() and (folder / "config.json").is_file()
-
-
 def vocabulary_folder(path: str | Path) -> Path:
     """Return the folder of the vocabulary of a MODEL_DIR or a Hugging Face folder."""
     folder = to_path(path)
     return folder / "vocab" if (folder / "config.gin").is_file() else folder
-
-
-def check_is_model(folder: str | Path) -> None:
-    """Raise UserError if a folder is neither a MODEL_DIR nor a Hugging Face folder."""
-    if not (to_path(folder) / "config.gin").is_file() and not is_huggingface(folder):
-        raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")
 
 
 def read_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Network]:

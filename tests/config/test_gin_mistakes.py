@@ -41,6 +41,8 @@ MISTAKES_IN_LINES = [
     ("STEP = 3", "a.gin:6: nothing refers to the macro STEP; did you mean STEPS?"),
     ("steps = 3", "a.gin:6: nothing refers to the macro steps; did you mean STEPS?"),
     ("OTHER = 3", "a.gin:6: nothing refers to the macro OTHER; delete it, or use it as %OTHER"),
+    ("heads = 3", "a.gin:6: nothing refers to the macro heads; did you mean ToyModel.heads?"),
+    ("seq_length = 3", "a.gin:6: nothing refers to the macro seq_length; did you mean ToyStage.length?"),
     ("ToyModel = 3", "a.gin:6: nothing refers to the macro ToyModel; to bind a parameter write ToyModel.PARAMETER"),
     ("ToyRun.seed = %STEP", "a.gin:6: the macro %STEP is not defined; did you mean STEPS?"),
     ("ToyRun.seed = %QQ", "a.gin:6: the macro %QQ is not defined; define it with a line QQ = ..."),
@@ -67,7 +69,7 @@ MISTAKES_IN_LINES = [
     ("ToyRun.choices = '12'", "a.gin:6: ToyRun.choices must be Sequence[int], not '12'"),
     ("ToyRun.teacher = @ToyModel", "a.gin:6: ToyRun.teacher must be ToyModel or None, not @ToyModel; write @ToyModel()"),
     ("ToyRun.teacher = @ToyStage()", "a.gin:6: ToyRun.teacher must be ToyModel or None, not @ToyStage()"),
-    ("ToyRun.teacher = 'ToyModel'", "a.gin:6: ToyRun.teacher must be ToyModel or None, not 'ToyModel'"),
+    ("ToyRun.teacher = 'ToyModel'", "a.gin:6: ToyRun.teacher must be ToyModel or None, not 'ToyModel'; write @ToyModel()"),
     ("ToyRun.corpus = @ToyStage()", "a.gin:6: ToyRun.corpus must be Corpus or None, not @ToyStage()"),
     ("ToyRun.corpus = 'a.txt'", "a.gin:6: ToyRun.corpus must be Corpus or None, not 'a.txt'"),
     ("ToyModel.layout = @ToyStage", "a.gin:6: ToyModel.layout must be one of 'scan', 'unroll', not @ToyStage"),
@@ -84,6 +86,8 @@ MISTAKES_IN_LINES = [
     ("ToyRun.make = @ToyLoop()\nToyLoop.inner = @ToyLoop()",
      "a.gin:6: ToyRun.make must be Callable[..., Any] or None, not @ToyLoop(); write @ToyLoop"),
     # syntax errors
+    ("ToyRun.seed = 8k  # rows", "a.gin:6: 8k is not a number; write 8_192 or 8_000"),
+    ("ToyRun.seed = 1.5B", "a.gin:6: 1.5B is not a number; write 1_500_000_000"),
     ("ToyRun.seed = ", "a.gin:6: cannot be parsed: the text after the equals sign is not a value"),
     ("ToyRun.seed = 1 + 1", "a.gin:6: cannot be parsed: only one value may follow the equals sign"),
     ("ToyRun seed = 1", "a.gin:6: cannot be parsed: Couldn't parse statement, expected ':' or '='"),
@@ -112,6 +116,9 @@ MISTAKES_IN_FLAGS = [
     ("STEP = 10", "--gin.STEP=10: nothing refers to the macro STEP; did you mean STEPS?"),
     ("ToyModel.sise = 1", "--gin.ToyModel.sise=1: ToyModel has no parameter sise; did you mean size?"),
     ("STEPS = 'x'", "a.gin:5: ToyStage.steps must be int, not 'x' (%STEPS from --gin.STEPS='x')"),
+    ("STEPS = 2K", "--gin.STEPS=2K: 2K is not a number; write 2_048 or 2_000"),
+    ("ToyRun.stages = ('toystage',)", "--gin.ToyRun.stages=('toystage',): ToyRun.stages must be tuple[ToyStage, ...], "
+     "not ('toystage',); write (@ToyStage(),)"),
     ("ToyModel.heads = 3", "ToyModel: size 4 is not a multiple of heads 3 "
      "(ToyModel.size from a.gin:3, ToyModel.heads from --gin.ToyModel.heads=3)"),
     ("ToyRun.name = toy", "--gin.ToyRun.name=toy: toy is not a value; "

@@ -6,7 +6,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from bertfam import api
 from bertfam.cli import main
@@ -84,6 +84,18 @@ def test_encoder_is_usable_alone(name, tmp_path):
         load(files, given).build("Distillation")
     built = load(files, [*given, "Distillation.soft = 0.0"]).build("Distillation").sized(vocabulary.size)
     assert built.teacher.model == encoder.config and built.teacher.digest == opened.teacher.digest
+
+
+def test_folder_of_an_encoder_alone_is_refused_in_one_line(tmp_path, capsys):
+    write_model(tmp_path, "T5", train_vocabulary("T5"))
+    tensors = load_file(tmp_path / "model.safetensors")
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(("decoder.", "lm_head."))}
+    save_file(own, tmp_path / "model.safetensors")
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | {"architectures": ["T5EncoderModel"]}))
+    assert main(["import", f"--input={tmp_path}", f"--output={tmp_path / 'model'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path} has the encoder of t5 alone" in line and "T5EncoderModel" in line
 
 
 @pytest.mark.parametrize("name", CONFIGS)

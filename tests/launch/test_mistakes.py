@@ -50,6 +50,14 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
         (["xpk.py", "create", "bert", "--cluster=c", "--image=i", *COMMAND], "create requires --slice"),
         (["slurm.py", "bert"], "no command: write it after --"),
         (
+            ["slurm.py", "bert", "--nodes=2", "--nodes", "3", *COMMAND],
+            "--nodes=2 and --nodes=3: the flag has one value; give it once",
+        ),
+        (
+            ["tpu_vm.py", "status", *VM, "--dry_run", "--zone=y"],
+            "--zone=z and --zone=y: the flag has one value; give it once",
+        ),
+        (
             ["slurm.py", "bert", "--sbatch=exclusive", *COMMAND],
             "--sbatch=exclusive is not a flag of sbatch: write --sbatch=--exclusive",
         ),

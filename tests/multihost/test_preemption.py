@@ -10,6 +10,7 @@ from process_threads import run_on_all
 
 from bertfam.multihost import preemption
 from bertfam.multihost.preemption import Stop, stop_on_signals
+from bertfam.multihost.processes import Processes
 
 
 def test_single_process_stops_immediately():
@@ -52,6 +53,29 @@ def test_unfinished_round_at_the_end_does_not_disturb_later_messages(monkeypatch
         return processes.gather("afterwards", processes.index)
 
     assert run_on_all(2, train) == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_signal_with_nothing_to_save_ends_a_run_of_one_process_at_once(count, capsys, monkeypatch):
+    done, statuses = [], []
+    monkeypatch.setattr(preemption.os, "_exit", statuses.append)
+    processes = Processes(links=[None] * (count - 1))
+    processes.held.callback(done.append, "freed")
+    stop = Stop(processes)
+    with stop_on_signals(stop), stop.nothing_to_save():
+        os.kill(os.getpid(), signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while not (capsys.readouterr().err if count > 1 else statuses) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert (statuses, done) == (([75], ["freed"]) if count == 1 else ([], []))
+
+
+def test_signal_before_there_is_nothing_to_save_is_not_forgotten(capsys):
+    stop = Stop()
+    stop.asked = "SIGTERM"
+    with pytest.raises(SystemExit, match="75"), stop.nothing_to_save():
+        raise AssertionError
+    assert "SIGTERM" in capsys.readouterr().err and not stop.exits
 
 
 def test_signal_requests_a_stop_and_handlers_are_restored(capsys):

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -90,6 +92,58 @@ def test_changing_lock_of_another_machine_is_not_stale_whatever_its_clock(tmp_pa
     with pytest.raises(UserError, match="1970-01-01"), locks.hold(tmp_path):
         raise AssertionError
     assert path.exists()
+
+
+def test_lock_that_was_copied_with_its_folder_is_stale(tmp_path, clock):
+    run, copied = tmp_path / "run", tmp_path / "copy"
+    (tmp_path / "link").symlink_to(run)
+    path = run / locks.NAME
+    with locks.hold(run):
+        shutil.copytree(run, copied)
+        with pytest.raises(UserError, match="copy is being written by process"), locks.hold(copied, seconds=0):
+            raise AssertionError  # it may be another path to the same folder, until the lock of that changes
+        own = json.loads(path.read_bytes())
+        path.write_text(json.dumps(own | {"beat": 7}))
+        before = clock.now
+        with locks.hold(copied):
+            assert clock.now < before + 1
+        for same in (run, tmp_path / "link", run / ".." / "run"):
+            with pytest.raises(UserError, match="is being written by process"), locks.hold(same, seconds=0):
+                raise AssertionError
+    assert not path.exists() and not list(copied.iterdir())
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_lock_of_a_folder_that_was_renamed_is_not_stale(tmp_path, clock, is_made_again):
+    run, renamed = tmp_path / "run", tmp_path / "renamed"
+    with locks.hold(run):
+        content = json.loads((run / locks.NAME).read_bytes())
+        run.rename(renamed)
+        if is_made_again:
+            run.mkdir()
+            (run / locks.NAME).write_text(json.dumps(content | {"beat": 7}))
+        with pytest.raises(UserError, match="renamed is being written by process"), locks.hold(renamed, seconds=50):
+            raise AssertionError
+
+
+def test_lock_of_an_earlier_version_is_understood(tmp_path, clock):
+    fields = json.loads(holder().content())
+    del fields["folder"], fields["inode"]
+    for process, is_free in ((os.getpid(), False), (ended_process(), True)):
+        (tmp_path / locks.NAME).write_text(json.dumps(fields | {"process": process}))
+        with nullcontext() if is_free else pytest.raises(UserError), locks.hold(tmp_path, seconds=0):
+            assert is_free
+
+
+def test_lock_that_was_copied_within_a_bucket_is_stale(bucket, clock):
+    run, copied = paths.to_path(f"{bucket}/run"), paths.to_path(f"{bucket}/copied-run")
+    with locks.hold(run):
+        own = json.loads((run / locks.NAME).read_bytes())
+        assert own["folder"] == str(run)
+        files.write_text(copied / locks.NAME, json.dumps(own))
+        files.write_text(run / locks.NAME, json.dumps(own | {"beat": 7}))
+        with locks.hold(copied, seconds=0), pytest.raises(UserError), locks.hold(run, seconds=0):
+            raise AssertionError
 
 
 def test_holder_changes_its_lock_and_ends_if_another_process_has_taken_it(tmp_path, monkeypatch, capsys):

@@ -30,8 +30,10 @@ _QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "「": "」", "�
 def check_language(language: str) -> None:
     """Raise UserError unless `split_sentences` supports the language."""
     if language not in LANGUAGES and language != UNDETERMINED:
+        base = re.split("[-_]", language)[0].lower()  # of a locale such as en_US
+        nearest = f"did you mean {base}? It is" if base in LANGUAGES else "use"
         raise UserError(
-            f"language {language!r} has no sentence rules; use one of {', '.join(LANGUAGES)}, "
+            f"language {language!r} has no sentence rules; {nearest} one of {', '.join(LANGUAGES)}, "
             f'or "{UNDETERMINED}" for rules that fit most others'
         )
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from bertfam.config.edits import find_edits
 from bertfam.config.paths import shown
 from bertfam.errors import UserError
+from bertfam.interop.folders import RECORD
 from bertfam.storage.faults import reason
 from bertfam.storage.files import write_text
 from bertfam.storage.untrusted import read_json
 
-NAME = "files.json"
+NAME = RECORD
 CONFIG, FINGERPRINT, START = "config.gin", "fingerprint.json", "start.json"
 _FORMAT = 1
 _FILES = (CONFIG, FINGERPRINT, START)

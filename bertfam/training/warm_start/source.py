@@ -11,11 +11,12 @@ from bertfam.config import Config, Defaults, file_binds
 from bertfam.config.objects import Replaced, replace_object
 from bertfam.data import vocabularies
 from bertfam.interop import huggingface
+from bertfam.interop.folders import check_is_model, is_huggingface
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import read_run
 from bertfam.training.run import FREE_OF_NETWORKS, Run
-from bertfam.training.trained_networks import check_is_model, is_huggingface, vocabulary_folder
+from bertfam.training.trained_networks import vocabulary_folder
 from bertfam.training.warm_start.imported_model import run_bindings
 
 _SIZES = ("hidden_size", "num_heads", "feed_forward_size", "max_length")

@@ -42,6 +42,18 @@ CONFIGURATION = {
         "pretrain {run} --gin.BertConfig.num_layer=3",
         ("--gin.BertConfig.num_layer=3",),
     ),
+    "an abbreviated number": Entry(
+        "pretrain {run} --gin.BATCH_SIZE=8k",
+        ("--gin.BATCH_SIZE=8k", "8_192", "8_000"),
+    ),
+    "another library's name of the rate": Entry(
+        "pretrain {run} --gin.learning_rate=1e-3",
+        ("--gin.learning_rate=1e-3", "peak"),
+    ),
+    "the name of a tracker as text": Entry(
+        "pretrain {run} '--gin.Run.trackers=(\"wandb\",)'",
+        ("Run.trackers", "(@Wandb(),)"),
+    ),
     "a misspelt macro": Entry(
         "pretrain --gin_file=a.gin {text} --model_dir=model",
         ("a.gin:2", "TRAIN_STEP"),
@@ -823,6 +835,14 @@ DISK = {
         "export --model_dir={trained}/model --output=a",
         ("a exists",),
         {"a/notes.txt": ""},
+    ),
+    "an export among the checkpoints": Entry(
+        "export --model_dir={trained}/model --output={trained}/model/checkpoints/out",
+        ("--output={trained}/model/checkpoints/out", "{trained}/model/checkpoints"),
+    ),
+    "a copy over its run": Entry(
+        "checkpoints --model_dir={trained}/model --copy_weights={trained}/model",
+        ("--copy_weights={trained}/model",),
     ),
     "an export below a file": Entry(
         "export --model_dir={trained}/model --output=a/out",

@@ -1,0 +1,47 @@
+"""Kinds of folders of models: a MODEL_DIR has config.gin, a Hugging Face folder config.json.
+
+It imports little, so that a command can refuse a folder before it imports JAX.
+"""
+
+from pathlib import Path
+
+from bertfam.errors import UserError
+from bertfam.storage.buckets import is_remote
+from bertfam.storage.paths import to_path
+
+RECORD = "files.json"  # of the files that a run has written, see `bertfam.training.integrity.model_dir_files`
+_RUN = ("cache", "checkpoints", "compilations", "plugins", "vocab", "wandb")  # folders that a run makes in its MODEL_DIR
+
+
+def is_huggingface(path: str | Path) -> bool:
+    """Return whether a folder is a Hugging Face folder, and no MODEL_DIR."""
+    folder = to_path(path)
+    return not (folder / "config.gin").is_file() and (folder / "config.json").is_file()
+
+
+def check_is_model(folder: str | Path) -> None:
+    """Raise UserError if a folder is neither a MODEL_DIR nor a Hugging Face folder."""
+    if not (to_path(folder) / "config.gin").is_file() and not is_huggingface(folder):
+        raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json)")
+
+
+def check_is_run(folder: str | Path) -> None:
+    """Raise UserError if a folder is no MODEL_DIR."""
+    path = to_path(folder)
+    if (path / "config.gin").is_file():
+        return
+    fix = "`bertfam pretrain` or `bertfam import` makes one"
+    if inside := [parent for parent in path.parents[:2] if (parent / "config.gin").is_file()]:
+        fix = f"it is in the model folder {inside[0]}: name that"
+    raise UserError(f"{folder} is no model folder (no config.gin); {fix}")
+
+
+def check_output(flag: str, output: str | Path, model_dir: str | Path) -> None:
+    """Raise UserError if a new folder would be MODEL_DIR or lie in a folder of the run there; beside these it may."""
+    target, run = (path if is_remote(path) else path.resolve() for path in map(to_path, (output, model_dir)))
+    for own in (run, *(run / name for name in _RUN)):
+        if target == own or (own != run and own in target.parents):
+            where = "" if target == own else f"lies in {own}, which "
+            raise UserError(
+                f"{flag}={output} {where}belongs to the run: name another folder, such as {str(model_dir).rstrip('/')}-copy"
+            )

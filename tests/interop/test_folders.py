@@ -1,0 +1,30 @@
+"""Kinds of folders of models, and the places in them that belong to a run."""
+
+import pytest
+
+from bertfam.errors import UserError
+from bertfam.interop.folders import check_output
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "../link", "checkpoints", "checkpoints/7", "vocab", "cache/new/export", "compilations"]
+)
+def test_output_that_belongs_to_a_run_is_refused(tmp_path, name):
+    model_dir = tmp_path / "model"
+    model_dir.mkdir()
+    (tmp_path / "link").symlink_to(model_dir)
+    with pytest.raises(UserError, match="--output=.* belongs to the run: name another folder"):
+        check_output("--output", model_dir / name, model_dir)
+
+
+@pytest.mark.parametrize("name", ["export", "checkpoints-export", "../export", "../model-export/checkpoints"])
+def test_output_beside_the_folders_of_a_run_is_allowed(tmp_path, name):
+    (tmp_path / "model").mkdir()
+    check_output("--output", tmp_path / "model" / name, tmp_path / "model")
+
+
+def test_output_in_a_bucket_is_compared_by_address(tmp_path, bucket):
+    check_output("--output", tmp_path / "export", f"{bucket}/model")
+    check_output("--output", f"{bucket}/model/export", f"{bucket}/model")
+    with pytest.raises(UserError, match="belongs to the run"):
+        check_output("--output", f"{bucket}/model/checkpoints/export", f"{bucket}/model")
