@@ -22,21 +22,21 @@ def is_huggingface(path: str | Path) -> bool:
 def check_is_model(folder: str | Path) -> None:
     """Raise UserError if a folder is neither a MODEL_DIR nor a Hugging Face folder."""
     if not (to_path(folder) / "config.gin").is_file() and not is_huggingface(folder):
-        raise UserError(
-            f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json); {_fix(folder)}"
-        )
+        fix = f"; {fix}" if (fix := _model_folder_around(folder)) else ""
+        raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json){fix}")
 
 
 def check_is_run(folder: str | Path) -> None:
     """Raise UserError if a folder is no MODEL_DIR."""
     if not (to_path(folder) / "config.gin").is_file():
-        raise UserError(f"{folder} is no model folder (no config.gin); {_fix(folder)}")
+        fix = _model_folder_around(folder) or "`bertfam pretrain` or `bertfam import` makes one"
+        raise UserError(f"{folder} is no model folder (no config.gin); {fix}")
 
 
-def _fix(folder: str | Path) -> str:
-    if inside := [parent for parent in to_path(folder).parents[:2] if (parent / "config.gin").is_file()]:
-        return f"it is in the model folder {inside[0]}: name that"
-    return "`bertfam pretrain` or `bertfam import` makes a model folder"
+def _model_folder_around(folder: str | Path) -> str | None:
+    """Return the advice to name the MODEL_DIR that a folder lies in; None if it lies in none."""
+    inside = (parent for parent in to_path(folder).parents[:2] if (parent / "config.gin").is_file())
+    return next((f"it is in the model folder {parent}: name that" for parent in inside), None)
 
 
 def check_output(flag: str, output: str | Path, model_dir: str | Path) -> None:

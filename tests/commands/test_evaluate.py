@@ -113,7 +113,7 @@ def test_text_output(trained, capsys):
         ),
         (
             ["--model_dir=empty"],
-            "empty is no model folder (no config.gin); `bertfam pretrain` or `bertfam import` makes one",
+            "empty is neither a model folder (config.gin) nor a Hugging Face folder (config.json)",
         ),
     ],
 )
