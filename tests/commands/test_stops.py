@@ -17,6 +17,7 @@ from model_folders import arrays, assert_equal_arrays, copy_run, cut, remount, w
 
 from bertfam.storage import locks
 from bertfam.training.checkpoints import manifest, newest
+from bertfam.training.trainer import Trainer
 
 
 def check_stop(done, model_dir, name):
@@ -41,6 +42,26 @@ def test_sigint_saves_the_step(trained, tmp_path, monkeypatch):
     model_dir = cut(trained.model_dir, tmp_path / "model", 15)
     bertfam_process.at_step(17, lambda step: os.kill(os.getpid(), signal.SIGINT), monkeypatch.setattr)
     check_stop(in_process(*trained.pretrain(model_dir)), model_dir, "SIGINT")
+
+
+def test_sigterm_while_the_first_step_is_compiled_ends_the_run_at_once(trained, tmp_path, monkeypatch):
+    """The process would exit with 75 within `compile_step`, which is let go on here."""
+    model_dir, statuses, compile_step = cut(trained.model_dir, tmp_path / "model", 15), [], Trainer.compile_step
+    held = []
+
+    def signalled(trainer, stage):
+        os.kill(os.getpid(), signal.SIGTERM)
+        deadline = time.monotonic() + 10
+        while not statuses and time.monotonic() < deadline:
+            time.sleep(0.01)
+        held.append((model_dir / locks.NAME).exists())
+        return compile_step(trainer, stage)
+
+    monkeypatch.setattr(Trainer, "compile_step", signalled)
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    done = in_process(*trained.pretrain(model_dir))
+    assert (statuses, held) == ([75], [False])
+    assert "SIGTERM: exited before the first step" in done.stderr
 
 
 def test_signal_while_the_token_cache_is_built_ends_both_processes(trained, tmp_path):
