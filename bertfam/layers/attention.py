@@ -140,7 +140,7 @@ class _Attention(nn.Module):
         ).here()
         backend, _ = choose(request, self.execution.attention)
         heads = _heads_axis(key.shape[2]) if key.shape[2] == self.num_heads else None
-        length = None if backend.gathers_keys else "length"
+        length = None if backend.gathers_keys(request) else "length"
         key, value = (nn.with_logical_constraint(array, ("batch", length, heads, None)) for array in (key, value))
         inputs = Inputs(
             query,

@@ -24,7 +24,7 @@ class MeshShape:
       data: shards batches; parameters are replicated.
       fsdp: shards batches and parameters; parameters are gathered where they are used.
       tensor: shards heads, feed-forward and vocabulary.
-      sequence: shards the tokens of a row; keys and values are gathered for attention.
+      sequence: shards the tokens of a row; for attention, keys and values are gathered, or those within a window exchanged.
       replica: number of slices. Batches are sharded, and only gradients are sent between slices; -1: the number of slices of the
         devices.
       rules: the mesh axes that shard each logical axis.

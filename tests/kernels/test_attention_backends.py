@@ -60,6 +60,26 @@ def test_outputs_and_gradients_match_the_reference(name, pattern, dtype, packed,
         np.testing.assert_allclose(np.float32(one), np.float32(other), atol=TOLERANCE[dtype] * scale)
 
 
+@pytest.mark.parametrize(
+    "pattern", [FULL, CAUSAL, Window(20, 9), Window(12, 0, dilation=3)], ids=lambda pattern: pattern.describe()
+)
+def test_splash_kernel_matches_the_reference(pattern):
+    """The kernel is interpreted, on rows that its blocks of 128 do not divide."""
+    length, segment_ids = 200, np.array([[1] * 70 + [2] * 100 + [0] * 30, [0] * 200], np.int32)
+    arrays = [jax.random.normal(key, (2, length, HEADS, HEAD_DIM)) for key in jax.random.split(jax.random.key(0), 3)]
+    request = Request("float32", length, HEAD_DIM, pattern, packed=True)
+
+    def loss(name, arrays):
+        mixed, _ = BACKENDS[name].run(Inputs(*arrays, jnp.asarray(segment_ids)), request)
+        return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, jnp.sin(mixed), 0)), mixed
+
+    gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
+    actual, expected = (gradient(which, arrays) for which in ("splash", "reference"))
+    np.testing.assert_allclose(real(actual[1], segment_ids), real(expected[1], segment_ids), atol=1e-5)
+    for one, other in zip(actual[0], expected[0], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.max(jnp.abs(other))))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("segment_ids", "packed"), [(PADDED, False), (PACKED, True)])
 @pytest.mark.parametrize("pattern", [FULL, Window(1, 1)])
@@ -194,7 +214,8 @@ GPU = Request("bfloat16", MIN_LENGTH, 64, platform="gpu", compute_capability=9.0
         ({"dropout_rate": 0.1}, "cudnn", "attention dropout 0.1 is not applied"),
         ({"bias": True, "pattern": CAUSAL, "key_length": 512, "scale": 1.0}, "cudnn", "fastest"),
         ({"platform": "cpu"}, "xla", "on cpu"),
-        ({"platform": "tpu"}, "xla", "on tpu"),
+        ({"platform": "tpu"}, "splash", "on tpu"),
+        ({"platform": "tpu", "bias": True}, "xla", "not splash, because scores have a bias"),
         ({"platform": "cpu", "length": 1024, "pattern": Window(64, 64)}, "blocks", "on cpu"),
         ({"length": 1024, "pattern": Window(64, 64), "packed": True}, "blocks", "not cudnn, which would take 1/1.2 of its time"),
     ],

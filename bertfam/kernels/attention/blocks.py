@@ -21,7 +21,6 @@ class Blocks(Backend):
     """Attention within a window that is bounded on both sides."""
 
     name = "blocks"
-    gathers_keys = False
 
     @override
     def refusals(self, request: Request) -> Iterator[str]:
@@ -41,6 +40,10 @@ class Blocks(Backend):
             return float("inf")
         # Measured with three blocks of 128: 2.3 ms for rows of any length.
         return 0.5 + 0.0049 * sum(_sizes(*reach))
+
+    @override
+    def gathers_keys(self, request: Request) -> bool:
+        return False
 
     @override
     def run(self, inputs: Inputs, request: Request) -> tuple[jax.Array, None]:

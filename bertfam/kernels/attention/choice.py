@@ -12,9 +12,10 @@ from bertfam.kernels.attention.blocks import Blocks
 from bertfam.kernels.attention.cudnn import Cudnn
 from bertfam.kernels.attention.interface import Backend, Request
 from bertfam.kernels.attention.reference import Reference
+from bertfam.kernels.attention.splash import Splash
 from bertfam.kernels.attention.xla import Xla
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Reference(), Xla(), Blocks(), Cudnn())}
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Reference(), Xla(), Blocks(), Splash(), Cudnn())}
 
 _NOTABLE = 1.1  # ratio of costs from which a plan says what a faster backend would save
 _CHOICES: ContextVar[dict[Request, str] | None] = ContextVar("choices", default=None)

@@ -107,13 +107,11 @@ class Backend(ABC):
       name: name in configs.
       platforms: platforms that it runs on.
       applies_dropout: True if it applies dropout to the attention weights.
-      gathers_keys: True if a device requires all keys of a row where the tokens of a row are sharded over devices.
     """
 
     name: ClassVar[str]
     platforms: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
     applies_dropout: ClassVar[bool] = False
-    gathers_keys: ClassVar[bool] = True
 
     @abstractmethod
     def refusals(self, request: Request) -> Iterator[str]:
@@ -134,6 +132,10 @@ class Backend(ABC):
           The output [batch, length, heads, head_dim] in the dtype of the values, and with `request.return_weights` the attention
           weights before dropout, float32[batch, heads, length, keys], otherwise None.
         """
+
+    def gathers_keys(self, request: Request) -> bool:
+        """Return True if a device requires all keys of a row where the tokens of a row are sharded over devices."""
+        return True
 
     def clashes(self, request: Request) -> list[str]:
         """Return the reasons why the backend does not support a request, apart from dropout."""

@@ -1,0 +1,154 @@
+"""Attention by the splash kernel for TPUs that comes with JAX: blocks outside the pattern are skipped."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+from jax.sharding import NamedSharding, PartitionSpec
+from typing_extensions import override
+
+from bertfam.kernels.attention.interface import Backend, Inputs, Request
+from bertfam.kernels.attention.patterns import FULL, Pattern, Window
+from bertfam.kernels.attention.per_device import Halo, length_shards, per_device
+
+_LANES = 128  # of a TPU's vector registers, of which a block of keys is a multiple
+# Largest block of queries and of keys: the value that MaxText's configurations have (`sa_block_q: 512` and the like).
+_MAX_BLOCK = 512
+
+
+class Splash(Backend):
+    """Attention on TPUs over all tokens or a window."""
+
+    name = "splash"
+    platforms = ("tpu",)
+
+    @override
+    def refusals(self, request: Request) -> Iterator[str]:
+        if request.return_weights:
+            yield "attention weights are requested"
+        if request.bias:
+            yield "scores have a bias"
+        if request.key_length is not None:
+            yield "keys come from another sequence or a cache"
+        if not isinstance(request.pattern, Window):
+            yield f"tokens attend to {request.pattern.describe()}"
+        if request.length < _LANES:
+            yield f"rows have {request.length} tokens, fewer than {_LANES}"
+
+    @override
+    def cost(self, request: Request) -> float:
+        return 0.1  # not measured on a TPU; it keeps no scores in memory, unlike all others there
+
+    @override
+    def gathers_keys(self, request: Request) -> bool:
+        return _halo(request, length_shards()) is None
+
+    @override
+    def run(self, inputs: Inputs, request: Request) -> tuple[jax.Array, None]:
+        assert isinstance(request.pattern, Window)
+        shards, heads = length_shards(), inputs.query.shape[2]
+        own, halo = _own_length(request, shards), _halo(request, shards)
+        length, specs = own * shards, None
+
+        def padded(array: jax.Array) -> jax.Array:
+            return jnp.pad(array, [(0, 0), (0, length - request.length), *[(0, 0)] * (array.ndim - 2)])
+
+        kernel_of = partial(_kernel, request.pattern, heads, interpret=request.platform != "tpu")
+        if halo:
+            kernel = kernel_of(own, own + halo.left + halo.right, offset=halo.left)
+        elif request.pattern == FULL:
+            kernel = kernel_of(own, length)
+        else:
+            kernel = kernel_of(length, length, shards=shards)
+            if shards > 1:
+                mesh = jax.sharding.get_abstract_mesh()
+                specs = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec(None, "sequence")))
+        query, key, value = (padded(array) for array in (inputs.query * request.score_scale, inputs.key, inputs.value))
+        segment_ids = padded(inputs.segment_ids)
+        row_inputs = Inputs(query, key, value, segment_ids, segment_ids)
+        mixed = per_device(_attend, row_inputs, kernel, specs, halo)
+        return mixed[:, : request.length], None
+
+
+def _own_length(request: Request, shards: int) -> int:
+    """Return the tokens of a row that a device has, filled up to whole vector registers."""
+    return -(-request.length // (_LANES * shards)) * _LANES
+
+
+def _halo(request: Request, shards: int) -> Halo | None:
+    """Return the keys beside its own that a device requires; None if it requires more than its neighbours have, or has all."""
+    pattern = request.pattern
+    if shards == 1 or not isinstance(pattern, Window) or pattern.left is None or pattern.right is None:
+        return None
+    halo = Halo(*(-(-side // _LANES) * _LANES for side in (pattern.left, pattern.right)))
+    return halo if max(halo) <= _own_length(request, shards) else None
+
+
+def _attend(inputs: Inputs, kernel: Any) -> jax.Array:
+    """Compute a device's attention, row by row."""
+    assert inputs.key_segment_ids is not None
+
+    def of_row(query: jax.Array, key: jax.Array, value: jax.Array, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        # [length, heads, head_dim] -> [heads, length, head_dim], and back
+        by_head = [jnp.swapaxes(array, 0, 1) for array in (query, key, value)]
+        return jnp.swapaxes(kernel(*by_head, splash_attention_kernel.SegmentIds(queries, keys)), 0, 1)
+
+    return jax.vmap(of_row)(inputs.query, inputs.key, inputs.value, inputs.segment_ids, inputs.key_segment_ids)
+
+
+def _kernel(
+    pattern: Window, heads: int, queries: int, keys: int, *, offset: int = 0, shards: int = 1, interpret: bool = False
+) -> Any:
+    """Return the kernel for `queries` queries from the place `offset` of `keys` keys on, which `shards` devices have parts of."""
+    rows, columns = _block(pattern, queries // shards), _block(pattern, keys)
+    sizes = splash_attention_kernel.BlockSizes(
+        block_q=rows,
+        block_kv=columns,
+        block_q_dkv=rows,
+        block_kv_dkv=columns,
+        block_q_dq=rows,
+        block_kv_dq=columns,
+    )
+    mask = splash_attention_mask.MultiHeadMask([_mask(pattern, (queries, keys), offset)] * heads)
+    return splash_attention_kernel.make_splash_mha(
+        mask, block_sizes=sizes, head_shards=1, q_seq_shards=shards, interpret=interpret
+    )
+
+
+def _block(pattern: Window, length: int) -> int:
+    """Return the size of blocks: the largest that divides the length and reaches no further than the window."""
+    reach = max(length if side is None else side for side in (pattern.left, pattern.right))
+    largest = max(_LANES, min(_MAX_BLOCK, reach))
+    return next(size for size in range(largest // _LANES * _LANES, 0, -_LANES) if length % size == 0)
+
+
+def _mask(pattern: Window, shape: tuple[int, int], offset: int) -> splash_attention_mask.Mask:
+    if pattern == FULL:
+        return splash_attention_mask.FullMask(shape)
+    if pattern.dilation == 1:
+        return splash_attention_mask.LocalMask(shape, (pattern.left, pattern.right), offset)
+    return _PatternMask(shape, pattern, offset)
+
+
+@dataclass(frozen=True)
+class _PatternMask(splash_attention_mask.Mask):
+    """Mask of a pattern, evaluated block by block: a whole mask of 16,384 tokens would take gigabytes."""
+
+    lengths: tuple[int, int]
+    pattern: Pattern
+    offset: int
+
+    @property
+    @override
+    def shape(self) -> tuple[int, ...]:
+        return self.lengths
+
+    @override
+    def __getitem__(self, index: Any) -> np.ndarray:
+        queries, keys = (np.arange(size)[part] for size, part in zip(self.lengths, index, strict=True))
+        return np.broadcast_to(self.pattern.mask(queries[:, None] + self.offset, keys[None]), (len(queries), len(keys)))

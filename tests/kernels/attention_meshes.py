@@ -1,0 +1,100 @@
+"""Run by test_attention_meshes.py in a process of its own, with eight simulated devices: one JSON object on stdout."""
+
+import importlib.util
+import json
+import re
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertfam.kernels.attention.choice import BACKENDS, choose
+from bertfam.kernels.attention.interface import Inputs, Request
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, Window
+from bertfam.planning.slices import parse
+from bertfam.sharding.mesh import MeshShape
+
+LENGTH, HEADS, HEAD_DIM = 512, 2, 8
+# rows of several segments, with padding at the end, without any, and nothing but padding
+SEGMENTS = np.array([[1] * 150 + [2] * 250 + [0] * 112, [1] * 40 + [2] * 300 + [3] * 172, [0] * 512, [1] * 512], np.int32)
+# backend, pattern, devices along a row
+CASES = [
+    ("xla", FULL, 4),
+    ("blocks", Window(20, 9), 8),
+    ("blocks", Window(24, 0, dilation=3), 2),
+    ("splash", FULL, 4),
+    ("splash", Window(20, 9), 4),
+    ("splash", Window(300, 300), 4),
+]
+SLICES = {"v5e-8": ({"sequence": 2, "tensor": 2}, Window(64, 64)), "v5p-8": ({}, FULL), "v6e-4": ({"sequence": 4}, CAUSAL)}
+
+
+def arrays():
+    keys = jax.random.split(jax.random.key(0), 4)
+    return [jax.random.normal(key, (len(SEGMENTS), LENGTH, HEADS, HEAD_DIM)) for key in keys]
+
+
+def loss(backend, request, *arrays):
+    """Return a weighted sum of the outputs at tokens; the last of the arrays are the weights."""
+    keys = None if backend.gathers_keys(request) else "length"
+    query, key, value, weights = (
+        nn.with_logical_constraint(array, ("batch", length, "heads", None))
+        for array, length in zip(arrays, ("length", keys, keys, "length"), strict=True)
+    )
+    mixed, _ = backend.run(Inputs(query, key, value, jnp.asarray(SEGMENTS)), request)
+    return jnp.sum(jnp.where(SEGMENTS[:, :, None, None] > 0, mixed * weights, 0))
+
+
+def compiled(name, pattern, shape):
+    """Return the value and gradient of the loss on a mesh, compiled, and their results."""
+    mesh = shape.build(jax.devices()[: shape.sequence * shape.tensor])
+    with jax.set_mesh(mesh), nn.logical_axis_rules(shape.rules.items()):
+        # The platform stays "cpu", so a kernel for TPUs is interpreted.
+        request = Request("float32", LENGTH, HEAD_DIM, pattern, packed=True).here()
+        given = [jax.device_put(array, NamedSharding(mesh, P(None, "sequence"))) for array in arrays()]
+        gradient = jax.value_and_grad(lambda *given: loss(BACKENDS[name], request, *given), argnums=(0, 1, 2))
+        program = jax.jit(gradient).lower(*given).compile()
+        return program, program(*given)
+
+
+def largest_difference(one, other):
+    """Return the largest difference relative to the largest value of each array."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b))) / np.max(np.abs(np.asarray(b)))) for a, b in pairs)
+
+
+def compile_for(slice_name, sizes, pattern):
+    """Compile forward and backward of the chosen backend for a TPU slice; return its name and its program's text."""
+    shape = MeshShape(**sizes)
+    mesh = shape.build(parse(slice_name).devices())
+    with jax.set_mesh(mesh), nn.logical_axis_rules(shape.rules.items()):
+        request = Request("bfloat16", LENGTH, 64, pattern, packed=True).here()
+        backend, _ = choose(request)
+        sharding = NamedSharding(mesh, P(("replica", "data", "fsdp"), "sequence", "tensor"))
+        row = jax.ShapeDtypeStruct((8, LENGTH, 4, 64), jnp.bfloat16, sharding=sharding)
+        segments = jax.ShapeDtypeStruct((8, LENGTH), jnp.int32, sharding=NamedSharding(mesh, P(("replica", "data", "fsdp"))))
+
+        def total(query, key, value, segments):
+            return jnp.sum(backend.run(Inputs(query, key, value, segments), request)[0].astype(jnp.float32) ** 2)
+
+        program = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(row, row, row, segments).compile()
+    return backend.name, program.as_text()
+
+
+if __name__ == "__main__":
+    results = {"differences": {}, "gathers": {}, "tpu": {}}
+    for name, pattern, sequence in CASES:
+        _, expected = compiled("reference", pattern, MeshShape(data=1))
+        program, actual = compiled(name, pattern, MeshShape(data=1, sequence=sequence, tensor=1 if sequence == 8 else 2))
+        case = f"{name}, {pattern.describe()}"
+        results["differences"][case] = largest_difference(actual, expected)
+        results["gathers"][case] = len(re.findall(r"= \S+ all-gather", program.as_text()))
+    if importlib.util.find_spec("libtpu"):
+        for slice_name, (sizes, pattern) in SLICES.items():
+            name, text = compile_for(slice_name, sizes, pattern)
+            results["tpu"][slice_name] = {"name": name, "calls": text.count('custom_call_target="tpu_custom_call"')}
+            results["tpu"][slice_name]["gathers"] = len(re.findall(r"all-gather(-start)?\(", text))
+    print(json.dumps(results))

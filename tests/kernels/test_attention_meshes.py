@@ -1,0 +1,46 @@
+"""Attention whose rows, heads and tokens are sharded over devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import xla
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Return what eight simulated devices, and the compiler for TPUs, give."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "attention_meshes.py")],
+        env=os.environ | xla.device_environment(8),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_sharded_rows_give_the_values_and_gradients_of_whole_ones(results):
+    assert len(results["differences"]) == 6
+    assert {case: value for case, value in results["differences"].items() if value > 1e-5} == {}
+
+
+def test_a_window_exchanges_the_tokens_beside_a_device_only(results):
+    gathers = {case: count for case, count in results["gathers"].items() if case.startswith(("blocks", "splash"))}
+    assert {case for case, count in gathers.items() if count} == {
+        "splash, all tokens",
+        "splash, 300 tokens on each side",
+    }
+
+
+def test_kernels_compile_for_tpu_slices(results):
+    """Each has a kernel for the outputs, one for the gradients of queries and one for those of keys and values."""
+    if not results["tpu"]:
+        pytest.skip("no TPU compiler: pip install 'bertfam[tpu]' (the test extra has it)")
+    assert {slice_: (found["name"], found["calls"]) for slice_, found in results["tpu"].items()} == dict.fromkeys(
+        ("v5e-8", "v5p-8", "v6e-4"), ("splash", 3)
+    )
+    assert results["tpu"]["v5e-8"]["gathers"] == 0
