@@ -1,6 +1,6 @@
 """Transformer layers: sublayers with residual connections and norms, in three arrangements."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -43,6 +43,7 @@ class _Block(nn.Module):
         row: Row,
         encoded: Encoded | None = None,
         cache: LayerCache | None = None,
+        layer_arrays: Mapping[str, jax.Array] | None = None,
         packed: bool,
         train: bool,
         collect: frozenset[str] = frozenset(),
@@ -54,6 +55,7 @@ class _Block(nn.Module):
           row: the rows that self-attention sees.
           encoded: the encoder's output, for cross-attention.
           cache: keys and values of earlier tokens; None: no earlier tokens.
+          layer_arrays: arrays of this layer that the attention pattern depends on, by name, besides those of the rows.
           packed: False promises that a row holds one example (ids 0 and 1) with its padding at the end, and no cache.
           train: True to apply dropout.
           collect: names among "hidden_states", "attention_probs" and "cross_attention_probs".
@@ -63,6 +65,8 @@ class _Block(nn.Module):
           "hidden_states", attention weights float32[batch, heads, length, keys], and with a cache the next one as "cache".
         """
         results: dict[str, Attended] = {}
+        if layer_arrays is not None:
+            row = row._replace(arrays={**(row.arrays or {}), **layer_arrays})
 
         def attend(inputs: jax.Array) -> jax.Array:
             cached = None if cache is None else (cache.keys, cache.values)

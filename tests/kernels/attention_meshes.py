@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertfam.kernels.attention.choice import BACKENDS, choose
 from bertfam.kernels.attention.interface import Inputs, Request
-from bertfam.kernels.attention.patterns import CAUSAL, FULL, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, Window
 from bertfam.planning.slices import parse
 from bertfam.sharding.mesh import MeshShape
 
@@ -25,6 +25,7 @@ CASES = [
     ("xla", FULL, 4),
     ("blocks", Window(20, 9), 8),
     ("blocks", Window(24, 0, dilation=3), 2),
+    ("block_sparse", BlockSparse(32, random=1), 4),
     ("splash", FULL, 4),
     ("splash", Window(20, 9), 4),
     ("splash", Window(300, 300), 4),
@@ -44,7 +45,8 @@ def loss(backend, request, *arrays):
         nn.with_logical_constraint(array, ("batch", length, "heads", None))
         for array, length in zip(arrays, ("length", keys, keys, "length"), strict=True)
     )
-    mixed, _ = backend.run(Inputs(query, key, value, jnp.asarray(SEGMENTS)), request)
+    lists = {"random_blocks": jnp.asarray(np.random.default_rng(0).integers(0, 16, (HEADS, 14, 1)))}
+    mixed, _ = backend.run(Inputs(query, key, value, jnp.asarray(SEGMENTS), arrays=lists), request)
     return jnp.sum(jnp.where(SEGMENTS[:, :, None, None] > 0, mixed * weights, 0))
 
 

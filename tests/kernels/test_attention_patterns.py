@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertfam.kernels.attention.patterns import CAUSAL, FULL, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, Window
 
 PATTERNS = {
     FULL: lambda query, key: True,
@@ -37,3 +37,30 @@ def test_descriptions():
     descriptions = {pattern.describe() for pattern in PATTERNS}
     assert len(descriptions) == len(PATTERNS)
     assert {"all tokens", "previous tokens", "3 tokens on each side", "one in 3 of 6 tokens on each side"} <= descriptions
+
+
+def test_block_sparse_mask_and_pairs_are_those_counted_one_by_one():
+    """The last block of the row is shorter than the others; a block that is listed again counts again."""
+    length, block, blocks = 45, 4, 12
+    listed = np.random.default_rng(0).integers(0, blocks, (2, blocks - 2, 2))
+    pattern = BlockSparse(block, random=2).within(length)
+    places = np.arange(length)
+    options = (places[:, None], places[None], {"random_blocks": listed})
+    expected = np.zeros((2, length, length), int)
+    for head, query, key in np.ndindex(*expected.shape):
+        row, column = query // block, key // block
+        expected[head, query, key] = abs(row - column) <= 1 or column in (0, blocks - 1) or row in (0, blocks - 1)
+        if 0 < row < blocks - 1:
+            expected[head, query, key] += list(listed[head, row - 1]).count(column)
+    np.testing.assert_array_equal(pattern.repeats(*options), expected)
+    np.testing.assert_array_equal(pattern.mask(*options), expected > 0)
+    # Blocks that are not attended to anyway, and differ: the published lists.
+    others = np.array([[b for b in range(1, blocks - 1) if abs(b - row) > 1][:2] for row in range(1, blocks - 1)])
+    mask = pattern.mask(places[:, None], places[None], {"random_blocks": others[None]})
+    assert pattern.pairs(length) == np.sum(mask)
+
+
+def test_short_rows_have_no_sparse_pattern():
+    pattern = BlockSparse(block=64, random=3)
+    assert pattern.within(704) == FULL and pattern.within(705) == BlockSparse(64, 3, blocks=12)
+    assert pattern.pairs(704) == 704**2 and pattern.pairs(705) < 705**2

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from bertfam.errors import UserError
+from bertfam.kernels.attention.block_sparse import BlockSparseProducts
 from bertfam.kernels.attention.blocks import Blocks
 from bertfam.kernels.attention.cudnn import Cudnn
 from bertfam.kernels.attention.interface import Backend, Request
@@ -15,7 +16,9 @@ from bertfam.kernels.attention.reference import Reference
 from bertfam.kernels.attention.splash import Splash
 from bertfam.kernels.attention.xla import Xla
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Reference(), Xla(), Blocks(), Splash(), Cudnn())}
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (Reference(), Xla(), Blocks(), BlockSparseProducts(), Splash(), Cudnn())
+}
 
 _NOTABLE = 1.1  # ratio of costs from which a plan says what a faster backend would save
 _CHOICES: ContextVar[dict[Request, str] | None] = ContextVar("choices", default=None)

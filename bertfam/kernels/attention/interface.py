@@ -152,6 +152,19 @@ def attention_mask(inputs: Inputs, request: Request) -> jax.Array:
     """
     queries, keys = inputs.segment_ids, inputs.segment_ids if inputs.key_segment_ids is None else inputs.key_segment_ids
     mask = jnp.equal(queries[:, None, :, None], keys[:, None, None, :])
-    # [length, 1], [1, keys]
+    return mask & request.pattern.mask(*_places(inputs, request), inputs.arrays)
+
+
+def attention_bias(inputs: Inputs, request: Request) -> jax.Array | None:
+    """Return the bias of the scores, with that of keys which the pattern repeats: n times the same key adds log n."""
+    times = request.pattern.repeats(*_places(inputs, request), inputs.arrays)
+    if times is None:
+        return inputs.bias
+    repeated = jnp.log(jnp.maximum(times, 1).astype(jnp.float32))[None]
+    return repeated if inputs.bias is None else repeated + inputs.bias
+
+
+def _places(inputs: Inputs, request: Request) -> tuple[jax.Array, jax.Array]:
+    """Return the places of queries [length, 1] and keys [1, keys] in a row."""
     query_places = jnp.arange(request.length)[:, None] + (0 if inputs.offset is None else inputs.offset)
-    return mask & request.pattern.mask(query_places, jnp.arange(keys.shape[1])[None], inputs.arrays)
+    return query_places, jnp.arange(request.keys)[None]

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from typing_extensions import override
 
@@ -28,6 +30,13 @@ class Pattern(ABC):
         Returns:
           bool, broadcastable to [batch, heads, queries, keys]; True alone if every query may attend to every key.
         """
+
+    def repeats(self, query_places: Any, key_places: Any, arrays: Mapping[str, Any] | None = None) -> Any:
+        """Return how many times a query attends to a key, for a pattern that repeats keys; None if it repeats none.
+
+        The arguments are those of `mask`; the result is int32 of its shape.
+        """
+        return None
 
     @abstractmethod
     def pairs(self, length: int) -> int:
@@ -98,3 +107,66 @@ class Window(Pattern):
 
 FULL = Window()
 CAUSAL = Window(right=0)
+
+
+@dataclass(frozen=True)
+class BlockSparse(Pattern):
+    """BigBird's pattern of blocks (Zaheer et al. 2020, section 2 and appendix D; ITC, "internal transformer construction").
+
+    A block of queries attends to its own block of keys, to the blocks beside it, to the first and the last block, and to random
+    ones. The first and the last block attend to all tokens. The random blocks of the queries' blocks 1, 2, ... are in the array
+    "random_blocks", int32[heads, blocks - 2, random]; a block that is listed twice, or that the query attends to anyway, is
+    attended to that many times more.
+
+    Attributes:
+      block: tokens in a block.
+      random: random blocks for each block of queries.
+      blocks: blocks in a row, of which the last may be shorter; None until `within` is called.
+    """
+
+    block: int = 64
+    random: int = 3
+    blocks: int | None = None
+
+    @property
+    def min_blocks(self) -> int:
+        """Blocks of the shortest row with this pattern; in shorter rows every query attends to all tokens."""
+        return 5 + 2 * self.random + 1
+
+    @override
+    def within(self, length: int) -> Pattern:
+        blocks = -(-length // self.block)
+        return FULL if length <= (self.min_blocks - 1) * self.block else replace(self, blocks=blocks)
+
+    @override
+    def mask(self, query_places: Any, key_places: Any, arrays: Mapping[str, Any] | None = None) -> Any:
+        return self._times(query_places, key_places, arrays) > 0
+
+    @override
+    def repeats(self, query_places: Any, key_places: Any, arrays: Mapping[str, Any] | None = None) -> Any:
+        return self._times(query_places, key_places, arrays)
+
+    def _times(self, query_places: Any, key_places: Any, arrays: Mapping[str, Any] | None) -> Any:
+        """Return how many times a query attends to a key: int32[heads, ..., queries, keys]."""
+        assert self.blocks is not None and arrays is not None
+        queries, keys, last = query_places // self.block, key_places // self.block, self.blocks - 1
+        always = (abs(queries - keys) <= 1) | (keys == 0) | (keys == last) | (queries == 0) | (queries == last)
+        # [heads, blocks - 2, random, blocks] -> int32[heads, blocks, blocks], without random blocks for the first and the last
+        listed = jax.nn.one_hot(arrays["random_blocks"], self.blocks, dtype=jnp.int32).sum(-2)
+        listed = jnp.pad(listed, [(0, 0), (1, 1), (0, 0)])
+        return always.astype(jnp.int32) + listed[:, queries, keys]
+
+    @override
+    def pairs(self, length: int) -> int:
+        if length <= (self.min_blocks - 1) * self.block:
+            return length * length
+        blocks = -(-length // self.block)
+        rest = length - (blocks - 1) * self.block  # tokens of the last block
+        # first and last block of queries; the others with the last block, the others with whole blocks, of which two overlap
+        middle = blocks - 2
+        whole = (4 + self.random) * middle - 2
+        return (self.block + rest) * length + middle * self.block * rest + whole * self.block * self.block
+
+    @override
+    def describe(self) -> str:
+        return f"the first and the last {self.block} tokens, three blocks of {self.block} around them and {self.random} at random"

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from bertfam.kernels.attention.interface import Backend, Inputs, Request, attention_mask
+from bertfam.kernels.attention.interface import Backend, Inputs, Request, attention_bias, attention_mask
 from bertfam.kernels.dropout import dropout
 
 
@@ -33,8 +33,8 @@ class Reference(Backend):
         # [batch, length, heads, head_dim] x the same -> float32[batch, heads, queries, keys]
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
         scores = scores * request.score_scale
-        if inputs.bias is not None:
-            scores = scores + inputs.bias
+        if (bias := attention_bias(inputs, request)) is not None:
+            scores = scores + bias
         # exp(lowest - max) is exactly 0, so masked keys have no weight at all.
         scores = jnp.where(attention_mask(inputs, request), scores, jnp.finfo(jnp.float32).min)
         probabilities = jax.nn.softmax(scores, axis=-1)

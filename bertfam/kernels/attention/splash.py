@@ -19,6 +19,7 @@ from bertfam.kernels.attention.per_device import Halo, length_shards, per_device
 _LANES = 128  # of a TPU's vector registers, of which a block of keys is a multiple
 # Largest block of queries and of keys: the value that MaxText's configurations have (`sa_block_q: 512` and the like).
 _MAX_BLOCK = 512
+_MIN_LENGTH = 512
 
 
 class Splash(Backend):
@@ -42,7 +43,8 @@ class Splash(Backend):
 
     @override
     def cost(self, request: Request) -> float:
-        return 0.1  # not measured on a TPU; it keeps no scores in memory, unlike all others there
+        # Not measured on a TPU. It keeps no scores in memory, unlike all others there; in short rows these are small.
+        return 0.1 if request.length >= _MIN_LENGTH else float("inf")
 
     @override
     def gathers_keys(self, request: Request) -> bool:

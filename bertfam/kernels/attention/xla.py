@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import jax
 from typing_extensions import override
 
-from bertfam.kernels.attention.interface import Backend, Inputs, Request, attention_mask
+from bertfam.kernels.attention.interface import Backend, Inputs, Request, attention_bias, attention_mask
 
 
 class Xla(Backend):
@@ -29,7 +29,7 @@ class Xla(Backend):
             inputs.query,
             inputs.key,
             inputs.value,
-            bias=inputs.bias,
+            bias=attention_bias(inputs, request),
             mask=attention_mask(inputs, request),
             scale=request.scale,
             implementation="xla",
