@@ -12,7 +12,7 @@ from bertfam.errors import UserError
 from bertfam.kernels.attention.choice import BACKENDS, choose
 from bertfam.kernels.attention.cudnn import MIN_LENGTH
 from bertfam.kernels.attention.interface import Inputs, Request
-from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, GlobalTokens, Window
 
 BATCH, LENGTH, HEADS, HEAD_DIM = 3, 24, 2, 8
 PADDED = np.array([[1] * 24, [1] * 10 + [0] * 14, [0] * 24], np.int32)  # the last row is nothing but padding
@@ -90,6 +90,31 @@ def test_splash_kernel_matches_the_reference(pattern):
     gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
     actual, expected = (gradient(which, arrays) for which in ("splash", "reference"))
     np.testing.assert_allclose(real(actual[1], segment_ids), real(expected[1], segment_ids), atol=1e-5)
+    for one, other in zip(actual[0], expected[0], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.max(jnp.abs(other))))
+
+
+@pytest.mark.parametrize("most", [2, 5])
+@pytest.mark.parametrize("name", ["blocks", "xla"])
+def test_window_with_global_tokens_matches_the_reference(name, most):
+    """Rows have 4, 0 and 3 global tokens in several segments, near and far; the window is seven tokens wide."""
+    length = 75
+    segment_ids = np.array([[1] * 40 + [2] * 30 + [0] * 5, [1] * 75, [1] * 70 + [0] * 5], np.int32)
+    flags = np.zeros((3, length), bool)
+    flags[0, [0, 1, 38, 60]] = flags[2, [5, 6, 69]] = True
+    arrays = [jax.random.normal(key, (3, length, HEADS, HEAD_DIM)) for key in jax.random.split(jax.random.key(0), 3)]
+    request = Request("float32", length, HEAD_DIM, GlobalTokens(Window(3, 3), most), packed=True).here()
+
+    def loss(name, arrays):
+        inputs = Inputs(*arrays, jnp.asarray(segment_ids), arrays={"global_tokens": jnp.asarray(flags)})
+        mixed, weights = BACKENDS[name].run(inputs, dataclasses.replace(request, return_weights=name == "reference"))
+        return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, jnp.sin(mixed), 0)), (mixed, weights)
+
+    gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
+    actual, expected = (gradient(which, arrays) for which in (name, "reference"))
+    seen = [key for key in range(length) if expected[1][1][0, 0, 20, key] > 0]
+    assert seen == [0, 1, *range(17, 24), *([38] if most == 5 else [])]
+    np.testing.assert_allclose(real(actual[1][0], segment_ids), real(expected[1][0], segment_ids), atol=1e-5)
     for one, other in zip(actual[0], expected[0], strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.max(jnp.abs(other))))
 

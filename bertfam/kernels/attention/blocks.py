@@ -1,4 +1,4 @@
-"""Attention within a window, by blocks of the row: time and memory grow linearly with its length.
+"""Attention within a window and to global tokens, by blocks of the row: time and memory grow linearly with its length.
 
 A block of queries attends to its own block of keys and to the neighbouring blocks that its window reaches. Everything is a
 batched matrix product, so it runs on every platform, and a row that is sharded over devices exchanges neighbouring blocks only.
@@ -12,13 +12,14 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.kernels.attention.interface import Backend, Inputs, Request
-from bertfam.kernels.attention.patterns import Window
+from bertfam.kernels.attention.patterns import GlobalTokens, Window
 
 _MIN_BLOCK, _MAX_BLOCK = 16, 128
+_OUTSIDE = -1  # segment of keys beside the ends of a row, which no query has
 
 
 class Blocks(Backend):
-    """Attention within a window that is bounded on both sides."""
+    """Attention within a window that is bounded on both sides, and to a few global tokens."""
 
     name = "blocks"
 
@@ -39,7 +40,7 @@ class Blocks(Backend):
         if reach is None:
             return float("inf")
         # Measured with three blocks of 128: 2.3 ms for rows of any length.
-        return 0.5 + 0.0049 * sum(_sizes(*reach))
+        return 0.5 + 0.0049 * (sum(_sizes(*reach)) + _most_global(request))
 
     @override
     def gathers_keys(self, request: Request) -> bool:
@@ -47,15 +48,26 @@ class Blocks(Backend):
 
     @override
     def run(self, inputs: Inputs, request: Request) -> tuple[jax.Array, None]:
-        return _attend(inputs.query, inputs.key, inputs.value, inputs.segment_ids, request), None
+        flags = inputs.arrays["global_tokens"] if inputs.arrays is not None and _most_global(request) else None
+        return _attend(inputs.query, inputs.key, inputs.value, inputs.segment_ids, flags, request), None
+
+
+def _window(request: Request) -> Window | None:
+    pattern = request.pattern.window if isinstance(request.pattern, GlobalTokens) else request.pattern
+    return pattern if isinstance(pattern, Window) else None
+
+
+def _most_global(request: Request) -> int:
+    """Return the largest number of global tokens in a row."""
+    return request.pattern.most if isinstance(request.pattern, GlobalTokens) else 0
 
 
 def _reach(request: Request) -> tuple[int, int] | None:
     """Return the places before and after a query that its window reaches; None if it has no such bounds."""
-    pattern = request.pattern
-    if not isinstance(pattern, Window) or pattern.left is None or pattern.right is None:
+    window = _window(request)
+    if window is None or window.left is None or window.right is None:
         return None
-    return pattern.left, pattern.right
+    return window.left, window.right
 
 
 def _sizes(left: int, right: int) -> tuple[int, int, int]:
@@ -65,11 +77,13 @@ def _sizes(left: int, right: int) -> tuple[int, int, int]:
 
 
 # Attention weights are computed again in the backward pass: they take several times the memory of queries, keys and values.
-@partial(jax.checkpoint, static_argnums=(4,))
-def _attend(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, request: Request) -> jax.Array:
-    """Compute attention by blocks; shapes as in `Inputs`."""
-    reach = _reach(request)
-    assert reach is not None
+@partial(jax.checkpoint, static_argnums=(5,))
+def _attend(
+    query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, flags: jax.Array | None, request: Request
+) -> jax.Array:
+    """Compute attention by blocks; shapes as in `Inputs`, and global tokens bool[batch, length] or None."""
+    window, reach = _window(request), _reach(request)
+    assert window is not None and reach is not None
     before, block, after = _sizes(*reach)
     batch, length, heads, head_dim = query.shape
     count = -(-length // block)
@@ -85,18 +99,34 @@ def _attend(query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax
         padded = jnp.pad(blocks(array, fill), padding, constant_values=fill)
         return jnp.concatenate([padded[:, i : i + count] for i in range((before + block + after) // block)], axis=2)
 
+    keys, values, key_segments = neighbourhoods(key), neighbourhoods(value), neighbourhoods(segment_ids, _OUTSIDE)
+    mask = window.mask(jnp.arange(block)[:, None], jnp.arange(-before, block + after)[None])  # [block, keys]
+    if flags is not None:
+        # Every block of queries has the global tokens as further keys, and not a second time within its window.
+        places = jnp.argsort(~flags, axis=1, stable=True)[:, : _most_global(request)]
+        found = jnp.take_along_axis(flags, places, axis=1)
+        counted = jnp.zeros_like(flags).at[jnp.arange(batch)[:, None], places].set(found)
+        key_segments = jnp.where(neighbourhoods(counted), _OUTSIDE, key_segments)
+        segments = jnp.where(found, jnp.take_along_axis(segment_ids, places, axis=1), _OUTSIDE)
+
+        def joined(near: jax.Array, chosen: jax.Array) -> jax.Array:
+            """Join the keys [batch, count, keys, ...] with the global ones [batch, most, ...] of each row."""
+            shape = (*near.shape[:2], *chosen.shape[1:])
+            return jnp.concatenate([near, jnp.broadcast_to(chosen[:, None], shape)], axis=2)
+
+        index = places[:, :, None, None]
+        keys = joined(keys, jnp.take_along_axis(key, index, axis=1))
+        values = joined(values, jnp.take_along_axis(value, index, axis=1))
+        key_segments = joined(key_segments, segments)
+        mask = jnp.pad(mask, [(0, 0), (0, places.shape[1])], constant_values=True)
     key_heads = key.shape[2]
     queries = blocks(query).reshape(batch, count, block, key_heads, heads // key_heads, head_dim)
     # [batch, count, block, key_heads, group, head_dim] x [batch, count, keys, key_heads, head_dim]
     # -> float32[batch, count, key_heads, group, block, keys]
-    scores = jnp.einsum("bnqhgd,bnkhd->bnhgqk", queries, neighbourhoods(key), preferred_element_type=jnp.float32)
-    query_places = jnp.arange(block)[:, None]
-    key_places = jnp.arange(-before, block + after)[None]
-    # The blocks that a row is filled up with, and those beside its ends, are of no segment.
-    same = jnp.equal(blocks(segment_ids)[..., :, None], neighbourhoods(segment_ids, -1)[..., None, :])
-    mask = same & request.pattern.mask(query_places, key_places)  # [batch, count, block, keys]
+    scores = jnp.einsum("bnqhgd,bnkhd->bnhgqk", queries, keys, preferred_element_type=jnp.float32)
+    mask = mask & jnp.equal(blocks(segment_ids)[..., :, None], key_segments[..., None, :])  # [batch, count, block, keys]
     scores = jnp.where(mask[:, :, None, None], scores * request.score_scale, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
     # -> [batch, count, block, key_heads, group, head_dim]
-    mixed = jnp.einsum("bnhgqk,bnkhd->bnqhgd", weights, neighbourhoods(value))
+    mixed = jnp.einsum("bnhgqk,bnkhd->bnqhgd", weights, values)
     return mixed.reshape(batch, count * block, heads, head_dim)[:, :length]

@@ -170,3 +170,40 @@ class BlockSparse(Pattern):
     @override
     def describe(self) -> str:
         return f"the first and the last {self.block} tokens, three blocks of {self.block} around them and {self.random} at random"
+
+
+@dataclass(frozen=True)
+class GlobalTokens(Pattern):
+    """A window, and some tokens that every query attends to (Beltagy et al. 2020, section 3.1).
+
+    They are True in the array "global_tokens", bool[batch, length]. What they attend to themselves is up to the layer, which has
+    other projections for it.
+
+    Attributes:
+      window: the places around a query that it attends to.
+      most: the largest number of such tokens in a row; further ones are ignored.
+    """
+
+    window: Window
+    most: int
+
+    @override
+    def within(self, length: int) -> Pattern:
+        window = self.window.within(length)
+        return window if self.most == 0 or window == FULL else replace(self, window=window)
+
+    @override
+    def mask(self, query_places: Any, key_places: Any, arrays: Mapping[str, Any] | None = None) -> Any:
+        assert arrays is not None
+        flags = arrays["global_tokens"]
+        counted = flags & (jnp.cumsum(flags, axis=-1) <= self.most)
+        return self.window.mask(query_places, key_places) | counted[:, None, key_places]
+
+    @override
+    def pairs(self, length: int) -> int:
+        """Return the pairs of the window, and those with as many global tokens as there may be, all outside of it."""
+        return min(self.window.pairs(length) + self.most * length, length * length)
+
+    @override
+    def describe(self) -> str:
+        return f"{self.window.describe()} and up to {self.most} global tokens"
