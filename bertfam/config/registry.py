@@ -116,8 +116,10 @@ def register(target: Any, module: str | None = None) -> Any:
 
 def find(name: str) -> list[gin_config.Configurable]:
     """Return the configurables that match `name`, a complete selector or its last dotted parts: none, one or several."""
+    ending = f".{name}"
     for path in (*CONFIGURABLES, *_outside_families()):
-        if f".{path}".endswith(f".{name}"):
+        # Registering a class again would make another wrapper of it, which takes longer than all other work of a lookup.
+        if (path == name or path.endswith(ending)) and path not in gin_config._REGISTRY:
             module, _, attribute = path.rpartition(".")
             register(getattr(importlib.import_module(module), attribute), module)
     return gin_config._REGISTRY.get_all_matches(name)  # gin has no public function for this

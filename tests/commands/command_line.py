@@ -135,5 +135,10 @@ def listing(folder):
     """
     from bertfam.storage import locks
 
-    paths = (path for path in sorted(Path(folder).rglob("*")) if path.name != locks.NAME)
-    return {path: None if path.is_dir() else (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+    found: dict[Path, tuple[int, int] | None] = {}
+    for parent, folders, files in os.walk(folder):
+        found |= {Path(parent, name): None for name in folders}
+        for path in (Path(parent, name) for name in files if name != locks.NAME):
+            status = path.stat()
+            found[path] = status.st_size, status.st_mtime_ns
+    return found

@@ -255,6 +255,7 @@ def test_values_outside_a_literal_are_reported_with_their_place(write, binding, 
 @pytest.mark.parametrize("path", registry.CONFIGURABLES)
 def test_registry_contains_frozen_dataclasses_with_resolvable_annotations(path):
     (configurable,) = registry.find(path)
+    assert registry.find(path)[0] is configurable  # registered once
     assert dataclasses.is_dataclass(configurable.wrapped)
     assert configurable.wrapped.__dataclass_params__.frozen
     assert typing.get_type_hints(configurable.wrapped).keys() >= registry.parameters(path).keys()
