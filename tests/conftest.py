@@ -1,8 +1,12 @@
 """Fixtures of a small real text: the language reference that comes with Python, its vocabulary and its token cache."""
 
 import gc
+import os
 import pydoc_data.topics
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
+from types import SimpleNamespace
 
 import fake_bucket
 import jax
@@ -10,8 +14,10 @@ import numpy as np
 import pytest
 import xla
 
+from bertfam import cli
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.sentences import split_sentences
+from bertfam.data.token_cache import build_process
 from bertfam.data.token_cache.builder import build
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies.wordpiece import WordPiece
@@ -89,3 +95,16 @@ def random_model(vocabulary, tmp_path_factory):
     vocabulary.save(root / "tokenizer", model_max_length=config.max_length)
     huggingface.write(root / "model", config, params, tokenizer_files=sorted((root / "tokenizer").iterdir()))
     return root / "model"
+
+
+@pytest.fixture(scope="module")
+def caches_in_process():
+    """Have the commands of this process build token caches in it, and not in a child process, which imports all modules again."""
+
+    def run(command, **options):
+        with open(os.dup(2), "w") as error, redirect_stdout(StringIO()), redirect_stderr(error):
+            return SimpleNamespace(returncode=cli.main([*command[3:], "--processes=0"]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_process, "subprocess", SimpleNamespace(run=run, DEVNULL=None))
+        yield

@@ -1,6 +1,7 @@
-"""The state that a command trains from, without any training."""
+"""The state that a command trains from, without any training; as a program, `python initial_state.py FILE.npz WORDS...`."""
 
 import re
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
@@ -38,3 +39,9 @@ def leaves(tree):
     """Return the leaves of a tree by their names, which are those that they have in a checkpoint."""
     paths = jax.tree_util.tree_leaves_with_path(tree)
     return {re.sub(r"\.(\w+)", r"['\1']", jax.tree_util.keystr(path)): np.asarray(leaf) for path, leaf in paths}
+
+
+if __name__ == "__main__":
+    printed, state = initial_state(*sys.argv[2:])
+    print(printed)
+    np.savez(sys.argv[1], **leaves(state))

@@ -1,30 +1,56 @@
-"""Benchmark of weak scaling on simulated devices."""
+"""Benchmark of weak scaling: a model on the device that is here, and the table of two devices with models that do nothing."""
 
-import os
-import re
-import subprocess
 import sys
+from types import SimpleNamespace
 
-from tests import xla
+import jax
+import pytest
+
+from benchmarks import scaling
+from bertfam.config import load
+
+LINES = ["Run.stages = (@Stage(),)", "Stage.length = 32", "BATCH_SIZE = 2", "BertConfig.num_layers = 1"]
 
 
-def test_rows_of_single_devices_all_devices_and_a_mesh():
-    """Rows of the table are in order, each with a rate and its share of the slowest device's rate."""
-    words = ["--run=quickstart_bert", "--rows=2", "--length=32", "--steps=1", "--rounds=1", "--mesh=zero1"]
-    words += ["--gin=BertConfig.num_layers = 1", "--gin=Execution.layers = 'scan'"]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scaling", *words],
-        env=os.environ | xla.device_environment(2),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line.startswith("|")][2:]
-    assert [row[:2] for row in rows] == [
-        ["device 0 alone", "1"],
-        ["device 1 alone", "1"],
-        ["all at once", "2"],
-        ["zero1", "2"],
+def test_model_is_trained_by_a_round():
+    run = load(["runs/quickstart_bert.gin"], LINES).build("Run").sized(scaling._VOCABULARY)
+    entry = scaling.Entry(scaling.Course(run, scaling.MESHES["zero1"], jax.devices()[:1]))
+    entry.round(2)
+    (course,) = entry.courses
+    assert (course.tokens, entry.devices, int(course.state.step)) == (64, 1, 2) and entry.rates[0] > 0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a clock that only the updates of the models advance: by a second, or two with the slow device 1."""
+    now = SimpleNamespace(seconds=0)
+
+    class Course:
+        def __init__(self, run, mesh, devices):
+            self.trainer = SimpleNamespace(mesh=SimpleNamespace(size=len(devices)))
+            self.tokens = run.stages[0].batch_size * run.stages[0].length
+            self.state, self.batch = 0, None
+            self.seconds = 1 + max(device.id for device in devices)
+
+        def step(self, state, batch):
+            now.seconds += self.seconds
+            return state + 1, {}
+
+    monkeypatch.setattr(scaling, "Course", Course)
+    monkeypatch.setattr(scaling, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(id=number, device_kind="cpu") for number in range(2)])
+
+
+def test_rows_of_single_devices_all_devices_and_a_mesh(clock, monkeypatch, capsys):
+    """The rate of each is per device, and its share is of the slowest device's rate."""
+    words = ["--run=quickstart_bert", "--rows=64", "--length=128", "--steps=3", "--rounds=2", "--mesh=zero1"]
+    monkeypatch.setattr(sys, "argv", ["scaling", *words, "--gin=BertConfig.num_layers = 1"])
+    assert scaling.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")][2:]
+    assert rows == [
+        ["device 0 alone", "1", "8", "200.0%", "0.0%"],
+        ["device 1 alone", "1", "4", "100.0%", "0.0%"],
+        ["all at once", "2", "3", "66.7%", "0.0%"],
+        ["zero1", "2", "4", "100.0%", "0.0%"],
     ]
-    shares = [float(re.fullmatch(r"([\d.]+)%", row[3])[1]) for row in rows]
-    assert min(shares[:2]) == 100 and all(share > 0 for share in shares)

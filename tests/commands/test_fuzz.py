@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from command_line import in_process
 from model_folders import copy_run
 
 from bertfam import cli
@@ -97,8 +98,7 @@ def mutated(words, generator, flags):
 
 def flags_of(command):
     """Return the flags of a command, without those that make it wait for other processes."""
-    with subprocess.Popen([sys.executable, "-m", "bertfam", command, "--help"], stdout=subprocess.PIPE, text=True) as process:
-        found = sorted(set(re.findall(r"--[a-z_]+", process.stdout.read())))
+    found = sorted(set(re.findall(r"--[a-z_]+", in_process(command, "--help").stdout)))
     return [
         flag
         for flag in found

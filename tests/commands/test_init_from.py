@@ -1,18 +1,19 @@
 """`bertfam pretrain --init_from`: a new run starts from another model's weights."""
 
+import os
 import shutil
-from types import SimpleNamespace
+import subprocess
+import sys
 
+import initial_state as initial_states
 import numpy as np
 import pytest
 import xla
-from command_line import bertfam
 from initial_state import initial_state, leaves
 from model_folders import arrays, cut
 
 from bertfam import api, cli
 from bertfam.data import vocabularies
-from bertfam.data.token_cache import build_process
 from bertfam.multihost.processes import Processes
 from bertfam.training.checkpoints import newest
 from bertfam.training.model_dir import read_run
@@ -102,7 +103,7 @@ def test_the_encoder_of_a_huggingface_folder_over_another_vocabulary(trained, ot
 
 
 def test_new_tokens_start_alike_on_any_mesh(trained, rewritten, pieces, tmp_path):
-    """Over another vocabulary, with the head; the table and its moments are whole, or split over two devices."""
+    """Over another vocabulary, with the head; the table is whole, or split over the two devices of another process."""
     flags = [f"--gin_file={trained.folder / 'run.gin'}", f"--cache_dir={rewritten / 'cache'}", f"--init_from={trained.model_dir}"]
     words = ["pretrain", *flags, *ONE]
     states = {}
@@ -112,10 +113,11 @@ def test_new_tokens_start_alike_on_any_mesh(trained, rewritten, pieces, tmp_path
         states[name] = leaves({"params": state.params})
         assert [int(value) for name, value in leaves(state.opt_state).items() if "updates" in name] == [0]
     split = ["--init_optimizer", "--gin.MeshShape.data=1", "--gin.MeshShape.tensor=2", f"--model_dir={tmp_path / 'split'}"]
-    done = bertfam(*words, *split, **xla.device_environment(2))
+    command = [sys.executable, initial_states.__file__, tmp_path / "split.npz", *words, *split]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | xla.device_environment(2))
     assert done.returncode == 0, done.stderr
     assert "; with the optimizer's moments" in done.stdout
-    after, before = arrays(tmp_path / "split", 1), arrays(trained.model_dir, 24)
+    after, before = np.load(tmp_path / "split.npz"), arrays(trained.model_dir, 24)
     rows, new = pieces
     lacking = [row for row, piece in enumerate(new) if piece not in rows]
     assert len(lacking) > 50
@@ -129,7 +131,7 @@ def test_new_tokens_start_alike_on_any_mesh(trained, rewritten, pieces, tmp_path
         else:
             assert np.array_equal(whole, random) or len(np.unique(whole)) == 1, name
     # The optimizer has made 24 updates before; the run starts at step 0.
-    assert [int(value) for name, value in after.items() if "updates" in name] == [25] and after["['rest']['step']"] == 1
+    assert [int(value) for name, value in after.items() if "updates" in name] == [24] and after["['step']"] == 0
 
 
 def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp_path, capsys, monkeypatch):
@@ -197,16 +199,10 @@ def test_mistakes(trained, others, tmp_path, capsys, flags, message):
 
 
 @pytest.fixture
-def text(trained, monkeypatch):
-    """Return the flags of the run's text alone, whose token cache is built in this process."""
-
-    def run(command, **options):
-        return SimpleNamespace(returncode=cli.main([*command[3:], "--processes=0"]))
-
-    monkeypatch.setattr(build_process, "subprocess", SimpleNamespace(run=run, DEVNULL=None))
-    return [
-        f"--{name}={trained.folder / 'text' / file}.txt" for name, file in (("input", "train"), ("validation_input", "held-out"))
-    ]
+def text(trained, caches_in_process, tmp_path):
+    """Return the flags of a little text."""
+    held_out = trained.folder / "text/held-out.txt"
+    return [f"--input={shutil.copy(held_out, tmp_path / 'little.txt')}", f"--validation_input={held_out}"]
 
 
 def test_a_folder_is_enough_without_a_gin_file(trained, others, text, tmp_path, capsys):
@@ -214,7 +210,7 @@ def test_a_folder_is_enough_without_a_gin_file(trained, others, text, tmp_path, 
     source, model = tmp_path / "source", tmp_path / "model"
     shutil.copytree(others / "exported", source)
     words = ["pretrain", f"--init_from={source}", f"--model_dir={model}", *text]
-    words += [f"--gin.{binding}" for binding in ("TRAIN_STEPS=1", "BATCH_SIZE=2", "EVAL_EVERY=0")]
+    words += [f"--gin.{binding}" for binding in ("TRAIN_STEPS=24", "BATCH_SIZE=2", "EVAL_EVERY=0")]
     out, state = initial_state(*words)
     (line,) = [line for line in out.splitlines() if line.startswith(f"taken from {source}: BertConfig with 2 layers (")]
     for part in ("hidden_size 16, num_heads 2", "(objectives/mlm_nsp.gin)", "vocabulary of 300 pieces"):
@@ -225,13 +221,16 @@ def test_a_folder_is_enough_without_a_gin_file(trained, others, text, tmp_path, 
     assert ([stage.length for stage in started.stages], started.data.vocabulary) == ([24], None)
     theirs, ours = leaves(api.load(trained.model_dir).params), leaves(state.params)
     assert all(np.array_equal(value[:300], ours[name][:300]) for name, value in theirs.items())
-    # The folder alone continues a run that was killed before it saved; here it trains its only update.
-    assert cli.main(["pretrain", f"--model_dir={model}"]) == 0
+    # The folder alone continues a run that was killed before it saved.
+    _, again = initial_state("pretrain", f"--model_dir={model}")
+    again = leaves(again.params)
+    assert ours.keys() == again.keys() and all(np.array_equal(value, again[name]) for name, value in ours.items())
+    shutil.copytree(trained.model_dir / "checkpoints/24", model / "checkpoints/24")
     shutil.rmtree(source)
     capsys.readouterr()
     for command in (words, ["pretrain", f"--model_dir={model}"]):
         assert cli.main(command) == 0
-        assert capsys.readouterr().out == f"finished already: {model} is at step 1 of 1\n"
+        assert capsys.readouterr().out == f"finished already: {model} is at step 24 of 24\n"
     assert read_run(model) == started
 
 

@@ -36,7 +36,8 @@ def watched(trained, tmp_path_factory):
     """
     model_dir = tmp_path_factory.mktemp("watched") / "model"
     one_stage = ["--gin.Run.stages=(@short/Stage(),)", "--gin.short/Stage.steps=24"]
-    flags = [*one_stage, "--gin.Run.average_decay=0.5", "--gin.Run.sample_every=10", "--profile_steps=14-16"]
+    flags = [*one_stage, f"--cache_dir={trained.model_dir / 'cache'}", "--gin.CHECKPOINT_EVERY=10", "--profile_steps=14-16"]
+    flags += ["--gin.Run.average_decay=0.5", "--gin.Run.sample_every=10"]
     done = in_process(*trained.pretrain(model_dir, *flags))
     assert done.returncode == 0, done.stderr
     return model_dir, done.stdout.splitlines()

@@ -4,18 +4,21 @@ import gzip
 import json
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 import pytest
 import zstandard
-from command_line import bertfam
+from command_line import in_process
 from pyarrow import parquet
 
 from bertfam import cli
 from bertfam.data.token_cache.cache import TokenCache
 
+pytestmark = pytest.mark.usefixtures("caches_in_process")
 TEXT = "The cat saw the café.\nIt sat.\n\nTwo birds sang.\n\nThe dog barked at the cat.\nIt ran.\nIt sat.\n"
 LONG = random.Random(0).randbytes(999).hex() + "\n"  # also when it is compressed
 
@@ -153,7 +156,8 @@ def test_a_bad_file_in_a_process_of_its_own(folder):
     (folder / "a").write_bytes(b"\xff")
     before = listing(folder)
     for words in (["vocab"], ["cache", "--vocab=vocab"]):
-        done = bertfam(*words, "--input=a", "--output=out")
+        command = [sys.executable, "-m", "bertfam", *words, "--input=a", "--output=out"]
+        done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (2, "") and listing(folder) == before
         assert done.stderr.startswith("bertfam: error: a:1: not UTF-8 at byte offset 0; ") and done.stderr.count("\n") == 1
 
@@ -292,7 +296,7 @@ def test_the_same_text_however_it_is_written(folder):
 
 @pytest.mark.parametrize("command", ["vocab", "cache"])
 def test_help_explains_text(command):
-    said = " ".join(bertfam(command, "--help").stdout.split())
+    said = " ".join(in_process(command, "--help").stdout.split())
     for words in (
         "compressed by gzip or zstd",
         "one paragraph per line, split into sentences",
