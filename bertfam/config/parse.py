@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from gin import config_parser
 from typing_extensions import override
 
-from bertfam.config import paths
+from bertfam.config import paths, registry
 from bertfam.errors import UserError
 
 LINE_LENGTH = 100
@@ -174,7 +174,8 @@ def _raise_syntax_error(
         word = bare[1]
         quoted = f"'\"{word}\"'" if origin.source.startswith("--gin.") else f'"{word}"'
         fix = {"true": "True", "false": "False", "none": "None"}.get(word.lower())
-        message = f"{word} is not a value; write " + (fix or f"{quoted} for a string, %{word} for a macro, or @{word}()")
+        name = next((name for name in registry.names() if name.casefold() == word.casefold()), word)
+        message = f"{word} is not a value; write " + (fix or f"{quoted} for a string, %{word} for a macro, or @{name}()")
     elif line <= len(lines) and (number := _ABBREVIATED.fullmatch(lines[line - 1])):
         digits, unit = number.groups()
         message = f"{digits}{unit} is not a number; write {' or '.join(_written_out(digits, unit))}"

@@ -92,6 +92,8 @@ MISTAKES_IN_LINES = [
     ("ToyRun.seed = 1 + 1", "a.gin:6: cannot be parsed: only one value may follow the equals sign"),
     ("ToyRun seed = 1", "a.gin:6: cannot be parsed: Couldn't parse statement, expected ':' or '='"),
     ("ToyRun.name = toy", 'a.gin:6: toy is not a value; write "toy" for a string, %toy for a macro, or @toy()'),
+    ("ToyRun.teacher = toymodel",
+     'a.gin:6: toymodel is not a value; write "toymodel" for a string, %toymodel for a macro, or @ToyModel()'),
     ("ToyRun.verbose = true", "a.gin:6: true is not a value; write True"),
     ("ToyRun.stages = (\n", "a.gin:6: a bracket or string opened here is never closed"),
     ("include toy", 'a.gin:6: toy is not a value; write "toy" for a string, %toy for a macro, or @toy()'),
