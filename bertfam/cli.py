@@ -9,12 +9,14 @@ it. Faults of bertfam itself keep their traceback.
 """
 
 import argparse
+import errno
 import importlib
 import os
 import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 from itertools import takewhile
 from types import ModuleType
@@ -63,7 +65,9 @@ COMMANDS = {
     "import": Command("import_", "make a model folder from a Hugging Face folder"),
 }
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk
 GIN_FLAG = "--gin."
+_DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # hyphens, dashes and the minus sign
 
 
 # type of a flag -> name of the type in messages
@@ -114,6 +118,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name; sys.argv by default) and return its exit status."""
+    _open_closed()
     _escape_unprintable()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -126,10 +131,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, TrainingError, TransientError, KeyboardInterrupt) as error:
         return report(error)
     except BrokenPipeError as error:
-        # Python flushes stdout once more at exit, which must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return report(error)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            _discard_output()
+            where = error.filename or "the output, or a file,"
+            return report(UserError(f"{where} cannot be written ({error.strerror}); free some space"))
         if out_of_memory(error):
             return report(error)
         from bertfam.storage.faults import explain
@@ -137,6 +145,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (fault := explain(error)) is error:
             raise
         return report(fault)
+
+
+def _discard_output() -> None:
+    """Write to nowhere from now on: Python flushes stdout once more at exit, which must not fail again."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    with suppress(OSError):  # a stream without a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_closed() -> None:
+    """Open the null device in place of a closed stdin, stdout or stderr, so that no file gets its number."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  (until the end)
 
 
 def _escape_unprintable() -> None:
@@ -205,7 +228,8 @@ def _parse(name: str, module: ModuleType, flags: list[str]) -> argparse.Namespac
         raise UserError(f"bertfam {name} takes no gin configuration; leave out {gin_flags[0]}")
     gin_bindings = _gin_bindings(gin_flags)
     flags = [flag for flag in flags if not flag.startswith(GIN_FLAG)]
-    before_end = takewhile(lambda word: word != "--", flags)
+    before_end = list(takewhile(lambda word: word != "--", flags))
+    _check_dashes(parser, before_end)
     _refuse_unknown(parser, [word for word in before_end if word.startswith("--")])  # argparse reports missing ones first
     args, unknown = parser.parse_known_args(flags)
     _refuse_unknown(parser, unknown)
@@ -214,16 +238,47 @@ def _parse(name: str, module: ModuleType, flags: list[str]) -> argparse.Namespac
     return args
 
 
-def _refuse_unknown(parser: Parser, words: list[str]) -> None:
-    known = [option for action in parser._actions for option in action.option_strings]
+def _known(parser: Parser) -> list[str]:
+    return [option for action in parser._actions for option in action.option_strings]
+
+
+def _check_dashes(parser: Parser, words: Sequence[str]) -> None:
+    """Refuse flags of one dash, or of the dashes that word processors and web pages make of two."""
+    known = _known(parser)
+    for word in words:
+        name = word.lstrip(_DASHES)
+        flag = f"--{name.partition('=')[0]}"
+        if word.startswith(tuple(_DASHES)) and not word.startswith("--") and (flag in known or flag.startswith(GIN_FLAG)):
+            raise UserError(f"{word}: a flag begins with two hyphens; write --{name}")
+
+
+def _refuse_unknown(parser: Parser, words: Sequence[str]) -> None:
+    known = _known(parser)
     for word in words:
         flag = word.partition("=")[0]
         if flag not in known:
             kind = "flag" if flag.startswith("-") else "argument"
-            hint = did_you_mean(flag, known, f"see {parser.prog} --help")
-            if flag.startswith("---") and any(not action.option_strings for action in parser._actions):
-                hint = "; to give it as a text, put -- before it"
+            hint = _hint(parser, word) or did_you_mean(flag, known, f"see {parser.prog} --help")
             raise UserError(f"{parser.prog} has no {kind} {flag}{hint}")
+
+
+def _hint(parser: Parser, word: str) -> str:
+    """Return the end of the message about an unknown word that is known to be meant otherwise; "" for others."""
+    known, flag = _known(parser), word.partition("=")[0]
+    takes_gin = "--gin_file" in known
+    if flag.startswith("---") and any(not action.option_strings for action in parser._actions):
+        return "; to give it as a text, put -- before it"
+    if takes_gin and re.fullmatch("--gin(_param|_params|_binding|_bindings)?", flag):
+        return "; write --gin.NAME=value"
+    if takes_gin and re.fullmatch(r"--[A-Z][\w/]*(\.\w+)?|--\w+/\w+(\.\w+)?", flag):
+        return f"; a value of the configuration is given by {GIN_FLAG}{flag[2:]}=VALUE"
+    if takes_gin and word.startswith("gin.") and "=" in word:
+        return f"; write --{word}"
+    if takes_gin and word.endswith(".gin"):
+        return f"; write --gin_file={word}"
+    if "--input" in known and not word.startswith("-") and os.path.isfile(word):
+        return "; put a pattern in quotes, as --input='books/*.txt', or give --input=FILE for each file"
+    return ""
 
 
 def _gin_bindings(flags: Sequence[str]) -> list[str]:

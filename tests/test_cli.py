@@ -13,7 +13,7 @@ import pytest
 
 from bertfam import __version__, cli
 from bertfam.commands import flags
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 
 HEAVY = ("jax", "flax", "numpy", "tensorflow", "seqio", "orbax", "tokenizers", "torch", "transformers", "gin")
 COMMANDS = list(cli.COMMANDS)
@@ -90,10 +90,49 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["-model_dir=m"], "write --model_dir=m"),
+        (["\u2013-model_dir=m"], "write --model_dir=m"),
+        (["\u2014gin.STEPS=3", "--model_dir=m"], "write --gin.STEPS=3"),
+        (["--model_dir=m", "gin.STEPS=3"], "write --gin.STEPS=3"),
+        (["--model_dir=m", "--STEPS=3"], "--gin.STEPS=VALUE"),
+        (["--model_dir=m", "--gin_param=STEPS=3"], "--gin.NAME=value"),
+        (["--model_dir=m", "run.gin"], "write --gin_file=run.gin"),
+        (["--model_dir=m", "--input", "a.txt", __file__], "--input='books/*.txt'"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else None,
+)
+def test_words_that_are_meant_otherwise_are_recognised(toy, capsys, words, fix):
+    assert cli.main(["toy", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert fix in line
+
+
+def test_names_in_messages_do_not_steer_the_terminal(toy, capsys):
+    assert cli.main(["toy", "--model_dir=m", "--input_format=\x1b[31m\u202ered"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable() and r"\x1b[31m\u202ered" in line
+    warn(["\x1b]0;title\x07"])
+    assert capsys.readouterr().err == r"bertfam: warning: \x1b]0;title\x07" + "\n"
+
+
 @pytest.mark.parametrize(("argv", "message"), MISTAKES, ids=[" ".join(argv) for argv, _ in MISTAKES])
 def test_mistake_is_one_line_and_exit_code_2(toy, capsys, argv, message):
     assert cli.main(argv) == 2
     assert capsys.readouterr() == ("", f"bertfam: error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "message"),
+    [("> /dev/full", 2, "No space left"), (">&-", 0, ""), ("2>&-", 0, ""), ("<&- >&- 2>&-", 0, "")],
+)
+def test_output_that_cannot_be_written(redirection, status, message):
+    command = f"{shlex.join([sys.executable, '-m', 'bertfam', 'configs', 'bert_tiny'])} {redirection}"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert ended.returncode == status
+    assert message in ended.stderr and ended.stderr.count("\n") == bool(message)
 
 
 def test_bug_keeps_its_traceback(toy):

@@ -20,6 +20,9 @@ ROOTS = ("bertfam.training.run.Run", "bertfam.data.text_data.TextData")
 
 Bindings = Mapping[tuple[str, str, str], Binding]  # by Binding.key, with complete selectors
 
+_MAX_DEPTH = 100  # of macros in macros, and of objects in objects
+_MAX_VALUES = 100_000  # of a macro that is made of other macros, and of the objects of a configuration
+
 _WARNED: set[str] = set()  # old names of configurables that a warning has named
 
 
@@ -111,6 +114,7 @@ def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
                 raise UserError(f"{binding.origin}: the macro %{part.name} is not defined{hint}")
         if binding.is_macro:
             _check_loop(binding, live)
+    _check_extents(live)
     referred = {part.name for binding in bindings for part in parts(binding.value) if isinstance(part, Macro)}
     for name, origin in macros.items():
         if name not in referred:
@@ -166,6 +170,33 @@ def _check_loop(start: Binding, live: Bindings) -> None:
             if isinstance(part, Macro) and part.name not in seen and ("", "", part.name) in live:
                 seen.add(part.name)
                 pending.append(live["", "", part.name])
+
+
+def _check_extents(live: Bindings) -> None:
+    """Check that macros, none of which contains itself, stay small once each `%NAME` in them is replaced by its value."""
+    extents: dict[str, tuple[int, int]] = {}  # macro -> greatest number of macros within each other, number of values
+    for start in live.values():
+        pending = [start] if start.is_macro else []
+        while pending:
+            binding = pending[-1]
+            inner = [part.name for part in parts(binding.value) if isinstance(part, Macro) and ("", "", part.name) in live]
+            if missing := [name for name in inner if name not in extents]:
+                pending += [live["", "", name] for name in dict.fromkeys(missing)]
+                continue
+            pending.pop()
+            depth = 1 + max((extents[name][0] for name in inner), default=0)
+            count = _count(binding.value) - len(inner) + sum(extents[name][1] for name in inner)
+            if depth > _MAX_DEPTH or (inner and count > _MAX_VALUES):
+                problem = f"is more than {_MAX_DEPTH} macros deep" if depth > _MAX_DEPTH else f"has more than {_MAX_VALUES:,} values"
+                raise UserError(f"{binding.origin}: the macro {binding.parameter} {problem}; give it a value of its own")
+            extents[binding.parameter] = depth, count
+
+
+def _count(value: Any) -> int:
+    """Return the number of values in nested tuples and dictionaries."""
+    if isinstance(value, tuple):
+        return sum(map(_count, value))
+    return sum(map(_count, value.values())) if isinstance(value, dict) else 1
 
 
 def check_scopes(bindings: Iterable[Binding]) -> None:
@@ -292,14 +323,24 @@ def reachable(live: Bindings, root: str) -> tuple[set[str], set[str]]:
 
 
 def check_required(live: Bindings, root: str, here: Origin) -> None:
-    """Check that everything built for `root` has its required parameters and does not contain itself."""
-    _visit(live, _selector(root, here), (), here, ())
+    """Check that everything built for `root` has its required parameters, does not contain itself, and is not too much."""
+    _visit(live, _selector(root, here), (), here, (), {})
 
 
-def _visit(live: Bindings, selector: str, scopes: tuple[str, ...], at: Origin, within: tuple) -> None:
+_Built = tuple[str, tuple[str, ...]]  # selector and scopes of an object
+
+
+def _visit(
+    live: Bindings, selector: str, scopes: tuple[str, ...], at: Origin, within: tuple[_Built, ...], counts: dict[_Built, int]
+) -> int:
+    """Check an object and the objects in it; return their number, which `counts` keeps for the next reference."""
     name = registry.short_name(selector)
     if (selector, scopes) in within:
         raise UserError(f"{at}: @{name}() is part of itself; remove one of the references")
+    if (selector, scopes) in counts:
+        return counts[selector, scopes]
+    if len(within) > _MAX_DEPTH:
+        raise UserError(f"{at}: @{name}() is within more than {_MAX_DEPTH} other objects; remove some of the references")
     bindings = bound(live, selector, scopes)
     for parameter, (_, required) in (registry.parameters(selector) or {}).items():
         binding = bindings.get(parameter)
@@ -309,17 +350,25 @@ def _visit(live: Bindings, selector: str, scopes: tuple[str, ...], at: Origin, w
         if binding is not None and resolve(binding.value, live) is gin.REQUIRED:
             unset = last(binding, live)
             raise UserError(f"{unset.origin}: {label(unset)} has no value yet; add {label(unset)} = ...")
-    for binding in bindings.values():
-        _visit_value(live, binding, scopes, (*within, (selector, scopes)))
+    inside = (*within, (selector, scopes))
+    count = 1 + sum(_visit_value(live, binding, scopes, inside, counts) for binding in bindings.values())
+    if count > _MAX_VALUES:
+        raise UserError(f"{at}: @{name}() is made of more than {_MAX_VALUES:,} objects; remove some of the references in it")
+    counts[selector, scopes] = count
+    return count
 
 
-def _visit_value(live: Bindings, binding: Binding, scopes: tuple[str, ...], within: tuple) -> None:
+def _visit_value(
+    live: Bindings, binding: Binding, scopes: tuple[str, ...], within: tuple[_Built, ...], counts: dict[_Built, int]
+) -> int:
+    count = 0
     for part in parts(binding.value):
         if isinstance(part, Reference) and part.evaluated:
             selector = registry.find(part.name)[0].selector
-            _visit(live, selector, part.scopes or scopes, binding.origin, within)
+            count += _visit(live, selector, part.scopes or scopes, binding.origin, within, counts)
         elif isinstance(part, Macro) and ("", "", part.name) in live:
-            _visit_value(live, live["", "", part.name], tuple(part.name.split("/")), within)
+            count += _visit_value(live, live["", "", part.name], tuple(part.name.split("/")), within, counts)
+    return count
 
 
 def bound(live: Bindings, selector: str, scopes: tuple[str, ...]) -> dict[str, Binding]:

@@ -93,11 +93,19 @@ class _Delegate(config_parser.ParserDelegate):
         return Macro(macro_name)
 
 
-def parse_file(name: str, named_at: str, including: tuple[str, ...] = ()) -> Iterator[Binding | Import]:
+def parse_file(
+    name: str, named_at: str, including: tuple[str, ...] = (), *, is_saved: bool = False
+) -> Iterator[Binding | Import]:
     """Yield the statements of a gin file in order; those of an included file replace the include.
 
+    Args:
+      name: the file.
+      named_at: the flag, or the file and line, that names it.
+      including: the files that include it, outermost first.
+      is_saved: True for the file of a model folder, which is complete, and could otherwise lead out of the folder.
+
     Raises:
-      UserError: if a file is missing, includes itself, or does not parse.
+      UserError: if a file is missing, includes itself, or does not parse, or a saved one includes another.
     """
     path, text = paths.read(name, named_at, including[-1] if including else None)
     if os.path.realpath(path) in map(os.path.realpath, including):  # a link to its own folder gives a file ever new paths
@@ -105,6 +113,8 @@ def parse_file(name: str, named_at: str, including: tuple[str, ...] = ()) -> Ite
     for statement in _statements(text, Origin(path)):
         if isinstance(statement, config_parser.IncludeStatement):
             origin = Origin(path, statement.location.line_num)
+            if is_saved:
+                raise _saved_include(origin)
             yield from parse_file(statement.filename, str(origin), (*including, path))
         else:
             yield _converted(statement, Origin(path, statement.location.line_num))
@@ -114,8 +124,12 @@ def parse_text(text: str, path: str) -> Iterator[Binding | Import]:
     """Yield the statements of gin text without includes; messages call it `path`."""
     for statement in _statements(text, Origin(path)):
         if isinstance(statement, config_parser.IncludeStatement):
-            raise UserError(f"{path}:{statement.location.line_num}: a saved configuration includes no file; remove the line")
+            raise _saved_include(Origin(path, statement.location.line_num))
         yield _converted(statement, Origin(path, statement.location.line_num))
+
+
+def _saved_include(origin: Origin) -> UserError:
+    return UserError(f"{origin}: a saved configuration includes no file; remove the line")
 
 
 def parse_override(binding: str | Override) -> Binding:

@@ -31,7 +31,7 @@ def read(name: str, named_at: str, beside: str | None = None) -> tuple[str, str]
     for path in (*(folder / name for folder in folders), to_path(name), packaged_folder() / name):
         if path.is_file():
             try:
-                return shown(path), path.read_text(encoding="utf-8")
+                return shown(path), path.read_text(encoding="utf-8-sig")  # Windows editors begin files with a byte order mark
             except OSError as error:
                 raise UserError(f"{named_at}: {shown(path)} cannot be read ({error.strerror})") from error
             except UnicodeDecodeError as error:
@@ -39,6 +39,8 @@ def read(name: str, named_at: str, beside: str | None = None) -> tuple[str, str]
                 raise UserError(f"{named_at}: {shown(path)}:{line} is not UTF-8; save the gin file as UTF-8 text") from error
         if path.is_dir():
             raise UserError(f"{named_at}: {name} is a folder; name a gin file in it")
+        if path.exists():
+            raise UserError(f"{named_at}: {name} is a pipe or device; save the gin file, and name that")
     near = nearest(name, _candidates(to_path(name).parent), count=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "give a path, or a name as in gin_configs/"
     raise UserError(f"{named_at}: no gin file {name} here or among those shipped with bertfam; {hint}")

@@ -3,6 +3,7 @@
 It imports little, so that a command can refuse a folder before it imports JAX.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertfam.errors import UserError
@@ -22,7 +23,7 @@ def is_huggingface(path: str | Path) -> bool:
 def check_is_model(folder: str | Path) -> None:
     """Raise UserError if a folder is neither a MODEL_DIR nor a Hugging Face folder."""
     if not (to_path(folder) / "config.gin").is_file() and not is_huggingface(folder):
-        fix = f"; {fix}" if (fix := _model_folder_around(folder)) else ""
+        fix = f"; {fix}" if (fix := _model_folder_around(folder, ("config.gin", "config.json"))) else ""
         raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json){fix}")
 
 
@@ -33,9 +34,9 @@ def check_is_run(folder: str | Path) -> None:
         raise UserError(f"{folder} is no model folder (no config.gin); {fix}")
 
 
-def _model_folder_around(folder: str | Path) -> str | None:
-    """Return the advice to name the MODEL_DIR that a folder lies in; None if it lies in none."""
-    inside = (parent for parent in to_path(folder).parents[:2] if (parent / "config.gin").is_file())
+def _model_folder_around(folder: str | Path, configs: Sequence[str] = ("config.gin",)) -> str | None:
+    """Return the advice to name the model folder, with one of `configs`, that a path lies in; None if it lies in none."""
+    inside = (parent for parent in to_path(folder).parents[:2] if any((parent / name).is_file() for name in configs))
     return next((f"it is in the model folder {parent}: name that" for parent in inside), None)
 
 

@@ -99,13 +99,24 @@ def read(folder: str | Path) -> Imported:
     return Imported(config, traverse_util.unflatten_dict(params, sep="/"), tuple(ignored))
 
 
+def _meant(folder: Path) -> str:
+    """Return what to do about a path that is no Hugging Face folder."""
+    if (folder.parent / "config.json").is_file():
+        return f"name the folder, {folder.parent}"
+    if (folder / "adapter_config.json").is_file():
+        return f"{folder} is an adapter; merge it into its model (in peft: model.merge_and_unload().save_pretrained(DIR))"
+    if not folder.exists():
+        return f"there is no folder {folder}; a model of the Hugging Face hub is downloaded first (hf download NAME --local-dir DIR)"
+    return f"is {folder} a Hugging Face folder?"
+
+
 def _open(folder: Path) -> _Opened:
     check_whole(folder)
     path = folder / "config.json"
     if not path.exists():
         if (folder / "config.gin").is_file():
             raise UserError(f"{folder} is a model folder already (config.gin), and no Hugging Face folder; use it as --model_dir")
-        raise UserError(f"{path} is missing: is {folder} a Hugging Face folder?")
+        raise UserError(f"{path} is missing: {_meant(folder)}")
     content = read_json(path)
     family = _family_named(content.get("model_type"), path)
     _check_numbers(content, path)

@@ -15,6 +15,7 @@ from bertfam.storage.untrusted import check_file, file_in, read_json, typed
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_LFS_POINTER = b"version https://git-lfs"
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -40,14 +41,21 @@ class StoredTensor:
         """Read the tensor as float32; bfloat16 and float16 are widened, which is exact.
 
         Raises:
-          UserError: when it does not hold floating-point numbers.
+          UserError: when it does not hold floating-point numbers, or one that float32 does not have.
         """
         if self.dtype not in _FLOATS:
             raise UserError(
                 f"{self.path}: {self.name} has the type {self.dtype}, and only {', '.join(_FLOATS)} are supported: "
                 "save the model without quantization"
             )
-        return np.asarray(self.file.get_tensor(self.name), np.float32)
+        with np.errstate(over="ignore"):  # of float64
+            values = np.asarray(self.file.get_tensor(self.name), np.float32)
+        if not np.isfinite(values).all():
+            raise UserError(
+                f"{self.path}: {self.name} has values that are NaN, infinite or above {np.finfo(np.float32).max:.1e}: the model is "
+                "damaged, or its training diverged; fetch another version of it"
+            )
+        return values
 
 
 def open_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -92,6 +100,9 @@ def _open_file(path: Path) -> dict[str, StoredTensor]:
             header = file.get_slice(name)
             tensors[name] = StoredTensor(path, name, tuple(header.get_shape()), header.get_dtype(), file)
     except safetensors.SafetensorError as error:
+        with path.open("rb") as start:
+            if start.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                raise UserError(f"{path} is a pointer of Git LFS, not the weights: run git lfs pull in its folder") from error
         raise UserError(f"{path} is no whole safetensors file ({error}): fetch it again") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error})") from error

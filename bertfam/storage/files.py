@@ -212,7 +212,8 @@ def write_bytes(path: Path, content: bytes) -> None:
         if partial is not None:
             os.unlink(partial)
         if isinstance(error, OSError):
-            raise UserError(f"{path} cannot be written ({error.strerror})") from error
+            fix = "; free some space" if error.strerror in _FULL else ""
+            raise UserError(f"{path} cannot be written ({error.strerror}){fix}") from error
         raise
 
 

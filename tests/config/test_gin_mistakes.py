@@ -1,5 +1,6 @@
 """Mistakes in a configuration, each reported in one line with its place and the fix."""
 
+import os
 import re
 
 import pytest
@@ -188,6 +189,43 @@ def test_configurable_inside_itself_is_refused(write):
 def test_macro_inside_itself_is_refused(write):
     write("a.gin", "A = %B\nB = (%A,)\nToyRun.seed = %A")
     assert error_message(["a.gin"]) == "a.gin:1: the macro A is defined in terms of itself; give it a value"
+
+
+def test_macros_that_grow_without_bound_are_refused(write):
+    doubled = "".join(f"M{i} = (%M{i - 1}, %M{i - 1})\n" for i in range(1, 60))
+    write("a.gin", f"M0 = 1\n{doubled}ToyRun.seed = %M59")
+    assert re.match(r"a.gin:18: the macro M17 has more than 100,000 values", error_message(["a.gin"]))
+    write("a.gin", "".join(f"M{i} = %M{i + 1}\n" for i in range(2000)) + "M2000 = 1\nToyRun.seed = %M0")
+    assert "more than 100 macros deep" in error_message(["a.gin"])
+
+
+def test_objects_that_grow_without_bound_are_refused(write):
+    def nested(levels, references):
+        return "".join(f"s{i}/ToyLoop.inner = ({f'@s{i + 1}/ToyLoop(), ' * references})\n" for i in range(levels))
+
+    for levels, references, problem in ((60, 2, "100,000 objects"), (1000, 1, "100 other objects")):
+        write("a.gin", nested(levels, references) + f"s{levels}/ToyLoop.inner = ()\nToyLoop.inner = (@s0/ToyLoop(),)")
+        with pytest.raises(UserError, match=rf"a.gin:\d+: @ToyLoop\(\) .*{problem}"):
+            config.load(["a.gin"]).build("ToyLoop")
+
+
+def test_byte_order_mark_of_windows_editors_is_skipped(write, tmp_path):
+    (tmp_path / "a.gin").write_bytes(b"\xef\xbb\xbf" + GOOD.encode().replace(b"\n", b"\r\n"))
+    assert config.load(["a.gin"]).build("ToyRun").model.size == 4
+
+
+def test_pipe_in_place_of_a_gin_file_is_refused(write, tmp_path):
+    write("b.gin", 'include "a.gin"')
+    os.mkfifo(tmp_path / "a.gin")
+    assert "b.gin:1: a.gin is a pipe or device" in error_message(["b.gin"])
+
+
+def test_file_of_a_model_folder_includes_no_other(write):
+    write("good.gin", GOOD)
+    write("config.gin", '# saved\ninclude "good.gin"')
+    config.load(["config.gin"])
+    with pytest.raises(UserError, match="^config.gin:2: a saved configuration includes no file"):
+        config.load(["config.gin"], saved=["config.gin"])
 
 
 def test_missing_gin_file_is_reported_with_a_suggestion(write):

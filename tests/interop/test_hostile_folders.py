@@ -92,6 +92,18 @@ def float8(folder):
     save_file(tensors, folder / "model.safetensors")
 
 
+def with_value(folder, value, dtype=np.float32):
+    tensors = load_file(folder / "model.safetensors")
+    name = "bert.pooler.dense.bias"
+    tensors[name] = tensors[name].astype(dtype)
+    tensors[name][3] = value
+    save_file(tensors, folder / "model.safetensors")
+
+
+def adapter(folder):
+    (folder / "config.json").rename(folder / "adapter_config.json")
+
+
 def bomb(folder):
     """Claim more numbers than the file has bytes."""
     header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
@@ -124,6 +136,11 @@ CASES = {
     "long table": (lambda f: edit(f / "config.json", vocab_size=10**9), "vocab_size = 1000000000"),
     "huge number": (lambda f: edit(f / "config.json", layer_norm_eps=10**400), "layer_norm_eps'? .*64 bits"),
     "integers as weights": (float8, "bert.pooler.dense.bias has the type I8"),
+    "NaN": (lambda f: with_value(f, np.nan), "model.safetensors: bert.pooler.dense.bias has values that are NaN"),
+    "infinity": (lambda f: with_value(f, np.inf, np.float16), "bert.pooler.dense.bias has values that are NaN, infinite"),
+    "above float32": (lambda f: with_value(f, 1e200, np.float64), "bert.pooler.dense.bias has values .* above 3.4e"),
+    "pointer of Git LFS": (lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"), "lfs pull"),
+    "adapter": (adapter, "config.json is missing.*adapter"),
     "claimed numbers": (bomb, "no whole safetensors file"),
     "no tensors": (lambda f: (f / "model.safetensors").write_bytes(b""), "no whole safetensors file"),
 }
@@ -144,6 +161,14 @@ def test_model_folder_in_place_of_a_hugging_face_folder_is_recognised(tmp_path, 
     (tmp_path / "config.gin").touch()
     assert main(["import", f"--input={tmp_path}", f"--output={tmp_path / 'made'}"]) == 2
     assert "use it as --model_dir" in capsys.readouterr().err and not (tmp_path / "made").exists()
+
+
+def test_file_of_a_folder_and_a_name_of_the_hub_are_recognised(folder, tmp_path, capsys):
+    for given, fix in ((folder / "model.safetensors", f"name the folder, {folder}"), ("bert-base-uncased", "downloaded first")):
+        assert main(["import", f"--input={given}", f"--output={tmp_path / 'made'}"]) == 2
+        assert fix in capsys.readouterr().err
+    assert main(["fill", f"--model_dir={folder / 'model.safetensors'}", "[MASK]"]) == 2
+    assert f"it is in the model folder {folder}: name that" in capsys.readouterr().err
 
 
 def test_folder_with_an_impossible_name_is_refused(tmp_path, capsys):

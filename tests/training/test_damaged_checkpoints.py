@@ -67,6 +67,17 @@ def test_damaged_manifest_is_detected(folder):
     assert manifest.fault(path.parent) == "no digests.json: it was never finished"
 
 
+def test_files_outside_of_a_checkpoint_are_not_read(folder):
+    step = folder / "checkpoints" / "3"
+    metadata = step / "params" / "_METADATA"
+    metadata.rename(folder / "outside")
+    metadata.symlink_to(folder / "outside")
+    assert manifest.fault(step, items=["params"]) == "params/_METADATA is a link out of its folder"
+    (step / "digests.json").write_text('{"files": {"../../outside": {"size": 1, "sha256": "0"}}}')
+    assert manifest.fault(step) == "../../outside is missing"
+    assert manifest.fault(step, items=["params"]) == "digests.json is damaged"
+
+
 def test_newest_undamaged_checkpoint_is_used_and_damaged_ones_are_named(folder, capsys):
     directory = folder / "checkpoints"
     assert selection.choose(folder) == 3 and capsys.readouterr().err == ""

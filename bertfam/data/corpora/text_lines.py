@@ -16,6 +16,19 @@ from bertfam.storage.streams import open_binary
 
 LONGEST_LINE = 32 << 20  # characters
 _BLOCK = 1 << 20  # bytes
+# First bytes of files that are often taken for text -> what to do about them.
+_OTHER_FILES = {
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"BZh": "compressed by bzip2; unpack it by bunzip2, or compress it by gzip or zstd",
+    b"\xfd7zX": "compressed by xz; unpack it by unxz, or compress it by gzip or zstd",
+    b"7z\xbc\xaf": "a 7z archive; unpack it first",
+    b"\x04\x22\x4d\x18": "compressed by lz4; unpack it by unlz4, or compress it by gzip or zstd",
+    b"PAR1": "a Parquet file; give --input_format=parquet",
+    b"%PDF": "a PDF document; convert it to text, for example with pdftotext",
+    b"\x89PNG": "an image; leave it out",
+    b"\xff\xd8\xff": "an image; leave it out",
+    b"\x7fELF": "a program; leave it out",
+}
 # Codecs for mail, source code and host names; they can decode to lone surrogates.
 _OTHER_CODECS = ("utf-7", "unicode-escape", "raw-unicode-escape", "punycode", "idna", "undefined")
 
@@ -50,7 +63,10 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(encoding)(), translate=True)
     number = offset = 0  # lines and bytes read so far
     pending = ""  # the incomplete last line of the previous block
+    other = ""
     for block in _blocks(path):
+        if not offset:
+            other = next((fix for start, fix in _OTHER_FILES.items() if block.startswith(start)), "")
         state = decoder.getstate()
         try:
             text = decoder.decode(block, final=not block)
@@ -59,17 +75,16 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
             decoder.setstate(state)
             line = number + 1 + decoder.decode(block[: max(valid, 0)]).count("\n")
             line += decoder.getstate()[1] & 1  # a CR, held back because LF might follow
-            raise UserError(
-                f"{path}:{line}: not {encoding.upper()} at byte offset {offset + valid}; name its encoding with "
-                "--encoding, or convert it, for example with iconv -t UTF-8"
-            ) from error
+            fix = f"this is {other}" if other else "name its encoding with --encoding, or convert it, for example with iconv -t UTF-8"
+            raise UserError(f"{path}:{line}: not {encoding.upper()} at byte offset {offset + valid}; {fix}") from error
         except UnicodeError as error:  # for example UTF-16 without a byte order mark
             raise UserError(f"{path}: not {encoding.upper()} ({error}); name its encoding with --encoding") from error
         if not offset:
             text = text.removeprefix("\ufeff")
         if "\0" in text:
             line = number + 1 + text.count("\n", 0, text.index("\0"))
-            raise UserError(f"{path}:{line}: a NUL character; this is not a text file, or --encoding is not {encoding}")
+            fix = f"this is {other}" if other else f"this is not a text file, or --encoding is not {encoding}"
+            raise UserError(f"{path}:{line}: a NUL character; {fix}")
         *lines, pending = (pending + text).split("\n")
         if max(len(pending), len(lines[0]) if lines else 0) > LONGEST_LINE:
             raise UserError(f"{path}:{number + 1}: a line longer than {LONGEST_LINE:,} characters; break it into lines")

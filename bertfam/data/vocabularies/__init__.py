@@ -22,7 +22,8 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     path = to_path(folder)
     check_whole(path)
     if not path.is_dir():
-        raise UserError(f"{path} is not a folder: a vocabulary is a folder with {_FILES} in it")
+        fix = f"; name {path.parent}" if path.is_file() else ""
+        raise UserError(f"{path} is not a folder: a vocabulary is a folder with {_FILES} in it{fix}")
     if any(path.glob("*.model")):
         kind = "SentencePiece"
     elif (path / "tokenizer.json").exists():
@@ -32,7 +33,9 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     elif (path / "vocab.json").exists():
         kind = "BPE"
     else:
-        raise UserError(f"{path} holds no vocabulary ({_FILES}): make one with bertfam vocab")
+        is_inside = (path / "vocab").is_dir()
+        fix = f"name {path / 'vocab'}" if is_inside else "make one with bertfam vocab"
+        raise UserError(f"{path} holds no vocabulary ({_FILES}): {fix}")
     if kind == "WordPiece":
         from bertfam.data.vocabularies.wordpiece import WordPiece
 

@@ -63,10 +63,14 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
     except UserError:
         return f"{NAME} is damaged"
     chosen = {name: entry for name, entry in files.items() if not items or name.partition("/")[0] in items}
+    if not chosen:
+        return f"{NAME} is damaged"
     sizes = _sizes(folder)
     for name, entry in chosen.items():
         if name not in sizes:
             return f"{name} is missing"
+        if not is_remote(folder) and not (folder / name).resolve().is_relative_to(folder.resolve()):
+            return f"{name} is a link out of its folder"
         if sizes[name] != entry["size"]:
             return f"{name} has {sizes[name]:,} bytes of {entry['size']:,}"
     if contents:

@@ -1,6 +1,8 @@
 """Documents of plain text files: formats, compression, encodings, held-out splits and fingerprints."""
 
+import bz2
 import gzip
+import lzma
 import random
 
 import pytest
@@ -113,13 +115,17 @@ def test_file_names_of_another_format_are_warned_about_once(tmp_path, capsys):
         (b"\xef\xbb\xbffine\nr\xe9sum\xe9\n", r"^{}:2: not UTF-8 at byte offset 9; name its encoding"),
         (b"cut off \xe2\x82", r"^{}:1: not UTF-8 at byte offset 8; name its encoding"),
         ("text".encode("utf-16"), r"^{}:1: not UTF-8 at byte offset 0; name its encoding with --encoding, or convert it"),
+        (b"PK\x03\x04\x14\xff", r"^{}:1: not UTF-8 at byte offset 5; this is a zip archive; unpack it"),
+        (bz2.compress(TEXT.encode()), r"^{}:1: .*bunzip2"),
+        (lzma.compress(TEXT.encode()), r"^{}:1: .*unxz"),
+        (b"PAR1\x15\0", r"^{}:1: a NUL character; .*--input_format=parquet"),
         (b"one\ntwo\0\n", r"^{}:2: a NUL character; .* --encoding is not utf-8$"),
         (gzip.compress(random.Random(0).randbytes(99).hex().encode() * 9)[:-20], r"^{}: the gzip file is truncated"),
         (zstandard.compress(TEXT.encode() * 99)[:-9], r"^{}: the zstd file is truncated or damaged"),
         (b"\x28\xb5\x2f\xfd" + bytes(range(200, 255)), r"^{}: the zstd file is truncated or damaged"),
         (gzip.compress(b"one two three")[:-8] + b"12345678", r"^{}: the gzip file is truncated or damaged"),
     ],
-    ids="empty blank latin-1 truncated utf-16 nul gzip-cut zstd-cut zstd-damaged gzip-checksum".split(),
+    ids="empty blank latin-1 truncated utf-16 zip bzip2 xz parquet nul gzip-cut zstd-cut zstd-damaged gzip-checksum".split(),
 )
 def test_bad_files_are_reported_with_their_position(tmp_path, data, message):
     path = tmp_path / "a.txt"
