@@ -14,9 +14,10 @@ import importlib
 import os
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import takewhile
 from types import ModuleType
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from typing_extensions import override
 
-from bertfam import __version__
+from bertfam import __version__, interrupts
 from bertfam.errors import MissingFlag, TrainingError, TransientError, UserError, out_of_memory, report
 from bertfam.sharding import libtpu
 from bertfam.suggest import did_you_mean
@@ -123,7 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         _check_current_folder()
-        status = _run(words)
+        with _interruptible():
+            status = _run(words)
         sys.stdout.flush()  # raises here, where it is caught, if the pipe is closed
         return status
     except MissingFlag as error:
@@ -145,6 +147,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (fault := explain(error)) is error:
             raise
         return report(fault)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGINT as Python does, but not where it would be lost or crash a library."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as nohup and shell scripts do
+        yield
+        return
+    with interrupts.raised_on(signal.SIGINT, _interrupt):
+        yield
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _discard_output() -> None:

@@ -187,7 +187,8 @@ def _check_extents(live: Bindings) -> None:
             depth = 1 + max((extents[name][0] for name in inner), default=0)
             count = _count(binding.value) - len(inner) + sum(extents[name][1] for name in inner)
             if depth > _MAX_DEPTH or (inner and count > _MAX_VALUES):
-                problem = f"is more than {_MAX_DEPTH} macros deep" if depth > _MAX_DEPTH else f"has more than {_MAX_VALUES:,} values"
+                deep, many = f"is more than {_MAX_DEPTH} macros deep", f"has more than {_MAX_VALUES:,} values"
+                problem = deep if depth > _MAX_DEPTH else many
                 raise UserError(f"{binding.origin}: the macro {binding.parameter} {problem}; give it a value of its own")
             extents[binding.parameter] = depth, count
 

@@ -106,7 +106,7 @@ def _meant(folder: Path) -> str:
     if (folder / "adapter_config.json").is_file():
         return f"{folder} is an adapter; merge it into its model (in peft: model.merge_and_unload().save_pretrained(DIR))"
     if not folder.exists():
-        return f"there is no folder {folder}; a model of the Hugging Face hub is downloaded first (hf download NAME --local-dir DIR)"
+        return f"there is no folder {folder}; download a model of the Hugging Face hub first (hf download NAME --local-dir DIR)"
     return f"is {folder} a Hugging Face folder?"
 
 

@@ -52,8 +52,8 @@ class StoredTensor:
             values = np.asarray(self.file.get_tensor(self.name), np.float32)
         if not np.isfinite(values).all():
             raise UserError(
-                f"{self.path}: {self.name} has values that are NaN, infinite or above {np.finfo(np.float32).max:.1e}: the model is "
-                "damaged, or its training diverged; fetch another version of it"
+                f"{self.path}: {self.name} has values that are NaN, infinite or above {np.finfo(np.float32).max:.1e}: the model "
+                "is damaged, or its training diverged; fetch another version of it"
             )
         return values
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bertfam import interrupts
 from bertfam.multihost.processes import Processes
 
 EXIT_CODE = os.EX_TEMPFAIL  # 75: not finished; the same command resumes
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ROUND = 1.0  # seconds
-_AGAIN = 0.05  # seconds until a signal whose exception was dropped is sent again
 _LONGEST = 1000  # calls of `ask` in a round
 _STEP = "a step"
 _NOTHING_TO_SAVE = "bertfam: {}: exited before the first step, when there is nothing to save"
@@ -118,37 +118,17 @@ class Stop:
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
     """Exit with `EXIT_CODE` on a SIGTERM before training, when there is nothing to save; child processes end too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
     is_reported = False
 
-    def end(number: int, _: object) -> None:
+    def end() -> None:
         nonlocal is_reported
         if not is_reported:
             is_reported = True
-            print(f"bertfam: {signal.Signals(number).name}: exited before training started", file=sys.stderr, flush=True)
+            print("bertfam: SIGTERM: exited before training started", file=sys.stderr, flush=True)
         raise SystemExit(EXIT_CODE)
 
-    report = sys.unraisablehook
-
-    def send_again(unraisable: Any) -> None:
-        # Python drops exceptions within callbacks, such as the one that jax has in garbage collection.
-        if isinstance(unraisable.exc_value, SystemExit):
-            timer = threading.Timer(_AGAIN, os.kill, (os.getpid(), signal.SIGTERM))
-            timer.daemon = True
-            timer.start()
-        else:
-            report(unraisable)
-
-    before = signal.signal(signal.SIGTERM, end)
-    sys.unraisablehook = send_again
-    try:
+    with interrupts.raised_on(signal.SIGTERM, end):
         yield
-    finally:
-        sys.unraisablehook = report
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -139,7 +139,10 @@ CASES = {
     "NaN": (lambda f: with_value(f, np.nan), "model.safetensors: bert.pooler.dense.bias has values that are NaN"),
     "infinity": (lambda f: with_value(f, np.inf, np.float16), "bert.pooler.dense.bias has values that are NaN, infinite"),
     "above float32": (lambda f: with_value(f, 1e200, np.float64), "bert.pooler.dense.bias has values .* above 3.4e"),
-    "pointer of Git LFS": (lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"), "lfs pull"),
+    "pointer of Git LFS": (
+        lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"),
+        "run git lfs pull",
+    ),
     "adapter": (adapter, "config.json is missing.*adapter"),
     "claimed numbers": (bomb, "no whole safetensors file"),
     "no tensors": (lambda f: (f / "model.safetensors").write_bytes(b""), "no whole safetensors file"),
@@ -164,7 +167,7 @@ def test_model_folder_in_place_of_a_hugging_face_folder_is_recognised(tmp_path, 
 
 
 def test_file_of_a_folder_and_a_name_of_the_hub_are_recognised(folder, tmp_path, capsys):
-    for given, fix in ((folder / "model.safetensors", f"name the folder, {folder}"), ("bert-base-uncased", "downloaded first")):
+    for given, fix in ((folder / "model.safetensors", f"name the folder, {folder}"), ("bert-base-uncased", "download a model")):
         assert main(["import", f"--input={given}", f"--output={tmp_path / 'made'}"]) == 2
         assert fix in capsys.readouterr().err
     assert main(["fill", f"--model_dir={folder / 'model.safetensors'}", "[MASK]"]) == 2

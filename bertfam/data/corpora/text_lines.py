@@ -75,7 +75,8 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
             decoder.setstate(state)
             line = number + 1 + decoder.decode(block[: max(valid, 0)]).count("\n")
             line += decoder.getstate()[1] & 1  # a CR, held back because LF might follow
-            fix = f"this is {other}" if other else "name its encoding with --encoding, or convert it, for example with iconv -t UTF-8"
+            encode = "name its encoding with --encoding, or convert it, for example with iconv -t UTF-8"
+            fix = f"this is {other}" if other else encode
             raise UserError(f"{path}:{line}: not {encoding.upper()} at byte offset {offset + valid}; {fix}") from error
         except UnicodeError as error:  # for example UTF-16 without a byte order mark
             raise UserError(f"{path}: not {encoding.upper()} ({error}); name its encoding with --encoding") from error
