@@ -30,6 +30,7 @@ def raised_on(number: signal.Signals, end: Callable[[], None]) -> Iterator[None]
         yield
         return
     timers: list[threading.Timer] = []
+    raised: list[BaseException] = []
     first: float | None = None  # time of the first signal that an import delayed
 
     def send_again() -> None:
@@ -44,10 +45,14 @@ def raised_on(number: signal.Signals, end: Callable[[], None]) -> Iterator[None]
         if _is_importing(frame) and now - first < _LONGEST:
             send_again()
         else:
-            end()
+            try:
+                end()
+            except BaseException as error:
+                raised.append(error)
+                raise
 
     def handle_dropped(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, (SystemExit, KeyboardInterrupt)):
+        if any(unraisable.exc_value is error for error in raised):
             send_again()
         else:
             report(unraisable)
