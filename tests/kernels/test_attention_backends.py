@@ -254,7 +254,7 @@ def test_reference_drops_probabilities():
     assert abs(np.std(np.mean(~kept, axis=-1)) - 0.054) < 0.006
 
 
-GPU = Request("bfloat16", MIN_LENGTH, 64, platform="gpu", compute_capability=9.0)
+GPU = Request("bfloat16", MIN_LENGTH, 64, platform="gpu", compute_capability=8.0)
 
 
 @pytest.mark.parametrize(

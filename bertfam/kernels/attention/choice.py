@@ -11,13 +11,14 @@ from bertfam.errors import UserError
 from bertfam.kernels.attention.block_sparse import BlockSparseProducts
 from bertfam.kernels.attention.blocks import Blocks
 from bertfam.kernels.attention.cudnn import Cudnn
+from bertfam.kernels.attention.hopper import Hopper
 from bertfam.kernels.attention.interface import Backend, Request
 from bertfam.kernels.attention.reference import Reference
 from bertfam.kernels.attention.splash import Splash
 from bertfam.kernels.attention.xla import Xla
 
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (Reference(), Xla(), Blocks(), BlockSparseProducts(), Splash(), Cudnn())
+    backend.name: backend for backend in (Reference(), Xla(), Blocks(), BlockSparseProducts(), Splash(), Cudnn(), Hopper())
 }
 
 _NOTABLE = 1.1  # ratio of costs from which a plan says what a faster backend would save

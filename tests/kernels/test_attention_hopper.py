@@ -1,0 +1,156 @@
+"""Kernels for Hopper GPUs, interpreted on the CPU and compiled up to the point where a GPU is required."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertfam.kernels.attention.choice import choose
+from bertfam.kernels.attention.hopper import Hopper
+from bertfam.kernels.attention.interface import Inputs, Request, attention_mask
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, Window
+from bertfam.kernels.attention.reference import Reference
+from bertfam.kernels.attention.tiles import ROWS, intervals, steps
+
+GPU = Request("bfloat16", 1024, 64, packed=True, platform="gpu", compute_capability=9.0)
+PATTERNS = [FULL, CAUSAL, Window(5, 5), Window(40, 0), Window(0, 17)]
+compiles = pytest.mark.skipif(jax.__version_info__ < (0, 11, 2), reason="the kernels require jax 0.11.2")
+
+
+def packed_rows(length, rows=3):
+    """Return rows of many segments, one row of one segment, and one of padding alone."""
+    random = np.random.default_rng(0)
+    ids = 1 + np.cumsum(random.random((rows, length)) < 0.1, axis=1)
+    ids[:, length - 9 :] = 0
+    ids[1], ids[2] = 1, 0
+    return ids.astype(np.int32)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.describe())
+def test_intervals_are_the_mask(pattern):
+    segment_ids = packed_rows(60)
+    inputs = Inputs(*[jnp.zeros((3, 60, 1, 8))] * 3, jnp.asarray(segment_ids))
+    mask = np.asarray(attention_mask(inputs, Request("float32", 60, 8, pattern, packed=True)))[:, 0]
+    mask = mask & (segment_ids > 0)[:, :, None]
+    sides = (pattern.left, pattern.right), (pattern.right, pattern.left)
+    for (left, right), expected in zip(sides, (mask, np.swapaxes(mask, 1, 2)), strict=True):
+        low, high = intervals(inputs.segment_ids, None, left, right)
+        places = np.arange(60)
+        assert np.array_equal((places >= low[:, :, None]) & (places < high[:, :, None]), expected)
+
+
+def test_intervals_of_another_sequence():
+    """Each segment sees that of the same number, or nothing."""
+    queries, keys = np.array([[1, 1, 2, 3, 0]]), np.array([[0, 1, 1, 1, 3, 3, 0, 0]])
+    low, high = intervals(jnp.asarray(queries), jnp.asarray(keys), None, None)
+    assert low.tolist() == [[1, 1, 0, 4, 0]] and high.tolist() == [[4, 4, 0, 6, 0]]
+    low, high = intervals(jnp.asarray(keys), jnp.asarray(queries), None, None)
+    assert low.tolist() == [[0, 0, 0, 0, 3, 3, 0, 0]] and high.tolist() == [[0, 2, 2, 2, 4, 4, 0, 0]]
+
+
+@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.describe())
+def test_steps_of_a_tile_are_within_the_row_and_visit_all_that_is_seen(pattern, block):
+    length = 4 * ROWS
+    segment_ids = jnp.asarray(packed_rows(length))
+    low, high = (np.asarray(side) for side in intervals(segment_ids, None, pattern.left, pattern.right))
+    tiles = np.asarray(steps(jnp.asarray(low), jnp.asarray(high), block, length))
+    for row, tile in np.ndindex(tiles.shape[:2]):
+        first, count, inner_low, inner_high = tiles[row, tile]
+        assert first >= 0 and first % 8 == 0 and first + count * block <= length
+        places = range(tile * ROWS, (tile + 1) * ROWS)
+        seen = [place for query in places for place in range(low[row, query], high[row, query])]
+        if seen:
+            assert first <= min(seen) and max(seen) < first + count * block < max(seen) + 2 * block
+        else:
+            assert count == 0
+        for place in range(inner_low, inner_high):
+            assert all(low[row, query] <= place < high[row, query] for query in places)
+
+
+def arrays(length, heads, key_heads, head_dim):
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = [(1, length, n, head_dim) for n in (heads, key_heads, key_heads, heads)]
+    return [jax.random.normal(key, shape).astype(jnp.bfloat16) for key, shape in zip(keys, shapes, strict=True)]
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("pattern", "key_heads", "head_dim"), [(Window(20, 20), 1, 32), (CAUSAL, 2, 64)], ids=["window", "causal"]
+)
+def test_outputs_and_gradients_match_the_reference(pattern, key_heads, head_dim):
+    """The error is at most twice that of the reference in bfloat16, both against the reference in float64 inputs."""
+    from bertfam.kernels.attention.hopper_kernels import Settings, attend
+
+    length = 100  # no multiple of a tile
+    *qkv, gradient = arrays(length, 2, key_heads, head_dim)
+    segment_ids = np.ones((1, length), np.int32)
+    segment_ids[:, 40:], segment_ids[:, 70:], segment_ids[:, 90:] = 2, 3, 0
+    gradient = jnp.where(segment_ids[:, :, None, None] > 0, gradient, 0)
+    settings = Settings(head_dim**-0.5, interpret=True)
+
+    def reference(query, key, value):
+        request = Request(str(query.dtype), length, head_dim, pattern, packed=True)
+        return Reference().run(Inputs(query, key, value, jnp.asarray(segment_ids)), request)[0]
+
+    def kernels(query, key, value):
+        return attend(Inputs(query, key, value, jnp.asarray(segment_ids)), pattern, settings)
+
+    def results(function, *inputs):
+        output, pull_back = jax.vjp(function, *inputs)
+        return [jnp.where(segment_ids[:, :, None, None] > 0, output, 0), *pull_back(gradient.astype(output.dtype))]
+
+    exact = results(reference, *[array.astype(jnp.float32) for array in qkv])
+    for ours, theirs, expected in zip(results(kernels, *qkv), results(reference, *qkv), exact, strict=True):
+        errors = [np.linalg.norm(np.float64(side) - np.float64(expected)) for side in (ours, theirs)]
+        assert errors[0] <= 2 * errors[1] and errors[0] < 0.01 * np.linalg.norm(np.float64(expected))
+
+
+@compiles
+@pytest.mark.parametrize("head_dim", [64, 96])
+def test_kernels_lower_to_gpu_code(head_dim):
+    """Their interface changes between versions of jax: this fails where a new version does not compile them."""
+    from bertfam.kernels.attention.hopper_kernels import Settings, attend
+
+    *qkv, _ = arrays(128, 2, 1, head_dim)
+
+    def loss(*qkv):
+        mixed = attend(Inputs(*qkv, jnp.ones((1, 128), jnp.int32)), Window(9, 9), Settings(1.0))
+        return jnp.sum(mixed.astype(jnp.float32))
+
+    lowered = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*qkv).lower(lowering_platforms=("cuda",))
+    assert lowered.as_text().count("mosaic_gpu") >= 3
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "message"),
+    [
+        ({}, "hopper", "fastest"),
+        ({"pattern": Window(64, 64)}, "hopper", "fastest"),
+        ({"pattern": CAUSAL, "packed": False}, "hopper", "fastest"),
+        ({"compute_capability": 8.0}, "xla", "the GPU has compute capability 8.0, not 9.0"),
+        ({"compute_capability": 10.0, "pattern": Window(64, 64)}, "blocks", "the GPU has compute capability 10.0, not 9.0"),
+        ({"dtype": "float32"}, "xla", "the dtype is float32"),
+        ({"head_dim": 40}, "xla", "heads are 40 wide, not 32, 64, 96 or 128"),
+        ({"pattern": Window(8, 8, dilation=2)}, "blocks", "one in 2 of 8 tokens on each side"),
+        ({"bias": True}, "xla", "scores have a bias"),
+        ({"split": True}, "xla", "sharded over devices"),
+        ({"return_weights": True}, "reference", "attention weights are requested"),
+        ({"length": 256, "key_length": 1024, "pattern": CAUSAL}, "xla", "keys come from a cache"),
+        ({"dropout_rate": 0.1}, "hopper", "attention dropout 0.1 is not applied"),
+    ],
+)
+def test_hopper_gpus_get_the_kernels_where_these_can_run(change, name, message, monkeypatch):
+    monkeypatch.setattr(jax, "__version_info__", (0, 11, 2))
+    backend, reason = choose(dataclasses.replace(GPU, **change))
+    assert backend.name == name and message in reason
+
+
+@pytest.mark.parametrize("version", [(0, 10, 2), (0, 13, 0)])
+def test_versions_of_jax_that_the_kernels_were_not_written_for_are_refused(version, monkeypatch):
+    monkeypatch.setattr(jax, "__version_info__", version)
+    monkeypatch.setattr(jax, "__version__", ".".join(map(str, version)))
+    (clash,) = Hopper().clashes(GPU)
+    assert jax.__version__ in clash and "0.11.2" in clash
