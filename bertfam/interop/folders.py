@@ -3,6 +3,7 @@
 It imports little, so that a command can refuse a folder before it imports JAX.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def _model_folder_around(folder: str | Path, configs: Sequence[str] = ("config.g
 
 def check_output(flag: str, output: str | Path, model_dir: str | Path) -> None:
     """Raise UserError if a new folder would be MODEL_DIR or lie in a folder of the run there; beside these it may."""
-    target, run = (path if is_remote(path) else path.resolve() for path in map(to_path, (output, model_dir)))
+    # Path.resolve raises an exception of its own for a link to itself.
+    target, run = (path if is_remote(path) else Path(os.path.realpath(path)) for path in map(to_path, (output, model_dir)))
     for own in (run, *(run / name for name in _RUN)):
         if target == own or (own != run and own in target.parents):
             where = "" if target == own else f"lies in {own}, which "

@@ -17,9 +17,10 @@ def test_output_that_belongs_to_a_run_is_refused(tmp_path, name):
         check_output("--output", model_dir / name, model_dir)
 
 
-@pytest.mark.parametrize("name", ["export", "checkpoints-export", "../export", "../model-export/checkpoints"])
+@pytest.mark.parametrize("name", ["export", "checkpoints-export", "../export", "../model-export/checkpoints", "loop"])
 def test_output_beside_the_folders_of_a_run_is_allowed(tmp_path, name):
     (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "loop").symlink_to("loop")
     check_output("--output", tmp_path / "model" / name, tmp_path / "model")
 
 
