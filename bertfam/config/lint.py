@@ -112,8 +112,6 @@ def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
             if isinstance(part, Macro) and part.name not in macros and not _is_constant(part.name):
                 hint = did_you_mean(part.name, macros, f"define it with a line {part.name} = ...")
                 raise UserError(f"{binding.origin}: the macro %{part.name} is not defined{hint}")
-        if binding.is_macro:
-            _check_loop(binding, live)
     _check_extents(live)
     referred = {part.name for binding in bindings for part in parts(binding.value) if isinstance(part, Macro)}
     for name, origin in macros.items():
@@ -161,29 +159,22 @@ def check_flags(live: Bindings, root: str) -> None:
             )
 
 
-def _check_loop(start: Binding, live: Bindings) -> None:
-    pending, seen = [start], set()
-    while pending:
-        for part in parts(pending.pop().value):
-            if isinstance(part, Macro) and part.name == start.parameter:
-                raise UserError(f"{start.origin}: the macro {start.parameter} is defined in terms of itself; give it a value")
-            if isinstance(part, Macro) and part.name not in seen and ("", "", part.name) in live:
-                seen.add(part.name)
-                pending.append(live["", "", part.name])
-
-
 def _check_extents(live: Bindings) -> None:
-    """Check that macros, none of which contains itself, stay small once each `%NAME` in them is replaced by its value."""
+    """Check that no macro contains itself, and that macros stay small once each `%NAME` in them is replaced by its value."""
     extents: dict[str, tuple[int, int]] = {}  # macro -> greatest number of macros within each other, number of values
     for start in live.values():
-        pending = [start] if start.is_macro else []
+        pending, around = [start] if start.is_macro else [], set[str]()
         while pending:
             binding = pending[-1]
             inner = [part.name for part in parts(binding.value) if isinstance(part, Macro) and ("", "", part.name) in live]
             if missing := [name for name in inner if name not in extents]:
+                around.add(binding.parameter)
+                if loop := next((live["", "", name] for name in missing if name in around), None):
+                    raise UserError(f"{loop.origin}: the macro {loop.parameter} is defined in terms of itself; give it a value")
                 pending += [live["", "", name] for name in dict.fromkeys(missing)]
                 continue
             pending.pop()
+            around.discard(binding.parameter)
             depth = 1 + max((extents[name][0] for name in inner), default=0)
             count = _count(binding.value) - len(inner) + sum(extents[name][1] for name in inner)
             if depth > _MAX_DEPTH or (inner and count > _MAX_VALUES):

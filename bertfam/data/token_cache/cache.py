@@ -125,8 +125,8 @@ class TokenCache:
         if self._digests is None:
             _warn_without_digests(self.directory)
         counts, folder = self.counts(split, corpus), f"{corpus}/{split}"
-        sentences = self._map(folder, "sentence_starts", "offsets", "int64", counts["documents"] + 1, check=True)
-        starts = self._map(folder, "sentence_starts", "values", "int64", counts["sentences"] + 1, check=True)
+        sentences = self._positions(folder, "offsets", counts["documents"] + 1, counts["sentences"])
+        starts = self._positions(folder, "values", counts["sentences"] + 1, counts["tokens"])
         dtypes = self._of(corpus)[split]["dtypes"]
         tokens = self._checked(folder, "tokens", dtypes["tokens"], counts["tokens"], vocabulary_size)
         units = self._checked(folder, "units", "uint8", counts["tokens"]) if "units" in dtypes else None
@@ -161,6 +161,19 @@ class TokenCache:
             if name == "cache.json" or name.startswith("vocab/"):
                 digests.check_file(folder, name, recorded or {})
 
+    def _positions(self, folder: str, part: str, count: int, end: int) -> np.ndarray:
+        """Map positions that rise from 0 to `end`; digests alone would not tell a cache that somebody made to harm."""
+        positions = self._map(folder, "sentence_starts", part, "int64", count)
+        path = feature_path(Path(folder), "sentence_starts", part)
+        if self._digests is not None:
+            digests.check_file(self._local, path.as_posix(), self._digests)
+        if positions[0] != 0 or positions[-1] != end or (positions[1:] < positions[:-1]).any():
+            raise UserError(
+                f"{self._local / path} is damaged: its positions do not rise from 0 to {end}; delete {self.directory} and build "
+                "it again"
+            )
+        return positions
+
     def _checked(self, folder: str, feature: str, dtype: str, count: int, limit: int | None = None) -> digests.CheckedArray:
         """Map a feature whose blocks are checked when they are first read."""
         values = self._map(folder, feature, "values", dtype, count)
@@ -168,7 +181,7 @@ class TokenCache:
         entry = None if self._digests is None else digests.entry_of(self._local, name, self._digests)
         return digests.CheckedArray(self._local, name, values, entry, limit)
 
-    def _map(self, folder: str, feature: str, part: str, dtype: str, count: int, *, check: bool = False) -> np.ndarray:
+    def _map(self, folder: str, feature: str, part: str, dtype: str, count: int) -> np.ndarray:
         name = feature_path(Path(folder), feature, part).as_posix()
         path = self._local / name
         expected = count * np.dtype(dtype).itemsize
@@ -177,8 +190,6 @@ class TokenCache:
             state = "is missing" if size < 0 else f"has {size} bytes instead of {expected}"
             raise UserError(f"{path} {state}; delete {self.directory} and build it again")
         check_file(path, max_bytes=None)
-        if check and self._digests is not None:
-            digests.check_file(self._local, name, self._digests)
         # An empty file cannot be mapped.
         return np.memmap(path, dtype, "r", shape=(count,)).view(np.ndarray) if count else np.zeros(0, dtype)
 

@@ -4,8 +4,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
 from bertfam.data import vocabularies
 from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache import digests
@@ -57,15 +55,6 @@ def _inspect(cache: TokenCache, split: str, corpus: str, size: int) -> None:
     documents = cache.documents(split, corpus, size)
     for start in range(0, len(documents.tokens), 1 << 24):
         documents.tokens[start : start + (1 << 24)]
-    for name, starts, end in (
-        ("sentence_starts.bin", documents.sentence_starts, len(documents.tokens)),
-        ("sentence_starts.offsets.bin", documents.sentence_bounds, len(documents.sentence_starts) - 1),
-    ):
-        if starts[0] != 0 or starts[-1] != end or (np.diff(starts) < 0).any():
-            raise UserError(
-                f"{cache.directory / corpus / split / name} is damaged: its positions do not rise from 0 to {end}; delete "
-                f"{cache.directory} and build it again"
-            )
 
 
 class _Progress:

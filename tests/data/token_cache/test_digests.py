@@ -158,6 +158,17 @@ def test_cache_that_cannot_be_right_gets_no_digests(copy, capsys, name, dtype, p
     assert not (copy / "digests.json").exists()
 
 
+@pytest.mark.parametrize("name", ["sentence_starts.bin", "sentence_starts.offsets.bin"])
+def test_positions_that_cannot_be_right_are_refused_although_the_digests_agree(copy, vocabulary, name):
+    path = copy / "text" / "train" / name
+    positions = np.fromfile(path, np.int64)
+    positions[1:-1] = positions[1:-1][::-1]
+    positions.tofile(path)
+    (copy / "digests.json").write_text(digests.compute(copy))
+    with pytest.raises(UserError, match=f"{path} is damaged: its positions do not rise from 0 to "):
+        read_all(copy, vocabulary.size)
+
+
 def test_id_beyond_the_vocabulary_is_refused_when_it_is_read(tmp_path):
     tokens = CheckedArray(tmp_path, "tokens.bin", np.array([1, 2, 7], np.uint16), None, 7)
     with pytest.raises(UserError, match=f"{tmp_path / 'tokens.bin'}: block 0 holds the id 7, and the vocabulary has 7 pieces"):
