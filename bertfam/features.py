@@ -33,12 +33,14 @@ class RowShape(NamedTuple):
       predictions: Slots for masked tokens.
       examples: Examples in a row, each with a [CLS] where the vocabulary has one; more than one if rows are packed.
       targets: Tokens of the decoder; 0 without a decoder.
+      rows: Rows of a batch; 1 where it does not matter. Only what a model keeps of each row from step to step depends on it.
     """
 
     length: int
     predictions: int
     examples: int = 1
     targets: int = 0
+    rows: int = 1
 
 
 class _Feature(NamedTuple):
@@ -58,7 +60,9 @@ _FEATURES: Mapping[str, _Feature] = {
     "encoder_input_tokens": _Feature("length"),  # after the noise
     "encoder_segment_ids": _Feature("length"),  # number of the packed example, from 1; 0 = padding
     "encoder_positions": _Feature("length"),  # from 0 in each example; of packed rows only
-    "encoder_token_type_ids": _Feature("length"),  # 0 in sentence A, 1 in sentence B
+    "encoder_token_type_ids": _Feature("length"),  # 0 in sentence A, 1 in sentence B, 2 at XLNet's [CLS]
+    "encoder_ranks": _Feature("length"),  # order of a permutation: a token sees those of its own rank and of lower ones
+    "encoder_reversed": _Feature("examples"),  # 1 if the text of an example runs backwards
     "masked_positions": _Feature("predictions"),  # masked tokens ascending, then shuffled ones; 0 in unused slots
     "masked_target_tokens": _Feature("predictions"),  # original tokens at these positions
     "masked_loss_weights": _Feature("predictions", "float32"),  # 0 in unused slots
@@ -101,6 +105,11 @@ def encoder_features(shape: RowShape, *, token_types: bool = True) -> dict[str, 
 def masked_features(shape: RowShape) -> dict[str, FeatureSpec]:
     """Return the features that the loss of a masked language model reads."""
     return _specs(("masked_positions", "masked_target_tokens", "masked_loss_weights"), shape)
+
+
+def permutation_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """Return the features that a permutation language model reads in addition to `masked_features`."""
+    return _specs(("encoder_ranks", "encoder_reversed"), shape)
 
 
 def span_features(shape: RowShape) -> dict[str, FeatureSpec]:

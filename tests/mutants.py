@@ -167,7 +167,7 @@ MUTANTS = (
         "objectives/test_packed_rows.py",
     ),
     Mutant(
-        "objectives/distillation_terms.py",
+        "objectives/student/terms.py",
         "1 - jnp.sum(ours * theirs, axis=-1)",
         "2 - jnp.sum(ours * theirs, axis=-1)",
         "objectives/test_distillation.py",

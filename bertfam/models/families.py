@@ -35,6 +35,7 @@ FAMILIES = (
     FamilyModule("bertfam.models.palm", "PalmConfig", None),
     FamilyModule("bertfam.models.roberta", "RobertaConfig", "ROBERTA"),
     FamilyModule("bertfam.models.t5", "T5Config", "T5"),
+    FamilyModule("bertfam.models.xlnet", "XLNetConfig", "XLNET"),
 )
 
 _registered: list[FamilyModule] = []

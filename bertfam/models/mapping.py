@@ -14,7 +14,9 @@ from bertfam.layers.activations import Activation
 from bertfam.models.encoder import init_encoder_parts
 from bertfam.models.language_model import init_language_model_parts
 
-Layout = Literal["vector", "row", "matrix", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"]
+Layout = Literal[
+    "vector", "row", "matrix", "leading_axis", "output_first", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"
+]
 
 # The activations of config.json by transformers' names, and back.
 _ACTIVATIONS: dict[str, Activation] = {
@@ -36,9 +38,10 @@ class Entry:
       ours: path in the tree, such as "encoder/layers/attention/query/kernel"; the first part is the network or head.
       theirs: the tensor's name; "{layer}" stands for the number of the layer. Ours has the layers as its first axis, or 1 where
         all share it, which files that have a tensor for each layer then repeat.
-      layout: "vector": flattened; "row": flattened, with an axis of 1 before it; "matrix": as it is; "linear": torch's (out, in),
-        transposed, where in is the first axis of ours; "conv1d": (in, out), not transposed; "..._from_heads": the same where in
-        is the first two axes (heads, head_dim).
+      layout: "vector": flattened; "row": flattened, with an axis of 1 before it; "matrix": as it is;
+        "leading_axis": the same with an axis of 1 before it; "output_first": our last axis before the others; "linear": torch's
+        (out, in), transposed, where in is the first axis of ours; "conv1d": (in, out), not transposed; "..._from_heads": the same
+        where in is the first two axes (heads, head_dim).
       vocabulary: whether our first axis is padded beyond the rows that files hold.
       part_of: (place, parts), where theirs holds several of ours of one shape, one after the other along `part_axis`.
       first_layer: the index of theirs that our first layer has.
@@ -87,6 +90,10 @@ class Entry:
             return array.reshape(-1) if self.layout == "vector" else array.reshape(1, -1)
         if self.layout == "matrix":
             return array
+        if self.layout == "leading_axis":
+            return array[None]
+        if self.layout == "output_first":
+            return np.moveaxis(array, -1, 0)
         inputs = array.shape[:2] if self.layout.endswith("from_heads") else array.shape[:1]
         # [*in, *out] -> [in, out], transposed or not
         array = array.reshape(int(np.prod(inputs)), -1)
@@ -96,8 +103,10 @@ class Entry:
         """Convert our part of their tensor to our array (of one layer) of the given shape; vocabulary padding is zero."""
         if self.layout.startswith("linear"):
             tensor = tensor.T
-        if self.layout == "row":
+        if self.layout in ("row", "leading_axis"):
             tensor = tensor[0]
+        if self.layout == "output_first":
+            tensor = np.moveaxis(tensor, 0, -1)
         if self.vocabulary:
             tensor = np.pad(tensor, [(0, shape[0] - tensor.shape[0])] + [(0, 0)] * (tensor.ndim - 1))
         return tensor.reshape(shape)

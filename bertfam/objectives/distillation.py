@@ -14,7 +14,6 @@ from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape
 from bertfam.layers.execution import Execution
 from bertfam.models.encoder import MaskedLmConfig, init_encoder, init_masked_lm_head
-from bertfam.objectives.distillation_terms import cosine_distances, in_pieces, soft_targets, squared_differences, with_rows
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.objective import (
     Batch,
@@ -26,7 +25,8 @@ from bertfam.objectives.objective import (
     check_coefficients,
     masked_cross_entropy,
 )
-from bertfam.objectives.student_layers import Layers, select_layers, teacher_params
+from bertfam.objectives.student.layers import Layers, select_layers, teacher_params
+from bertfam.objectives.student.terms import cosine_distances, in_pieces, soft_targets, squared_differences, with_rows
 from bertfam.objectives.teacher import Teacher
 
 TEACHER = "teacher"

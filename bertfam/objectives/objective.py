@@ -16,6 +16,9 @@ from bertfam.objectives.teacher import Teacher
 
 Batch = Mapping[str, jax.Array]
 Tree = Any
+# Part of a carry that belongs to the rows of a batch: arrays [batch, ...], of which each microbatch has those of its rows. All
+# else passes from one microbatch to the next.
+ROWS = "rows"
 
 
 class Sum(NamedTuple):
@@ -30,7 +33,7 @@ class LossOut(NamedTuple):
 
     Attributes:
       terms: float32[] sums (not means) by name; the trainer divides each by the global batch's denominator of that name.
-      carry: what the next step reads without gradient; {} for most objectives.
+      carry: what the next step reads without gradient, by name (see `ROWS`); {} for most objectives.
       metrics: sums to report; for every term of the loss there is one named TERM_loss.
     """
 
@@ -95,6 +98,14 @@ class Objective(ABC):
         """Models that it reads and does not train, by their names in `aux`; None stands for one that is still to be named."""
         return {}
 
+    @property
+    def remembers_rows(self) -> str | None:
+        """The setting by which the carry has a memory of each row's text (`ROWS`), in words; None if there is none.
+
+        Row r of a batch must then continue row r of the one before.
+        """
+        return None
+
     def split(self, params: Tree) -> dict[str, Tree]:
         """Split parameters into {"encoder": ..., heads} of each network by name, of those that are there."""
         return {self.network: params}
@@ -113,7 +124,7 @@ class Objective(ABC):
 
     @abstractmethod
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
-        """Initialise (params, carry, aux); params are boxed with logical axis names."""
+        """Initialise (params, carry, aux); params, and what a carry has of rows, are boxed with logical axis names."""
 
     def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
         """Return a description of the source and the parts of params that a new run copies from `aux`, NumPy arrays, or None."""

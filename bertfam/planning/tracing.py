@@ -69,8 +69,10 @@ def trace(objective: Objective, shape: RowShape, boxed: Any) -> GradientTrace:
       shape: shape of the rows.
       boxed: shapes of its parameters, carry and aux, boxed with logical axis names.
     """
-    names = _Names(objective, shape, boxed)
-    params, carry, aux = nn.meta.unbox(boxed)
+    names = _Names(objective, shape, (boxed[0], boxed[2]))
+    params, _, aux = nn.meta.unbox(boxed)
+    of_rows = jax.eval_shape(lambda key: objective.init(key, shape._replace(rows=_ROWS))[1], jax.random.key(0))
+    carry = nn.meta.unbox(of_rows)
     features = objective.features(shape)
     batch = {name: jax.ShapeDtypeStruct((_ROWS, *spec.shape), spec.dtype) for name, spec in features.items()}
     key = jax.eval_shape(lambda: jax.random.key(0))

@@ -111,6 +111,24 @@ class Run:
                 self._check_features(stage.length)
             except UserError as error:
                 raise UserError(f"stages[{index}]: {error}") from error
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Raise UserError if the model remembers each row's text and the next batch does not continue it."""
+        setting = self.objective.remembers_rows
+        if setting is None:
+            return
+        sizes = sorted({stage.batch_size for stage in self.stages})
+        if len(sizes) > 1:
+            raise UserError(
+                f"{setting}, and a memory belongs to a row of the batch, but stages have batches of {sizes[0]} to {sizes[-1]} "
+                "rows: give all stages one batch_size, or have no memory"
+            )
+        if self.data.order != "streams":
+            raise UserError(
+                f"{setting}, but rows do not continue those of the batch before: set "
+                'TextData.order = "streams", or have no memory'
+            )
 
     def _check_features(self, length: int) -> None:
         read, given = self.objective.features(self.data.shape(length)).keys(), self.data.features(length).keys()
@@ -130,6 +148,8 @@ class Run:
                 f"{objective} reads {name}, which rows of {type(self.data.rows).__name__} lack: set {given_by}, or Run.objective "
                 "to another (@Mlm())"
             )
+        if "encoder_ranks" in given - read:
+            raise UserError(f"{noise} shows {objective} the tokens that it is to predict: set {_MASKING}")
         if unread := (_TOKENS & given) - read:
             raise UserError(f"rows of {noise} have {min(unread)}, which {objective} does not read: set {_CAUSAL}")
         model_start, row_start = getattr(self.objective, "decoder_start", None), self.data.corruption.decoder_start
@@ -164,8 +184,8 @@ class Run:
         return left
 
     def shape(self, stage: int) -> RowShape:
-        """Return the static sizes of a stage's rows."""
-        return self.data.shape(self.stages[stage].length)
+        """Return the static sizes of a stage's rows and batches."""
+        return self.data.shape(self.stages[stage].length)._replace(rows=self.stages[stage].batch_size)
 
     @functools.cached_property
     def initial_shapes(self) -> tuple[Any, Any, Any]:
@@ -201,6 +221,7 @@ _GIVEN_BY = {
 } | {
     "shuffled_loss_weights": "BertMasking.shuffling to @ShuffledWindows()",
     "span_left_positions": "BertMasking.boundaries to True",
+    "encoder_ranks": "TextData.corruption to @PermutationNoise()",
 }
 # Input features of encoders and decoders, and the settings that give rows one of them, both, or masks.
 _TOKENS = {"encoder_input_tokens", "decoder_input_tokens"}

@@ -73,7 +73,7 @@ def describe_attention(objective: Objective, shape: RowShape) -> str:
         (student,) = networks.values()
         teachers = {name: teacher.model for name, teacher in objective.teachers.items() if teacher is not None}
         networks = {"student": student} | teachers
-    if not all(hasattr(config, "patterns") for config in networks.values()):
+    if not all(getattr(config, "patterns", ()) for config in networks.values()):
         return _traced_attention(objective, shape)
     texts = {name: _encoder_attention(config, objective.execution, shape) for name, config in networks.items()}
     return _once_or_by_name(texts, ": ")
@@ -89,6 +89,7 @@ def _encoder_attention(config: MaskedLmConfig, execution: Execution, shape: RowS
 
 def _traced_attention(objective: Objective, shape: RowShape) -> str:
     # No choice depends on the number of rows.
+    shape = shape._replace(rows=1)
     batch = {name: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype) for name, spec in objective.features(shape).items()}
     key = jax.random.key(0)
     trees = jax.eval_shape(lambda key: nn.meta.unbox(objective.init(key, shape)), key)

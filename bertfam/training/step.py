@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bertfam.objectives.objective import Batch, Objective, Sum
+from bertfam.objectives.objective import ROWS, Batch, Objective, Sum
 from bertfam.training.optimizers.moments import one_minus_power
 from bertfam.training.state import TrainState
 
@@ -109,16 +109,20 @@ def make_gradient(
         if microbatches == 1:
             gradient, carry, metrics = piece(state.carry, jnp.zeros((), jnp.int32), batch)
         else:
-            pieces = interleaved(batch, microbatches)
-            shapes = jax.eval_shape(piece, state.carry, 0, {name: value[0] for name, value in pieces.items()})
+            pieces = interleaved((batch, {name: part for name, part in state.carry.items() if name == ROWS}), microbatches)
+            passed = {name: part for name, part in state.carry.items() if name != ROWS}
+            rows, memory = jax.tree.map(lambda value: value[0], pieces)
+            shapes = jax.eval_shape(piece, passed | memory, 0, rows)
             zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes[0], shapes[2]))
 
             def body(so_far: Any, item: Any) -> Any:
-                carry, sums = so_far
-                gradient, carry, metrics = piece(carry, *item)
-                return (carry, jax.tree.map(jnp.add, sums, (gradient, metrics))), None
+                (passed, sums), (index, (rows, memory)) = so_far, item
+                gradient, carry, metrics = piece(passed | memory, index, rows)
+                memory = {name: carry.pop(name) for name in memory}
+                return (carry, jax.tree.map(jnp.add, sums, (gradient, metrics))), memory
 
-            (carry, (gradient, metrics)), _ = jax.lax.scan(body, (state.carry, zeros), (jnp.arange(microbatches), pieces))
+            (carry, (gradient, metrics)), memory = jax.lax.scan(body, (passed, zeros), (jnp.arange(microbatches), pieces))
+            carry |= jax.tree.map(joined, memory)
 
         # The loss is the sum of the microbatches' parts.
         some = jnp.any(jnp.stack([denominator > 0 for denominator in denominators.values()])).astype(jnp.float32)
@@ -129,11 +133,14 @@ def make_gradient(
     return gradient_of_batch
 
 
-def interleaved(batch: Batch, pieces: int) -> dict[str, jax.Array]:
+def interleaved(batch: Any, pieces: int) -> Any:
     """Reshape [batch, ...] to [pieces, batch / pieces, ...]; devices keep their rows, and each piece has rows of every device."""
-    return {
-        name: value.reshape(value.shape[0] // pieces, pieces, *value.shape[1:]).swapaxes(0, 1) for name, value in batch.items()
-    }
+    return jax.tree.map(lambda value: value.reshape(value.shape[0] // pieces, pieces, *value.shape[1:]).swapaxes(0, 1), batch)
+
+
+def joined(pieces: jax.Array) -> jax.Array:
+    """Reshape [pieces, batch / pieces, ...] to [batch, ...]; the inverse of `interleaved`."""
+    return pieces.swapaxes(0, 1).reshape(-1, *pieces.shape[2:])
 
 
 def make_eval_step(objective: Objective) -> Callable[..., Metrics]:

@@ -1,4 +1,4 @@
-"""XLNet's factorisation orders and the attention masks that follow from them."""
+"""XLNet's factorisation orders, and the attention masks that follow from their ranks."""
 
 from collections import Counter
 
@@ -7,36 +7,38 @@ import pytest
 from chi_square import chi_square_limit
 
 from bertfam.corruption.keys import fold
-from bertfam.corruption.permutation_order import hidden_from, order_ranks
+from bertfam.corruption.permutation_order import order_ranks
 
 
 @pytest.mark.parametrize("length", [7, 8, 33])
-@pytest.mark.parametrize("block", [None, 4])
-def test_mask_equals_the_rule_of_the_released_code(length, block):
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_ranks_give_the_masks_of_the_published_code(length, blocks):
+    """In the query stream a token sees lower ranks, in the content stream those of its own rank too."""
     generator = np.random.default_rng(length)
     kinds = generator.integers(0, 3, (50, length))
     kinds[:, -2:] = 2  # rows end with [SEP] [CLS]
     kinds[:, :2] = 0
     targets, functional = kinds == 1, kinds == 2
-    ranks = order_ranks(targets, functional, fold(1, np.arange(50)))
-    hidden = hidden_from(ranks, targets, block)
-    assert hidden.shape == (50, length, length) and hidden.dtype == bool
+    ranks = order_ranks(targets, functional, fold(1, np.arange(50)), blocks)
+    assert ranks.dtype == np.int32 and ranks.min() == 0
+    block = np.arange(length) // -(-length // blocks)
     for row in range(50):
-        assert len(set(ranks[row][ranks[row] >= 0])) == (kinds[row] > 0).sum()
-        assert np.array_equal(ranks[row] >= 0, kinds[row] > 0)
+        in_order = ranks[row][kinds[row] > 0]
+        assert len(set(in_order)) == len(in_order)
         for i in range(length):
             for j in range(length):
-                if block and i // block != j // block:
-                    expected = i // block < j // block
+                if block[i] != block[j]:
+                    content = query = block[i] > block[j]
                 elif kinds[row, j] == 0:
-                    expected = False  # text without predictions is visible to all positions
+                    content = query = True  # text without predictions is visible to all positions
                 elif kinds[row, i] == 0:
-                    expected = True  # and sees no predicted text
-                elif i == j:
-                    expected = bool(targets[row, i])
+                    content = query = False  # and sees no predicted text
                 else:
-                    expected = bool(ranks[row, i] < ranks[row, j])
-                assert hidden[row, i, j] == expected, (row, i, j)
+                    query = ranks[row, i] > ranks[row, j]
+                    content = query or i == j
+                assert (ranks[row, j] <= ranks[row, i]) == content, (row, i, j)
+                if kinds[row, i] == 1:  # the query stream has tokens to predict only
+                    assert (ranks[row, j] < ranks[row, i]) == query, (row, i, j)
 
 
 def test_all_orders_are_equally_likely():
@@ -48,6 +50,6 @@ def test_all_orders_are_equally_likely():
 
 def test_orders_do_not_depend_on_other_rows():
     targets = np.random.default_rng(0).random((90, 20)) < 0.3
-    whole = order_ranks(targets, ~targets, fold(3, np.arange(90)))
+    whole = order_ranks(targets, ~targets, fold(3, np.arange(90)), 2)
     few = np.array([89, 5])
-    assert np.array_equal(order_ranks(targets[few], ~targets[few], fold(3, few)), whole[few])
+    assert np.array_equal(order_ranks(targets[few], ~targets[few], fold(3, few), 2), whole[few])

@@ -18,7 +18,9 @@ from bertfam.corruption.masked_lm.masking import BertMasking  # noqa: E402
 from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows  # noqa: E402
 from bertfam.corruption.masked_lm.span_selection import WordSpans  # noqa: E402
 from bertfam.corruption.next_tokens import NextTokens  # noqa: E402
+from bertfam.corruption.permutation_noise import PermutationNoise  # noqa: E402
 from bertfam.corruption.t5.span_corruption import SpanCorruption  # noqa: E402
+from bertfam.data.rows.recurrent_pairs import RecurrentPairs  # noqa: E402
 from bertfam.data.rows.running_text import Chunks, FullSentences  # noqa: E402
 from bertfam.data.rows.sentence_pairs import SentencePairs  # noqa: E402
 from bertfam.data.text_data import TextData  # noqa: E402
@@ -27,10 +29,12 @@ from bertfam.models.electra import ElectraConfig  # noqa: E402
 from bertfam.models.gpt2 import Gpt2Config  # noqa: E402
 from bertfam.models.modernbert import ModernBertConfig  # noqa: E402
 from bertfam.models.t5 import T5Config  # noqa: E402
+from bertfam.models.xlnet import XLNetConfig  # noqa: E402
 from bertfam.objectives.albert import MlmSop  # noqa: E402
 from bertfam.objectives.causal_lm import CausalLm  # noqa: E402
 from bertfam.objectives.electra import Electra  # noqa: E402
 from bertfam.objectives.mlm import Mlm  # noqa: E402
+from bertfam.objectives.permutation_lm import PermutationLm  # noqa: E402
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
 from bertfam.objectives.structbert import MlmStructure  # noqa: E402
@@ -70,6 +74,11 @@ CASES = {
         1,
     ),
     "electra": (Electra(ElectraConfig(**NARROW, dropout_rate=0.1), generator_width=0.5), TEXT, 1),
+    "permutation": (
+        PermutationLm(XLNetConfig(**SIZES, **LONGEST, feed_forward_size=32), memory_length=6),
+        TextData(rows=RecurrentPairs(), corruption=PermutationNoise(), order="streams"),
+        1,
+    ),
     # Each microbatch has its own dropout, so this objective has none.
     "microbatches": (tiny.objective(), TextData(rows=SentencePairs()), 4),
 }

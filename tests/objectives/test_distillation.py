@@ -22,9 +22,9 @@ from bertfam.models.encoder_decoder import EncoderOnlyConfig
 from bertfam.models.language_model import encode
 from bertfam.models.t5 import T5Config
 from bertfam.objectives.distillation import Distillation
-from bertfam.objectives.distillation_terms import cosine_distances, in_pieces, soft_targets, squared_differences
 from bertfam.objectives.mlm import Mlm
-from bertfam.objectives.student_layers import spread
+from bertfam.objectives.student.layers import spread
+from bertfam.objectives.student.terms import cosine_distances, in_pieces, soft_targets, squared_differences
 from bertfam.objectives.teacher import Teacher
 
 SIZES = {"hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32, "attention_dropout_rate": 0.0}
@@ -46,7 +46,13 @@ term_functions = tuple(
 
 def random_like(shapes, seed, scale=0.3):
     generator = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: np.float32(scale * generator.standard_normal(leaf.shape)), shapes)
+
+    def values(leaf):
+        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.integer):
+            return np.ones(leaf.shape, leaf.dtype)
+        return np.float32(scale * generator.standard_normal(leaf.shape))
+
+    return jax.tree.map(values, shapes)
 
 
 @pytest.fixture(scope="module")

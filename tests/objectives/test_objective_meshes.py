@@ -19,6 +19,7 @@ TERMS = {
     "decoder": {"lm_loss", "lm_accuracy"},
     "encoder_decoder": {"lm_loss", "lm_accuracy"},
     "electra": {"mlm_loss", "rtd_loss", "rtd_accuracy"},
+    "permutation": {"plm_loss", "plm_accuracy"},
     "microbatches": {"mlm_loss", "nsp_loss"},
 }
 

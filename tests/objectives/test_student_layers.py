@@ -16,7 +16,7 @@ from bertfam.models.distilbert import DistilBertConfig
 from bertfam.models.modernbert import ModernBertConfig
 from bertfam.models.roberta import RobertaConfig
 from bertfam.objectives.mlm import Mlm
-from bertfam.objectives.student_layers import teacher_params
+from bertfam.objectives.student.layers import teacher_params
 
 SIZES = {"vocab_size": 50, "num_layers": 4, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 12}
 BERT = BertConfig(**SIZES)

@@ -348,7 +348,7 @@ class PairExamples:
             )
         a_start, b_start = np.where(is_swapped, b_start, a_start), np.where(is_swapped, a_start, b_start)
         a_length, b_length = np.where(is_swapped, b_length, a_length), np.where(is_swapped, a_length, b_length)
-        cut_a, cut_b = _excess(a_length, b_length, self._room[examples])
+        cut_a, cut_b = excess(a_length, b_length, self._room[examples])
         a_start, a_length = a_start + keys.coin_sums(row_keys, _TRIM_A, cut_a), a_length - cut_a
         b_start, b_length = b_start + keys.coin_sums(row_keys, _TRIM_B, cut_b), b_length - cut_b
 
@@ -443,7 +443,7 @@ def frame_segments(
     }
 
 
-def _excess(a: np.ndarray, b: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def excess(a: np.ndarray, b: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens that A and B lose if the longer one (B if equal) loses one at a time until both fit into `room`."""
     excess = np.maximum(a + b - room, 0)
     uneven = np.minimum(excess, np.abs(a - b))

@@ -87,6 +87,8 @@ class TokenHead(nn.Module):
 class MaskedLmHead(nn.Module):
     """Masked-token head: dense, activation, LayerNorm, product with the word table, and a bias per word.
 
+    Without `transforms` it is the product and the bias alone (XLNet).
+
     Attributes:
       vocab_size: number of real tokens; the table's further rows have no probability and no gradient.
       activation: a name of `ACTIVATIONS`.
@@ -96,6 +98,7 @@ class MaskedLmHead(nn.Module):
       execution: dtype of activations and products; logits are summed and kept in float32.
       use_bias: True if dense and LayerNorm have biases.
       decoder_bias: True if each word has a bias.
+      transforms: True if dense, activation and LayerNorm precede the product.
     """
 
     vocab_size: int
@@ -106,6 +109,7 @@ class MaskedLmHead(nn.Module):
     execution: Execution = Execution()
     use_bias: bool = True
     decoder_bias: bool = True
+    transforms: bool = True
 
     @nn.compact
     def __call__(self, hidden: jax.Array, word_table: jax.Array) -> jax.Array:
@@ -121,9 +125,10 @@ class MaskedLmHead(nn.Module):
         dtype = self.execution.compute_dtype
         rows, embed = word_table.shape
         normal = truncated_normal(self.initializer_range)
-        hidden = Dense((embed,), ("embed", None), dtype, self.use_bias, normal, name="dense")(hidden)
-        hidden = ACTIVATIONS[self.activation](hidden)
-        hidden = LayerNorm(self.layer_norm_epsilon, dtype, self.use_bias, name="norm")(hidden)
+        if self.transforms:
+            hidden = Dense((embed,), ("embed", None), dtype, self.use_bias, normal, name="dense")(hidden)
+            hidden = ACTIVATIONS[self.activation](hidden)
+            hidden = LayerNorm(self.layer_norm_epsilon, dtype, self.use_bias, name="norm")(hidden)
         if not self.tied:
             word_table = self.param("decoder", logical(normal, ("vocab", "embed")), (rows, embed), jnp.float32)
             word_table = unshard(word_table, ("vocab", "embed"))
