@@ -64,7 +64,7 @@ class Attended(NamedTuple):
     values: jax.Array
 
 
-class _Attention(nn.Module):
+class Attention(nn.Module):
     """Base of self-attention and cross-attention.
 
     Attributes:
@@ -114,18 +114,18 @@ class _Attention(nn.Module):
         )
         return [joint[:, :, index] for index in range(len(names))]
 
-    def _attend(
+    def _mixed(
         self,
         query: jax.Array,
         key: jax.Array,
         value: jax.Array,
         row: Row,
-        embed: int,
         packed: bool,
         train: bool,
         return_weights: bool,
         pattern: Pattern = FULL,
-    ) -> Attended:
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Return the mixed values [batch, length, heads, head_dim] and, if requested, the attention weights."""
         request = Request(
             str(query.dtype),
             query.shape[1],
@@ -153,14 +153,16 @@ class _Attention(nn.Module):
             dropout_key=self.make_rng("dropout") if request.dropout_rate and backend.applies_dropout else None,
             arrays=row.arrays,
         )
-        mixed, probabilities = backend.run(inputs, request)  # [batch, length, heads, head_dim]
+        return backend.run(inputs, request)
+
+    def _output(self, mixed: jax.Array, embed: int) -> jax.Array:
+        """Project mixed values [batch, length, heads, head_dim] to [batch, length, embed]."""
         axes = (_heads_axis(self.num_heads), "head_dim", "embed")
         dtype, output_init = self.execution.compute_dtype, self.output_init or self.kernel_init
-        output = Dense((embed,), axes, dtype, self.use_bias, output_init, name="output")
-        return Attended(output(mixed), probabilities, key, value)
+        return Dense((embed,), axes, dtype, self.use_bias, output_init, name="output")(mixed)
 
 
-class SelfAttention(_Attention):
+class SelfAttention(Attention):
     """Self-attention; the kernels of queries, keys and values are separate parameters [embed, heads, head_dim].
 
     Attributes:
@@ -207,11 +209,11 @@ class SelfAttention(_Attention):
         if cached is not None:
             assert row.offset is not None, "a cache without the slot to write to"
             key, value = (put(old, new, row.offset) for old, new in zip(cached, (key, value), strict=True))
-        embed = inputs.shape[-1]
-        return self._attend(query, key, value, row, embed, packed, train, return_weights, self.pattern)
+        mixed, probabilities = self._mixed(query, key, value, row, packed, train, return_weights, self.pattern)
+        return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value)
 
 
-class CrossAttention(_Attention):
+class CrossAttention(Attention):
     """Cross-attention: queries from one sequence, keys and values from another, an encoder's output."""
 
     @nn.compact
@@ -244,7 +246,8 @@ class CrossAttention(_Attention):
             assert cached is not None, "neither an encoder's output nor its keys and values"
             key, value = cached
         seen = Row(row.segment_ids, key_segment_ids=encoded.segment_ids)
-        return self._attend(query, key, value, seen, inputs.shape[-1], packed, train, return_weights)
+        mixed, probabilities = self._mixed(query, key, value, seen, packed, train, return_weights)
+        return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value)
 
 
 def _heads_axis(num_heads: int) -> str | None:

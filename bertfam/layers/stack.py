@@ -4,9 +4,9 @@ If the first layers of a network have other parameters than the rest, they form 
 one named "layers". Optimizers and inspection number the layers by these names.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -17,6 +17,7 @@ from bertfam.layers.execution import Execution
 
 AXIS = "layers"
 FIRST = "first_layers"
+Kind = TypeVar("Kind")
 
 
 class Stack(nn.Module):
@@ -126,6 +127,12 @@ class Stack(nn.Module):
             if leaf.shape[0] != length:
                 name = jax.tree_util.keystr(path)
                 raise ValueError(f"parameter {name} {leaf.shape} holds {leaf.shape[0]} layers, not {length}")
+
+
+def shortest_period(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+    """Return the shortest period of the layers' kinds; its last repetition may be incomplete."""
+    length = next(n for n in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i % n] for i in range(len(kinds))))
+    return tuple(kinds[:length])
 
 
 def joined(*outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:

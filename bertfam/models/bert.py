@@ -1,6 +1,6 @@
 """BERT (Devlin, Chang, Lee, Toutanova 2019): post-LN encoder with learned positions and sentence types."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bertfam.errors import UserError
 from bertfam.kernels.attention.patterns import FULL, Pattern
@@ -96,6 +97,16 @@ class BertConfig(Sizes):
         """Attention patterns of the layers, each once."""
         return (FULL,)
 
+    def attentions(self, execution: Execution = _EXECUTION) -> tuple[Callable[..., nn.Module], ...]:
+        """Return the constructors of the layers' self-attention: of layers 0, 1, ..., which repeat periodically."""
+        normal = truncated_normal(self.initializer_range)
+        options = (self.num_heads, self.head_dim, self.attention_dropout_rate, execution, normal)
+        return tuple(partial(SelfAttention, *options, pattern=pattern) for pattern in self.patterns)
+
+    def layer_arrays(self, length: int) -> Mapping[str, np.ndarray] | None:
+        """Return the arrays [layers, ...] that the patterns depend on in rows of this length, by name; None: none."""
+        return None
+
     @property
     def first_rows(self) -> Mapping[str, int]:
         """Rows of further tables by name; every token is given the first row. BERT has no such table."""
@@ -166,7 +177,6 @@ class Encoder(nn.Module):
     config: BertConfig
     execution: Execution = Execution()
 
-    @nn.compact
     def __call__(
         self,
         tokens: jax.Array,
@@ -195,26 +205,38 @@ class Encoder(nn.Module):
         Raises:
           UserError: when rows are longer than `max_length`, or the attention backend cannot do what is asked.
         """
+        return self._encoded(tokens, Row(segment_ids), positions, token_type_ids, train, collect)
+
+    @nn.compact
+    def _encoded(
+        self,
+        tokens: jax.Array,
+        row: Row,
+        positions: jax.Array | None,
+        token_type_ids: jax.Array,
+        train: bool,
+        collect: frozenset[str],
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Run the encoder on rows with the arrays that the attention patterns depend on."""
         check_collectable(collect)
         config = self.config
         embedded = Embeddings(config, self.execution, name="embeddings")(
             tokens, positions=positions, token_type_ids=token_type_ids, train=train
         )
         dtype, normal = self.execution.compute_dtype, truncated_normal(config.initializer_range)
-        attention = partial(
-            SelfAttention, config.num_heads, config.head_dim, config.attention_dropout_rate, self.execution, normal
-        )
         block = partial(
             PostNormBlock,
-            attention=attention,
             feed_forward=partial(FeedForward, config.feed_forward_size, config.activation, dtype, normal),
             norm=partial(LayerNorm, config.layer_norm_epsilon, dtype),
             attention_dropout_rate=config.dropout_rate,
             feed_forward_dropout_rate=config.dropout_rate,
         )
-        hidden, collected = Stack(block, config.num_layers, config.shared_modules, self.execution, name="layers")(
-            embedded, {"row": Row(segment_ids)}, packed=positions is not None, train=train, collect=collect
-        )
+        kinds = tuple({"attention": attention} for attention in config.attentions(self.execution))
+        layers = Stack(block, config.num_layers, config.shared_modules, self.execution, kinds, name="layers")
+        own = config.layer_arrays(tokens.shape[1])
+        per_layer = None if own is None else {"layer_arrays": own}
+        static: dict[str, Any] = {"packed": positions is not None, "train": train, "collect": collect}
+        hidden, collected = layers(embedded, {"row": row}, per_layer, **static)
         if "hidden_states" in collected:
             # [batch, length, embed], [layers, batch, length, embed] -> [layers + 1, batch, length, embed]
             collected["hidden_states"] = jnp.concatenate([embedded[None], collected["hidden_states"]])

@@ -29,6 +29,7 @@ FAMILIES = (
     FamilyModule("bertfam.models.ernie", "ErnieConfig", "ERNIE"),
     FamilyModule("bertfam.models.gpt", "GptConfig", "GPT"),
     FamilyModule("bertfam.models.gpt2", "Gpt2Config", "GPT2"),
+    FamilyModule("bertfam.models.longformer", "LongformerConfig", "LONGFORMER"),
     FamilyModule("bertfam.models.modernbert", "ModernBertConfig", "MODERNBERT"),
     FamilyModule("bertfam.models.mt5", "MT5Config", "MT5"),
     FamilyModule("bertfam.models.opt", "OptConfig", "OPT"),

@@ -22,7 +22,7 @@ from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.heads import pretraining
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
-from bertfam.layers.stack import AXIS, FIRST, Stack, joined
+from bertfam.layers.stack import AXIS, FIRST, Stack, joined, shortest_period
 from bertfam.models.encoder import check_collectable
 from bertfam.models.mapping import WRITTEN_ACTIVATIONS, Entry, Family, Layout, check_types, read_activation
 from bertfam.models.network import Kind
@@ -229,7 +229,7 @@ class Encoder(nn.Module):
         without_norm = partial(block, attention_norm=False)
         hidden, collected = Stack(without_norm, 1, (), self.execution, (first,), name=FIRST)(embedded, arrays, **static)
         if others:
-            stack = Stack(block, len(others), (), self.execution, _period(others), name=AXIS)
+            stack = Stack(block, len(others), (), self.execution, shortest_period(others), name=AXIS)
             hidden, further = stack(hidden, arrays, **static)
             collected = joined(collected, further)
         hidden = LayerNorm(config.layer_norm_epsilon, self.execution.compute_dtype, use_bias=False, name="norm")(hidden)
@@ -257,12 +257,6 @@ class Encoder(nn.Module):
             name: partial(attention, pattern=config.pattern_of(name), rotary_theta=theta[name]) for name in get_args(LayerType)
         }
         return [{"attention": makers[name]} for name in config.types]
-
-
-def _period(kinds: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return the shortest period of `kinds`; its last repetition may be incomplete."""
-    length = next(n for n in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i % n] for i in range(len(kinds))))
-    return tuple(kinds[:length])
 
 
 # their name -> ours; these have no default that fits every model

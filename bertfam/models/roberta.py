@@ -34,8 +34,8 @@ class RobertaConfig(OffsetPositions, BertConfig):
         self._check_at_least(position_offset=0)
 
 
-def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
-    """Read config.json's content into RobertaConfig; raises UserError for any other variant of RoBERTa."""
+def values_from_huggingface(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Read config.json's content into the fields of a config like RoBERTa's; raises UserError for any other variant."""
     values, pad = read_values(content), content.get("pad_token_id", 1)
     if type(pad) is not int or pad < 0:
         raise UserError(f"config.json: pad_token_id = {pad!r} must be a whole number: positions are counted from it")
@@ -43,7 +43,12 @@ def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
     if values["max_length"] <= offset:
         raise UserError(f"config.json: max_position_embeddings = {values['max_length']} leaves no position after {offset}")
     values["max_length"] -= offset
-    return RobertaConfig(position_offset=offset, **values)
+    return values | {"position_offset": offset}
+
+
+def config_from_huggingface(content: Mapping[str, Any]) -> RobertaConfig:
+    """Read config.json's content into RobertaConfig; raises UserError for any other variant of RoBERTa."""
+    return RobertaConfig(**values_from_huggingface(content))
 
 
 def config_to_huggingface(config: RobertaConfig) -> dict[str, Any]:

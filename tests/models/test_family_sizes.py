@@ -16,6 +16,8 @@ PUBLISHED = (
     ("bert_large", 30_522, 335_141_888),
     ("roberta_base", 50_265, 124_645_632),
     ("roberta_large", 50_265, 355_359_744),
+    ("longformer_base", 50_265, 148_659_456),
+    ("longformer_large", 50_265, 434_600_960),
     ("spanbert_base", 28_996, 108_310_272),
     ("spanbert_large", 28_996, 333_579_264),
     ("structbert_large", 30_522, 335_141_888),
